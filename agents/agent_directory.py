@@ -5,7 +5,7 @@ from uuid import UUID
 
 from agents.models import Agent, Binding
 from agents.models.agents import AgentQuerySet
-from agents.services import bind
+from agents.services import attach_server
 from bonobot.accounts.principals import Principal
 from mcp_servers.attached_agents import AttachedAgent
 from mcp_servers.models import Server
@@ -16,7 +16,7 @@ class ModelAgentDirectory:
 
     def find_visible_id(self, principal: Principal, name: str) -> UUID:
         """Return the id of the visible agent with this id or slug; raises `NotFound`."""
-        return Agent.objects.named(principal, name).pk
+        return Agent.objects.get_by_name(principal, name).pk
 
     def find_id_by_slug(self, organization_id: UUID, slug: str) -> UUID:
         """Return the id of the organization's agent with this slug; raises `NotFound`."""
@@ -49,7 +49,7 @@ class ModelAttachedAgents:
     def attach(self, principal: Principal, agent_id: UUID, server: Server) -> None:
         """Attach a server to an agent; raises `NotFound` and `Forbidden`."""
         agent: Agent = Agent.objects.get_or_404(principal.organization_id, pk=agent_id)
-        bind(principal, agent, server)
+        attach_server(principal, agent, server)
 
     def list_attached_agents(self, server: Server) -> list[AttachedAgent]:
         """Return the agents that have a server, by slug."""
@@ -67,10 +67,10 @@ class ModelAttachedAgents:
         ]
 
 
-def _list_choices(agents: AgentQuerySet, most: int | None = None) -> list[tuple[str, str]]:
-    rows = agents.order_by("name").values_list("pk", "name")[:most]
+def _list_choices(agents: AgentQuerySet, limit: int | None = None) -> list[tuple[str, str]]:
+    rows = agents.order_by("name").values_list("pk", "name")[:limit]
     return [(str(pk), name) for pk, name in rows]
 
 
 def _filter_enabled_for_user(organization_id: UUID, user_id: UUID) -> AgentQuerySet:
-    return Agent.objects.for_organization(organization_id).enabled().in_reach_of(user_id)
+    return Agent.objects.for_organization(organization_id).enabled().visible_to_person(user_id)

@@ -16,13 +16,13 @@ from django.utils import timezone
 from agents.models import Agent
 from bonobot.ledger.models import TOOK, Rollup
 from bonobot.ledger.usage.aggregation import (
-    BUCKETS,
+    BUCKET_COUNT,
     REFUSED,
     Grain,
     RollupKey,
     RollupKind,
     estimate_quantile,
-    fold,
+    fold_entries,
     truncate_time,
 )
 from bonobot.ledger.usage.aggregation import RollupSum as Total
@@ -69,16 +69,16 @@ class CallCounts:
     cost_microusd: int = 0
 
     @property
-    def made(self) -> int:
+    def admitted(self) -> int:
         """Return the number of calls that were not refused."""
         return self.calls - self.refused
 
     @property
     def mean_ms(self) -> float | None:
         """Return the mean duration of a call in milliseconds."""
-        return self.duration_ms / self.made if self.made else None
+        return self.duration_ms / self.admitted if self.admitted else None
 
-    def add(self, kind: RollupKind, total: Total) -> None:
+    def add_total(self, kind: RollupKind, total: Total) -> None:
         """Add the total of one kind of rows."""
         self.tokens += total.input_tokens + total.output_tokens
         self.cost_microusd += total.cost_microusd
@@ -123,108 +123,129 @@ class AgentMetrics:
 def load_metrics(agent: Agent, window: MetricsWindow) -> AgentMetrics:
     """Return the agent's metrics of the window (at most 8 queries)."""
     since = truncate_time(timezone.now() - window.length, window.grain) + window.step
-    counted, fresh = _load_counts(agent, since, window.grain)
-    found = AgentMetrics(window, since)
-    found.steps = _build_buckets(counted, fresh, found)
-    found.tools = _list_busiest_tools(counted, fresh)
-    found.reasons = _list_error_reasons(counted, fresh)
-    took = _sum_durations(counted, fresh)
-    found.p50_ms, found.p95_ms = estimate_quantile(took, 0.5), estimate_quantile(took, 0.95)
-    return found
+    rollups, uncounted_totals = _load_counts(agent, since, window.grain)
+    metrics = AgentMetrics(window, since)
+    metrics.steps = _build_buckets(rollups, uncounted_totals, metrics)
+    metrics.tools = _list_busiest_tools(rollups, uncounted_totals)
+    metrics.reasons = _list_error_reasons(rollups, uncounted_totals)
+    duration_buckets = _sum_durations(rollups, uncounted_totals)
+    metrics.p50_ms, metrics.p95_ms = (
+        estimate_quantile(duration_buckets, 0.5),
+        estimate_quantile(duration_buckets, 0.95),
+    )
+    return metrics
 
 
 def load_usage_by_server(agent: Agent, length: timedelta) -> dict[UUID | None, ServerUsage]:
     """Return the agent's usage of each server, by whole days up to now (3 queries)."""
-    counted, fresh = _load_counts(agent, truncate_time(timezone.now() - length, "day") + DAY, "day")
-    found: dict[UUID | None, ServerUsage] = {}
-    calls = counted.filter(event_type="call")
-    for kind, _begins, total in _group_totals(calls, fresh, "server_id", "event_type", "outcome"):
+    rollups, uncounted_totals = _load_counts(
+        agent, truncate_time(timezone.now() - length, "day") + DAY, "day"
+    )
+    usage_by_server: dict[UUID | None, ServerUsage] = {}
+    calls = rollups.filter(event_type="call")
+    for kind, _begins, total in _group_totals(
+        calls, uncounted_totals, "server_id", "event_type", "outcome"
+    ):
         if kind.event_type == "call":
-            use = found.setdefault(kind.server_id, ServerUsage())
-            use.add(kind, total)
-            use.last = max(filter(None, (use.last, total.last_at)), default=None)
-    return found
+            usage = usage_by_server.setdefault(kind.server_id, ServerUsage())
+            usage.add_total(kind, total)
+            usage.last = max(filter(None, (usage.last, total.last_at)), default=None)
+    return usage_by_server
 
 
 def _load_counts(
     agent: Agent, since: datetime, grain: Grain
 ) -> tuple[QuerySet[Rollup], dict[RollupKey, Total]]:
     """Return the agent's rollups, and totals of entries not rolled up yet (2 queries)."""
-    counted = Rollup.objects.filter(
+    rollups = Rollup.objects.filter(
         organization_id=agent.organization_id,
         agent_id=agent.pk,
         grain=grain,
         begins__gte=since,
     )
-    rest, _more = load_uncounted_entries(agent.organization_id)
-    fresh = {
-        place: total
-        for place, total in fold(rest, (grain,)).items()
-        if place.kind.agent_id == agent.pk and place.begins >= since
+    uncounted_entries, _more = load_uncounted_entries(agent.organization_id)
+    uncounted_totals = {
+        rollup_key: total
+        for rollup_key, total in fold_entries(uncounted_entries, (grain,)).items()
+        if rollup_key.kind.agent_id == agent.pk and rollup_key.begins >= since
     }
-    return counted, fresh
+    return rollups, uncounted_totals
 
 
 def _build_buckets(
-    counted: Any, fresh: Mapping[RollupKey, Total], found: AgentMetrics
+    rollups: Any, uncounted_totals: Mapping[RollupKey, Total], metrics: AgentMetrics
 ) -> list[MetricsBucket]:
-    window = found.window
-    number = int(window.length / window.step)
-    moments = [found.since + window.step * index for index in range(number)]
-    steps = {moment: MetricsBucket(begins=moment) for moment in moments}
-    for kind, begins, total in _group_totals(counted, fresh, "begins", "event_type", "outcome"):
-        found.total.add(kind, total)
-        if begins in steps:
-            steps[begins].add(kind, total)
-    busiest = max((step.calls for step in steps.values()), default=0) or 1
-    for step in steps.values():
-        step.height = round(100 * step.calls / busiest)
-    return list(steps.values())
+    window = metrics.window
+    bucket_count = int(window.length / window.step)
+    starts = [metrics.since + window.step * index for index in range(bucket_count)]
+    buckets = {start: MetricsBucket(begins=start) for start in starts}
+    for kind, begins, total in _group_totals(
+        rollups, uncounted_totals, "begins", "event_type", "outcome"
+    ):
+        metrics.total.add_total(kind, total)
+        if begins in buckets:
+            buckets[begins].add_total(kind, total)
+    busiest = max((bucket.calls for bucket in buckets.values()), default=0) or 1
+    for bucket in buckets.values():
+        bucket.height = round(100 * bucket.calls / busiest)
+    return list(buckets.values())
 
 
-def _list_busiest_tools(counted: Any, fresh: Mapping[RollupKey, Total]) -> list[Any]:
+def _list_busiest_tools(rollups: Any, uncounted_totals: Mapping[RollupKey, Total]) -> list[Any]:
     columns = ("tool_name", "server_id", "event_type", "outcome")
-    calls = counted.filter(event_type="call")
-    found: dict[tuple[str, UUID | None], CallCounts] = {}
-    names: dict[UUID | None, str] = {}
-    for kind, _begins, total in _group_totals(calls, fresh, *columns, "server_name"):
+    calls = rollups.filter(event_type="call")
+    counts_by_tool: dict[tuple[str, UUID | None], CallCounts] = {}
+    server_names: dict[UUID | None, str] = {}
+    for kind, _begins, total in _group_totals(calls, uncounted_totals, *columns, "server_name"):
         if kind.event_type == "call":
-            found.setdefault((kind.tool_name, kind.server_id), CallCounts()).add(kind, total)
-            names[kind.server_id] = total.server_name
-    busiest = sorted(found.items(), key=lambda one: (-one[1].calls, one[0][0]))[:TOOLS_SHOWN]
-    return [(tool, names[server], server, counts) for (tool, server), counts in busiest]
+            counts_by_tool.setdefault((kind.tool_name, kind.server_id), CallCounts()).add_total(
+                kind, total
+            )
+            server_names[kind.server_id] = total.server_name
+    busiest = sorted(counts_by_tool.items(), key=lambda one: (-one[1].calls, one[0][0]))[
+        :TOOLS_SHOWN
+    ]
+    return [(tool, server_names[server], server, counts) for (tool, server), counts in busiest]
 
 
 def _list_error_reasons(
-    counted: Any, fresh: Mapping[RollupKey, Total]
+    rollups: Any, uncounted_totals: Mapping[RollupKey, Total]
 ) -> list[tuple[str, str, str, int]]:
-    unwell = counted.exclude(code="")
-    found: dict[tuple[str, str, str], int] = {}
-    for kind, _begins, total in _group_totals(unwell, fresh, "outcome", "code", "rule"):
+    failed_rollups = rollups.exclude(code="")
+    counts_by_reason: dict[tuple[str, str, str], int] = {}
+    for kind, _begins, total in _group_totals(
+        failed_rollups, uncounted_totals, "outcome", "code", "rule"
+    ):
         if kind.code:
             key = (kind.outcome, kind.code, kind.rule)
-            found[key] = found.get(key, 0) + total.calls
-    most = sorted(found.items(), key=lambda one: (-one[1], one[0]))[:REASONS_SHOWN]
-    return [(*key, times) for key, times in most]
+            counts_by_reason[key] = counts_by_reason.get(key, 0) + total.calls
+    most_frequent = sorted(counts_by_reason.items(), key=lambda one: (-one[1], one[0]))[
+        :REASONS_SHOWN
+    ]
+    return [(*key, count) for key, count in most_frequent]
 
 
-def _sum_durations(counted: QuerySet[Rollup], fresh: Mapping[RollupKey, Total]) -> Sequence[int]:
-    calls = counted.filter(event_type="call").exclude(outcome=REFUSED)
+def _sum_durations(
+    rollups: QuerySet[Rollup], uncounted_totals: Mapping[RollupKey, Total]
+) -> Sequence[int]:
+    calls = rollups.filter(event_type="call").exclude(outcome=REFUSED)
     sums = calls.aggregate(**{name: Sum(name) for name in TOOK})
-    took = [sums[name] or 0 for name in TOOK]
-    for place, total in fresh.items():
-        if place.kind.event_type == "call" and place.kind.outcome != REFUSED:
-            took = [took[number] + total.took[number] for number in range(BUCKETS)]
-    return took
+    durations = [sums[name] or 0 for name in TOOK]
+    for rollup_key, total in uncounted_totals.items():
+        if rollup_key.kind.event_type == "call" and rollup_key.kind.outcome != REFUSED:
+            durations = [
+                durations[index] + total.duration_counts[index] for index in range(BUCKET_COUNT)
+            ]
+    return durations
 
 
 def _group_totals(
-    counted: Any, fresh: Mapping[RollupKey, Total], *columns: str
+    rollups: Any, uncounted_totals: Mapping[RollupKey, Total], *columns: str
 ) -> Iterable[tuple[RollupKind, datetime, Total]]:
     """Yield the rollups grouped by these columns, then the uncounted totals."""
-    last = Max(Coalesce("last_at", "begins"))
+    last_call_at = Max(Coalesce("last_at", "begins"))
     sums = {f"all_{name}": Sum(name) for name in SUMS}
-    rows = counted.values(*columns).annotate(**sums, all_last=last)
+    rows = rollups.values(*columns).annotate(**sums, all_last=last_call_at)
     blank = RollupKind(UUID(int=0), "call", "", "", "", None, None, "", "")
     for row in rows.order_by():
         total = Total(server_name=row.get("server_name", ""), last_at=row["all_last"])
@@ -232,5 +253,5 @@ def _group_totals(
             setattr(total, name, row[f"all_{name}"] or 0)
         kind = blank._replace(**{name: row[name] for name in columns if name in RollupKind._fields})
         yield kind, row.get("begins", datetime.min), total
-    for place, total in fresh.items():
-        yield place.kind, place.begins, total
+    for rollup_key, total in uncounted_totals.items():
+        yield rollup_key.kind, rollup_key.begins, total

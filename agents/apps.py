@@ -21,7 +21,7 @@ class AgentsConfig(AppConfig):
         from agents.workflows.executor import execute_workflow
         from agents.workflows.workflow_tool import build_workflow_tool
         from bonobot.accounts.agent_directory import register_agent_directory
-        from bonobot.accounts.invitations import register_joined_hook
+        from bonobot.accounts.invitations import register_join_hook
         from bonobot.accounts.tokens.client_snippets import register_token_snippets
         from bonobot.core.extension_points import LazyFunction
         from bonobot.monitoring.readiness_parts import register_readiness_part
@@ -35,11 +35,11 @@ class AgentsConfig(AppConfig):
 
         register_agent_directory(ModelAgentDirectory())
         register_attached_agents(ModelAttachedAgents())
-        register_joined_hook(grant_invited_agents)
+        register_join_hook(grant_invited_agents)
         register_protected_resources(
             ProtectedResources(
-                parse=LazyFunction("agents.gateway.routes.read"),
-                find=LazyFunction("agents.gateway.routes.find"),
+                parse=LazyFunction("agents.gateway.routes.parse_path"),
+                find=LazyFunction("agents.gateway.routes.find_target"),
             )
         )
         register_readiness_part(LazyFunction("agents.row_gauges.probe_workers"))

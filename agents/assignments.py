@@ -12,20 +12,20 @@ from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Conflict, NotFound
 from bonobot.ledger.audit.admin_changes import record_change
 
-Named = Skill | Trigger | Workflow
+AssignableRow = Skill | Trigger | Workflow
 
 
 def get_agents_by_slug(principal: Principal, slugs: Sequence[str], field: str) -> list[Agent]:
     """Return the agents of these slugs; raises `NotFound` at `field` for unknown ones."""
     rows = Agent.objects.visible_to(principal).filter(slug__in=list(slugs))
-    found = {row.slug: row for row in rows}
-    if strange := sorted(set(slugs) - found.keys()):
+    agents_by_slug = {row.slug: row for row in rows}
+    if unknown_slugs := sorted(set(slugs) - agents_by_slug.keys()):
         raise NotFound(
-            format_message("There is no agent {strange!r} here.", strange=strange[0][:100]),
+            format_message("There is no agent {strange!r} here.", strange=unknown_slugs[0][:100]),
             field=field,
             remedy="Name agents of this organization by their slugs.",
         )
-    return list(found.values())
+    return list(agents_by_slug.values())
 
 
 def list_agent_slugs(row: Skill | Workflow) -> list[str]:
@@ -35,16 +35,20 @@ def list_agent_slugs(row: Skill | Workflow) -> list[str]:
 
 def set_agents(row: Skill | Workflow, agents: Sequence[Agent]) -> list[str]:
     """Attach a skill or workflow to exactly these agents; return their slugs."""
-    given: Any = row.given
-    given.exclude(agent__in=agents).delete()
-    there = set(given.values_list("agent_id", flat=True))
-    mine = {given.field.name: row, "organization_id": row.organization_id}
-    new = [given.model(agent=agent, **mine) for agent in agents if agent.pk not in there]
-    given.model.objects.bulk_create(new)
+    assignments: Any = row.given
+    assignments.exclude(agent__in=agents).delete()
+    assigned_ids = set(assignments.values_list("agent_id", flat=True))
+    common_values = {assignments.field.name: row, "organization_id": row.organization_id}
+    new_assignments = [
+        assignments.model(agent=agent, **common_values)
+        for agent in agents
+        if agent.pk not in assigned_ids
+    ]
+    assignments.model.objects.bulk_create(new_assignments)
     return sorted(agent.slug for agent in agents)
 
 
-def store(row: Named) -> None:
+def save_assignable(row: AssignableRow) -> None:
     """Save a row; raises `Conflict` if its name is taken."""
     try:
         with transaction.atomic():
@@ -62,7 +66,7 @@ def store(row: Named) -> None:
 
 def record_assignment_change(
     principal: Principal,
-    row: Named,
+    row: AssignableRow,
     action: str,
     details: Mapping[str, Any],
     *,
@@ -81,5 +85,5 @@ def record_assignment_change(
     )
 
 
-def _get_noun(row: Named) -> str:
+def _get_noun(row: AssignableRow) -> str:
     return str(row._meta.model_name)

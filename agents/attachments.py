@@ -13,7 +13,13 @@ from pathlib import PurePath
 from typing import Any
 from uuid import UUID
 
-from agents.images import LARGEST, detect_media_type, keep, keep_bytes, load_message_images
+from agents.images import (
+    MAX_IMAGE_BYTES,
+    detect_media_type,
+    load_message_images,
+    store_blob,
+    store_images,
+)
 from agents.llm.interface import ImageData, Message
 from agents.models import Blob
 from bonobot.core.crypto.organization_secrets import mask_organization_secrets
@@ -22,11 +28,11 @@ from bonobot.core.problems import InvalidInput
 from bonobot.core.text.untrusted_text import make_visible
 
 FIELD = "attachments"
-MOST = 8
-LARGEST_TEXT = 256 * 1024  # bytes
-LARGEST_TOGETHER = 8 * 1024 * 1024  # bytes, of one message
-NAME_LENGTH = 120
-TEXT = "text/plain"
+MAX_ATTACHMENTS = 8
+MAX_TEXT_BYTES = 256 * 1024  # bytes
+MAX_TOTAL_BYTES = 8 * 1024 * 1024  # bytes, of one message
+MAX_NAME_LENGTH = 120
+TEXT_TYPE = "text/plain"
 
 
 @dataclass(frozen=True)
@@ -37,127 +43,158 @@ class Attachment:
     data: bytes = field(repr=False)
 
 
-def store_attachments(organization_id: UUID, given: Sequence[Attachment]) -> dict[str, Any]:
+def store_attachments(organization_id: UUID, attachments: Sequence[Attachment]) -> dict[str, Any]:
     """Store files and return their references for a message: `images` and `files`.
 
     Stored secrets of the organization are masked in texts. Raises `InvalidInput` (field
     `attachments`) before anything is stored.
     """
-    if len(given) > MOST or sum(len(one.data) for one in given) > LARGEST_TOGETHER:
+    if (
+        len(attachments) > MAX_ATTACHMENTS
+        or sum(len(attachment.data) for attachment in attachments) > MAX_TOTAL_BYTES
+    ):
         raise _build_error(
             format_message(
                 "{count} files with {size:,} bytes are too much.",
-                count=len(given),
-                size=sum(len(one.data) for one in given),
+                count=len(attachments),
+                size=sum(len(attachment.data) for attachment in attachments),
             ),
             format_message(
                 "Send {most} files with {largest_together:,} bytes together at most.",
-                most=MOST,
-                largest_together=LARGEST_TOGETHER,
+                most=MAX_ATTACHMENTS,
+                largest_together=MAX_TOTAL_BYTES,
             ),
         )
-    read = [(_clean_name(one), one.data, _detect_type(one)) for one in given]
-    images = [(name, ImageData(kind, data)) for name, data, kind in read if kind != TEXT]
-    kept = keep(organization_id, [picture for _, picture in images])
-    found = {
-        "images": [said | {"name": name} for (name, _), said in zip(images, kept, strict=True)],
+    typed_files = [
+        (_clean_name(attachment), attachment.data, _detect_type(attachment))
+        for attachment in attachments
+    ]
+    images = [
+        (name, ImageData(media_type, data))
+        for name, data, media_type in typed_files
+        if media_type != TEXT_TYPE
+    ]
+    image_references = store_images(organization_id, [image for _, image in images])
+    references = {
+        "images": [
+            reference | {"name": name}
+            for (name, _), reference in zip(images, image_references, strict=True)
+        ],
         "files": [
-            _store_text(organization_id, name, data) for name, data, kind in read if kind == TEXT
+            _store_text(organization_id, name, data)
+            for name, data, media_type in typed_files
+            if media_type == TEXT_TYPE
         ],
     }
-    return {name: value for name, value in found.items() if value}
+    return {name: value for name, value in references.items() if value}
 
 
-def from_base64(given: Sequence[Mapping[str, str]]) -> list[Attachment]:
+def decode_attachments(encoded_files: Sequence[Mapping[str, str]]) -> list[Attachment]:
     """Return files decoded from JSON (`name`, `content` in base64); raises `InvalidInput`."""
-    return [Attachment(one["name"], _decode_content(one)) for one in given]
+    return [
+        Attachment(encoded_file["name"], _decode_content(encoded_file))
+        for encoded_file in encoded_files
+    ]
 
 
 def build_model_messages(
-    organization_id: UUID, messages: Sequence[Message], *, sees: bool
+    organization_id: UUID, messages: Sequence[Message], *, sees_images: bool
 ) -> list[Message]:
     """Return the messages with their attached texts, and images if the model sees them."""
-    return load_message_images(organization_id, expand_files(organization_id, messages), sees=sees)
+    return load_message_images(
+        organization_id, expand_files(organization_id, messages), sees_images=sees_images
+    )
 
 
 def expand_files(organization_id: UUID, messages: Sequence[Message]) -> list[Message]:
     """Return the messages with the text of each attached file inserted."""
-    wanted = {one["sha256"] for message in messages for one in message.get("files", ())}
-    rows = Blob.objects.for_organization(organization_id).filter(sha256__in=wanted)
-    texts = {row.sha256: bytes(row.data).decode() for row in rows} if wanted else {}
+    digests = {file["sha256"] for message in messages for file in message.get("files", ())}
+    rows = Blob.objects.for_organization(organization_id).filter(sha256__in=digests)
+    texts = {row.sha256: bytes(row.data).decode() for row in rows} if digests else {}
     return [_expand_message_files(message, texts) for message in messages]
 
 
 def _expand_message_files(message: Message, texts: Mapping[str, str]) -> Message:
     if message["role"] != "user" or not (message.get("files") or message.get("images")):
         return message
-    images = [f"[attached image {one.get('name', '')}]" for one in message.get("images", ())]
-    files = [
-        f"[attached file {one['mark']} {one['name']}]\n{texts.get(one['sha256'], '')}\n"
-        f"[end of file {one['mark']}]"
-        for one in message.get("files", ())
+    images = [
+        f"[attached image {attached.get('name', '')}]" for attached in message.get("images", ())
     ]
-    plain = {name: value for name, value in message.items() if name != "files"}
-    return plain | {
+    files = [
+        f"[attached file {attached['mark']} "
+        f"{attached['name']}]\n{texts.get(attached['sha256'], '')}\n"
+        f"[end of file {attached['mark']}]"
+        for attached in message.get("files", ())
+    ]
+    kept_fields = {name: value for name, value in message.items() if name != "files"}
+    return kept_fields | {
         "text": "\n\n".join(part for part in (message["text"], *images, *files) if part)
     }
 
 
 def _store_text(organization_id: UUID, name: str, data: bytes) -> dict[str, Any]:
     text = mask_organization_secrets(data.decode(), organization_id).encode()
-    return keep_bytes(organization_id, TEXT, text) | {"name": name, "mark": secrets.token_hex(8)}
+    return store_blob(organization_id, TEXT_TYPE, text) | {
+        "name": name,
+        "mark": secrets.token_hex(8),
+    }
 
 
-def _detect_type(one: Attachment) -> str:
+def _detect_type(attachment: Attachment) -> str:
     """Return the type by the bytes; raises `InvalidInput` for unsupported ones."""
-    if kind := detect_media_type(one.data):
-        if len(one.data) > LARGEST:
+    if media_type := detect_media_type(attachment.data):
+        if len(attachment.data) > MAX_IMAGE_BYTES:
             raise _build_error(
                 format_message(
                     "The image {one!r} has {count:,} bytes.",
-                    one=_clean_name(one),
-                    count=len(one.data),
+                    one=_clean_name(attachment),
+                    count=len(attachment.data),
                 ),
-                format_message("Send images of {largest:,} bytes at most.", largest=LARGEST),
+                format_message(
+                    "Send images of {largest:,} bytes at most.", largest=MAX_IMAGE_BYTES
+                ),
             )
-        return kind
-    if len(one.data) > LARGEST_TEXT:
+        return media_type
+    if len(attachment.data) > MAX_TEXT_BYTES:
         raise _build_error(
             format_message(
                 "The file {one!r} has {count:,} bytes.",
-                one=_clean_name(one),
-                count=len(one.data),
+                one=_clean_name(attachment),
+                count=len(attachment.data),
             ),
             format_message(
                 "Send text files of {largest_text:,} bytes at most, or images.",
-                largest_text=LARGEST_TEXT,
+                largest_text=MAX_TEXT_BYTES,
             ),
         )
     try:
-        text = one.data.decode()
+        text = attachment.data.decode()
     except UnicodeDecodeError:
         text = "\0"
     if "\0" in text:
         raise _build_error(
             format_message(
-                "The file {one!r} is neither text in UTF-8 nor an image.", one=_clean_name(one)
+                "The file {one!r} is neither text in UTF-8 nor an image.",
+                one=_clean_name(attachment),
             ),
             "Send texts, and images as PNG, JPEG, GIF or WebP.",
         )
-    return TEXT
+    return TEXT_TYPE
 
 
-def _clean_name(one: Attachment) -> str:
-    name = make_visible(PurePath(one.name.replace("\\", "/")).name, NAME_LENGTH)
+def _clean_name(attachment: Attachment) -> str:
+    name = make_visible(PurePath(attachment.name.replace("\\", "/")).name, MAX_NAME_LENGTH)
     return name.replace("[", "(").replace("]", ")").replace("\n", " ") or "file"
 
 
-def _decode_content(one: Mapping[str, str]) -> bytes:
+def _decode_content(encoded_file: Mapping[str, str]) -> bytes:
     try:
-        return base64.b64decode(one["content"], validate=True)
+        return base64.b64decode(encoded_file["content"], validate=True)
     except (binascii.Error, ValueError):
         raise _build_error(
-            format_message("The file {name!r} is not in base64.", name=one["name"][:NAME_LENGTH]),
+            format_message(
+                "The file {name!r} is not in base64.", name=encoded_file["name"][:MAX_NAME_LENGTH]
+            ),
             "Encode its bytes so.",
         ) from None
 

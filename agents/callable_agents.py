@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from agents.models import Agent, Given
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
-from bonobot.core.db.transactions import lock
+from bonobot.core.db.transactions import lock_rows
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import NotFound
 from bonobot.ledger.audit.admin_changes import record_change
@@ -13,21 +13,21 @@ from bonobot.ledger.audit.admin_changes import record_change
 
 def list_callable_agents(agent: Agent) -> list[str]:
     """Return the slugs of the agents that an agent may call (one query)."""
-    given = agent.given.filter(callee__isnull=False)
-    return list(given.order_by("callee__slug").values_list("callee__slug", flat=True))
+    assignments = agent.given.filter(callee__isnull=False)
+    return list(assignments.order_by("callee__slug").values_list("callee__slug", flat=True))
 
 
-def set_callees(principal: Principal, agent: Agent, slugs: Sequence[str]) -> None:
+def set_callable_agents(principal: Principal, agent: Agent, slugs: Sequence[str]) -> None:
     """Set which agents an agent may call; raises `NotFound` for an unknown one.
 
     The agent's policy still decides about the resulting tools.
     """
     principal.require(Action.MANAGE_AGENTS)
     rows = Agent.objects.for_organization(agent.organization_id).filter(slug__in=list(slugs))
-    found = {row.slug: row for row in rows}
-    if strange := sorted(set(slugs) - found.keys()):
+    agents_by_slug = {row.slug: row for row in rows}
+    if unknown_slugs := sorted(set(slugs) - agents_by_slug.keys()):
         raise NotFound(
-            format_message("There is no agent {strange!r} here.", strange=strange[0][:100]),
+            format_message("There is no agent {strange!r} here.", strange=unknown_slugs[0][:100]),
             field="may_ask",
             remedy="Name agents of this organization by their slugs.",
         )
@@ -38,11 +38,11 @@ def set_callees(principal: Principal, agent: Agent, slugs: Sequence[str]) -> Non
         resource_type="agent",
         resource_id=str(agent.pk),
         resource_name=agent.name,
-        details={"may_ask": sorted(found)},
+        details={"may_ask": sorted(agents_by_slug)},
     ):
-        lock(Agent.objects.filter(pk=agent.pk))
+        lock_rows(Agent.objects.filter(pk=agent.pk))
         agent.given.filter(callee__isnull=False).delete()
         Given.objects.bulk_create(
             Given(organization_id=agent.organization_id, agent=agent, callee=row)
-            for row in found.values()
+            for row in agents_by_slug.values()
         )

@@ -10,15 +10,15 @@ from typing import Any
 from django.utils import timezone
 
 from agents.models import Agent, Session
-from agents.sessions.services import end_sessions
+from agents.sessions.services import cancel_sessions
 from bonobot.accounts.models import Organization
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
 from bonobot.ledger.audit.admin_changes import record_change
-from mcp_servers.close_connections import close_stopped
+from mcp_servers.close_connections import close_stopped_servers
 from mcp_servers.models import Server
 
-REASON_LENGTH = 500
+MAX_REASON_LENGTH = 500
 
 
 @dataclass(frozen=True)
@@ -48,17 +48,19 @@ class KillSwitchImpact:
         }
 
 
-def load_impact(what: Organization | Agent | Server) -> KillSwitchImpact:
+def load_impact(target: Organization | Agent | Server) -> KillSwitchImpact:
     """Return what disabling this would stop (4 queries)."""
-    if isinstance(what, Organization):
-        agents = Agent.objects.for_organization(what.pk)
-        servers = Server.objects.for_organization(what.pk)
-    elif isinstance(what, Agent):
-        agents = Agent.objects.filter(pk=what.pk)
-        servers = Server.objects.filter(pk__in=what.bindings.filter(enabled=True).values("server"))
+    if isinstance(target, Organization):
+        agents = Agent.objects.for_organization(target.pk)
+        servers = Server.objects.for_organization(target.pk)
+    elif isinstance(target, Agent):
+        agents = Agent.objects.filter(pk=target.pk)
+        servers = Server.objects.filter(
+            pk__in=target.bindings.filter(enabled=True).values("server")
+        )
     else:
-        servers = Server.objects.filter(pk=what.pk)
-        agents = Agent.objects.filter(bindings__server=what, bindings__enabled=True)
+        servers = Server.objects.filter(pk=target.pk)
+        agents = Agent.objects.filter(bindings__server=target, bindings__enabled=True)
     sessions = Session.objects.filter(agent__in=agents)
     return KillSwitchImpact(
         running=sessions.unfinished().count(),
@@ -77,21 +79,21 @@ def halt_organization(principal: Principal, reason: str = "") -> Organization:
     principal.require(Action.MANAGE_ORGANIZATION)
     organization = Organization.objects.get(pk=principal.organization_id)
     if organization.halted_at is None:
-        reason = reason.strip()[:REASON_LENGTH]
+        reason = reason.strip()[:MAX_REASON_LENGTH]
         details = {"reason": reason, **load_impact(organization).as_dict()}
         with record_change(
             **_build_audit_fields(principal, organization, "organization_halted", **details)
         ):
             organization.halted_at = timezone.now()
             organization.save(update_fields=["halted_at"])
-            close_stopped()
+            close_stopped_servers()
     # Also when it was halted before: a first attempt may have left sessions running.
-    said = f"The organization was halted. {reason}".strip()
-    end_sessions(principal, Session.objects.for_organization(organization.pk), said)
+    message = f"The organization was halted. {reason}".strip()
+    cancel_sessions(principal, Session.objects.for_organization(organization.pk), message)
     return organization
 
 
-def resume(principal: Principal) -> Organization:
+def resume_organization(principal: Principal) -> Organization:
     """Resume the organization; canceled sessions stay canceled. Idempotent."""
     principal.require(Action.MANAGE_ORGANIZATION)
     organization = Organization.objects.get(pk=principal.organization_id)

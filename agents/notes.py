@@ -16,7 +16,7 @@ from django.utils import timezone
 
 from agents.flow_labels.services import list_current_labels
 from agents.models import Agent, Note
-from agents.models.agents import LONGEST_NOTE, LONGEST_TITLE, MOST_NOTES
+from agents.models.agents import MAX_NOTE_LENGTH, MAX_NOTES, MAX_TITLE_LENGTH
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
 from bonobot.core.crypto.organization_secrets import mask_organization_secrets
@@ -28,9 +28,9 @@ from mcp_servers.flow_labels import FlowLabel, decode_labels, encode_labels
 
 _WORD = re.compile(r"\w+")
 # Weights of a match in the title and in the text.
-IN_TITLE, IN_TEXT = 3, 1
+TITLE_WEIGHT, TEXT_WEIGHT = 3, 1
 # Labels that a note may carry; external effect is not a property of a text.
-KEPT_LABELS = (FlowLabel.PRIVATE_DATA, FlowLabel.UNTRUSTED_CONTENT)
+NOTE_LABELS = (FlowLabel.PRIVATE_DATA, FlowLabel.UNTRUSTED_CONTENT)
 
 
 @dataclass(frozen=True)
@@ -42,18 +42,18 @@ class NoteSpec:
     labels: Sequence[str] = ()
 
 
-def search(agent_id: UUID, query: str, *, limit: int) -> list[Note]:
+def search_notes(agent_id: UUID, query: str, *, limit: int) -> list[Note]:
     """Return an agent's notes that match `query`, best first; without words, the newest."""
     rows = Note.objects.filter(agent=agent_id)
     if not split_words(query):
         return list(rows[:limit])
-    return rank_notes(rows[:MOST_NOTES], query)[:limit]
+    return rank_notes(rows[:MAX_NOTES], query)[:limit]
 
 
 def rank_notes(notes: Iterable[Note], query: str) -> list[Note]:
     """Return the notes that contain a word of the query, best match first."""
-    wanted = split_words(query)
-    scored = [(_calculate_score(note, wanted), note) for note in notes]
+    query_words = split_words(query)
+    scored = [(_compute_score(note, query_words), note) for note in notes]
     # Sorting is stable: among equal scores, newer notes stay first.
     return [note for score, note in sorted(scored, key=lambda one: -one[0]) if score]
 
@@ -63,20 +63,20 @@ def split_words(text: str) -> frozenset[str]:
     return frozenset(word.casefold() for word in _WORD.findall(text))
 
 
-def _calculate_score(note: Note, wanted: frozenset[str]) -> int:
-    return IN_TITLE * len(wanted & split_words(note.title)) + IN_TEXT * len(
-        wanted & split_words(note.text)
+def _compute_score(note: Note, query_words: frozenset[str]) -> int:
+    return TITLE_WEIGHT * len(query_words & split_words(note.title)) + TEXT_WEIGHT * len(
+        query_words & split_words(note.text)
     )
 
 
-def keep(
+def save_agent_note(
     organization_id: UUID,
     agent_id: UUID,
     title: str,
     text: str,
     *,
     labels: int,
-    by: str,
+    written_by: str,
     session_id: UUID | None,
 ) -> tuple[Note, bool]:
     """Save an agent's note, replacing the one with this title; return it and whether it is new.
@@ -84,18 +84,20 @@ def keep(
     Raises `InvalidInput` (empty), `Conflict` (code `notes_full`).
     """
     title, text = _clean_note(title, text, organization_id)
-    values = {"text": text, "labels": labels, "written_by": by, "session_id": session_id}
-    mine = Note.objects.filter(agent=agent_id)
+    values = {"text": text, "labels": labels, "written_by": written_by, "session_id": session_id}
+    agent_notes = Note.objects.filter(agent=agent_id)
     with transaction.atomic():
-        if mine.filter(title=title).update(**values, updated_at=timezone.now()):
-            return mine.get(title=title), False
-        _check_note_limit(mine.count())
-        made = Note(organization_id=organization_id, agent_id=agent_id, title=title, **values)
-        made.save(force_insert=True)
-    return made, True
+        if agent_notes.filter(title=title).update(**values, updated_at=timezone.now()):
+            return agent_notes.get(title=title), False
+        _check_note_limit(agent_notes.count())
+        created_note = Note(
+            organization_id=organization_id, agent_id=agent_id, title=title, **values
+        )
+        created_note.save(force_insert=True)
+    return created_note, True
 
 
-def forget(agent_id: UUID, title: str) -> bool:
+def delete_agent_note(agent_id: UUID, title: str) -> bool:
     """Delete an agent's note by its title; return whether there was one."""
     return bool(Note.objects.filter(agent=agent_id, title=title).delete()[0])
 
@@ -107,16 +109,16 @@ def save_note(principal: Principal, agent: Agent, spec: NoteSpec, note: Note | N
     """
     principal.require(Action.MANAGE_AGENTS)
     title, text = _clean_note(spec.title, spec.text, agent.organization_id)
-    if strange := sorted(set(spec.labels) - set(KEPT_LABELS)):
+    if unknown_labels := sorted(set(spec.labels) - set(NOTE_LABELS)):
         raise InvalidInput(
-            format_message("A note can't bring {strange!r}.", strange=str(strange[0])[:100]),
+            format_message("A note can't bring {strange!r}.", strange=str(unknown_labels[0])[:100]),
             field="labels",
             remedy=format_message(
-                "Use some of: {kept_labels}.", kept_labels=", ".join(KEPT_LABELS)
+                "Use some of: {kept_labels}.", kept_labels=", ".join(NOTE_LABELS)
             ),
         )
-    others = agent.notes.exclude(pk=note.pk) if note else agent.notes.all()
-    if others.filter(title=title).exists():
+    other_notes = agent.notes.exclude(pk=note.pk) if note else agent.notes.all()
+    if other_notes.filter(title=title).exists():
         raise Conflict(
             format_message("There is a note {title!r} already.", title=title),
             code="name_taken",
@@ -127,7 +129,7 @@ def save_note(principal: Principal, agent: Agent, spec: NoteSpec, note: Note | N
     if note is None:
         _check_note_limit(agent.notes.count())
         note = Note(organization_id=agent.organization_id, agent=agent)
-    labels = encode_labels(spec.labels) | _held_by_writer(principal, agent)
+    labels = encode_labels(spec.labels) | _get_writer_labels(principal, agent)
     note.title, note.text, note.labels = title, text, labels
     note.written_by, note.session_id = principal.label, None
     with _record_change(principal, note, action, labels=list(decode_labels(labels))):
@@ -135,14 +137,14 @@ def save_note(principal: Principal, agent: Agent, spec: NoteSpec, note: Note | N
     return note
 
 
-def _held_by_writer(principal: Principal, agent: Agent) -> int:
+def _get_writer_labels(principal: Principal, agent: Agent) -> int:
     """Return the labels that a token's writes get; people's writes get none."""
     if principal.kind != "token":
         return 0
     return encode_labels(list_current_labels(principal, session_id=None, agent_id=agent.pk))
 
 
-def remove_note(principal: Principal, note: Note) -> None:
+def delete_note(principal: Principal, note: Note) -> None:
     """Delete a note; the deletion is audited."""
     principal.require(Action.MANAGE_AGENTS)
     with _record_change(principal, note, "note_removed"):
@@ -167,13 +169,13 @@ def clear_notes(principal: Principal, agent: Agent) -> int:
     return details["removed"]
 
 
-def note_of(principal: Principal, agent: Agent, title: str) -> Note:
+def get_note(principal: Principal, agent: Agent, title: str) -> Note:
     """Return an agent's note by its title or id; raises `NotFound`."""
     by_title = agent.notes.filter(title=title).first()
     if by_title is not None:
         return by_title
-    found: Note = agent.notes.get_or_404(principal.organization_id, pk=title)
-    return found
+    note: Note = agent.notes.get_or_404(principal.organization_id, pk=title)
+    return note
 
 
 def _record_change(
@@ -195,31 +197,34 @@ def _clean_note(title: str, text: str, organization_id: UUID) -> tuple[str, str]
     """Return title and text without stored secrets; raises `InvalidInput` if empty or too long."""
     title = " ".join(str(make_storable(mask_organization_secrets(title, organization_id))).split())
     text = str(make_storable(mask_organization_secrets(text, organization_id))).strip()
-    for field, said, longest in (("title", title, LONGEST_TITLE), ("text", text, LONGEST_NOTE)):
-        if not said:
+    for field, content, max_length in (
+        ("title", title, MAX_TITLE_LENGTH),
+        ("text", text, MAX_NOTE_LENGTH),
+    ):
+        if not content:
             raise InvalidInput(
                 format_message("The note has no {field}.", field=field),
                 field=field,
                 remedy=format_message("Write a {field}.", field=field),
             )
-        if len(said) > longest:
+        if len(content) > max_length:
             raise InvalidInput(
                 format_message(
                     "The {field} has {count} characters.",
                     field=field,
-                    count=len(said),
+                    count=len(content),
                 ),
                 field=field,
                 remedy=format_message(
                     "At most {longest} are kept: say it shorter, or in several notes.",
-                    longest=longest,
+                    longest=max_length,
                 ),
             )
     return title, text
 
 
 def _check_note_limit(count: int) -> None:
-    if count >= MOST_NOTES:
+    if count >= MAX_NOTES:
         raise Conflict(
             format_message(
                 "The agent has {count} notes, which is the most that it may have.", count=count

@@ -18,7 +18,7 @@ from django.core import serializers
 from django.db import transaction
 from django.db.models import Model, QuerySet
 
-from agents.config_file.export_config import as_yaml, export_config
+from agents.config_file.export_config import export_config, to_yaml
 from agents.kill_switch import halt_organization
 from agents.models import Agent, ModelEndpoint
 from bonobot.accounts.models import Membership, Organization
@@ -26,16 +26,19 @@ from bonobot.accounts.principals import Principal
 from bonobot.core.problems import Conflict, Forbidden
 from bonobot.ledger.audit.admin_changes import record_change
 from bonobot.ledger.audit.export import export_pages
-from bonobot.ledger.audit.retention import forget
+from bonobot.ledger.audit.retention import delete_organization_rows
 from bonobot.ledger.models import AuditRow
 from bonobot.maintenance import backups
-from mcp_servers.build_endpoint import sandboxes
+from mcp_servers.build_endpoint import get_sandbox_folder
 from mcp_servers.models import Server
-from mcp_servers.services import lock_whole
+from mcp_servers.services import lock_server_rows
 
 # Lookups of models without an `organization` column.
-THROUGH = {"agents.Step": "session__organization", "agents.Inbox": "session__organization"}
-AT_ONCE = 500
+ORGANIZATION_LOOKUPS = {
+    "agents.Step": "session__organization",
+    "agents.Inbox": "session__organization",
+}
+CHUNK_SIZE = 500
 
 
 @dataclass(frozen=True)
@@ -48,12 +51,12 @@ class OrganizationCounts:
     people: int
 
 
-def measure(organization: Organization) -> OrganizationCounts:
+def count_organization_rows(organization: Organization) -> OrganizationCounts:
     """Count the rows that would be exported or deleted."""
-    rows = sum(found.count() for _, found in list_organization_tables(organization))
-    audit = AuditRow.objects.of(organization.pk).count()
-    people = Membership.objects.filter(organization=organization).count()
-    return OrganizationCounts(organization.slug, rows, audit, people)
+    row_count = sum(table_rows.count() for _, table_rows in list_organization_tables(organization))
+    audit_count = AuditRow.objects.for_organization(organization.pk).count()
+    member_count = Membership.objects.filter(organization=organization).count()
+    return OrganizationCounts(organization.slug, row_count, audit_count, member_count)
 
 
 def list_organization_tables(
@@ -63,25 +66,27 @@ def list_organization_tables(
     for model in apps.get_models():
         if model._meta.app_label == "ledger":
             continue  # the audit log is exported separately
-        column = THROUGH.get(model._meta.label)
+        column = ORGANIZATION_LOOKUPS.get(model._meta.label)
         if column is None and any(f.name == "organization" for f in model._meta.local_fields):
             column = "organization"
         if column is not None:
             yield model, model._base_manager.filter(**{column: organization})
 
 
-def export(principal: Principal, organization: Organization, folder: Path) -> OrganizationCounts:
+def export_organization(
+    principal: Principal, organization: Organization, folder: Path
+) -> OrganizationCounts:
     """Export everything to a new or empty folder, audited; raises `Conflict`, `Forbidden`."""
-    _require_platform(principal)
+    _require_platform_admin(principal)
     with record_change(
         **_build_audit_fields(principal, organization, "organization_exported"), governed=False
     ):
         pass
-    _write(principal, organization, folder)
-    return measure(organization)
+    _write_export(principal, organization, folder)
+    return count_organization_rows(organization)
 
 
-def delete(
+def delete_organization(
     principal: Principal, organization: Organization, folder: Path | None
 ) -> OrganizationCounts:
     """Halt an organization, export it to a folder (unless it is None), and delete it.
@@ -89,64 +94,66 @@ def delete(
     The deletion is the last entry of its audit log, which then only the folder has. User accounts
     stay: they may be members elsewhere. Raises `Conflict`, `Forbidden`.
     """
-    _require_platform(principal)
+    _require_platform_admin(principal)
     if folder is not None:
-        _require_empty(folder)
+        _require_empty_folder(folder)
     halt_organization(principal, "The organization is being deleted.")
-    found = measure(organization)
-    told = {"rows": found.rows, "audit_rows": found.audit_rows}
-    what = _build_audit_fields(principal, organization, "organization_deleted") | {"details": told}
-    with record_change(**what, governed=False):
+    counts = count_organization_rows(organization)
+    details = {"rows": counts.rows, "audit_rows": counts.audit_rows}
+    audit_fields = _build_audit_fields(principal, organization, "organization_deleted") | {
+        "details": details
+    }
+    with record_change(**audit_fields, governed=False):
         pass
     if folder is not None:
-        _write(principal, organization, folder)
-        backups.read(folder)
-    number, folders = (
+        _write_export(principal, organization, folder)
+        backups.read_backup(folder)
+    organization_id, folders_to_delete = (
         organization.pk,
-        [*_list_workspace_folders(organization), sandboxes(organization.pk)],
+        [*_list_workspace_folders(organization), get_sandbox_folder(organization.pk)],
     )
     with transaction.atomic():
-        lock_whole(Server.objects.for_organization(organization.pk))
+        lock_server_rows(Server.objects.for_organization(organization.pk))
         # Foreign keys protect endpoints and servers while agents use them: delete the agents first.
         Agent.objects.for_organization(organization.pk).delete()
         ModelEndpoint.objects.for_organization(organization.pk).update(fallback=None)
         organization.delete()
-        forget(number)
-    for path in folders:
+        delete_organization_rows(organization_id)
+    for path in folders_to_delete:
         shutil.rmtree(path, ignore_errors=True)
-    return found
+    return counts
 
 
-def _write(principal: Principal, organization: Organization, folder: Path) -> None:
-    _require_empty(folder)
+def _write_export(principal: Principal, organization: Organization, folder: Path) -> None:
+    _require_empty_folder(folder)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    text = as_yaml(export_config(principal))
-    (folder / "configuration.yaml").write_text(text, encoding="utf-8")
+    configuration = to_yaml(export_config(principal))
+    (folder / "configuration.yaml").write_text(configuration, encoding="utf-8")
     with (folder / "audit.jsonl").open("w", encoding="utf-8") as file:
         file.writelines(
             export_pages(AuditRow.objects.filter(organization_id=organization.pk), "jsonl")
         )
     with (folder / "people.jsonl").open("w", encoding="utf-8") as file:
         for member in Membership.objects.filter(organization=organization).select_related("user"):
-            told = {"username": member.user.username, "email": member.user.email}
-            file.write(f"{json.dumps(told | {'role': member.role})}\n")
+            person = {"username": member.user.username, "email": member.user.email}
+            file.write(f"{json.dumps(person | {'role': member.role})}\n")
     with (folder / "rows.jsonl").open("w", encoding="utf-8") as file:
         for _, rows in list_organization_tables(organization):
-            serializers.serialize("jsonl", rows.order_by("pk").iterator(AT_ONCE), stream=file)
+            serializers.serialize("jsonl", rows.order_by("pk").iterator(CHUNK_SIZE), stream=file)
     with tarfile.open(folder / "workspaces.tar.gz", "w:gz") as archive:
         for workspaces in _list_workspace_folders(organization):
             archive.add(workspaces, arcname=f"workspaces/{workspaces.name}")
-    backups.describe(folder)
+    backups.write_manifest(folder)
 
 
 def _list_workspace_folders(organization: Organization) -> list[Path]:
     """Return the existing workspace folders of its agents and servers."""
-    above = Path(settings.BONOBOT_VAR) / "workspaces"
+    root = Path(settings.BONOBOT_VAR) / "workspaces"
     names = (str(organization.pk), organization.slug)
-    return [above / name for name in names if (above / name).is_dir()]
+    return [root / name for name in names if (root / name).is_dir()]
 
 
-def _require_empty(folder: Path) -> None:
+def _require_empty_folder(folder: Path) -> None:
     if folder.exists() and any(folder.iterdir()):
         raise Conflict(
             f"{str(folder)!r} isn't empty.",
@@ -156,7 +163,7 @@ def _require_empty(folder: Path) -> None:
         )
 
 
-def _require_platform(principal: Principal) -> None:
+def _require_platform_admin(principal: Principal) -> None:
     if not principal.platform_admin:
         raise Forbidden(
             "Only a platform administrator may take a whole organization along, or away.",

@@ -18,7 +18,7 @@ from bonobot.monitoring.row_gauges import (
 )
 
 SESSIONS = GaugeFamily("bonobot_sessions", "Sessions that aren't over.", ("status",))
-RUNNERS = GaugeFamily(
+WORKERS = GaugeFamily(
     "bonobot_runners", "Workers: alive, or lapsed (neither heard of nor stopped).", ("state",)
 )
 BUDGETS = GaugeFamily(
@@ -26,12 +26,12 @@ BUDGETS = GaugeFamily(
 )
 UNFINISHED = ("queued", "running", "waiting")
 STATES_BY_TONE = {"good": "below", "warn": "warned", "bad": "spent"}
-BATCH = 500  # budgets per query
+BUDGET_BATCH = 500  # budgets per query
 
 
 def build_row_gauges() -> RowGauges:
     """Return the gauges of sessions, workers and budgets."""
-    return RowGauges((SESSIONS, RUNNERS, BUDGETS), _collect_samples)
+    return RowGauges((SESSIONS, WORKERS, BUDGETS), _collect_samples)
 
 
 def probe_workers() -> ReadinessPart:
@@ -45,9 +45,9 @@ def probe_workers() -> ReadinessPart:
 def _collect_samples() -> Iterator[GaugeSample]:
     yield from _collect_backlogs()
     rows = Session.objects.filter(status__in=UNFINISHED).order_by().values_list("status")
-    numbers = dict(rows.annotate(number=Count("pk")))
+    counts = dict(rows.annotate(number=Count("pk")))
     for status in UNFINISHED:
-        yield GaugeSample(SESSIONS.name, (status,), numbers.get(status, 0))
+        yield GaugeSample(SESSIONS.name, (status,), counts.get(status, 0))
     yield from _collect_workers()
     lapsed = Q(runner=None) | Q(runner__beat_at__lt=leases.get_heartbeat_deadline())
     running = Session.objects.filter(status=Session.Status.RUNNING)
@@ -68,15 +68,15 @@ def _collect_backlogs() -> Iterator[GaugeSample]:
 def _collect_workers() -> Iterator[GaugeSample]:
     unstopped = Runner.objects.filter(stopped_at=None)
     alive = unstopped.filter(beat_at__gt=leases.get_heartbeat_deadline()).count()
-    yield GaugeSample(RUNNERS.name, ("alive",), alive)
-    yield GaugeSample(RUNNERS.name, ("lapsed",), unstopped.count() - alive)
+    yield GaugeSample(WORKERS.name, ("alive",), alive)
+    yield GaugeSample(WORKERS.name, ("lapsed",), unstopped.count() - alive)
 
 
 def _collect_budgets() -> Iterator[GaugeSample]:
-    numbers = dict.fromkeys(STATES_BY_TONE.values(), 0)
-    wanted = Budget.objects.filter(each_session=False).iterator(BATCH)
-    while batch := list(islice(wanted, BATCH)):
-        for use in load_budget_use(batch):
-            numbers[STATES_BY_TONE[use.tone]] += 1
-    for state, number in numbers.items():
-        yield GaugeSample(BUDGETS.name, (state,), number)
+    counts = dict.fromkeys(STATES_BY_TONE.values(), 0)
+    budgets = Budget.objects.filter(each_session=False).iterator(BUDGET_BATCH)
+    while batch := list(islice(budgets, BUDGET_BATCH)):
+        for usage in load_budget_use(batch):
+            counts[STATES_BY_TONE[usage.tone]] += 1
+    for state, count in counts.items():
+        yield GaugeSample(BUDGETS.name, (state,), count)

@@ -9,32 +9,34 @@ from uuid import UUID
 from django.db.models import Q, QuerySet
 
 from agents.models import SavedFilter
-from agents.models.saved_filters import LONGEST_NAME, LONGEST_QUERY
+from agents.models.saved_filters import MAX_NAME_LENGTH, MAX_QUERY_LENGTH
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Conflict, Forbidden, InvalidInput
 from bonobot.ledger.audit.admin_changes import record_change
 
-MOST = 50
+MAX_FILTERS = 50
 # Query parameters that are not part of a filter: page, export format, Django admin flags.
-NOT_KEPT = frozenset({"p", "form", "e", "all", "_changelist_filters"})
+IGNORED_PARAMETERS = frozenset({"p", "form", "e", "all", "_changelist_filters"})
 
 
 def normalize_query(query: str) -> str:
     """Return the filters, search and order of a query string, sorted by name."""
     pairs = parse_qsl(query, max_num_fields=100)
-    return urlencode(sorted(pair for pair in pairs if pair[0] not in NOT_KEPT))
+    return urlencode(sorted(pair for pair in pairs if pair[0] not in IGNORED_PARAMETERS))
 
 
 def list_filters(principal: Principal) -> QuerySet[SavedFilter]:
     """Return a person's own filters and those shared with the organization."""
     rows: Any = SavedFilter.objects.for_organization(principal.organization_id)
     if principal.kind != "user":
-        found: QuerySet[SavedFilter] = rows.none()
-        return found
-    mine = rows.filter(Q(owner_id=UUID(principal.id)) | Q(shared=True)).select_related("owner")
-    return mine.order_by("name", "pk")
+        no_filters: QuerySet[SavedFilter] = rows.none()
+        return no_filters
+    visible_filters = rows.filter(Q(owner_id=UUID(principal.id)) | Q(shared=True)).select_related(
+        "owner"
+    )
+    return visible_filters.order_by("name", "pk")
 
 
 def save_filter(principal: Principal, name: str, query: str, *, shared: bool) -> SavedFilter:
@@ -45,74 +47,81 @@ def save_filter(principal: Principal, name: str, query: str, *, shared: bool) ->
     principal.require(Action.VIEW_AUDIT)
     if principal.kind != "user":
         raise Forbidden("Only a person keeps filters.", rule="person")
-    name, kept = name.strip(), _clean_query(query)
-    if not 0 < len(name) <= LONGEST_NAME:
+    name, saved_query = name.strip(), _clean_query(query)
+    if not 0 < len(name) <= MAX_NAME_LENGTH:
         raise InvalidInput(
             format_message("The name has {count} characters.", count=len(name)),
             field="name",
             remedy=format_message(
-                "Give it a name of 1 to {longest_name} characters.", longest_name=LONGEST_NAME
+                "Give it a name of 1 to {longest_name} characters.", longest_name=MAX_NAME_LENGTH
             ),
         )
-    mine = SavedFilter.objects.for_organization(principal.organization_id).filter(
+    own_filters = SavedFilter.objects.for_organization(principal.organization_id).filter(
         owner_id=UUID(principal.id)
     )
-    row = mine.filter(name=name).first()
+    row = own_filters.filter(name=name).first()
     if row is None:
-        if mine.count() >= MOST:
+        if own_filters.count() >= MAX_FILTERS:
             raise Conflict(
-                format_message("There are {most} filters of yours.", most=MOST),
+                format_message("There are {most} filters of yours.", most=MAX_FILTERS),
                 code="too_many_filters",
                 remedy="Remove one first.",
             )
         row = SavedFilter(
             organization_id=principal.organization_id, owner_id=UUID(principal.id), name=name
         )
-    told = shared or row.shared
-    row.query, row.shared = kept, shared
-    with _record_change(principal, row, "audit_filter_saved", {"query": kept}, told=told):
+    is_audited = shared or row.shared
+    row.query, row.shared = saved_query, shared
+    with _record_change(
+        principal, row, "audit_filter_saved", {"query": saved_query}, audited=is_audited
+    ):
         row.save()
     return row
 
 
-def remove_filter(principal: Principal, row: SavedFilter) -> None:
+def delete_filter(principal: Principal, row: SavedFilter) -> None:
     """Delete one's own filter, or a shared one as a manager of the organization."""
     if str(row.owner_id) != principal.id:
         principal.require(Action.MANAGE_ORGANIZATION)
     with _record_change(
-        principal, row, "audit_filter_removed", {"query": row.query}, told=row.shared
+        principal, row, "audit_filter_removed", {"query": row.query}, audited=row.shared
     ):
         row.delete()
 
 
-def may_remove(principal: Principal, row: SavedFilter) -> bool:
+def can_delete_filter(principal: Principal, row: SavedFilter) -> bool:
     """Return whether the principal may delete the filter."""
     return str(row.owner_id) == principal.id or principal.may(Action.MANAGE_ORGANIZATION)
 
 
 def _clean_query(query: str) -> str:
     try:
-        kept = normalize_query(query)
+        cleaned = normalize_query(query)
     except ValueError:
-        kept = "x" * (LONGEST_QUERY + 1)
-    if not kept:
+        cleaned = "x" * (MAX_QUERY_LENGTH + 1)
+    if not cleaned:
         raise InvalidInput(
             "The list shows everything.",
             field="query",
             remedy="Filter, search or sort it first; that is what is kept.",
         )
-    if len(kept) > LONGEST_QUERY:
+    if len(cleaned) > MAX_QUERY_LENGTH:
         raise InvalidInput(
             "There is too much in the filter.", field="query", remedy="Filter by less."
         )
-    return kept
+    return cleaned
 
 
 def _record_change(
-    principal: Principal, row: SavedFilter, action: str, details: Mapping[str, Any], *, told: bool
+    principal: Principal,
+    row: SavedFilter,
+    action: str,
+    details: Mapping[str, Any],
+    *,
+    audited: bool,
 ) -> AbstractContextManager[Any]:
     """Record changes of shared filters; personal ones are not audited."""
-    if not told:
+    if not audited:
         return nullcontext()
     return record_change(
         organization_id=row.organization_id,

@@ -9,22 +9,22 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from agents.models import Agent
-from agents.services import bind, set_attachment_enabled
+from agents.services import attach_server, set_attachment_enabled
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Forbidden, NotFound, Problem
 from mcp_servers.import_export.agent_overrides import (
-    TAKEN_OVER,
+    OVERRIDE_FIELDS,
     AgentOverride,
     AgentServerOverride,
     ImportOverrides,
     parse_overrides,
 )
-from mcp_servers.import_export.import_plan import ImportChoices, PlannedServer, plan
+from mcp_servers.import_export.import_plan import ImportChoices, PlannedServer, plan_servers
 from mcp_servers.models import Server
 from mcp_servers.server_config import ServerSpec
-from mcp_servers.services import add
+from mcp_servers.services import create_server
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,46 +50,53 @@ class PlannedAttachment:
 
 
 def plan_overrides(
-    principal: Principal, overrides: Sequence[AgentOverride], coming: Collection[str]
+    principal: Principal, overrides: Sequence[AgentOverride], new_server_names: Collection[str]
 ) -> tuple[PlannedAttachment, ...]:
     """Return the plan of `bot_overrides`; `coming` names servers of the same import."""
     return tuple(
-        one for override in overrides for one in _plan_attachments(principal, override, coming)
+        attachment
+        for override in overrides
+        for attachment in _plan_attachments(principal, override, new_server_names)
     )
 
 
-def carry_out_overrides(
+def apply_overrides(
     principal: Principal, planned: Sequence[PlannedAttachment]
 ) -> tuple[PlannedAttachment, ...]:
     """Apply the plan after the servers were created; return the result of each attachment."""
-    return tuple(_apply_attachment(principal, one) for one in planned)
+    return tuple(_apply_attachment(principal, attachment) for attachment in planned)
 
 
-def _apply_attachment(principal: Principal, one: PlannedAttachment) -> PlannedAttachment:
-    agent, server = _find_agent(principal, one.agent), _find_server(principal, one.share.server)
-    if one.action not in ("give", "take") or agent is None:
-        return one
+def _apply_attachment(principal: Principal, attachment: PlannedAttachment) -> PlannedAttachment:
+    agent, server = (
+        _find_agent(principal, attachment.agent),
+        _find_server(principal, attachment.share.server),
+    )
+    if attachment.action not in ("give", "take") or agent is None:
+        return attachment
     if server is None:  # this import should have created it, but failed to
         missing = _build_missing_error(
-            "server", one.share.server, f"bot_overrides.{one.agent}", "mcp add"
+            "server", attachment.share.server, f"bot_overrides.{attachment.agent}", "mcp add"
         )
-        return replace(one, action="refuse", problem=missing)
+        return replace(attachment, action="refuse", problem=missing)
     try:
-        if one.action == "take":
+        if attachment.action == "take":
             set_attachment_enabled(principal, agent, server, enabled=False)
         else:
-            share = one.share
-            bind(principal, agent, server, allowed_tools=share.allowed, denied_tools=share.denied)
+            share = attachment.share
+            attach_server(
+                principal, agent, server, allowed_tools=share.allowed, denied_tools=share.denied
+            )
     except Problem as problem:
-        return replace(one, action="refuse", problem=problem)
-    return one
+        return replace(attachment, action="refuse", problem=problem)
+    return attachment
 
 
 def _plan_attachments(
-    principal: Principal, override: AgentOverride, coming: Collection[str]
+    principal: Principal, override: AgentOverride, new_server_names: Collection[str]
 ) -> Iterator[PlannedAttachment]:
     agent = _find_agent(principal, override.agent)
-    for share in override.shares:
+    for server_override in override.server_overrides:
         if not principal.may(Action.MANAGE_AGENTS):
             problem: Problem | None = Forbidden(
                 "Giving servers to agents is not for your role.",
@@ -98,55 +105,72 @@ def _plan_attachments(
                 remedy="Ask an operator to import the part about bots.",
             )
         elif agent is None:
-            where = f"bot_overrides.{override.agent}"
-            problem = _build_missing_error("agent", override.agent, where, "agents add")
+            field_path = f"bot_overrides.{override.agent}"
+            problem = _build_missing_error("agent", override.agent, field_path, "agents add")
         else:
-            problem = _find_server_problem(principal, share, coming, override.agent)
-        action = "refuse" if problem or agent is None else _find_action(principal, agent, share)
-        yield PlannedAttachment(agent=override.agent, share=share, action=action, problem=problem)
+            problem = _find_server_problem(
+                principal, server_override, new_server_names, override.agent
+            )
+        action = (
+            "refuse"
+            if problem or agent is None
+            else _find_action(principal, agent, server_override)
+        )
+        yield PlannedAttachment(
+            agent=override.agent, share=server_override, action=action, problem=problem
+        )
 
 
 def _find_server_problem(
-    principal: Principal, share: AgentServerOverride, coming: Collection[str], agent: str
+    principal: Principal,
+    server_override: AgentServerOverride,
+    new_server_names: Collection[str],
+    agent: str,
 ) -> Problem | None:
-    if share.removed or share.server in coming or _find_server(principal, share.server):
+    if (
+        server_override.removed
+        or server_override.server in new_server_names
+        or _find_server(principal, server_override.server)
+    ):
         return None
-    return _build_missing_error("server", share.server, f"bot_overrides.{agent}", "mcp add")
+    return _build_missing_error(
+        "server", server_override.server, f"bot_overrides.{agent}", "mcp add"
+    )
 
 
-def _build_missing_error(kind: str, name: str, where: str, verb: str) -> NotFound:
+def _build_missing_error(kind: str, name: str, field_path: str, verb: str) -> NotFound:
     return NotFound(
         format_message("There is no {kind} `{name}` here.", kind=kind, name=name),
-        field=where,
+        field=field_path,
         remedy=format_message("Make it first: bonobot {verb} {name}", verb=verb, name=name),
     )
 
 
-def _find_action(principal: Principal, agent: Agent, share: AgentServerOverride) -> str:
-    server = _find_server(principal, share.server)
-    binding = agent.bindings.filter(server=server).first() if server else None
-    if share.removed:
-        return "take" if binding is not None and binding.enabled else "keep"
-    wanted = (True, list(share.allowed), list(share.denied))
-    if binding is not None and wanted == (
-        binding.enabled,
-        binding.allowed_tools,
-        binding.denied_tools,
+def _find_action(principal: Principal, agent: Agent, server_override: AgentServerOverride) -> str:
+    server = _find_server(principal, server_override.server)
+    attached_server = agent.bindings.filter(server=server).first() if server else None
+    if server_override.removed:
+        return "take" if attached_server is not None and attached_server.enabled else "keep"
+    wanted_values = (True, list(server_override.allowed), list(server_override.denied))
+    if attached_server is not None and wanted_values == (
+        attached_server.enabled,
+        attached_server.allowed_tools,
+        attached_server.denied_tools,
     ):
         return "keep"
     return "give"
 
 
 def _find_agent(principal: Principal, name: str) -> Agent | None:
-    mine = Agent.objects.for_organization(principal.organization_id)
-    found: Agent | None = mine.filter(slug=name).first() or mine.filter(name=name).first()
-    return found
+    agents = Agent.objects.for_organization(principal.organization_id)
+    agent: Agent | None = agents.filter(slug=name).first() or agents.filter(name=name).first()
+    return agent
 
 
 def _find_server(principal: Principal, name: str) -> Server | None:
-    pool = Server.objects.for_organization(principal.organization_id).pool()
-    found: Server | None = pool.filter(name=name).first() or pool.filter(slug=name).first()
-    return found
+    pool = Server.objects.for_organization(principal.organization_id).in_organization_pool()
+    server: Server | None = pool.filter(name=name).first() or pool.filter(slug=name).first()
+    return server
 
 
 @dataclass(kw_only=True)
@@ -154,80 +178,90 @@ class ServerImport:
     """A server import: its plan and, once applied, its results."""
 
     planned: Sequence[PlannedServer]
-    wishes: ImportOverrides = field(default_factory=ImportOverrides)
+    overrides: ImportOverrides = field(default_factory=ImportOverrides)
     shares: Sequence[PlannedAttachment] = ()
     applied: bool = False
     added: dict[str, Server] = field(default_factory=dict)
-    refused: dict[str, Problem] = field(default_factory=dict)
+    problems_by_name: dict[str, Problem] = field(default_factory=dict)
 
     @property
     def problems(self) -> bool:
         """Return whether anything in it is refused."""
-        refused = any(one.problems and one.chosen for one in self.planned)
-        return bool(refused or self.wishes.problems or any(s.problem for s in self.shares))
+        has_refused_entry = any(
+            planned_server.problems and planned_server.chosen for planned_server in self.planned
+        )
+        return bool(
+            has_refused_entry
+            or self.overrides.problems
+            or any(attachment.problem for attachment in self.shares)
+        )
 
     @property
     def ready(self) -> list[PlannedServer]:
         """The entries that would be created."""
-        return [one for one in self.planned if one.ready]
+        return [planned_server for planned_server in self.planned if planned_server.ready]
 
     def as_dict(self) -> dict[str, Any]:
         """Return the import for JSON."""
         return {
             "applied": self.applied,
-            "entries": [self.entry(one) for one in self.planned],
-            "overrides": [share.as_dict() for share in self.shares],
-            "problems": [problem.as_dict() for problem in self.wishes.problems],
-            "notices": [notice.as_dict() for notice in self.wishes.notices],
+            "entries": [self.describe_entry(planned_server) for planned_server in self.planned],
+            "overrides": [attachment.as_dict() for attachment in self.shares],
+            "problems": [problem.as_dict() for problem in self.overrides.problems],
+            "notices": [notice.as_dict() for notice in self.overrides.notices],
         }
 
-    def entry(self, one: PlannedServer) -> dict[str, Any]:
+    def describe_entry(self, planned_server: PlannedServer) -> dict[str, Any]:
         """Return one entry with its planned or actual outcome."""
-        name = one.entry.name
-        shown = one.as_dict() | {
-            "allowed_tools": list(self.wishes.only_tools.get(name, ())),
+        name = planned_server.entry.name
+        data = planned_server.as_dict() | {
+            "allowed_tools": list(self.overrides.only_tools.get(name, ())),
             "server_id": None,
         }
-        if (server := self.became(one)) is not None:
-            shown |= {"action": "added", "server_id": str(server.pk)}
-        elif one.ready and (problem := self.refused.get(name)) is not None:
-            shown |= {"action": "refuse", "problems": [problem.as_dict()]}
-        return shown
+        if (server := self.find_server(planned_server)) is not None:
+            data |= {"action": "added", "server_id": str(server.pk)}
+        elif planned_server.ready and (problem := self.problems_by_name.get(name)) is not None:
+            data |= {"action": "refuse", "problems": [problem.as_dict()]}
+        return data
 
-    def became(self, one: PlannedServer) -> Server | None:
+    def find_server(self, planned_server: PlannedServer) -> Server | None:
         """Return the server that was created from an entry, or None."""
-        return self.added.get(one.entry.name) if one.ready else None
+        return self.added.get(planned_server.entry.name) if planned_server.ready else None
 
 
 def plan_import(principal: Principal, text: str, choices: ImportChoices) -> ServerImport:
     """Return the plan of an import; raises `Problem` if the text can't be parsed."""
-    said = parse_overrides(text)
-    choices = replace(choices, taken_over=TAKEN_OVER, only_tools=said.only_tools)
-    planned = plan(principal, text, choices)
+    overrides = parse_overrides(text)
+    choices = replace(choices, known_fields=OVERRIDE_FIELDS, only_tools=overrides.only_tools)
+    planned = plan_servers(principal, text, choices)
     if choices.scope_id is not None:  # a private server: overrides don't apply
-        return ServerImport(planned=planned, wishes=said)
-    coming = {one.entry.name for one in planned if one.ready}
+        return ServerImport(planned=planned, overrides=overrides)
+    new_server_names = {
+        planned_server.entry.name for planned_server in planned if planned_server.ready
+    }
     return ServerImport(
-        planned=planned, wishes=said, shares=plan_overrides(principal, said.overrides, coming)
+        planned=planned,
+        overrides=overrides,
+        shares=plan_overrides(principal, overrides.overrides, new_server_names),
     )
 
 
-def carry_out(
+def apply_import(
     principal: Principal,
-    found: ServerImport,
+    server_import: ServerImport,
     *,
-    adding: Callable[[Principal, ServerSpec], Server] = add,
+    create: Callable[[Principal, ServerSpec], Server] = create_server,
 ) -> None:
     """Create the ready servers (with `adding`), then attach them to agents.
 
     Failures are collected in `refused` and in the attachments; the rest is still applied.
     """
-    for one in found.ready:
-        if one.spec is None:
+    for planned_server in server_import.ready:
+        if planned_server.spec is None:
             continue
         try:
-            found.added[one.entry.name] = adding(principal, one.spec)
+            server_import.added[planned_server.entry.name] = create(principal, planned_server.spec)
         except Problem as problem:  # the name was taken since the plan was made
-            found.refused[one.entry.name] = problem
-    found.shares = carry_out_overrides(principal, found.shares)
-    found.applied = True
+            server_import.problems_by_name[planned_server.entry.name] = problem
+    server_import.shares = apply_overrides(principal, server_import.shares)
+    server_import.applied = True

@@ -10,26 +10,26 @@ from django.core.exceptions import ValidationError
 from django.db import transaction
 from django.utils.text import slugify
 
-from agents.builtin_tools.services import check_builtin_tools
-from agents.builtin_tools.workspaces import remove_own_folder
+from agents.builtin_tools.services import clean_toolset_spec
+from agents.builtin_tools.workspaces import delete_own_folder
 from agents.models import Agent, Approval, Binding, ModelEndpoint, Question, ToolPolicy
-from agents.sessions.services import end_sessions
+from agents.sessions.services import cancel_sessions
 from bonobot.accounts.models import Invitation, User
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
-from bonobot.core.db.transactions import lock
+from bonobot.core.db.transactions import lock_rows
 from bonobot.core.db.validated_save import save_validated
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Conflict, InvalidInput, NotFound
 from bonobot.ledger.audit.admin_changes import record_change
 from bonobot.ledger.types import Actor
 from mcp_servers.models import Server
-from mcp_servers.services import lock_whole, remove
+from mcp_servers.services import delete_server, lock_server_rows
 
 __all__ = [
     "AgentSpec",
-    "add_agent",
-    "remove_agent",
+    "create_agent",
+    "delete_agent",
     "set_agent_members",
     "update_agent",
 ]
@@ -56,7 +56,7 @@ class AgentSpec:
     workspace_files: int | None = None
 
 
-def add_agent(principal: Principal, spec: AgentSpec) -> Agent:
+def create_agent(principal: Principal, spec: AgentSpec) -> Agent:
     """Create an agent with the policy mode `none`; raises `Conflict`, `InvalidInput`."""
     principal.require(Action.MANAGE_AGENTS)
     agent = Agent(organization_id=principal.organization_id)
@@ -64,10 +64,10 @@ def add_agent(principal: Principal, spec: AgentSpec) -> Agent:
     agent.max_calls = settings.BONOBOT_CALLS_PER_MESSAGE
     agent.max_run_s = settings.BONOBOT_RUN_S
     agent.calls_per_minute = settings.BONOBOT_CALLS_PER_MINUTE
-    _apply_agent_spec(agent, check_builtin_tools(principal, agent, spec))
+    _apply_agent_spec(agent, clean_toolset_spec(principal, agent, spec))
     agent.slug = agent.slug or slugify(spec.name)[:64]
     if agent.model_endpoint_id is None:
-        agent.model_endpoint = _default_endpoint(principal)
+        agent.model_endpoint = _get_default_endpoint(principal)
     with record_change(**_build_audit_fields(principal, agent, "agent_added")):
         save_validated(agent)
         ToolPolicy.objects.create(organization_id=agent.organization_id, agent=agent)
@@ -80,51 +80,51 @@ def update_agent(principal: Principal, agent: Agent, spec: AgentSpec) -> Agent:
     Disabling it ends its sessions.
     """
     principal.require(Action.MANAGE_AGENTS)
-    changed = _apply_agent_spec(agent, check_builtin_tools(principal, agent, spec))
+    changed = _apply_agent_spec(agent, clean_toolset_spec(principal, agent, spec))
     with record_change(
         **_build_audit_fields(principal, agent, "agent_changed", {"changed": changed})
     ):
         save_validated(agent)
     if "enabled" in changed and not agent.enabled:
-        end_sessions(principal, agent.sessions.all(), "The agent was switched off.")
+        cancel_sessions(principal, agent.sessions.all(), "The agent was switched off.")
     return agent
 
 
 def set_agent_members(principal: Principal, agent: Agent, usernames: Collection[str]) -> None:
     """Set which members may run the agent; raises `InvalidInput` for non-members."""
     principal.require(Action.MANAGE_AGENTS)
-    people = User.objects.filter(
+    users = User.objects.filter(
         memberships__organization=agent.organization_id, username__in=usernames
     )
-    found = {user.username: user for user in people}
-    if strangers := sorted(set(usernames) - found.keys()):
+    users_by_name = {user.username: user for user in users}
+    if unknown_names := sorted(set(usernames) - users_by_name.keys()):
         raise InvalidInput(
             format_message(
-                "{strangers!r} is no member of this organization.", strangers=strangers[0]
+                "{strangers!r} is no member of this organization.", strangers=unknown_names[0]
             ),
             field="members",
             remedy="Add them as a member first.",
         )
     with record_change(
-        **_build_audit_fields(principal, agent, "agent_given", {"members": sorted(found)})
+        **_build_audit_fields(principal, agent, "agent_given", {"members": sorted(users_by_name)})
     ):
-        lock(Agent.objects.filter(pk=agent.pk))
-        agent.members.set(found.values())
+        lock_rows(Agent.objects.filter(pk=agent.pk))
+        agent.members.set(users_by_name.values())
 
 
-def remove_agent(principal: Principal, agent: Agent) -> None:
+def delete_agent(principal: Principal, agent: Agent) -> None:
     """Delete an agent with its sessions, private servers and own workspace.
 
     Its audit entries stay.
     """
     principal.require(Action.MANAGE_AGENTS)
-    forget = partial(remove_own_folder, agent.organization_id, agent.pk)
+    remove_workspace = partial(delete_own_folder, agent.organization_id, agent.pk)
     with record_change(**_build_audit_fields(principal, agent, "agent_removed")):
         _lock_sessions(agent)
-        lock_whole(own := Server.objects.in_scope(agent.pk))
-        own.delete()
+        lock_server_rows(private_servers := Server.objects.in_scope(agent.pk))
+        private_servers.delete()
         agent.delete()
-        transaction.on_commit(forget)
+        transaction.on_commit(remove_workspace)
 
 
 def _lock_sessions(agent: Agent) -> None:
@@ -132,19 +132,19 @@ def _lock_sessions(agent: Agent) -> None:
 
     Uses the lock order of other writers, requests before sessions, to avoid deadlocks (3 queries).
     """
-    lock(Approval.objects.filter(agent=agent))
-    lock(Question.objects.filter(agent=agent))
-    lock(agent.sessions.all(), deleting=True)
+    lock_rows(Approval.objects.filter(agent=agent))
+    lock_rows(Question.objects.filter(agent=agent))
+    lock_rows(agent.sessions.all(), deleting=True)
 
 
 def _apply_agent_spec(agent: Agent, spec: AgentSpec) -> list[str]:
     """Apply the specification; return the names of the fields that changed."""
-    said = {f.name: getattr(spec, f.name) for f in fields(spec)}
+    values = {f.name: getattr(spec, f.name) for f in fields(spec)}
     changed = []
-    for name, value in said.items():
+    for name, value in values.items():
         column = f"{name}_id" if name == "model_endpoint" else name
-        given = value.pk if name == "model_endpoint" and value else value
-        if value is not None and getattr(agent, column) != given:
+        new_value = value.pk if name == "model_endpoint" and value else value
+        if value is not None and getattr(agent, column) != new_value:
             setattr(agent, name, value)
             changed.append(name)
     if agent.model_endpoint_id and agent.model_endpoint.organization_id != agent.organization_id:
@@ -156,10 +156,10 @@ def _apply_agent_spec(agent: Agent, spec: AgentSpec) -> list[str]:
     return changed
 
 
-def _default_endpoint(principal: Principal) -> ModelEndpoint:
-    mine = ModelEndpoint.objects.for_organization(principal.organization_id)
-    if found := mine.order_by("created_at").first():
-        return found
+def _get_default_endpoint(principal: Principal) -> ModelEndpoint:
+    endpoints = ModelEndpoint.objects.for_organization(principal.organization_id)
+    if endpoint := endpoints.order_by("created_at").first():
+        return endpoint
     raise InvalidInput(
         "The agent needs a model endpoint, and the organization has none.",
         code="no_model_endpoint",
@@ -182,7 +182,7 @@ def _build_audit_fields(
     }
 
 
-def bind(
+def attach_server(
     principal: Principal,
     agent: Agent,
     server: Server,
@@ -204,29 +204,29 @@ def bind(
             format_message("There is no server {server_pk!r} here.", server_pk=str(server.pk)),
             field="server_id",
         )
-    binding = agent.bindings.filter(server=server).first() or Binding(
+    attached_server = agent.bindings.filter(server=server).first() or Binding(
         organization_id=agent.organization_id, agent=agent, server=server
     )
-    binding.enabled = enabled
-    binding.allowed_tools = list(allowed_tools)
-    binding.denied_tools = list(denied_tools)
+    attached_server.enabled = enabled
+    attached_server.allowed_tools = list(allowed_tools)
+    attached_server.denied_tools = list(denied_tools)
     if allowed_resources is not None:
-        binding.allowed_resources = list(allowed_resources)
+        attached_server.allowed_resources = list(allowed_resources)
     if allowed_prompts is not None:
-        binding.allowed_prompts = list(allowed_prompts)
-    _clean(binding)
+        attached_server.allowed_prompts = list(allowed_prompts)
+    _clean_attached_server(attached_server)
     details = {
         "server": server.name,
-        "allowed": binding.allowed_tools,
-        "denied": binding.denied_tools,
-        "resources": binding.allowed_resources,
-        "prompts": binding.allowed_prompts,
+        "allowed": attached_server.allowed_tools,
+        "denied": attached_server.denied_tools,
+        "resources": attached_server.allowed_resources,
+        "prompts": attached_server.allowed_prompts,
     }
     with record_change(
         **_build_server_audit_fields(principal, agent, server, "server_bound", details)
     ):
-        binding.save()
-    return binding
+        attached_server.save()
+    return attached_server
 
 
 def set_attachment_enabled(
@@ -236,8 +236,8 @@ def set_attachment_enabled(
 
     Raises `NotFound` (code `not_bound`) when the agent doesn't have the server.
     """
-    binding = agent.bindings.filter(server=server).first()
-    if binding is None:
+    attached_server = agent.bindings.filter(server=server).first()
+    if attached_server is None:
         raise NotFound(
             format_message(
                 "The agent `{agent_slug}` does not have the server `{server}`.",
@@ -248,24 +248,24 @@ def set_attachment_enabled(
             field="server_id",
             remedy="Bind it first.",
         )
-    if binding.enabled == enabled:
+    if attached_server.enabled == enabled:
         principal.require(Action.MANAGE_AGENTS)
-        return binding
-    return bind(
+        return attached_server
+    return attach_server(
         principal,
         agent,
         server,
         enabled=enabled,
-        allowed_tools=binding.allowed_tools,
-        denied_tools=binding.denied_tools,
+        allowed_tools=attached_server.allowed_tools,
+        denied_tools=attached_server.denied_tools,
     )
 
 
-def unbind(principal: Principal, agent: Agent, server: Server) -> None:
+def detach_server(principal: Principal, agent: Agent, server: Server) -> None:
     """Detach a server from an agent; a server private to the agent is deleted."""
     principal.require(Action.MANAGE_AGENTS)
-    bound = agent.bindings.filter(server=server)
-    if not bound.exists():
+    attached_servers = agent.bindings.filter(server=server)
+    if not attached_servers.exists():
         raise NotFound(
             format_message(
                 "The agent `{agent_slug}` does not have this server.", agent_slug=agent.slug
@@ -274,12 +274,12 @@ def unbind(principal: Principal, agent: Agent, server: Server) -> None:
             remedy="List the agent's servers.",
         )
     with record_change(**_build_server_audit_fields(principal, agent, server, "server_unbound")):
-        bound.delete()
+        attached_servers.delete()
         if server.scope_id == agent.pk:
-            remove(principal, server)
+            delete_server(principal, server)
 
 
-def bound_server(agent: Agent, server_id: Any) -> Server:
+def get_attached_server(agent: Agent, server_id: Any) -> Server:
     """Return a server that is attached to `agent`; raises `NotFound`."""
     server: Server = Server.objects.get_or_404(agent.organization_id, pk=server_id)
     if not agent.bindings.filter(server=server).exists():
@@ -307,9 +307,9 @@ def require_private_server(server: Server) -> None:
         )
 
 
-def _clean(binding: Binding) -> None:
+def _clean_attached_server(attached_server: Binding) -> None:
     try:
-        binding.clean()
+        attached_server.clean()
     except ValidationError as error:
         field, messages = next(iter(error.message_dict.items()))
         raise InvalidInput(str(messages[0]), field=field) from None
@@ -335,8 +335,8 @@ def _build_server_audit_fields(
 
 def grant_invited_agents(invitation: Invitation, user: User) -> None:
     """Add a new member to the agents of their invitation, if those still exist."""
-    here = Agent.objects.for_organization(invitation.organization_id)
-    for agent in here.filter(pk__in=invitation.agent_ids):
+    agents = Agent.objects.for_organization(invitation.organization_id)
+    for agent in agents.filter(pk__in=invitation.agent_ids):
         with record_change(
             organization_id=agent.organization_id,
             actor=Actor(kind="user", id=str(user.pk), label=user.get_username()),

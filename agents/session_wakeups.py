@@ -10,12 +10,12 @@ from agents.models import Session
 from bonobot.core import celery_tasks, redis_bus
 from bonobot.core.runtime import Runtime, get_runtime
 
-Taker = Callable[[UUID], Awaitable[object]]
-_takers: WeakKeyDictionary[Runtime, Taker] = WeakKeyDictionary()
+LocalRunner = Callable[[UUID], Awaitable[object]]
+_local_runners: WeakKeyDictionary[Runtime, LocalRunner] = WeakKeyDictionary()
 
 RUN_SESSION = "agents.tasks.run_session"
 # Bus topic that session runners listen to for cancel requests.
-CANCELS = "cancels"
+CANCEL_TOPIC = "cancels"
 
 
 def notify_worker(session_id: UUID) -> None:
@@ -24,22 +24,22 @@ def notify_worker(session_id: UUID) -> None:
     notify_watchers(session_id)
 
 
-def wake(session_id: UUID) -> None:
+def wake_session(session_id: UUID) -> None:
     """Queue a waiting session for a worker; it suspends again if it still has to wait."""
-    parked = Session.objects.filter(pk=session_id, status=Session.Status.WAITING)
-    if parked.update(status=Session.Status.QUEUED, updated_at=timezone.now()):
+    waiting_sessions = Session.objects.filter(pk=session_id, status=Session.Status.WAITING)
+    if waiting_sessions.update(status=Session.Status.QUEUED, updated_at=timezone.now()):
         notify_worker(session_id)
 
 
-def register_local_runner(taker: Taker) -> None:
+def register_local_runner(runner: LocalRunner) -> None:
     """Register the function that runs sessions in this process."""
-    _takers[get_runtime()] = taker
+    _local_runners[get_runtime()] = runner
 
 
-async def take_here(session_id: UUID) -> None:
+async def run_locally(session_id: UUID) -> None:
     """Run a session in this process, if it has a runner."""
-    if (taker := _takers.get(get_runtime())) is not None:
-        await taker(session_id)
+    if (runner := _local_runners.get(get_runtime())) is not None:
+        await runner(session_id)
 
 
 def notify_watchers(session_id: UUID) -> None:
@@ -49,7 +49,7 @@ def notify_watchers(session_id: UUID) -> None:
 
 def notify_runners_of_cancel() -> None:
     """Notify all session runners, after the commit, of a cancel request."""
-    redis_bus.wake_listeners(CANCELS)
+    redis_bus.wake_listeners(CANCEL_TOPIC)
 
 
 def build_bus_topic(session_id: UUID) -> str:

@@ -14,12 +14,12 @@ from agents.evaluation import replay_runner
 from agents.evaluation import services as evaluation
 from agents.session_wakeups import RUN_SESSION
 from agents.sessions.leases import list_unattended_sessions
-from agents.sessions.services import answered_while_parking
+from agents.sessions.services import requeue_answered_sessions
 from agents.sessions.worker import get_session_runner
 from agents.workflows import schedules
 from bonobot.core.celery_tasks import ExclusiveTask
 from bonobot.core.runtime import get_runtime
-from bonobot.ledger.audit.abandoned_calls import settle_abandoned
+from bonobot.ledger.audit.abandoned_calls import settle_abandoned_calls
 
 ABANDONED_AFTER = timedelta(minutes=9)
 
@@ -28,14 +28,14 @@ ABANDONED_AFTER = timedelta(minutes=9)
 def run_session(session_id: str) -> None:
     """Take a session onto the loop; the task ends at once and holds no thread."""
     get_runtime().spawn(
-        get_session_runner().take(UUID(session_id)), name=f"take session {session_id}"
+        get_session_runner().claim_and_run(UUID(session_id)), name=f"take session {session_id}"
     )
 
 
-@shared_task(name=evaluation.PLAY)
+@shared_task(name=evaluation.REPLAY_TASK)
 def play_recording(replay_id: str) -> None:
     """Take a replay onto the loop; the task ends at once and holds no thread."""
-    get_runtime().spawn(replay_runner.take(UUID(replay_id)), name=f"take replay {replay_id}")
+    get_runtime().spawn(replay_runner.run_replay(UUID(replay_id)), name=f"take replay {replay_id}")
 
 
 @shared_task(base=ExclusiveTask)
@@ -45,26 +45,26 @@ def sweep() -> int:
     Calls that a dead process left open are closed too: the bounds of calls and of model requests
     are far below `ABANDONED_AFTER`.
     """
-    settle_abandoned(opened_before=timezone.now() - ABANDONED_AFTER)
+    settle_abandoned_calls(opened_before=timezone.now() - ABANDONED_AFTER)
     expire_overdue()
     elicitations.expire_overdue()
-    deferred_calls.forget_old()
-    found = [*answered_while_parking(), *list_unattended_sessions()]
-    for session_id in found:
+    deferred_calls.delete_expired()
+    session_ids = [*requeue_answered_sessions(), *list_unattended_sessions()]
+    for session_id in session_ids:
         run_session.delay(str(session_id))
-    waiting = evaluation.list_stalled_replays()
-    for replay_id in waiting:
+    replay_ids = evaluation.list_stalled_replays()
+    for replay_id in replay_ids:
         play_recording.delay(str(replay_id))
-    return len(found) + len(waiting)
+    return len(session_ids) + len(replay_ids)
 
 
 @shared_task(base=ExclusiveTask)
 def run_due_workflows() -> int:
     """Begin the runs of workflows whose schedules are due; return how many."""
-    return schedules.run_due()
+    return schedules.start_due_runs()
 
 
 @shared_task(base=ExclusiveTask)
 def watch_budgets() -> int:
     """Tell people of budgets that are nearly or wholly spent; return of how many."""
-    return budget_alerts.watch()
+    return budget_alerts.notify_spent_budgets()

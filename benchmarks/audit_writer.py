@@ -23,7 +23,7 @@ COLUMNS = (
     "closed_seq",
     "closed_digest",
     "closed",
-    *entry_encoding.NAMES,
+    *entry_encoding.COLUMN_NAMES,
 )
 NOTHING = "\\N"  # as COPY has it
 REFUSED = "refused"
@@ -134,15 +134,15 @@ def _request(*, refused: bool) -> tuple[str, Facts]:
         session_id=ids["session_id"],
     )
     facts = entry_encoding.build_opening_facts(
-        opening, at, outcome=REFUSED if refused else entry_encoding.OPEN
+        opening, at, outcome=REFUSED if refused else entry_encoding.OPEN_OUTCOME
     )
-    blanks = entry_encoding.seal(facts).replace(
+    blanks = entry_encoding.serialize_facts(facts).replace(
         entry_encoding.format_timestamp(at), "%(opened_at)s"
     )
     for name, value in ids.items():
         blanks = blanks.replace(str(value), f"%({name})s")
     shared = entry_encoding.build_columns(entry_encoding.COLUMNS, facts)
-    return blanks, dict(zip(entry_encoding.NAMES, shared, strict=True))
+    return blanks, dict(zip(entry_encoding.COLUMN_NAMES, shared, strict=True))
 
 
 def _result(end: End) -> tuple[str, Facts]:
@@ -158,12 +158,12 @@ def _result(end: End) -> tuple[str, Facts]:
         cost_microusd=cost,
     )
     facts = entry_encoding.build_closing_facts(settlement, at)
-    blanks = entry_encoding.seal(facts).replace(
+    blanks = entry_encoding.serialize_facts(facts).replace(
         entry_encoding.format_timestamp(at), "%(closed_at)s"
     )
     for name, value in (("id", call_id), ("duration_ms", took), ("cost_microusd", cost)):
         blanks = blanks.replace(str(value), f"%({name})s")
-    shared = entry_encoding.build_columns(entry_encoding.CLOSING, facts)
-    names = [column.name for column in entry_encoding.CLOSING]
+    shared = entry_encoding.build_columns(entry_encoding.CLOSING_COLUMNS, facts)
+    names = [column.name for column in entry_encoding.CLOSING_COLUMNS]
     found = dict(zip(names, shared, strict=True))
     return blanks, {name: value for name, value in found.items() if name != "code" or end.code}

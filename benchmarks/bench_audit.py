@@ -17,7 +17,7 @@ from rich.table import Table
 
 from benchmarks.bench_ledger import Caller
 from benchmarks.databases import on_each
-from bonobot.ledger.writer.writer_thread import close, get_writer
+from bonobot.ledger.writer.writer_thread import close_writer, get_writer
 
 ROWS = 10_000
 AT_ONCE = 128
@@ -30,8 +30,8 @@ async def fill(organization_id: UUID) -> None:
     async def work() -> None:
         for _ in left:
             admission = caller.admission()
-            await get_writer().admit_async(admission)
-            await get_writer().settle_async(caller.settlement(admission))
+            await get_writer().admit_call_async(admission)
+            await get_writer().settle_call_async(caller.settlement(admission))
 
     await asyncio.gather(*[work() for _ in range(AT_ONCE)])
 
@@ -40,7 +40,7 @@ def changed(name: str, organization_id: UUID) -> bool:
     """Change the rows in one way, verify, take it back; tell whether it was found."""
     from django.db import connection, transaction
 
-    from bonobot.ledger.audit.verify_chain import verify
+    from bonobot.ledger.audit.verify_chain import verify_whole_chain
     from bonobot.ledger.models import AuditRow
 
     rows = AuditRow.objects.filter(organization_id=organization_id).order_by("seq")
@@ -60,7 +60,7 @@ def changed(name: str, organization_id: UUID) -> bool:
     with transaction.atomic():
         with connection.cursor() as cursor:
             cursor.execute(*statements[name])
-        found = not verify(organization_id).ok
+        found = not verify_whole_chain(organization_id).ok
         transaction.set_rollback(True)
     return found
 
@@ -75,13 +75,13 @@ def measure() -> None:
 
     django.setup()
     call_command("migrate", "ledger", verbosity=0)
-    from bonobot.ledger.audit.verify_chain import verify  # its models need the settings
+    from bonobot.ledger.audit.verify_chain import verify_whole_chain  # its models need the settings
 
     organization_id = uuid4()
     asyncio.run(fill(organization_id))
-    close()
+    close_writer()
     began, spent = time.perf_counter(), time.process_time()
-    report = verify(organization_id)
+    report = verify_whole_chain(organization_id)
     took, spent = time.perf_counter() - began, time.process_time() - spent
     found = sum(changed(name, organization_id) for name in CHANGES)
     line = f"{report.rows} {report.ok} {took:.3f} {spent:.3f} {found}/{len(CHANGES)}"

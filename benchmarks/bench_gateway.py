@@ -94,9 +94,9 @@ def measure() -> None:
     call_command("migrate", verbosity=0)
     from benchmarks.governed_call import NEVER, furnished
     from bonobot.accounts.roles import Role
-    from bonobot.accounts.tokens.services import issue
+    from bonobot.accounts.tokens.services import create_token
     from bonobot.core import runtime
-    from bonobot.ledger.writer.writer_thread import close
+    from bonobot.ledger.writer.writer_thread import close_writer
 
     ports = [_free_port() for _ in range(3)]
     url = f"http://127.0.0.1:{ports[0]}/mcp"
@@ -104,9 +104,9 @@ def measure() -> None:
     web = (sys.executable, "-m", "uvicorn", "bonobot.asgi:application", "--lifespan", "on")
     with _running(*peers, "upstream", str(ports[0]), port=ports[0]) as upstream:
         boss, agent, _ = furnished(url)
-        _, token = issue(boss, name="bench", role=Role.OPERATOR, calls_per_minute=NEVER)
-        runtime.close()
-        close()
+        _, token = create_token(boss, name="bench", role=Role.OPERATOR, calls_per_minute=NEVER)
+        runtime.close_runtime()
+        close_writer()
         quiet = ("--log-level", "warning", "--no-access-log")
         with (
             _running(*peers, "relay", str(ports[1]), url, port=ports[1]) as relay,

@@ -34,7 +34,7 @@ def measure() -> None:
     _ready()
     from benchmarks import governed_call, governed_call_stages
     from bonobot.core.runtime import get_runtime
-    from bonobot.ledger.writer.writer_thread import close
+    from bonobot.ledger.writer.writer_thread import close_writer
 
     with governed_call.opened() as one:
 
@@ -65,7 +65,7 @@ def measure() -> None:
             for kind, what, figure in watched.lines(CALLS):
                 if kind == "count":
                     _say(kind, at_once, what.replace(" ", "_"), figure)
-    close()
+    close_writer()
 
 
 def count_instructions() -> None:
@@ -73,7 +73,7 @@ def count_instructions() -> None:
     _ready()
     from benchmarks import governed_call
     from bonobot.core.runtime import get_runtime
-    from bonobot.ledger.writer.writer_thread import close
+    from bonobot.ledger.writer.writer_thread import close_writer
 
     def control(*words: str) -> None:
         asked = ["callgrind_control", *words, str(os.getpid())]
@@ -91,7 +91,7 @@ def count_instructions() -> None:
                 control("-z")
                 get_runtime().call(governed_call.spent, which, calls=CALLS, at_once=at_once)
                 control("-d", f"{name} {at_once}")
-    close()
+    close_writer()
 
 
 def _ready() -> None:

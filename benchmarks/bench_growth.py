@@ -97,18 +97,18 @@ def _calls(organization_id: Any) -> float:
         admission = caller.admission()
         object.__setattr__(admission, "generation", load_policy_generation(organization_id))
         began = time.perf_counter()
-        get_writer().admit(admission).result(30)
-        get_writer().settle(caller.settlement(admission)).result(30)
+        get_writer().admit_call(admission).result(30)
+        get_writer().settle_call(caller.settlement(admission)).result(30)
         times.append(time.perf_counter() - began)
     return sorted(times)[len(times) // 2]
 
 
 def _verify(organization_id: Any) -> None:
     from bonobot.ledger.audit.chain_reader import load_tip
-    from bonobot.ledger.audit.verify_chain import advance, start_verification
+    from bonobot.ledger.audit.verify_chain import advance_verification, start_verification
 
     began = time.perf_counter()
-    standing = advance(
+    standing = advance_verification(
         start_verification(organization_id), load_tip(organization_id), rows=VERIFIED
     )
     took = (time.perf_counter() - began) / standing.rows

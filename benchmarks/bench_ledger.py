@@ -26,7 +26,7 @@ from bonobot.ledger.types import (
     RateCharge,
     Settlement,
 )
-from bonobot.ledger.writer.writer_thread import close, get_writer
+from bonobot.ledger.writer.writer_thread import close_writer, get_writer
 
 CONCURRENCY = (1, 8, 32)
 RUN_S = 3.0
@@ -89,8 +89,8 @@ async def calls(organization_id: UUID, *, concurrency: int, seconds: float) -> l
         while time.monotonic() < until:
             admission = caller.admission()
             began = time.perf_counter()
-            await get_writer().admit_async(admission)
-            await get_writer().settle_async(caller.settlement(admission))
+            await get_writer().admit_call_async(admission)
+            await get_writer().settle_call_async(caller.settlement(admission))
             waits.append((time.perf_counter() - began) * 1000)
 
     until = time.monotonic() + seconds
@@ -105,7 +105,7 @@ def measure() -> None:
 
     django.setup()
     call_command("migrate", "ledger", verbosity=0)
-    from bonobot.ledger.audit.verify_chain import verify  # its models need the settings
+    from bonobot.ledger.audit.verify_chain import verify_whole_chain  # its models need the settings
 
     organization_id = uuid4()
     for concurrency in CONCURRENCY:
@@ -120,9 +120,9 @@ def measure() -> None:
             spent / len(waits) * 1000,
         )
         sys.stdout.write(" ".join([str(concurrency), *[f"{one:.3f}" for one in figures]]) + "\n")
-    close()
+    close_writer()
     began = time.perf_counter()
-    report = verify(organization_id)
+    report = verify_whole_chain(organization_id)
     took = time.perf_counter() - began
     sys.stdout.write(f"verify {report.ok} {report.rows} {took:.3f}\n")
 

@@ -22,7 +22,7 @@ from agents.sessions import services as sessions
 from mcp_servers.flow_labels import FlowLabel
 from mcp_servers.flow_labels.services import set_labels
 from mcp_servers.server_config import ServerSpec
-from mcp_servers.services import add
+from mcp_servers.services import create_server
 from tests import factories, processes
 from tests.agents.conftest import WORKSHOP
 from tests.processes import Process
@@ -46,9 +46,9 @@ def begun() -> Session:
     agent = factories.agent(acme)
     config = {"command": sys.executable, "args": [str(WORKSHOP), "stdio"]}
     spec = ServerSpec(name="workshop", transport_type="stdio", endpoint_config=config)
-    server = factories.ready(acme, add(boss, spec), agent)
+    server = factories.ready(acme, create_server(boss, spec), agent)
     set_labels(boss, server, list(server.definitions.all()), [FlowLabel.REPEATABLE])
-    return sessions.start(boss, agent, '/mcp_workshop_wait {"seconds": 3600}')
+    return sessions.start_session(boss, agent, '/mcp_workshop_wait {"seconds": 3600}')
 
 
 def holder(session: Session) -> tuple[int, int] | None:

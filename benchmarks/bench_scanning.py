@@ -12,8 +12,8 @@ from collections.abc import Iterable
 from time import process_time
 from typing import Any
 
-from mcp_servers.scanning import inspect_result, scan
-from mcp_servers.scanning.results import strip
+from mcp_servers.scanning import inspect_result, scan_definition
+from mcp_servers.scanning.results import strip_json_value
 from tests import corpus
 from tests.mcp_servers.scanning import definition_texts, result_texts
 from tests.mcp_servers.scanning.definition_texts import described, seen, taking, unseen
@@ -44,13 +44,22 @@ def test_what_is_found_in_definitions() -> None:
     for half, of in (("known to the rules", seen), ("unknown to them", unseen)):
         _table(
             f"Own attacks, {half}: held or refused",
-            ((want, bool(scan(one))) for want, texts in attacks.items() for one in of(texts)),
+            (
+                (want, bool(scan_definition(one)))
+                for want, texts in attacks.items()
+                for one in of(texts)
+            ),
         )
     poisoned = corpus.rows("poisoned_tools.json")
-    _table("Sample, by source", ((row["source"], bool(scan(_payload(row)))) for row in poisoned))
-    _table("Sample, by class", ((row["cls"], bool(scan(_payload(row)))) for row in poisoned))
+    _table(
+        "Sample, by source",
+        ((row["source"], bool(scan_definition(_payload(row)))) for row in poisoned),
+    )
+    _table(
+        "Sample, by class", ((row["cls"], bool(scan_definition(_payload(row)))) for row in poisoned)
+    )
     benign = corpus.rows("benign_tools.json")
-    tiers = [(row, {one.tier for one in scan(_payload(row))}) for row in benign]
+    tiers = [(row, {one.tier for one in scan_definition(_payload(row))}) for row in benign]
     _table("Sample, honest: refused", (("all", "hard" in found) for _, found in tiers))
     _table("Sample, honest: held", (("all", bool(found)) for _, found in tiers))
     _table(
@@ -85,9 +94,9 @@ def test_what_is_found_in_results() -> None:
 def test_what_scanning_costs() -> None:
     text = "Returns the rows of a table; `limit` says how many. See https://example.com. " * 850
     for name, what in (
-        ("definition", lambda: scan({"description": text})),
+        ("definition", lambda: scan_definition({"description": text})),
         ("result for a model", lambda: inspect_result(text)),
-        ("result for another program", lambda: strip({"content": [{"text": text}]})),
+        ("result for another program", lambda: strip_json_value({"content": [{"text": text}]})),
     ):
         what()
         began = process_time()

@@ -33,7 +33,7 @@ from agents.budgets.services import BudgetLine, set_budgets
 from agents.model_endpoints.services import ModelEndpointSpec, save_endpoint
 from agents.models import Agent, Session
 from agents.policies.services import PolicySpec, RuleSpec, set_policy
-from agents.sessions.services import start
+from agents.sessions.services import start_session
 from bonobot.core.runtime import get_runtime
 from bonobot.ledger.writer.writer_thread import get_writer
 from tests import factories, processes
@@ -86,7 +86,9 @@ class Stage:
         boss = factories.administrator(self.agent.organization)
         os.kill(self.worker.pid, signal.SIGSTOP)
         try:
-            return [start(boss, self.agent, f"How is the weather? {n}") for n in range(count)]
+            return [
+                start_session(boss, self.agent, f"How is the weather? {n}") for n in range(count)
+            ]
         finally:
             os.kill(self.worker.pid, signal.SIGCONT)
 

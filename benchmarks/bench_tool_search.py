@@ -31,7 +31,7 @@ from agents.builtin_tools.toolsets.find_tools import split_words
 from agents.model_endpoints.services import ModelEndpointSpec, save_endpoint
 from agents.models import Agent, Session
 from agents.services import AgentSpec, update_agent
-from agents.sessions.services import start
+from agents.sessions.services import start_session
 from agents.sessions.worker import SessionRunner
 from bonobot.core.runtime import get_runtime
 from bonobot.ledger.writer.writer_thread import get_writer
@@ -177,13 +177,13 @@ def _run(scripted: Scripted, agent: Agent, runner: SessionRunner) -> tuple[int, 
     boss = factories.administrator(agent.organization)
 
     async def rest(session: Session) -> None:
-        task = await runner.take(session.pk)
+        task = await runner.claim_and_run(session.pk)
         assert task is not None
         await task
 
     for text, right in TASKS:
         scripted.called.clear()
-        session = start(boss, agent, text)
+        session = start_session(boss, agent, text)
         get_runtime().call(rest, session)
         session.refresh_from_db()
         assert session.status == Session.Status.DONE, session.error_detail

@@ -14,16 +14,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from agents.budgets.services import BudgetLine, set_budgets
-from agents.calls.pipeline import CallRequest, call
+from agents.calls.pipeline import CallRequest, make_call
 from agents.calls.snapshots import get_snapshot_cache
 from agents.models import Agent
 from agents.policies.services import PolicySpec, RuleSpec, set_policy
-from agents.services import bind
+from agents.services import attach_server
 from benchmarks.upstream_server import answer, arguments
 from bonobot.accounts.principals import Principal
 from bonobot.core.runtime import get_runtime
 from mcp_servers.client.pool import get_connection_pool
-from mcp_servers.definition_reviews import approve
+from mcp_servers.definition_reviews import approve_definitions
 from mcp_servers.models import Definition, Server
 from tests import factories
 from tests.servers.raw_http_server import RawHttp
@@ -73,8 +73,8 @@ def furnished(url: str) -> tuple[Principal, Agent, Server]:
     agent = factories.agent(acme, calls_per_minute=NEVER)
     server = factories.ready(acme, factories.http_server(acme, url), agent)
     Definition.objects.filter(server=server).update(labels=["private_data"])
-    approve(boss, server)
-    bind(boss, agent, server)
+    approve_definitions(boss, server)
+    attach_server(boss, agent, server)
     never = RuleSpec("mcp_web_echo", {"properties": {"text": {"const": "never"}}})
     set_policy(boss, agent, PolicySpec("all", deny=("mcp_web_other_*", never)))
     set_budgets(boss, agent, [BudgetLine("calls", "month", NEVER)])
@@ -83,12 +83,14 @@ def furnished(url: str) -> tuple[Principal, Agent, Server]:
 
 def _door(url: str) -> Door:
     boss, agent, server = furnished(url)
-    endpoint = get_snapshot_cache().read("agent", agent.pk).servers[server.pk].endpoint
+    endpoint = get_snapshot_cache().load("agent", agent.pk).servers[server.pk].endpoint
     numbers = itertools.count()
 
     async def bare() -> None:
         params = {"name": "echo", "arguments": arguments(next(numbers))}
-        await get_connection_pool().request(endpoint, "tools/call", params, holder="bench:bare")
+        await get_connection_pool().send_request(
+            endpoint, "tools/call", params, holder="bench:bare"
+        )
 
     async def governed() -> None:
         asked = CallRequest(
@@ -99,7 +101,7 @@ def _door(url: str) -> Door:
             holder="bench:door",
             agent_id=agent.pk,
         )
-        outcome = await call(asked)
+        outcome = await make_call(asked)
         assert outcome.outcome == "ok", outcome.text
 
     return Door(bare, governed)

@@ -27,15 +27,15 @@ TOOL = "mcp_bench_echo"
 def figures(town: Town) -> Iterator[tuple[Any, ...]]:
     """Yield what was measured and how many seconds it took: the first time, and after that."""
     from bonobot.core import runtime
-    from bonobot.ledger.writer.writer_thread import close
+    from bonobot.ledger.writer.writer_thread import close_writer
 
     upstream, port = _free_port(), _free_port()
     peers = (sys.executable, "-m", "benchmarks.gateway_peers", "upstream", str(upstream))
     web = (sys.executable, "-m", "uvicorn", "bonobot.asgi:application", "--lifespan", "on")
     with _running(*peers, port=upstream), _furnished(town, upstream) as (took, token):
         yield "discovery of a server", took
-        runtime.close()
-        close()
+        runtime.close_runtime()
+        close_writer()
         quiet = ("--log-level", "warning", "--no-access-log", "--port", str(port))
         os.environ.pop("BENCH_GROWTH", None)
         with _running(*web, *quiet, port=port), _client(port, token) as client:
@@ -45,14 +45,14 @@ def figures(town: Town) -> Iterator[tuple[Any, ...]]:
 @contextmanager
 def _furnished(town: Town, port: int) -> Iterator[tuple[float, str]]:
     """Register the server and bind it; yield how long its discovery took, and a token."""
-    from agents.services import bind
+    from agents.services import attach_server
     from benchmarks.governed_call import NEVER
     from bonobot.accounts.roles import Role
-    from bonobot.accounts.tokens.services import issue
+    from bonobot.accounts.tokens.services import create_token
     from bonobot.core.runtime import get_runtime
-    from mcp_servers.definition_reviews import approve
-    from mcp_servers.discovery import discover
-    from mcp_servers.services import remove
+    from mcp_servers.definition_reviews import approve_definitions
+    from mcp_servers.discovery import run_discovery
+    from mcp_servers.services import delete_server
     from tests import factories
 
     where = town.organization
@@ -60,16 +60,16 @@ def _furnished(town: Town, port: int) -> Iterator[tuple[float, str]]:
     server = factories.http_server(where, f"http://127.0.0.1:{port}/mcp", "bench")
     try:
         began = time.perf_counter()
-        get_runtime().call(discover, server.pk, actor=boss.actor)
+        get_runtime().call(run_discovery, server.pk, actor=boss.actor)
         took = time.perf_counter() - began
-        approve(boss, server)
-        bind(boss, town.agent, server)
+        approve_definitions(boss, server)
+        attach_server(boss, town.agent, server)
         type(town.agent).objects.filter(pk=town.agent.pk).update(calls_per_minute=NEVER)
         name = f"bench-{os.getpid()}"
-        _, token = issue(boss, name=name, role=Role.OPERATOR, calls_per_minute=NEVER)
+        _, token = create_token(boss, name=name, role=Role.OPERATOR, calls_per_minute=NEVER)
         yield took, token
     finally:
-        remove(boss, server)
+        delete_server(boss, server)
 
 
 def _client(port: int, token: str) -> httpx2.Client:

@@ -215,8 +215,8 @@ def build(*, agents: int, servers: int, each: int, rows: int, days: int) -> None
     began, ended = founded + timedelta(minutes=1), datetime.now(UTC)
     planned = plan(town, people(town, agents), rows=rows, began=began, ended=ended)
     _say(f"{agents:,} agents")
-    writer_thread.close()
-    build_rollups.count(town.organization.pk)
+    writer_thread.close_writer()
+    build_rollups.count_organization(town.organization.pk)
     counter = get_context("spawn").Process(target=count, args=(planned,))
     counter.start()
     if connection.vendor != "postgresql":

@@ -11,9 +11,9 @@ from typing import Any
 from benchmarks.audit_writer import NOTHING, REFUSED
 from benchmarks.call_history import Call, Plan, calls
 from bonobot.ledger.usage.aggregation import (
-    BUCKETS,
+    BUCKET_COUNT,
     UsageEntry,
-    fold,
+    fold_entries,
     hash_rollup_key,
     truncate_time,
 )
@@ -22,7 +22,7 @@ SUMMED = (
     *("calls", "duration_ms", "input_tokens", "output_tokens", "cost_microusd"),
     *("agent_name", "server_name", "last_at"),
 )
-TOOK = tuple(f"took_{number}" for number in range(BUCKETS))
+TOOK = tuple(f"took_{number}" for number in range(BUCKET_COUNT))
 
 
 def lines(plan: Plan, columns: Sequence[str]) -> Iterator[str]:
@@ -62,10 +62,10 @@ def _ended(plan: Plan, call: Call) -> UsageEntry:
 
 
 def _folded(ended: list[UsageEntry], columns: Sequence[str]) -> Iterator[str]:
-    for place, total in fold(ended).items():
+    for place, total in fold_entries(ended).items():
         facts: dict[str, Any] = place.kind._asdict()
         facts |= {"key": hash_rollup_key(place), "grain": place.grain, "begins": place.begins}
         facts |= {name: getattr(total, name) for name in SUMMED}
-        facts |= zip(TOOK, total.took, strict=True)
+        facts |= zip(TOOK, total.duration_counts, strict=True)
         values = (facts[name] for name in columns)
         yield "\t".join([NOTHING if value is None else str(value) for value in values])

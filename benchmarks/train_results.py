@@ -13,10 +13,10 @@ from typing import NamedTuple
 from benchmarks.scanning_texts import FOLDER, Grammar, family_seed, ordinary
 from benchmarks.train_scanning import PACKAGE, Row, fit, fold_of, rows_of
 from mcp_servers.scanning import classifier, prompt_injection
-from mcp_servers.scanning.classifier import Model
-from mcp_servers.scanning.deobfuscation import fold
-from mcp_servers.scanning.letters_only import read_letters
-from mcp_servers.scanning.signals import IN_RESULTS
+from mcp_servers.scanning.classifier import LinearModel
+from mcp_servers.scanning.deobfuscation import fold_text
+from mcp_servers.scanning.letters_only import extract_letters
+from mcp_servers.scanning.signals import RESULT_SIGNALS
 
 SEED = 1
 WINDOW = 120
@@ -68,22 +68,24 @@ def learn_order(one: Text, chance: random.Random) -> list[Row]:
     before, _, after = one.text.partition(one.order)
     around = chance.choice((0, 0, 20, 40))
     near = f"{before[-around:] if around else ''} {one.order} {after[:around]}"
-    return rows_of(near, None, IN_RESULTS, WINDOW)[:2]
+    return rows_of(near, None, RESULT_SIGNALS, WINDOW)[:2]
 
 
 def learn_document(one: Text) -> list[Row]:
     """Return all windows of an honest result."""
-    return rows_of(one.text[:20_000], None, IN_RESULTS, WINDOW)
+    return rows_of(one.text[:20_000], None, RESULT_SIGNALS, WINDOW)
 
 
-def score(model: Model, text: str) -> float:
+def score(model: LinearModel, text: str) -> float:
     """Return the score of a result."""
-    folded = fold(text)
-    scored = classifier.score(model, read_letters(folded), IN_RESULTS.of(folded))
+    folded = fold_text(text)
+    scored = classifier.find_heaviest_window(
+        model, extract_letters(folded), RESULT_SIGNALS.find_signals(folded)
+    )
     return scored.score if scored else -99.0
 
 
-def train() -> Model:
+def train() -> LinearModel:
     """Return the model of all texts."""
     honest = documents(SEED, EACH_HONEST)
     chance = random.Random(SEED)  # noqa: S311 - how much of what is around
@@ -119,10 +121,18 @@ def cross_validate() -> Iterator[tuple[Text, float, bool]]:
         )
         for one in orders:
             if one.family == family:
-                yield one, score(model, one.text), bool(prompt_injection.inspect_by_rules(one.text))
+                yield (
+                    one,
+                    score(model, one.text),
+                    bool(prompt_injection.find_injections_by_rules(one.text)),
+                )
         for one in honest:
             if place < 4 and fold_of(one.family, sources) == part:
-                yield one, score(model, one.text), bool(prompt_injection.inspect_by_rules(one.text))
+                yield (
+                    one,
+                    score(model, one.text),
+                    bool(prompt_injection.find_injections_by_rules(one.text)),
+                )
 
 
 def main() -> None:

@@ -22,12 +22,18 @@ from sklearn.linear_model import LogisticRegression
 from benchmarks import scanning_texts as texts
 from benchmarks.scanning_texts import Sample
 from mcp_servers.scanning import attack_resemblance, classifier
-from mcp_servers.scanning.classifier import BUCKETS, SIGNAL, Model, rule_bucket, share
-from mcp_servers.scanning.definition_text import read_prose
+from mcp_servers.scanning.classifier import (
+    BUCKET_COUNT,
+    SIGNAL_FACTOR,
+    LinearModel,
+    compute_rule_bucket,
+    compute_run_weight,
+)
+from mcp_servers.scanning.definition_text import read_definition_text
 from mcp_servers.scanning.definitions import scan_by_rules
-from mcp_servers.scanning.deobfuscation import fold
-from mcp_servers.scanning.letters_only import mark_names, names_beside, read_letters
-from mcp_servers.scanning.signals import IN_DEFINITIONS, SignalSet
+from mcp_servers.scanning.deobfuscation import fold_text
+from mcp_servers.scanning.letters_only import build_other_names_pattern, extract_letters, mark_names
+from mcp_servers.scanning.signals import DEFINITION_SIGNALS, SignalSet
 
 SEED = 1
 FOLDS = 4
@@ -49,36 +55,42 @@ class Learned(NamedTuple):
 
 def rows_of(text: str, names: Any, said: SignalSet, size: int) -> list[Row]:
     """Return the features of each window of a text, with marks for names if there are any."""
-    folded = fold(text)
-    letters = read_letters(folded)
+    folded = fold_text(text)
+    letters = extract_letters(folded)
     if names is not None:
         letters = mark_names(letters, names)
     rows: list[Row] = []
-    for window, buckets in classifier.features(letters, said.of(folded), size):
-        row = dict.fromkeys(buckets, share(len(buckets)))
+    for window, buckets in classifier.iterate_features(letters, said.find_signals(folded), size):
+        row = dict.fromkeys(buckets, compute_run_weight(len(buckets)))
         for rule, weight in window.rules:
-            row[rule_bucket(rule)] = row.get(rule_bucket(rule), 0.0) + SIGNAL * weight
+            row[compute_rule_bucket(rule)] = (
+                row.get(compute_rule_bucket(rule), 0.0) + SIGNAL_FACTOR * weight
+            )
         rows.append(row)
     return rows
 
 
 def learn_honest(sample: Sample) -> Learned:
     """Return all windows of an honest definition, also with its neighbors' names marked."""
-    prose = read_prose(sample.payload).text
-    rows = rows_of(prose, None, IN_DEFINITIONS, WINDOW)
-    names = names_beside(sample.payload["name"], sample.own)
-    marked = rows_of(prose, names, IN_DEFINITIONS, WINDOW) if names else []
+    prose = read_definition_text(sample.payload).text
+    rows = rows_of(prose, None, DEFINITION_SIGNALS, WINDOW)
+    names = build_other_names_pattern(sample.payload["name"], sample.own)
+    marked = rows_of(prose, names, DEFINITION_SIGNALS, WINDOW) if names else []
     return Learned(sample, rows + [row for row in marked if row not in rows])
 
 
 def learn_attack(sample: Sample, chance: random.Random) -> Learned:
     """Return the first windows of an attack, which are few: the words around it are short."""
     prose = sample.payload["description"]
-    names = names_beside(sample.payload["name"], sample.own) if chance.random() < 0.4 else None
-    return Learned(sample, rows_of(prose, names, IN_DEFINITIONS, WINDOW)[:3])
+    names = (
+        build_other_names_pattern(sample.payload["name"], sample.own)
+        if chance.random() < 0.4
+        else None
+    )
+    return Learned(sample, rows_of(prose, names, DEFINITION_SIGNALS, WINDOW)[:3])
 
 
-def fit(attacks: Iterable[Row], honest: Iterable[Row], size: int) -> Model:
+def fit(attacks: Iterable[Row], honest: Iterable[Row], size: int) -> LinearModel:
     """Return a model of eight bits a weight."""
     bad, good = list(attacks), list(honest)
     places, values, ends = [], [], [0]
@@ -86,7 +98,7 @@ def fit(attacks: Iterable[Row], honest: Iterable[Row], size: int) -> Model:
         places += row.keys()
         values += row.values()
         ends.append(len(places))
-    matrix = csr_matrix((values, places, ends), shape=(len(ends) - 1, BUCKETS))
+    matrix = csr_matrix((values, places, ends), shape=(len(ends) - 1, BUCKET_COUNT))
     regression = LogisticRegression(
         C=STRENGTH, class_weight="balanced", solver="liblinear", random_state=SEED, max_iter=400
     )
@@ -94,14 +106,16 @@ def fit(attacks: Iterable[Row], honest: Iterable[Row], size: int) -> Model:
     weights = regression.coef_[0]
     scale = float(np.abs(weights).max()) / 127
     whole = np.rint(weights / scale).astype(np.int8)
-    return Model(whole.tobytes(), scale, float(regression.intercept_[0]), size)
+    return LinearModel(whole.tobytes(), scale, float(regression.intercept_[0]), size)
 
 
-def scores(model: Model, sample: Sample) -> tuple[float, float]:
+def scores(model: LinearModel, sample: Sample) -> tuple[float, float]:
     """Return the score of a definition alone, and of what of it names a neighbor (or -99)."""
-    reading = attack_resemblance.read_definition(sample.payload)
-    alone = reading.score(model)
-    beside = reading.score_beside(model, names_beside(sample.payload["name"], sample.own))
+    reading = attack_resemblance.prepare_definition(sample.payload)
+    alone = reading.find_best_window(model)
+    beside = reading.find_best_named_window(
+        model, build_other_names_pattern(sample.payload["name"], sample.own)
+    )
     return (alone.score if alone else -99.0, beside.score if beside else -99.0)
 
 
@@ -117,11 +131,11 @@ class Judged(NamedTuple):
         """Tell whether it is held."""
         if not classified:
             return self.rules
-        near = neighbors and self.beside >= attack_resemblance.BESIDE
-        return self.rules or self.alone >= attack_resemblance.ALONE or near
+        near = neighbors and self.beside >= attack_resemblance.NAMED_TOOL_THRESHOLD
+        return self.rules or self.alone >= attack_resemblance.ALONE_THRESHOLD or near
 
 
-def judge(model: Model, sample: Sample) -> Judged:
+def judge(model: LinearModel, sample: Sample) -> Judged:
     """Return what a model and the rules say of a definition."""
     return Judged(sample, bool(scan_by_rules(sample.payload)), *scores(model, sample))
 
@@ -137,7 +151,7 @@ def read_all() -> tuple[list[Sample], list[Sample], list[Sample]]:
     return texts.attacks(SEED, EACH, ordinary), ordinary, texts.honest(SEED, EACH_HONEST)
 
 
-def train() -> Model:
+def train() -> LinearModel:
     """Return the model of all texts."""
     attacks, ordinary, honest = read_all()
     chance = random.Random(SEED)  # noqa: S311 - which texts are marked
@@ -150,7 +164,9 @@ def vocabulary(samples: Iterable[Sample]) -> str:
     """Return the words of all texts that stand in several of them, the most frequent first."""
     counts: Counter[str] = Counter()
     for sample in samples:
-        counts.update(set(re.findall("[a-z]+", fold(read_prose(sample.payload).text))))
+        counts.update(
+            set(re.findall("[a-z]+", fold_text(read_definition_text(sample.payload).text)))
+        )
     common = [word for word, count in counts.items() if count >= FEWEST_TEXTS and len(word) > 1]
     return "\n".join(["a", "i", *sorted(common, key=lambda word: (-counts[word], word))]) + "\n"
 

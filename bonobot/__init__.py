@@ -15,11 +15,11 @@ _CHANGELOG = Path(__file__).resolve().parents[1] / "CHANGELOG.md"
 def read_version() -> str:
     """Return the version, from the changelog in a checkout or from the package's metadata."""
     try:
-        found = RELEASE.search(_CHANGELOG.read_text(encoding="utf-8"))
+        match = RELEASE.search(_CHANGELOG.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        found = None
-    if found:
-        return found["version"]
+        match = None
+    if match:
+        return match["version"]
     try:
         return version("bonobot")
     except PackageNotFoundError:

@@ -14,28 +14,31 @@ usage: {program} COMMAND [options]        {program} COMMAND --help tells more
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command in the arguments; without one, list the commands."""
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "bonobot.settings")
-    program, given = _get_program_name(), list(sys.argv[1:] if arguments is None else arguments)
+    program, command_line = (
+        _get_program_name(),
+        list(sys.argv[1:] if arguments is None else arguments),
+    )
     from django.core.exceptions import ImproperlyConfigured
 
     try:
-        if given in ([], ["help"], ["--help"], ["-h"]):
+        if command_line in ([], ["help"], ["--help"], ["-h"]):
             sys.stdout.write(format_overview(program))
         else:
-            _execute([program, *given])
+            _run_command([program, *command_line])
     except ImproperlyConfigured as error:  # its message names the setting and the remedy
         sys.stderr.write(f"settings_wrong: {error}\n")
         sys.exit(1)
 
 
-def _execute(line: Sequence[str]) -> None:
+def _run_command(command_line: Sequence[str]) -> None:
     from django.core.management import execute_from_command_line
 
-    from bonobot.core.runtime import close
+    from bonobot.core.runtime import close_runtime
 
     try:
-        execute_from_command_line([*line])
+        execute_from_command_line([*command_line])
     finally:
-        close()
+        close_runtime()
 
 
 def format_overview(program: str) -> str:
@@ -45,16 +48,18 @@ def format_overview(program: str) -> str:
 
     django.setup()
     commands = get_commands()
-    own = sorted(name for name, app in commands.items() if app == "bonobot")
-    others = sorted(name for name in commands if name not in own)
-    width = max((len(name) for name in own), default=0)
-    told = [f"  {name:<{width}}  {load_command_class('bonobot', name).help}" for name in own]
+    own_commands = sorted(name for name, app in commands.items() if app == "bonobot")
+    other_commands = sorted(name for name in commands if name not in own_commands)
+    width = max((len(name) for name in own_commands), default=0)
+    command_lines = [
+        f"  {name:<{width}}  {load_command_class('bonobot', name).help}" for name in own_commands
+    ]
     lines = [
         OVERVIEW.format(program=program),
-        *told,
+        *command_lines,
         "",
         "Django's commands:",
-        *_wrap_names(others),
+        *_wrap_names(other_commands),
     ]
     return "\n".join(lines) + "\n"
 

@@ -19,16 +19,16 @@ class AdminConfig(admin_apps.SimpleAdminConfig):
     def ready(self) -> None:
         """Register Django's admin checks, which load the pages only when they run."""
         register(check_dependencies, Tags.admin)
-        register(check_pages, Tags.admin)
+        register(check_admin_pages, Tags.admin)
 
 
-def check_pages(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[CheckMessage]:
+def check_admin_pages(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[CheckMessage]:
     """Load the admin pages and run Django's admin checks."""
-    load_pages()
+    load_admin_pages()
     return check_admin_app(app_configs)
 
 
-def load_pages() -> None:
+def load_admin_pages() -> None:
     """Register the admin pages of all apps.
 
     Loading them takes a second, so workers and most commands don't.
@@ -64,4 +64,4 @@ class BonobotConfig(AppConfig):
         register_readiness_check(LazyFunction("bonobot.monitoring.health.find_readiness_problem"))
 
         if settings.BONOBOT_TRACES:
-            tracing.begin(settings.BONOBOT_TRACES, __version__)
+            tracing.start_tracing(settings.BONOBOT_TRACES, __version__)

@@ -18,7 +18,7 @@ django_application = get_asgi_application()  # sets up Django for the imports be
 
 from agents.gateway.transports import GatewayApplication, is_gateway_path  # noqa: E402
 from bonobot import urls  # noqa: E402, F401 - loaded at startup
-from bonobot.core.http.response_headers import with_headers  # noqa: E402
+from bonobot.core.http.response_headers import wrap_send_with_default_headers  # noqa: E402
 from bonobot.core.runtime import Runtime  # noqa: E402
 from bonobot.core.telemetry.metrics import observe_request  # noqa: E402
 from bonobot.monitoring import health, metrics_endpoint  # noqa: E402 - loaded at startup
@@ -31,8 +31,8 @@ Send = Callable[[Mapping[str, Any]], Awaitable[None]]
 
 gateway = GatewayApplication()
 # A request with both headers may be smuggled: a proxy may use the other one for its length.
-LENGTHS = frozenset({b"content-length", b"transfer-encoding"})
-REFUSED = {"content-type": "text/plain; charset=utf-8", "connection": "close"}
+LENGTH_HEADERS = frozenset({b"content-length", b"transfer-encoding"})
+REFUSAL_HEADERS = {"content-type": "text/plain; charset=utf-8", "connection": "close"}
 AREAS = frozenset({"admin", "api", "oauth", "static"})
 
 
@@ -45,67 +45,71 @@ async def application(scope: Scope, receive: Receive, send: Send) -> None:
         await receive()
         await send({"type": "websocket.close", "code": 1000})
     else:
-        begun = False
+        has_started = False
 
-        async def sending(message: Mapping[str, Any]) -> None:
-            nonlocal begun
-            begun = True
+        async def send_and_track(message: Mapping[str, Any]) -> None:
+            nonlocal has_started
+            has_started = True
             await send(message)
 
-        completed = with_headers(sending)
+        send_with_headers = wrap_send_with_default_headers(send_and_track)
         try:
-            await route(scope, receive, completed)
+            await route_request(scope, receive, send_with_headers)
         except Exception:
-            if not begun:
-                await refuse(completed, 500, b"The server failed. Its log says why.\n")
+            if not has_started:
+                await send_refusal(
+                    send_with_headers, 500, b"The server failed. Its log says why.\n"
+                )
             raise  # the server logs it
 
 
-async def route(scope: Scope, receive: Receive, send: Send) -> None:
+async def route_request(scope: Scope, receive: Receive, send: Send) -> None:
     """Route a request to health endpoints, the gateway or Django."""
-    if LENGTHS.issubset(name for name, _ in scope["headers"]):
+    if LENGTH_HEADERS.issubset(name for name, _ in scope["headers"]):
         await reject_ambiguous_length(send)
     elif scope["path"] == health.LIVENESS_PATH:
         await health.respond_healthz(send)
     elif scope["path"] == health.READINESS_PATH:
         await health.respond_readyz(scope["query_string"], send)
     elif scope["path"] == metrics_endpoint.PATH:
-        await metrics_endpoint.respond(scope, send)
+        await metrics_endpoint.respond_metrics(scope, send)
     elif is_gateway_path(scope["path"]):
-        await gateway(scope, receive, wrap_send("mcp", send))
+        await gateway(scope, receive, wrap_send_with_metrics("mcp", send))
     else:
-        await django_application(scope, receive, wrap_send(classify_path(scope["path"]), send))
+        await django_application(
+            scope, receive, wrap_send_with_metrics(classify_path(scope["path"]), send)
+        )
 
 
 async def reject_ambiguous_length(send: Send) -> None:
     """Refuse a request with both length headers and close the connection (RFC 9112, 6.1)."""
-    said = b"Content-Length and Transfer-Encoding together say two things. Send one of them.\n"
-    await refuse(send, 400, said)
+    text = b"Content-Length and Transfer-Encoding together say two things. Send one of them.\n"
+    await send_refusal(send, 400, text)
 
 
-async def refuse(send: Send, status: int, text: bytes) -> None:
+async def send_refusal(send: Send, status: int, text: bytes) -> None:
     """Respond with plain text and close the connection."""
-    headers = [(name.encode(), value.encode()) for name, value in REFUSED.items()]
+    headers = [(name.encode(), value.encode()) for name, value in REFUSAL_HEADERS.items()]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": text})
 
 
 def classify_path(path: str) -> str:
     """Return the area of a path for metrics."""
-    first = path.split("/", 2)[1]
-    return first if first in AREAS else "other"
+    segment = path.split("/", 2)[1]
+    return segment if segment in AREAS else "other"
 
 
-def wrap_send(area: str, send: Send) -> Send:
+def wrap_send_with_metrics(area: str, send: Send) -> Send:
     """Return a `send` that also counts the start of the response in metrics."""
-    began = perf_counter()
+    started_at = perf_counter()
 
-    async def sending(message: Mapping[str, Any]) -> None:
+    async def send_and_count(message: Mapping[str, Any]) -> None:
         if message["type"] == "http.response.start":
-            observe_request(area, message["status"], perf_counter() - began)
+            observe_request(area, message["status"], perf_counter() - started_at)
         await send(message)
 
-    return sending
+    return send_and_count
 
 
 async def handle_lifespan(receive: Receive, send: Send) -> None:

@@ -21,7 +21,7 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "bonobot.settings")
 
 # A thread returning from the database waits this long for the GIL at each statement; Python's
 # default of 5 ms is too slow with many sessions.
-SWITCH_S = 0.001
+SWITCH_INTERVAL_S = 0.001
 
 app = Celery("bonobot")
 app.config_from_object("django.conf:settings", namespace="CELERY")
@@ -37,7 +37,7 @@ def apply_logging_settings(**_: Any) -> None:
 
 
 @before_task_publish.connect
-def note_when(headers: dict[str, Any], **_: Any) -> None:
+def record_sent_time(headers: dict[str, Any], **_: Any) -> None:
     """Record in each message when it was sent."""
     set_sent_at(headers)
 
@@ -50,30 +50,30 @@ def register_runner(**_: Any) -> None:
     from bonobot.monitoring import probe_server
     from mcp_servers.subscriptions.list_changed import get_listener
 
-    probe_server.begin(probe_server.measure_loop_age_s)
-    get_runtime().call(get_session_runner().begin)
-    get_runtime().call(get_listener().begin)
+    probe_server.start_probe_server(probe_server.measure_loop_age_s)
+    get_runtime().call(get_session_runner().start)
+    get_runtime().call(get_listener().start)
     # Loaded objects are permanent: scanning them again would pause all sessions.
     gc.collect()
     gc.freeze()
-    sys.setswitchinterval(SWITCH_S)
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
 
 
 @beat_init.connect
-def begin_probes(**_: Any) -> None:
+def start_probes(**_: Any) -> None:
     """Start the probes of the scheduler."""
     from bonobot.jobs.celery_beat import BonobotScheduler
     from bonobot.monitoring import metrics_endpoint, probe_server  # models, which need settings
 
-    metrics_endpoint.begin_rows(lambda: BonobotScheduler.leader.leads)
-    probe_server.begin(BonobotScheduler.age_s)
+    metrics_endpoint.register_row_metrics(lambda: BonobotScheduler.leader.is_leader)
+    probe_server.start_probe_server(BonobotScheduler.measure_tick_age_s)
 
 
 @worker_shutdown.connect
-def close_runtime(**_: Any) -> None:
+def drain_and_close(**_: Any) -> None:
     """Wait for running calls, then close connections and child processes on shutdown."""
     from agents.sessions.worker import get_session_runner  # models, which need settings
-    from bonobot.core.runtime import close, get_runtime
+    from bonobot.core.runtime import close_runtime, get_runtime
 
     get_runtime().call(get_session_runner().drain)
-    close()
+    close_runtime()

@@ -17,7 +17,7 @@ from django.core.checks import CheckMessage, Error, Tags, Warning, register
 
 from bonobot.core import environment
 from bonobot.core.crypto.key_files import list_exposed_key_files
-from bonobot.core.db.database_url import OLDEST_SQLITE, is_sqlite
+from bonobot.core.db.database_url import MIN_SQLITE_VERSION, is_sqlite
 from bonobot.core.i18n.messages import format_message
 
 KEY_VARIABLES = (
@@ -33,15 +33,15 @@ Configs = Sequence[AppConfig] | None
 @register(Tags.database)
 def check_sqlite_version(app_configs: Configs, **_: Any) -> list[CheckMessage]:
     """Find a SQLite library without `RETURNING`."""
-    if not _on_sqlite() or sqlite3.sqlite_version_info >= OLDEST_SQLITE:
+    if not _uses_sqlite() or sqlite3.sqlite_version_info >= MIN_SQLITE_VERSION:
         return []
-    wanted = ".".join(map(str, OLDEST_SQLITE))
+    min_version = ".".join(map(str, MIN_SQLITE_VERSION))
     return [
         Error(
             format_message(
                 "Python's SQLite library is {version}, but {wanted} is needed.",
                 version=sqlite3.sqlite_version,
-                wanted=wanted,
+                wanted=min_version,
             ),
             hint=format_message(
                 "Use a Python with a newer SQLite, or PostgreSQL through `DATABASE_URL`."
@@ -133,9 +133,9 @@ def check_generated_keys(app_configs: Configs, **_: Any) -> list[CheckMessage]:
 @register(Tags.database, deploy=True)
 def check_shared_services(app_configs: Configs, **_: Any) -> list[CheckMessage]:
     """Find a database or a broker that only one machine can use."""
-    found: list[CheckMessage] = []
-    if _on_sqlite():
-        found.append(
+    messages: list[CheckMessage] = []
+    if _uses_sqlite():
+        messages.append(
             Warning(
                 format_message("The database is SQLite: one machine, one writer at a time."),
                 hint=format_message(
@@ -145,7 +145,7 @@ def check_shared_services(app_configs: Configs, **_: Any) -> list[CheckMessage]:
             )
         )
     if not settings.REDIS_URL:
-        found.append(
+        messages.append(
             Warning(
                 format_message(
                     "The broker is a folder: workers on other hosts get no work, and what a killed "
@@ -155,7 +155,7 @@ def check_shared_services(app_configs: Configs, **_: Any) -> list[CheckMessage]:
                 id="bonobot.W104",
             )
         )
-    return found
+    return messages
 
 
 @register(Tags.security, deploy=True)
@@ -175,15 +175,15 @@ def check_process_user(app_configs: Configs, **_: Any) -> list[CheckMessage]:
 @register(Tags.security, deploy=True)
 def check_checkpoint_location(app_configs: Configs, **_: Any) -> list[CheckMessage]:
     """Find signed checkpoints of the audit log in the same folder as the data."""
-    heads = Path(settings.BONOBOT_AUDIT_HEADS).absolute()
-    if not heads.is_relative_to(Path(settings.BONOBOT_VAR)):
+    folder = Path(settings.BONOBOT_AUDIT_HEADS).absolute()
+    if not folder.is_relative_to(Path(settings.BONOBOT_VAR)):
         return []
     return [
         Warning(
             format_message(
                 "The signed heads of the audit are kept in `{heads}`, beside what they vouch for: "
                 "who can change the one can remove the other.",
-                heads=heads,
+                heads=folder,
             ),
             hint=format_message(
                 "Set `BONOBOT_AUDIT_HEADS` to a folder that another host collects."
@@ -194,8 +194,8 @@ def check_checkpoint_location(app_configs: Configs, **_: Any) -> list[CheckMessa
 
 
 def _is_set(name: str) -> bool:
-    return any(os.environ.get(form, "").strip() for form in (name, f"{name}_FILE"))
+    return any(os.environ.get(variable, "").strip() for variable in (name, f"{name}_FILE"))
 
 
-def _on_sqlite() -> bool:
+def _uses_sqlite() -> bool:
     return is_sqlite(settings.DATABASES["default"])

@@ -7,18 +7,18 @@ from django.urls import include, path
 from django.views.generic import RedirectView
 
 from bonobot.accounts import middleware
-from bonobot.apps import load_pages
+from bonobot.apps import load_admin_pages
 from bonobot.monitoring import health
 
-load_pages()
+load_admin_pages()
 urlpatterns = [
     path("", login_not_required(RedirectView.as_view(pattern_name="admin:index"))),
     path("admin/account/", include("bonobot.accounts.urls")),
     path("admin/", admin.site.urls),
     path("api/", include("bonobot.api_urls")),
-    path("language/setlang/", middleware.choose, name="set_language"),
+    path("language/setlang/", middleware.choose_language, name="set_language"),
     path("oauth/", include("mcp_servers.oauth_client.urls")),
     *([path("", include("bonobot.oauth_server.urls"))] if settings.BONOBOT_OAUTH else []),
     path(health.LIVENESS_PATH.removeprefix("/"), health.answer_healthz),
-    path(health.READINESS_PATH.removeprefix("/"), health.serve_readyz),
+    path(health.READINESS_PATH.removeprefix("/"), health.answer_readyz),
 ]

@@ -18,20 +18,20 @@ class McpServersConfig(AppConfig):
         from bonobot.monitoring.row_gauges import register_row_gauges
         from mcp_servers import installed_packages, refresh_definitions, stderr_log
         from mcp_servers.client import change_notifications
-        from mcp_servers.client.child_process import keep_with
-        from mcp_servers.client.package_installation import on_late_installation
-        from mcp_servers.client.pool import stop_by
+        from mcp_servers.client.child_process import set_stderr_sink
+        from mcp_servers.client.package_installation import late_installation_listeners
+        from mcp_servers.client.pool import set_stopped_servers_check
         from mcp_servers.close_connections import list_stopped_servers
         from mcp_servers.presets.services import load_after_migrate  # needs the models
         from mcp_servers.subscriptions import resource_updated
 
         register_row_gauges(LazyFunction("mcp_servers.row_gauges.build_row_gauges"))
         post_migrate.connect(load_after_migrate, sender=self)
-        keep_with(stderr_log.keep)
-        change_notifications.set_notification_listeners(
+        set_stderr_sink(stderr_log.save_stderr)
+        change_notifications.set_change_notification_listeners(
             refresh_definitions.handle_change_notification,
             resource_updated.handle_change_notification,
         )
-        stop_by(list_stopped_servers)
-        if installed_packages.discover_late not in on_late_installation:
-            on_late_installation.append(installed_packages.discover_late)
+        set_stopped_servers_check(list_stopped_servers)
+        if installed_packages.discover_after_installation not in late_installation_listeners:
+            late_installation_listeners.append(installed_packages.discover_after_installation)

@@ -31,7 +31,7 @@ def record_server_change(
     )
 
 
-def set_columns(
+def update_server_columns(
     principal: Principal, server: Server, action: str, columns: Mapping[str, Any]
 ) -> None:
     """Update columns and record it; do nothing if no value differs."""

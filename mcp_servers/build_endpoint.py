@@ -14,11 +14,11 @@ from mcp_servers.client.endpoint import ServerEndpoint
 from mcp_servers.client.folder_rules import SYSTEM_ONLY
 from mcp_servers.client.sandbox_modes import UNCONFINED, ServerSandbox
 from mcp_servers.client.server_sandbox import ProcessLimits
-from mcp_servers.client_capabilities import may_ask
+from mcp_servers.client_capabilities import get_allowed_requests
 from mcp_servers.models import Secret, Server
 from mcp_servers.oauth_client.access_tokens import OAuthEndpoint
-from mcp_servers.oauth_client.types import GRANTS, PER, OAuthAccount, parse_scopes
-from mcp_servers.presets.allowed_folders import folder_rule, list_allowed_folders
+from mcp_servers.oauth_client.types import GRANT_TYPES, PER_CHOICES, OAuthAccount, parse_scopes
+from mcp_servers.presets.allowed_folders import build_folder_rule, list_allowed_folders
 
 API_KEY_HEADER = "X-API-Key"
 
@@ -28,11 +28,13 @@ def build_endpoint(server: Server) -> ServerEndpoint:
 
     Raises `UnreadableSecret` if a value can't be decrypted with the current keys.
     """
-    sealed: dict[str, dict[str, str]] = {place: {} for place in Secret.Placement.values}
+    secrets: dict[str, dict[str, str]] = {
+        key_placement: {} for key_placement in Secret.Placement.values
+    }
     for secret in server.secrets.all():
-        sealed[secret.placement][secret.name] = secret.value.open()
+        secrets[secret.placement][secret.name] = secret.value.open()
     config: dict[str, Any] = server.endpoint_config
-    credentials = sealed[Secret.Placement.AUTH]
+    credentials = secrets[Secret.Placement.AUTH]
     common: dict[str, Any] = {
         "server_id": server.pk,
         "name": server.name,
@@ -40,15 +42,17 @@ def build_endpoint(server: Server) -> ServerEndpoint:
         "transport": server.transport_type,
         "command": config.get("command", ""),
         "args": tuple(config.get("args", ())),
-        "env": sealed[Secret.Placement.ENV],
+        "env": secrets[Secret.Placement.ENV],
         "env_exceptions": frozenset(server.env_exceptions),
         "cwd": config.get("cwd") or None,
-        "folder_rule": folder_rule(server.organization_id) if config.get("cwd") else SYSTEM_ONLY,
+        "folder_rule": build_folder_rule(server.organization_id)
+        if config.get("cwd")
+        else SYSTEM_ONLY,
         "url": config.get("url", ""),
-        "headers": sealed[Secret.Placement.HEADER] | _sign_in(server, credentials),
+        "headers": secrets[Secret.Placement.HEADER] | _build_auth_headers(server, credentials),
         "operations": frozenset(config.get("operations", ())),
         "allow_private": server.allow_private,
-        "may_ask": may_ask(server),
+        "may_ask": get_allowed_requests(server),
         "era": _parse_era(server.era),
         "discovery": server.discovery,
         "connect_s": settings.BONOBOT_CONNECT_S,
@@ -56,21 +60,23 @@ def build_endpoint(server: Server) -> ServerEndpoint:
         "max_line": settings.BONOBOT_MAX_LINE,
         "max_body": settings.BONOBOT_MAX_BODY,
         "max_definitions": settings.BONOBOT_MAX_DEFINITIONS,
-        **_process(server),
-        "sandbox": _sandbox(server, tuple(config.get("args", ())), sealed[Secret.Placement.ENV]),
+        **_build_process_config(server),
+        "sandbox": _build_organization_sandbox(
+            server, tuple(config.get("args", ())), secrets[Secret.Placement.ENV]
+        ),
     }
-    if place := _get_key_placement(server):
-        common[place] = {server.auth_config.get("header", ""): credentials.get("key", "")}
+    if key_placement := _get_key_placement(server):
+        common[key_placement] = {server.auth_config.get("header", ""): credentials.get("key", "")}
     if server.auth_type == Server.Auth.OAUTH2:
         return OAuthEndpoint(**common, account=build_account(server, credentials))
     return ServerEndpoint(**common)
 
 
-def _process(server: Server) -> dict[str, Any]:
+def _build_process_config(server: Server) -> dict[str, Any]:
     """Return the endpoint fields for the process of a stdio server."""
     return {
         "start_s": settings.BONOBOT_START_S,
-        "packages": str(sandboxes(server.organization_id) / "packages"),
+        "packages": str(get_sandbox_folder(server.organization_id) / "packages"),
         "install_s": settings.BONOBOT_INSTALL_S,
         "limits": _build_limits(),
         "confinement": _build_sandbox(server),
@@ -86,12 +92,12 @@ def _build_limits() -> ProcessLimits:
     )
 
 
-def sandboxes(organization_id: UUID) -> Path:
+def get_sandbox_folder(organization_id: UUID) -> Path:
     """Return the folder for the homes and caches of an organization's sandboxes."""
     return Path(settings.BONOBOT_VAR) / "sandboxes" / str(organization_id)
 
 
-def _sandbox(
+def _build_organization_sandbox(
     server: Server, args: tuple[str, ...], env: Mapping[str, str]
 ) -> sandbox.Sandbox | None:
     """Return the sandbox of a stdio server; None if it doesn't run in one."""
@@ -100,14 +106,16 @@ def _sandbox(
     if server.confinement != Server.Confinement.SANDBOX:
         return None
     network: Any = server.network
-    rule = folder_rule(server.organization_id)
+    rule = build_folder_rule(server.organization_id)
     roots = [
-        root for root in list_allowed_folders(server.organization_id) if not rule.refusal(str(root))
+        root
+        for root in list_allowed_folders(server.organization_id)
+        if not rule.find_refusal(str(root))
     ]
     return sandbox.Sandbox(
-        home=str(sandboxes(server.organization_id) / "home"),
+        home=str(get_sandbox_folder(server.organization_id) / "home"),
         network=network,
-        folders=sandbox.folders_among((*args, *env.values()), roots),
+        folders=sandbox.list_named_folders((*args, *env.values()), roots),
         hidden=(str(settings.BONOBOT_VAR),),
         required=sandbox.find_sandbox_fault() is not None and Organization.objects.count() > 1,
         allow_private=server.allow_private,
@@ -134,8 +142,8 @@ def build_account(server: Server, credentials: Mapping[str, str]) -> OAuthAccoun
         url=server.endpoint_config.get("url", ""),
         allow_private=server.allow_private,
         subject=server.organization_id,
-        grant=config.get("grant") or GRANTS[0],
-        per=config.get("per") or PER[0],
+        grant=config.get("grant") or GRANT_TYPES[0],
+        per=config.get("per") or PER_CHOICES[0],
         client_id=config.get("client_id") or "",
         client_secret=credentials.get("client_secret", ""),
         private_key=credentials.get("private_key", ""),
@@ -151,7 +159,7 @@ def _parse_era(stored: str) -> Any:
     return stored if stored in ("modern", "handshake") else None
 
 
-def _sign_in(server: Server, values: dict[str, str]) -> dict[str, str]:
+def _build_auth_headers(server: Server, values: dict[str, str]) -> dict[str, str]:
     """Return the authentication header, if the server needs one."""
     if server.auth_type == Server.Auth.BEARER and values.get("token"):
         return {"Authorization": f"Bearer {values['token']}"}
@@ -166,7 +174,7 @@ def _sign_in(server: Server, values: dict[str, str]) -> dict[str, str]:
 
 def _get_key_placement(server: Server) -> str:
     """Return the endpoint field that carries the API key; "" if it is a header."""
-    places = {"query": "query", "cookie": "cookies"}
+    request_parts = {"query": "query", "cookie": "cookies"}
     if server.auth_type != Server.Auth.API_KEY:
         return ""
-    return places.get(server.auth_config.get("in", ""), "")
+    return request_parts.get(server.auth_config.get("in", ""), "")

@@ -14,7 +14,7 @@ from django.utils import timezone
 
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
-from bonobot.core.db.transactions import lock
+from bonobot.core.db.transactions import lock_rows
 from bonobot.core.problems import Conflict
 from bonobot.ledger.audit.admin_changes import record_change
 from mcp_servers.audit import record_server_change
@@ -33,8 +33,8 @@ class DefinitionReviewResult:
     held: tuple[str, ...] = ()
 
 
-def approve(
-    principal: Principal, server: Server, seen: Mapping[UUID, str] | None = None
+def approve_definitions(
+    principal: Principal, server: Server, shown_digests: Mapping[UUID, str] | None = None
 ) -> DefinitionReviewResult:
     """Pin definitions of `server`: those in `shown_digests` (by id), or all pending ones.
 
@@ -44,31 +44,37 @@ def approve(
     be approved.
     """
     principal.require(Action.APPROVE_DEFINITIONS)
-    held: tuple[str, ...] = ()
-    if seen is None:
+    held_names: tuple[str, ...] = ()
+    if shown_digests is None:
         waiting = list(
-            server.definitions.waiting().only("pk", "name", "kind", "digest", "findings")
+            server.definitions.awaiting_review().only("pk", "name", "kind", "digest", "findings")
         )
         chosen = {row.pk: row.digest for row in waiting if not row.findings}
-        held = tuple(str(row) for row in waiting if row.findings)
+        held_names = tuple(str(row) for row in waiting if row.findings)
     else:
-        chosen = dict(seen)
+        chosen = dict(shown_digests)
     names = dict(server.definitions.filter(pk__in=chosen).values_list("pk", "name"))
     with record_server_change(server, principal.actor, "definitions_approved", (details := {})):
-        lock(Server.objects.filter(pk=server.pk))
-        pinned = [pk for pk, digest in chosen.items() if _pin(server, pk, digest, principal.label)]
+        lock_rows(Server.objects.filter(pk=server.pk))
+        pinned = [
+            pk
+            for pk, digest in chosen.items()
+            if _pin_definition(server, pk, digest, principal.label)
+        ]
         details.update({"approved": [{"name": names[pk], "digest": chosen[pk]} for pk in pinned]})
-        if seen and not pinned:
+        if shown_digests and not pinned:
             raise Conflict(
                 "None of these definitions could be approved: they changed, or are refused.",
                 code="nothing_approved",
                 remedy="Reload, read them again, and approve what you see.",
             )
     skipped = [names.get(pk, str(pk)) for pk in chosen if pk not in set(pinned)]
-    return DefinitionReviewResult(tuple(names[pk] for pk in pinned), tuple(skipped), held)
+    return DefinitionReviewResult(tuple(names[pk] for pk in pinned), tuple(skipped), held_names)
 
 
-def pin_all(server: Server, definitions: Iterable[Definition], by: str) -> None:
+def pin_trusted_definitions(
+    server: Server, definitions: Iterable[Definition], pinned_by: str
+) -> None:
     """Pin what the server's approval mode trusts (`first`, `always`), in a recorded change.
 
     `first` does not trust definitions with findings; `always` trusts everything.
@@ -76,7 +82,7 @@ def pin_all(server: Server, definitions: Iterable[Definition], by: str) -> None:
     for row in definitions:
         if row.findings and server.approval != Server.Approval.ALWAYS:
             continue
-        _pin(server, row.pk, row.digest, by)
+        _pin_definition(server, row.pk, row.digest, pinned_by)
 
 
 def reset_review(principal: Principal, definition: Definition) -> None:
@@ -110,9 +116,9 @@ def set_definition_enabled(principal: Principal, definition: Definition, *, enab
         Definition.objects.filter(pk=definition.pk).update(enabled=enabled)
 
 
-def _pin(server: Server, pk: UUID, digest: str, by: str) -> bool:
+def _pin_definition(server: Server, pk: UUID, digest: str, by: str) -> bool:
     """Pin one definition if its digest is unchanged; return whether it was pinned."""
-    row = server.definitions.sound().filter(pk=pk, digest=digest, present=True)
+    row = server.definitions.without_fault().filter(pk=pk, digest=digest, present=True)
     return bool(
         row.update(
             pinned=F("payload"), pinned_digest=digest, pinned_at=timezone.now(), pinned_by=by

@@ -11,11 +11,11 @@ from uuid import UUID
 
 from django.utils import timezone
 
-from bonobot.core.db.transactions import lock
+from bonobot.core.db.transactions import lock_rows
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import NotFound, Problem
 from bonobot.core.runtime import get_runtime
-from bonobot.core.text.canonical_json import compute_json_digest, same_value
+from bonobot.core.text.canonical_json import compute_json_digest, is_same_value
 from bonobot.core.text.untrusted_text import make_storable, make_visible
 from bonobot.ledger.audit.admin_changes import record_changes_at_end
 from bonobot.ledger.types import Actor
@@ -25,37 +25,37 @@ from mcp_servers.build_endpoint import build_endpoint
 from mcp_servers.client.list_definitions import DECLARED_TWICE, RawDefinition, ServerDeclarations
 from mcp_servers.client.package_installation import install_package
 from mcp_servers.client.pool import get_connection_pool
-from mcp_servers.definition_reviews import pin_all
+from mcp_servers.definition_reviews import pin_trusted_definitions
 from mcp_servers.health import services as health
 from mcp_servers.health.services import (
-    forget_attempt,
     record_attempt,
     record_failure,
     record_success,
+    undo_attempt,
 )
 from mcp_servers.models import Check, Definition, Server
-from mcp_servers.models.definitions import NAME_LENGTH
+from mcp_servers.models.definitions import MAX_NAME_LENGTH
 from mcp_servers.oauth_client.access_tokens import build_background_endpoint, build_person_endpoint
 from mcp_servers.oauth_client.types import LoginNeeded
 from mcp_servers.openapi.discovery import discover_operations
-from mcp_servers.scanning.definitions import RULES
+from mcp_servers.scanning.definitions import RULES_VERSION
 from mcp_servers.scanning.services import (
     Findings,
     KnownToolNames,
+    collect_all_findings,
+    collect_findings,
     describe_hard_finding,
     load_tool_names,
-    read,
-    read_all,
 )
 from mcp_servers.schemas import SchemaVerdict
 from mcp_servers.schemas.subprocess_pool import classify_schemas
 from mcp_servers.tool_names import matches_tool_name
 
-DESCRIPTION_KEPT = 4096
-NAMES_TOLD = 10
-NAME_SHOWN = 100
+MAX_DESCRIPTION_LENGTH = 4096
+MAX_NAMES_NOTIFIED = 10
+MAX_NAME_SHOWN = 100
 
-Judgements = Mapping[str, SchemaVerdict]
+SchemaVerdicts = Mapping[str, SchemaVerdict]
 Key = tuple[str, str]
 
 
@@ -83,12 +83,12 @@ class ServerRemoved(NotFound):
         )
 
 
-async def discover(
+async def run_discovery(
     server_id: UUID,
     *,
     actor: Actor,
     kind: str = Check.Kind.DISCOVERY,
-    of: str = "",
+    preferred_holder: str = "",
     patience_s: float | None = None,
 ) -> DiscoveryResult:
     """Fetch the server's declarations and store them with status and a `Check` row.
@@ -100,46 +100,58 @@ async def discover(
     (except that a person has to sign in), and `ServerRemoved` if the server doesn't exist.
     """
     try:
-        return await _discover(server_id, actor=actor, kind=kind, of=of, patience_s=patience_s)
+        return await _run_discovery(
+            server_id,
+            actor=actor,
+            kind=kind,
+            preferred_holder=preferred_holder,
+            patience_s=patience_s,
+        )
     except Server.DoesNotExist:
         raise ServerRemoved() from None
 
 
-async def _discover(
-    server_id: UUID, *, actor: Actor, kind: str, of: str, patience_s: float | None
+async def _run_discovery(
+    server_id: UUID, *, actor: Actor, kind: str, preferred_holder: str, patience_s: float | None
 ) -> DiscoveryResult:
-    orm = get_runtime().aside
+    orm = get_runtime().run_background_orm
     server = await orm(Server.objects.get, pk=server_id)
     await orm(record_attempt, server)
-    person = UUID(actor.id) if server.by_person and actor.kind == "user" else None
+    person_id = UUID(actor.id) if server.by_person and actor.kind == "user" else None
     try:
         endpoint = await orm(build_endpoint, server)
-        reached = (
-            build_person_endpoint(endpoint, person)
-            if person
+        signed_endpoint = (
+            build_person_endpoint(endpoint, person_id)
+            if person_id
             else await build_background_endpoint(endpoint)
         )
         if patience_s is not None:
-            await install_package(replace(reached, patience_s=patience_s))
+            await install_package(replace(signed_endpoint, patience_s=patience_s))
         if server.speaks_mcp:
-            survey = await get_connection_pool().survey(reached, of=of)
+            declarations = await get_connection_pool().fetch_declarations(
+                signed_endpoint, preferred_holder=preferred_holder
+            )
         else:
-            survey = await discover_operations(server, reached)
-            await get_connection_pool().request(reached, "ping", holder=f"survey:{server_id}")
-        judgements = await _inspect_schemas(survey)
-        readings = await _inspect_definitions(server, survey)
+            declarations = await discover_operations(server, signed_endpoint)
+            await get_connection_pool().send_request(
+                signed_endpoint, "ping", holder=f"survey:{server_id}"
+            )
+        verdicts = await _inspect_schemas(declarations)
+        findings = await _inspect_definitions(server, declarations)
     except Problem as problem:
-        if person and problem.code == LoginNeeded.code:
-            await orm(forget_attempt, server)
+        if person_id and problem.code == LoginNeeded.code:
+            await orm(undo_attempt, server)
         else:
             await orm(record_failure, server_id, kind, problem)
         raise
-    return await orm(keep, server_id, survey, judgements, readings, actor=actor, kind=kind)
+    return await orm(
+        save_declarations, server_id, declarations, verdicts, findings, actor=actor, kind=kind
+    )
 
 
-async def _inspect_schemas(survey: ServerDeclarations) -> Judgements:
+async def _inspect_schemas(declarations: ServerDeclarations) -> SchemaVerdicts:
     """Classify the schemas of all tools in a child process."""
-    tools = [item for item in survey.items if item.kind == "tool" and not item.fault]
+    tools = [item for item in declarations.items if item.kind == "tool" and not item.fault]
     verdicts = await classify_schemas([item.payload.get("inputSchema", {}) for item in tools])
     return {item.name: verdict for item, verdict in zip(tools, verdicts, strict=True)}
 
@@ -151,38 +163,40 @@ class DefinitionFindings:
     names: KnownToolNames = field(default_factory=KnownToolNames)
     findings: Mapping[Key, Findings] = field(default_factory=dict)
 
-    def of(self, item: RawDefinition) -> Findings:
+    def get_findings(self, item: RawDefinition) -> Findings:
         """Return the findings of one definition; scan it now if there are none yet."""
-        found = self.findings.get((item.kind, item.name))
-        return read(item.payload, self.names) if found is None else found
+        findings = self.findings.get((item.kind, item.name))
+        return collect_findings(item.payload, self.names) if findings is None else findings
 
 
-async def _inspect_definitions(server: Server, survey: ServerDeclarations) -> DefinitionFindings:
+async def _inspect_definitions(
+    server: Server, declarations: ServerDeclarations
+) -> DefinitionFindings:
     """Scan new and changed definitions, without blocking loop or database."""
-    unread, names = await get_runtime().aside(_load_unread, server, survey)
-    return DefinitionFindings(names, await read_all(unread, names))
+    unread, names = await get_runtime().run_background_orm(_load_unread, server, declarations)
+    return DefinitionFindings(names, await collect_all_findings(unread, names))
 
 
 def _load_unread(
-    server: Server, survey: ServerDeclarations
+    server: Server, declarations: ServerDeclarations
 ) -> tuple[dict[Key, Any], KnownToolNames]:
     """Return unscanned definitions and the known tool names (two queries)."""
-    known = {(row.kind, row.name): row for row in server.definitions.defer("payload", "pinned")}
+    existing = {(row.kind, row.name): row for row in server.definitions.defer("payload", "pinned")}
     unread: dict[Key, Any] = {
         (item.kind, item.name): item.payload
-        for item in survey.items
-        if len(item.name) <= NAME_LENGTH
-        and ((row := known.get((item.kind, item.name))) is None or not _as_read(row, item))
+        for item in declarations.items
+        if len(item.name) <= MAX_NAME_LENGTH
+        and ((row := existing.get((item.kind, item.name))) is None or not _is_unchanged(row, item))
     }
-    return unread, load_tool_names(server, (item.name for item in survey.items))
+    return unread, load_tool_names(server, (item.name for item in declarations.items))
 
 
 @record_changes_at_end()
-def keep(
+def save_declarations(
     server_id: UUID,
-    survey: ServerDeclarations,
-    judgements: Judgements,
-    readings: DefinitionFindings | None = None,
+    declarations: ServerDeclarations,
+    verdicts: SchemaVerdicts,
+    findings: DefinitionFindings | None = None,
     *,
     actor: Actor,
     kind: str,
@@ -191,91 +205,100 @@ def keep(
 
     Definitions without `findings` are scanned now.
     """
-    lock(rows := Server.objects.filter(pk=server_id))
+    lock_rows(rows := Server.objects.filter(pk=server_id))
     server = rows.get()
-    fresh, altered, gone = _compare_definitions(
-        server, survey, judgements, readings or DefinitionFindings()
+    new, changed, missing = _compare_definitions(
+        server, declarations, verdicts, findings or DefinitionFindings()
     )
     first = server.discovered_at is None
-    renamed = _find_rename(server, survey)
-    record_success(server, kind, survey)
-    if fresh or altered or gone or renamed:
-        _write(server, fresh, altered, gone, renamed, actor=actor, first=first)
+    renamed = _find_rename(server, declarations)
+    record_success(server, kind, declarations)
+    if new or changed or missing or renamed:
+        _write_changes(server, new, changed, missing, renamed, actor=actor, first=first)
     if renamed:
-        _tell_renamed(server, renamed)
-    kept = server.definitions.all()
-    kept.filter(present=True).update(last_seen_at=timezone.now())
-    if fresh or altered:
-        _notify_pending_review(server, [row.pk for row in (*fresh, *altered)])
+        _notify_renamed(server, renamed)
+    definitions = server.definitions.all()
+    definitions.filter(present=True).update(last_seen_at=timezone.now())
+    if new or changed:
+        _notify_pending_review(server, [row.pk for row in (*new, *changed)])
     return DiscoveryResult(
-        tools=tuple(kept.tools().filter(present=True).values_list("name", flat=True)),
-        new=len(fresh),
-        changed=len(altered),
-        gone=len(gone),
-        waiting=kept.waiting().count(),
-        refused=kept.exclude(fault="").count(),
-        latency_ms=survey.latency_ms,
-        notices=survey.notices,
+        tools=tuple(definitions.tools().filter(present=True).values_list("name", flat=True)),
+        new=len(new),
+        changed=len(changed),
+        gone=len(missing),
+        waiting=definitions.awaiting_review().count(),
+        refused=definitions.exclude(fault="").count(),
+        latency_ms=declarations.latency_ms,
+        notices=declarations.notices,
     )
 
 
 def _compare_definitions(
-    server: Server, survey: ServerDeclarations, judgements: Judgements, readings: DefinitionFindings
+    server: Server,
+    declarations: ServerDeclarations,
+    verdicts: SchemaVerdicts,
+    findings: DefinitionFindings,
 ) -> tuple[list[Definition], list[Definition], list[Definition]]:
     """Return new, changed and missing definitions, the first two updated but not saved."""
-    known = {(row.kind, row.name): row for row in server.definitions.all()}
-    seen = {(item.kind, item.name): item for item in survey.items if len(item.name) <= NAME_LENGTH}
+    existing = {(row.kind, row.name): row for row in server.definitions.all()}
+    seen = {
+        (item.kind, item.name): item
+        for item in declarations.items
+        if len(item.name) <= MAX_NAME_LENGTH
+    }
     changed = {
         key: row
         for key, item in seen.items()
         if _update_definition(
-            row := known.get(key) or _build_definition(server, item), item, judgements, readings
+            row := existing.get(key) or _build_definition(server, item), item, verdicts, findings
         )
     }
-    fresh = [row for key, row in changed.items() if key not in known]
-    altered = [row for key, row in changed.items() if key in known]
+    new = [row for key, row in changed.items() if key not in existing]
+    updated = [row for key, row in changed.items() if key in existing]
     # An incomplete listing says nothing about the definitions after its end.
-    gone = [
+    missing = [
         row
-        for key, row in known.items()
-        if key not in seen and row.present and row.kind in survey.complete
+        for key, row in existing.items()
+        if key not in seen and row.present and row.kind in declarations.complete
     ]
-    return fresh, altered, gone
+    return new, updated, missing
 
 
-def _write(
+def _write_changes(
     server: Server,
-    fresh: list[Definition],
-    altered: list[Definition],
-    gone: list[Definition],
-    renamed: Mapping[str, str],
+    new: list[Definition],
+    changed: list[Definition],
+    missing: list[Definition],
+    rename: Mapping[str, str],
     *,
     actor: Actor,
     first: bool,
 ) -> None:
     details: dict[str, Any] = {
-        "new": _build_audit_entries(fresh),
-        "changed": _build_audit_entries(altered),
-        "gone": _build_audit_entries(gone),
+        "new": _build_audit_entries(new),
+        "changed": _build_audit_entries(changed),
+        "gone": _build_audit_entries(missing),
     }
-    if renamed:
-        details["renamed"] = dict(renamed)
+    if rename:
+        details["renamed"] = dict(rename)
     with record_server_change(server, actor, "definitions_discovered", details):
-        Definition.objects.bulk_create(fresh)
-        for row in altered:
+        Definition.objects.bulk_create(new)
+        for row in changed:
             row.save()
-        Definition.objects.filter(pk__in=[row.pk for row in gone]).update(present=False)
+        Definition.objects.filter(pk__in=[row.pk for row in missing]).update(present=False)
         if server.approval == Server.Approval.ALWAYS or (
             server.approval == Server.Approval.FIRST and first
         ):
-            pin_all(server, [*fresh, *altered], by=f"approval:{server.approval}")
-        if renamed and server.approval != Server.Approval.ALWAYS:
+            pin_trusted_definitions(
+                server, [*new, *changed], pinned_by=f"approval:{server.approval}"
+            )
+        if rename and server.approval != Server.Approval.ALWAYS:
             server.definitions.exclude(pinned_digest="").update(
                 pinned=None, pinned_digest="", pinned_at=None, pinned_by=""
             )
 
 
-def _find_rename(server: Server, survey: ServerDeclarations) -> dict[str, str]:
+def _find_rename(server: Server, declarations: ServerDeclarations) -> dict[str, str]:
     """Return the old and new name that an MCP server declares, if they differ.
 
     A renamed server may be a different one, so its definitions are reviewed again. A missing name
@@ -284,13 +307,18 @@ def _find_rename(server: Server, survey: ServerDeclarations) -> dict[str, str]:
     if not server.speaks_mcp:
         return {}
     for member in ("name", "title"):
-        old, new = (_to_text(info.get(member)) for info in (server.server_info, survey.server_info))
+        old, new = (
+            _to_text(info.get(member)) for info in (server.server_info, declarations.server_info)
+        )
         if old and new and old != new:
-            return {"from": make_visible(old, NAME_SHOWN), "to": make_visible(new, NAME_SHOWN)}
+            return {
+                "from": make_visible(old, MAX_NAME_SHOWN),
+                "to": make_visible(new, MAX_NAME_SHOWN),
+            }
     return {}
 
 
-def _tell_renamed(server: Server, renamed: Mapping[str, str]) -> None:
+def _notify_renamed(server: Server, rename: Mapping[str, str]) -> None:
     notify(
         server.organization_id,
         "definitions_waiting",
@@ -299,21 +327,21 @@ def _tell_renamed(server: Server, renamed: Mapping[str, str]) -> None:
             "{server} calls itself {new} now, and called itself {old} before. Its approvals were "
             "withdrawn: review its tools again before they can be called.",
             server=server.name,
-            new=renamed["to"],
-            old=renamed["from"],
+            new=rename["to"],
+            old=rename["from"],
         ),
-        topic=f"renamed:{server.pk}:{renamed['to']}",
+        topic=f"renamed:{server.pk}:{rename['to']}",
     )
 
 
-def _notify_pending_review(server: Server, found: list[UUID]) -> None:
+def _notify_pending_review(server: Server, definition_ids: list[UUID]) -> None:
     """Notify about definitions to review; topics prevent repeated notifications."""
-    rows = server.definitions.waiting().filter(pk__in=found)
+    rows = server.definitions.awaiting_review().filter(pk__in=definition_ids)
     waiting = sorted(rows.values_list("kind", "name", "digest"))
     if not waiting:
         return
-    names = ", ".join(name or kind for kind, name, _digest in waiting[:NAMES_TOLD])
-    more = ", …" if len(waiting) > NAMES_TOLD else ""
+    names = ", ".join(name or kind for kind, name, _digest in waiting[:MAX_NAMES_NOTIFIED])
+    more = ", …" if len(waiting) > MAX_NAMES_NOTIFIED else ""
     notify(
         server.organization_id,
         "definitions_waiting",
@@ -346,43 +374,43 @@ def _build_definition(server: Server, item: RawDefinition) -> Definition:
 
 def _is_tool_selected(server: Server, tool: str) -> bool:
     """Return whether a tool matches the server's `only_tools`; all do if that is empty."""
-    wanted: list[str] = server.only_tools
-    return not wanted or any(matches_tool_name(pattern, tool) for pattern in wanted)
+    patterns: list[str] = server.only_tools
+    return not patterns or any(matches_tool_name(pattern, tool) for pattern in patterns)
 
 
-def _as_read(row: Definition, item: RawDefinition) -> bool:
+def _is_unchanged(row: Definition, item: RawDefinition) -> bool:
     """Return whether a row matches the declaration and needs no new scan.
 
     What older rules refused is scanned again here; what they passed, by `scanning.services`.
     """
-    current = row.rules_version >= RULES or not row.fault
-    same = row.present and bool(item.fault) <= bool(row.fault)
+    is_current = row.rules_version >= RULES_VERSION or not row.fault
+    is_same = row.present and bool(item.fault) <= bool(row.fault)
     # All other faults follow from the payload.
-    same = same and (row.fault == DECLARED_TWICE) == (item.fault == DECLARED_TWICE)
+    is_same = is_same and (row.fault == DECLARED_TWICE) == (item.fault == DECLARED_TWICE)
     return (
-        same
-        and current
+        is_same
+        and is_current
         and (
             row.digest == compute_json_digest(item.payload)
-            or same_value(row.payload, make_storable(item.payload))
+            or is_same_value(row.payload, make_storable(item.payload))
         )
     )
 
 
 def _update_definition(
-    row: Definition, item: RawDefinition, judgements: Judgements, readings: DefinitionFindings
+    row: Definition, item: RawDefinition, verdicts: SchemaVerdicts, findings: DefinitionFindings
 ) -> bool:
     """Update `row` to the declaration; return whether it changed."""
-    if _as_read(row, item):
+    if _is_unchanged(row, item):
         return False
     row.payload = make_storable(item.payload)
     row.digest = compute_json_digest(item.payload)
     row.present = True
     row.title = _to_text(item.payload.get("title"))[:255]
-    row.description = _to_text(item.payload.get("description"))[:DESCRIPTION_KEPT]
-    row.findings = readings.of(item)
-    row.rules_version = RULES
-    row.fault = item.fault or _find_fault(row, judgements.get(item.name))
+    row.description = _to_text(item.payload.get("description"))[:MAX_DESCRIPTION_LENGTH]
+    row.findings = findings.get_findings(item)
+    row.rules_version = RULES_VERSION
+    row.fault = item.fault or _find_fault(row, verdicts.get(item.name))
     return True
 
 
@@ -390,11 +418,11 @@ def _to_text(value: object) -> str:
     return value if isinstance(value, str) else ""
 
 
-def _find_fault(row: Definition, judgement: SchemaVerdict | None) -> str:
+def _find_fault(row: Definition, verdict: SchemaVerdict | None) -> str:
     """Return why a definition can't be used (hard findings, refused schema), or ""."""
-    if hard := describe_hard_finding(row.findings):
-        return hard
-    if row.kind != Definition.Kind.TOOL or judgement is None:
+    if hard_finding := describe_hard_finding(row.findings):
+        return hard_finding
+    if row.kind != Definition.Kind.TOOL or verdict is None:
         return ""
-    row.schema_verdict = judgement.verdict
-    return judgement.reason if judgement.verdict == "refused" else ""
+    row.schema_verdict = verdict.verdict
+    return verdict.reason if verdict.verdict == "refused" else ""

@@ -34,8 +34,16 @@ _RUNNERS: dict[str, tuple[tuple[str, ...], ...]] = {
     "yarn": (("dlx",),),
     "npm": (("exec",), ("x",)),
 }
-_NAMING = frozenset(("-p", "--package", "--from", "--spec"))
-_WITH_VALUE = _NAMING | {"-c", "--call", "-w", "--with", "--python", "--registry", "--index-url"}
+_PACKAGE_OPTIONS = frozenset(("-p", "--package", "--from", "--spec"))
+_VALUE_OPTIONS = _PACKAGE_OPTIONS | {
+    "-c",
+    "--call",
+    "-w",
+    "--with",
+    "--python",
+    "--registry",
+    "--index-url",
+}
 _INLINE_CODE = {
     "node": frozenset(("-e", "--eval", "-p", "--print")),
     "deno": frozenset(("eval",)),
@@ -67,8 +75,8 @@ def check_launcher(
     (`launcher_not_allowed`) for every other command.
     """
     if reason := _explain_refusal(command, allowed):
-        bare = sorted(name for name in allowed if name not in SHELLS)
-        listed = ", ".join(f"`{name}`" for name in bare[:20]) or "none"
+        bare_names = sorted(name for name in allowed if name not in SHELLS)
+        shown_names = ", ".join(f"`{name}`" for name in bare_names[:20]) or "none"
         raise LauncherNotAllowed(
             format_message(
                 "`{command}` may not start a server: {reason}.",
@@ -80,7 +88,7 @@ def check_launcher(
             remedy=format_message(
                 "Use a launcher of the list ({listed}) with its arguments apart, "
                 "or ask a platform administrator to add one.",
-                listed=listed,
+                listed=shown_names,
             ),
         )
     return tuple(_list_warnings(command, [str(arg) for arg in args]))
@@ -134,8 +142,8 @@ def _list_warnings(command: str, args: list[str]) -> Iterator[ConfigWarning]:
     name = PurePosixPath(command).name
     flags = frozenset(("-c",)) if _PYTHON.fullmatch(name) else _INLINE_CODE.get(name, frozenset())
     # Arguments after the first plain word belong to the started program.
-    own = next((i for i, arg in enumerate(args) if not arg.startswith("-")), len(args))
-    if flags.intersection(args[: own + 1]):
+    first_word = next((i for i, arg in enumerate(args) if not arg.startswith("-")), len(args))
+    if flags.intersection(args[: first_word + 1]):
         yield ConfigWarning(
             "inline_code",
             "The arguments hold program text; read it before you trust it.",
@@ -152,15 +160,15 @@ def _find_package(runner: str, args: Sequence[str]) -> str:
 
 
 def _parse_package_argument(args: list[str]) -> str:
-    waiting = iter(args)
-    for arg in waiting:
+    remaining = iter(args)
+    for arg in remaining:
         option, equals, value = arg.partition("=")
-        if option in _NAMING:
-            return value if equals else next(waiting, "")
+        if option in _PACKAGE_OPTIONS:
+            return value if equals else next(remaining, "")
         if arg == "--":
-            return next(waiting, "")
-        if arg in _WITH_VALUE:
-            next(waiting, "")
+            return next(remaining, "")
+        if arg in _VALUE_OPTIONS:
+            next(remaining, "")
         elif not arg.startswith("-"):
             return arg
     return ""
@@ -176,7 +184,7 @@ def _is_package_pinned(package: str, *, npm: bool) -> bool:
 
 
 # Options of `docker run` that take a value in the next argument.
-_DOCKER_WITH_VALUE = frozenset(
+_DOCKER_VALUE_OPTIONS = frozenset(
     (
         *("-e", "--env", "-v", "--volume", "-p", "--publish", "-u", "--user", "-w", "--workdir"),
         *("-m", "--memory", "--name", "--network", "--net", "--mount", "--env-file", "-l"),
@@ -191,10 +199,10 @@ def _find_image(args: Sequence[str]) -> str:
     """Return the image of `docker run …`, or ""."""
     if not args or args[0] != "run":
         return ""
-    waiting = iter(args[1:])
-    for arg in waiting:
-        if arg in _DOCKER_WITH_VALUE:
-            next(waiting, "")
+    remaining = iter(args[1:])
+    for arg in remaining:
+        if arg in _DOCKER_VALUE_OPTIONS:
+            next(remaining, "")
         elif not arg.startswith("-"):
             return arg
     return ""

@@ -8,12 +8,15 @@ from bonobot.accounts.principals import Principal
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Forbidden, InvalidInput, Problem
 from bonobot.core.text.untrusted_text import make_visible
-from mcp_servers.client.environment_rules import danger_of, without_exception
-from mcp_servers.client.folder_rules import SYSTEM_ONLY, mounted_folders
+from mcp_servers.client.environment_rules import (
+    find_variable_danger,
+    list_variables_needing_exception,
+)
+from mcp_servers.client.folder_rules import SYSTEM_ONLY, list_mounted_folders
 from mcp_servers.models import Server
-from mcp_servers.presets.allowed_folders import folder_rule
+from mcp_servers.presets.allowed_folders import build_folder_rule
 
-LONGEST_REASON = 500
+MAX_REASON_LENGTH = 500
 CODE = "variable_not_allowed"
 FIX = "Remove it, or ask a platform administrator for an exception (`env_exceptions`)."
 
@@ -26,10 +29,10 @@ class VariableNotAllowed(Problem):
     title = "This environment variable needs an exception"
 
 
-def check_variables(
+def clean_env_exceptions(
     principal: Principal,
     names: Collection[str],
-    said: Mapping[str, str] | None,
+    requested: Mapping[str, str] | None,
     *,
     old: Server | None,
 ) -> dict[str, str]:
@@ -41,9 +44,9 @@ def check_variables(
     """
     stored: Mapping[str, str] = old.env_exceptions if old else {}
     exceptions = {name: why for name, why in stored.items() if name in names}
-    if said is not None:
-        wanted = {name: _reason(name, why) for name, why in said.items()}
-        if wanted != exceptions and not principal.platform_admin:
+    if requested is not None:
+        cleaned = {name: _clean_reason(name, why) for name, why in requested.items()}
+        if cleaned != exceptions and not principal.platform_admin:
             raise Forbidden(
                 "Only a platform administrator may allow a dangerous environment variable.",
                 code="platform_admin_only",
@@ -51,12 +54,14 @@ def check_variables(
                 rule="environment",
                 remedy="Ask a platform administrator.",
             )
-        _check_reasons_are_needed(wanted, names)
-        exceptions = wanted
-    for name in without_exception(names, exceptions):
+        _check_reasons_are_needed(cleaned, names)
+        exceptions = cleaned
+    for name in list_variables_needing_exception(names, exceptions):
         raise VariableNotAllowed(
             format_message(
-                "`{name}` may not be set: {why}.", name=make_visible(name, 100), why=danger_of(name)
+                "`{name}` may not be set: {why}.",
+                name=make_visible(name, 100),
+                why=find_variable_danger(name),
             ),
             field=f"endpoint_config.env.{name}",
             rule="environment",
@@ -70,12 +75,12 @@ def check_no_dangerous_variables(names: Iterable[str], *, field: str) -> None:
 
     Exceptions exist only for single servers.
     """
-    for name in without_exception(names, ()):
+    for name in list_variables_needing_exception(names, ()):
         raise VariableNotAllowed(
             format_message(
                 "A preset may not set `{name}`: {why}.",
                 name=make_visible(name, 100),
-                why=danger_of(name),
+                why=find_variable_danger(name),
             ),
             field=f"{field}.{name}",
             rule="environment",
@@ -83,14 +88,14 @@ def check_no_dangerous_variables(names: Iterable[str], *, field: str) -> None:
         )
 
 
-def _reason(name: str, why: Any) -> str:
+def _clean_reason(name: str, why: Any) -> str:
     reason = why.strip() if isinstance(why, str) else ""
-    if not reason or len(reason) > LONGEST_REASON or not reason.isprintable():
+    if not reason or len(reason) > MAX_REASON_LENGTH or not reason.isprintable():
         raise InvalidInput(
             format_message(
                 "The exception for `{name}` needs a reason of at most {n} characters.",
                 name=make_visible(name, 100),
-                n=LONGEST_REASON,
+                n=MAX_REASON_LENGTH,
             ),
             field=f"env_exceptions.{make_visible(name, 100)}",
             remedy="Say in one line why the server needs the variable.",
@@ -100,7 +105,7 @@ def _reason(name: str, why: Any) -> str:
 
 def _check_reasons_are_needed(exceptions: Mapping[str, str], names: Collection[str]) -> None:
     for name in exceptions:
-        if name not in names or not danger_of(name):
+        if name not in names or not find_variable_danger(name):
             raise InvalidInput(
                 format_message(
                     "`{name}` needs no exception: the server doesn't have it, or it isn't "
@@ -113,9 +118,9 @@ def _check_reasons_are_needed(exceptions: Mapping[str, str], names: Collection[s
             )
 
 
-def refuse_nul(config: Mapping[str, Any]) -> None:
+def check_no_nul(config: Mapping[str, Any]) -> None:
     """Raise `InvalidInput` if a string of the configuration contains NUL."""
-    for field, text in _texts(config):
+    for field, text in _iterate_strings(config):
         if "\x00" in text:
             raise InvalidInput(
                 format_message("`{field}` has a NUL in it.", field=make_visible(field, 100)),
@@ -124,30 +129,30 @@ def refuse_nul(config: Mapping[str, Any]) -> None:
             )
 
 
-def _texts(config: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
-    for member, value in config.items():
+def _iterate_strings(config: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
+    for field, value in config.items():
         if isinstance(value, Mapping):
             for name, text in value.items():
-                yield f"{member}.{name}", f"{name}{text}"
+                yield f"{field}.{name}", f"{name}{text}"
         else:
             texts = value if isinstance(value, list) else [value]
-            yield from ((member, str(text)) for text in texts)
+            yield from ((field, str(text)) for text in texts)
 
 
 def check_folders(organization_id: UUID, config: Mapping[str, Any]) -> None:
     """Raise `InvalidInput` (`folder_not_allowed`) for the working folder and mounted folders."""
     folders = [("cwd", str(config["cwd"]))] if config.get("cwd") else []
-    mounted = mounted_folders(str(config["command"]), tuple(config.get("args", ())))
-    folders += [("args", folder) for folder in mounted]
-    rule = folder_rule(organization_id) if folders else SYSTEM_ONLY
-    for member, folder in folders:
-        if why := rule.refusal(folder):
+    mounts = list_mounted_folders(str(config["command"]), tuple(config.get("args", ())))
+    folders += [("args", folder) for folder in mounts]
+    rule = build_folder_rule(organization_id) if folders else SYSTEM_ONLY
+    for config_field, folder in folders:
+        if why := rule.find_refusal(folder):
             raise InvalidInput(
                 format_message(
                     "`{folder}` may not be used: {why}.", folder=make_visible(folder, 300), why=why
                 ),
                 code="folder_not_allowed",
-                field=f"endpoint_config.{member}",
+                field=f"endpoint_config.{config_field}",
                 rule="folders",
                 remedy="Choose a folder of the server's own, or one in the organization's "
                 "workspace.",

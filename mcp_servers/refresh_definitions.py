@@ -29,26 +29,26 @@ from mcp_servers.client.background_tasks import TaskSet
 from mcp_servers.client.change_notifications import ChangeNotification
 from mcp_servers.client.errors import UpstreamError
 from mcp_servers.client.protocol_versions import HEADER_MISMATCH, INVALID_PARAMS
-from mcp_servers.discovery import discover
+from mcp_servers.discovery import run_discovery
 from mcp_servers.models import Server, Watch
 
 INTERVAL = timedelta(seconds=10)
-RUNNING = timedelta(minutes=5)
+CLAIM_LIFETIME = timedelta(minutes=5)
 # The process that got the notification goes first: only its connection may show the change.
-GRACE = timedelta(seconds=20)
-SHARE = 10
+PICKUP_DELAY = timedelta(seconds=20)
+PAUSE_FACTOR = 10
 
 
 @dataclass(frozen=True)
 class RefreshClaim:
     """A claim to refresh now, or how long to wait for one, or neither: nothing to refresh."""
 
-    taken: bool = False
+    acquired: bool = False
     wait_s: float | None = None
     stale_at: datetime | None = None
 
 
-def mark(server_id: UUID, *, noticed: bool) -> bool:
+def mark_stale(server_id: UUID, *, noticed: bool) -> bool:
     """Mark a server's definitions as stale; return False if the server doesn't exist.
 
     `noticed` says that the server sent a notification.
@@ -57,10 +57,10 @@ def mark(server_id: UUID, *, noticed: bool) -> bool:
     if server is None:
         return False
     now = timezone.now()
-    found = {"stale_at": now} | ({"noticed_at": now} if noticed else {})
-    if not Watch.objects.filter(server=server).update(**found):
-        of = {"organization_id": server.organization_id, **found}
-        Watch.objects.get_or_create(server=server, defaults=of)
+    columns = {"stale_at": now} | ({"noticed_at": now} if noticed else {})
+    if not Watch.objects.filter(server=server).update(**columns):
+        defaults = {"organization_id": server.organization_id, **columns}
+        Watch.objects.get_or_create(server=server, defaults=defaults)
     return True
 
 
@@ -72,16 +72,16 @@ def claim_refresh(server_id: UUID, *, anyway: bool = False) -> RefreshClaim:
         return RefreshClaim()
     if row.reread_after is not None and row.reread_after > now:
         return RefreshClaim(wait_s=min(row.reread_after - now, INTERVAL).total_seconds())
-    same = Watch.objects.filter(pk=row.pk, reread_after=row.reread_after)
-    if not same.update(reread_after=now + RUNNING):
+    unchanged = Watch.objects.filter(pk=row.pk, reread_after=row.reread_after)
+    if not unchanged.update(reread_after=now + CLAIM_LIFETIME):
         return RefreshClaim(wait_s=INTERVAL.total_seconds())
-    return RefreshClaim(taken=True, stale_at=row.stale_at)
+    return RefreshClaim(acquired=True, stale_at=row.stale_at)
 
 
-def finish(server_id: UUID, claim: RefreshClaim, *, took_s: float, read: bool) -> None:
+def finish_refresh(server_id: UUID, claim: RefreshClaim, *, took_s: float, read: bool) -> None:
     """Record the end of a refresh; a newer stale mark stays."""
     rows = Watch.objects.filter(server_id=server_id)
-    rows.update(reread_after=timezone.now() + pause_after(took_s))
+    rows.update(reread_after=timezone.now() + compute_pause(took_s))
     if read and claim.stale_at is not None:
         rows.filter(stale_at=claim.stale_at).update(stale_at=None)
 
@@ -89,21 +89,23 @@ def finish(server_id: UUID, claim: RefreshClaim, *, took_s: float, read: bool) -
 def list_abandoned_servers() -> list[UUID]:
     """Return stale, connected servers that no process refreshes."""
     now = timezone.now()
-    waiting = Watch.objects.filter(
-        stale_at__lt=now - GRACE, server__enabled=True, server__status=Server.Status.CONNECTED
+    stale = Watch.objects.filter(
+        stale_at__lt=now - PICKUP_DELAY,
+        server__enabled=True,
+        server__status=Server.Status.CONNECTED,
     ).exclude(reread_after__gt=now)
-    return list(waiting.order_by("stale_at").values_list("server_id", flat=True)[:100])
+    return list(stale.order_by("stale_at").values_list("server_id", flat=True)[:100])
 
 
-def pause_after(took_s: float) -> timedelta:
+def compute_pause(took_s: float) -> timedelta:
     """Return the pause after a refresh that took `took_s` seconds."""
-    return max(INTERVAL, timedelta(seconds=SHARE * took_s))
+    return max(INTERVAL, timedelta(seconds=PAUSE_FACTOR * took_s))
 
 
 logger = logging.getLogger(__name__)
 
-NOTICED = Actor(kind="system", id="notices", label="change notice")
-CAUGHT_UP_S = 5.0
+CHANGE_NOTIFICATION_ACTOR = Actor(kind="system", id="notices", label="change notice")
+MAX_WAIT_S = 5.0
 
 
 @dataclass
@@ -112,110 +114,116 @@ class _RefreshRequest:
 
     noticed: bool
     holders: list[str] = field(default_factory=list)
-    again: bool = False
-    quiet: asyncio.Event = field(default_factory=asyncio.Event)
+    repeat: bool = False
+    settled: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class DefinitionRefresher:
     """The refreshes of this process; everything here runs on its loop."""
 
     def __init__(self) -> None:
-        self._wanted: dict[UUID, _RefreshRequest] = {}
-        self._crew = TaskSet()
+        self._requests: dict[UUID, _RefreshRequest] = {}
+        self._tasks = TaskSet()
 
-    def want(self, server_id: UUID, holder: str = "", *, noticed: bool = True) -> None:
+    def request_refresh(self, server_id: UUID, holder: str = "", *, noticed: bool = True) -> None:
         """Start the refresh of a server, on the connection of `holder` if it has one.
 
         Returns at once; requests during a waiting or running refresh only set a flag.
         """
-        wanted = self._wanted.get(server_id)
-        if wanted is None:
-            wanted = self._wanted[server_id] = _RefreshRequest(noticed)
-            self._crew.spawn(self._read_all(server_id, wanted), name=f"reread {server_id}")
-        wanted.again = True
-        wanted.noticed |= noticed
-        if holder and holder not in wanted.holders:
-            wanted.holders.append(holder)
+        request = self._requests.get(server_id)
+        if request is None:
+            request = self._requests[server_id] = _RefreshRequest(noticed)
+            self._tasks.spawn(self._run_refreshes(server_id, request), name=f"reread {server_id}")
+        request.repeat = True
+        request.noticed |= noticed
+        if holder and holder not in request.holders:
+            request.holders.append(holder)
 
-    async def caught_up(self, holder: str) -> None:
+    async def wait_until_refreshed(self, holder: str) -> None:
         """Wait until changes reported on `holder`'s connections are refreshed, for 5 s at most.
 
         Does not wait for a refresh that is paused: a flood must not delay users of the server.
         """
-        waiting = [one.quiet for one in self._wanted.values() if holder in one.holders]
+        pending = [
+            request.settled for request in self._requests.values() if holder in request.holders
+        ]
         try:
-            async with asyncio.timeout(CAUGHT_UP_S):
-                for quiet in waiting:
-                    await quiet.wait()
+            async with asyncio.timeout(MAX_WAIT_S):
+                for settled in pending:
+                    await settled.wait()
         except TimeoutError:
             return
 
     async def close(self) -> None:
         """Stop; another process refreshes servers that are marked as stale."""
-        await self._crew.close()
+        await self._tasks.close()
 
-    async def _read_all(self, server_id: UUID, wanted: _RefreshRequest) -> None:
+    async def _run_refreshes(self, server_id: UUID, request: _RefreshRequest) -> None:
         try:
-            while wanted.again and await self._claimed(server_id, wanted):
+            while request.repeat and await self._claim_and_refresh(server_id, request):
                 continue
         finally:
-            del self._wanted[server_id]
-            wanted.quiet.set()
+            del self._requests[server_id]
+            request.settled.set()
 
-    async def _claimed(self, server_id: UUID, wanted: _RefreshRequest) -> bool:
+    async def _claim_and_refresh(self, server_id: UUID, request: _RefreshRequest) -> bool:
         """Mark, claim and refresh; return False if there was nothing to refresh."""
-        orm = get_runtime().orm
-        noticed, wanted.noticed = wanted.noticed, False
-        if not await orm(mark, server_id, noticed=noticed):
+        orm = get_runtime().run_orm
+        noticed, request.noticed = request.noticed, False
+        if not await orm(mark_stale, server_id, noticed=noticed):
             return False
         while True:
-            claim = await orm(claim_refresh, server_id, anyway=bool(wanted.holders))
-            if claim.taken:
+            claim = await orm(claim_refresh, server_id, anyway=bool(request.holders))
+            if claim.acquired:
                 break
             if claim.wait_s is None:
                 return False  # another process has refreshed it since
-            wanted.quiet.set()
+            request.settled.set()
             await asyncio.sleep(claim.wait_s)
-        wanted.quiet.clear()
-        wanted.again = False
-        holder = wanted.holders[-1] if wanted.holders else ""
-        await self._read(server_id, holder, claim)
-        if not wanted.again:
-            wanted.holders.clear()
+        request.settled.clear()
+        request.repeat = False
+        holder = request.holders[-1] if request.holders else ""
+        await self._refresh(server_id, holder, claim)
+        if not request.repeat:
+            request.holders.clear()
         return True
 
-    async def _read(self, server_id: UUID, holder: str, claim: RefreshClaim) -> None:
-        began, read = perf_counter(), False
+    async def _refresh(self, server_id: UUID, holder: str, claim: RefreshClaim) -> None:
+        started_at, succeeded = perf_counter(), False
         try:
             async with get_concurrency_limit("discovery"):
-                began = perf_counter()
-                await discover(server_id, actor=NOTICED, of=holder)
-                read = True
+                started_at = perf_counter()
+                await run_discovery(
+                    server_id, actor=CHANGE_NOTIFICATION_ACTOR, preferred_holder=holder
+                )
+                succeeded = True
         except Problem as problem:
             logger.warning("server %s could not be read again: %s", server_id, problem.code)
         except ObjectDoesNotExist:
             logger.info("server %s was removed before it was read again", server_id)
         finally:
-            took_s = perf_counter() - began
-            await get_runtime().orm(finish, server_id, claim, took_s=took_s, read=read)
+            took_s = perf_counter() - started_at
+            await get_runtime().run_orm(
+                finish_refresh, server_id, claim, took_s=took_s, read=succeeded
+            )
 
 
-_by_runtime: WeakKeyDictionary[Runtime, DefinitionRefresher] = WeakKeyDictionary()
+_refreshers: WeakKeyDictionary[Runtime, DefinitionRefresher] = WeakKeyDictionary()
 
 
 def get_refresher() -> DefinitionRefresher:
     """Return this process's refresher; only on the loop of `get_runtime()`."""
-    own = get_runtime()
-    if (made := _by_runtime.get(own)) is None:
-        made = _by_runtime[own] = DefinitionRefresher()
-        own.on_close(made.close)
-    return made
+    runtime = get_runtime()
+    if (refresher := _refreshers.get(runtime)) is None:
+        refresher = _refreshers[runtime] = DefinitionRefresher()
+        runtime.on_close(refresher.close)
+    return refresher
 
 
-def handle_change_notification(server_id: UUID, notice: ChangeNotification) -> None:
+def handle_change_notification(server_id: UUID, notification: ChangeNotification) -> None:
     """Refresh a server after a change of its lists; ignore updates of single resources."""
-    if not notice.uri:
-        get_refresher().want(server_id, notice.holder)
+    if not notification.uri:
+        get_refresher().request_refresh(server_id, notification.holder)
 
 
 def request_refresh_on_error(server_id: UUID, problem: Problem, holder: str) -> None:
@@ -224,16 +232,16 @@ def request_refresh_on_error(server_id: UUID, problem: Problem, holder: str) -> 
     -32602 means an unknown tool, -32020 that mirrored headers do not match.
     """
     if isinstance(problem, UpstreamError) and problem.rpc_code in (INVALID_PARAMS, HEADER_MISMATCH):
-        get_refresher().want(server_id, holder, noticed=False)
+        get_refresher().request_refresh(server_id, holder, noticed=False)
 
 
 async def await_refresh_on_error(server_id: UUID, problem: Problem, holder: str) -> None:
     """Call `request_refresh_on_error`, and wait for the refresh for 5 s at most."""
     request_refresh_on_error(server_id, problem, holder)
-    await get_refresher().caught_up(holder)
+    await get_refresher().wait_until_refreshed(holder)
 
 
-async def take_up(server_ids: Iterable[UUID]) -> None:
+async def refresh_abandoned_servers(server_ids: Iterable[UUID]) -> None:
     """Refresh stale servers that no process has refreshed."""
     for server_id in server_ids:
-        get_refresher().want(server_id, noticed=False)
+        get_refresher().request_refresh(server_id, noticed=False)

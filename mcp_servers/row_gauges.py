@@ -23,13 +23,13 @@ def build_row_gauges() -> RowGauges:
 
 
 def _collect_samples() -> Iterator[GaugeSample]:
-    due = Server.objects.due()
+    due = Server.objects.due_for_check()
     oldest = due.aggregate(at=Min("next_check_at"))
     yield from build_backlog_samples("checks", due.count(), oldest["at"])
     yield from build_lease_samples(
         "watch",
-        leases.list_wanted_subscriptions().count(),
-        leases.list_unclaimed_subscriptions().count(),
+        leases.query_wanted_subscriptions().count(),
+        leases.query_unclaimed_subscriptions().count(),
     )
     enabled = Server.objects.enabled().order_by().values_list("status")
     for status, number in enabled.annotate(number=Count("pk")):

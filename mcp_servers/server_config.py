@@ -16,22 +16,22 @@ from django.conf import settings
 
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
-from bonobot.core.crypto.stored_secrets import keep_with_addresses, origin_of
+from bonobot.core.crypto.stored_secrets import check_kept_secrets, normalize_origin
 from bonobot.core.http.egress import EgressDenied, check_url
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Forbidden, InvalidInput
 from bonobot.core.text.masking import MASK
-from mcp_servers.audit import set_columns
+from mcp_servers.audit import update_server_columns
 from mcp_servers.client_capabilities import ClientCapabilitySettings, build_capability_columns
 from mcp_servers.launchers import check_launcher
 from mcp_servers.models import Launcher, Secret, Server
 from mcp_servers.oauth_client import auth_config as oauth_client_auth_config
 from mcp_servers.openapi import endpoint_config
-from mcp_servers.process_rules import check_folders, check_variables, refuse_nul
+from mcp_servers.process_rules import check_folders, check_no_nul, clean_env_exceptions
 from mcp_servers.tool_names import check_name
 
 Kind, Network = Server.Confinement, Server.Network
-USUAL_NETWORKS: dict[str, str] = {
+DEFAULT_NETWORKS: dict[str, str] = {
     Kind.SANDBOX: Network.EGRESS,
     Kind.NONE: Network.HOST,
     Kind.NAMESPACES: Network.HOST,
@@ -46,15 +46,15 @@ class SandboxConfig:
     confinement: str | None = Kind.NONE
     network: str | None = Network.HOST
 
-    def columns(self) -> dict[str, str | None]:
+    def to_columns(self) -> dict[str, str | None]:
         """Return the columns of the server."""
         return asdict(self)
 
 
-def check_box(
+def clean_sandbox(
     principal: Principal,
     transport: str,
-    said: SandboxConfig,
+    requested: SandboxConfig,
     *,
     old: Server | None,
     by_preset: bool,
@@ -66,27 +66,29 @@ def check_box(
     has none. Only platform administrators and approved presets may change the settings.
     """
     if transport != Server.Transport.STDIO:
-        return _check_http_sandbox(said)
+        return _clean_http_sandbox(requested)
     is_stdio = old is not None and old.transport_type == Server.Transport.STDIO
-    kept = SandboxConfig(old.confinement, old.network) if old and is_stdio else usual_box()
-    kind = _clean_choice(said.confinement or kept.confinement, "confinement", Kind.values)
-    network = said.network or _get_default_network(kind, kept)
-    wanted = SandboxConfig(kind, _clean_choice(network, "network", Network.values))
-    if wanted == SandboxConfig(Kind.NONE, Network.NONE):
+    current = (
+        SandboxConfig(old.confinement, old.network) if old and is_stdio else get_default_sandbox()
+    )
+    kind = _clean_choice(requested.confinement or current.confinement, "confinement", Kind.values)
+    network = requested.network or _get_default_network(kind, current)
+    sandbox = SandboxConfig(kind, _clean_choice(network, "network", Network.values))
+    if sandbox == SandboxConfig(Kind.NONE, Network.NONE):
         raise InvalidInput(
             "Only a confined server can be kept from the network.",
             code="needs_confinement",
             field="network",
             remedy="Set `confinement` to `sandbox`, `namespaces` or `bubblewrap`.",
         )
-    if wanted.network == Network.EGRESS and kind != Kind.SANDBOX:
+    if sandbox.network == Network.EGRESS and kind != Kind.SANDBOX:
         raise InvalidInput(
             "Only a sandboxed server can be kept to the egress rules.",
             code="needs_sandbox",
             field="network",
             remedy="Set `confinement` to `sandbox`, or `network` to `host` or `none`.",
         )
-    if wanted != kept and not (principal.platform_admin or by_preset):
+    if sandbox != current and not (principal.platform_admin or by_preset):
         raise Forbidden(
             "Only a platform administrator may set how a stdio server is confined.",
             code="platform_admin_only",
@@ -94,22 +96,29 @@ def check_box(
             rule="stdio",
             remedy="Ask a platform administrator.",
         )
-    return wanted
+    return sandbox
 
 
-def usual_box() -> SandboxConfig:
+def get_default_sandbox() -> SandboxConfig:
     """Return the default sandbox settings of a stdio server."""
     kind = settings.BONOBOT_STDIO_CONFINEMENT
-    return SandboxConfig(kind, USUAL_NETWORKS[kind])
+    return SandboxConfig(kind, DEFAULT_NETWORKS[kind])
 
 
-def _get_default_network(kind: str, kept: SandboxConfig) -> str | None:
-    namespaces_only = kind == Kind.NAMESPACES and kept.network != Network.EGRESS
-    return kept.network if kind == kept.confinement or namespaces_only else USUAL_NETWORKS[kind]
+def _get_default_network(kind: str, current: SandboxConfig) -> str | None:
+    namespaces_only = kind == Kind.NAMESPACES and current.network != Network.EGRESS
+    return (
+        current.network
+        if kind == current.confinement or namespaces_only
+        else DEFAULT_NETWORKS[kind]
+    )
 
 
-def _check_http_sandbox(said: SandboxConfig) -> SandboxConfig:
-    if said.confinement not in (None, Kind.NONE) or said.network not in (None, Network.HOST):
+def _clean_http_sandbox(requested: SandboxConfig) -> SandboxConfig:
+    if requested.confinement not in (None, Kind.NONE) or requested.network not in (
+        None,
+        Network.HOST,
+    ):
         raise InvalidInput(
             "Nothing runs here for a server over HTTP, so nothing can be confined.",
             code="not_for_http",
@@ -130,34 +139,34 @@ def _clean_choice(value: str | None, field: str, choices: list[str]) -> str:
     return value
 
 
-PRICES = ("call_price", "second_price")
-PRICED = (*PRICES, "calls_per_minute")
+PRICE_NAMES = ("call_price", "second_price")
+PRICE_FIELDS = (*PRICE_NAMES, "calls_per_minute")
 # An hour at this price per second still fits the ledger. It is a million dollars.
-LARGEST_PRICE = 10**12
-LARGEST_RATE = 2**31 - 1
+MAX_PRICE = 10**12
+MAX_RATE = 2**31 - 1
 
 
 def build_price_columns(spec: "ServerSpec") -> dict[str, int | None]:
     """Return the columns for prices and rate of a specification; raises `InvalidInput`."""
-    return check_prices({name: getattr(spec, name) for name in PRICED})
+    return clean_prices({name: getattr(spec, name) for name in PRICE_FIELDS})
 
 
-def check_prices(said: dict[str, int | None]) -> dict[str, int | None]:
+def clean_prices(values: dict[str, int | None]) -> dict[str, int | None]:
     """Return columns for the values that are not None; a rate of 0 means no limit."""
-    found: dict[str, int | None] = {}
-    for name, value in said.items():
+    columns: dict[str, int | None] = {}
+    for name, value in values.items():
         if value is None:
             continue
-        largest = LARGEST_PRICE if name in PRICES else LARGEST_RATE
+        largest = MAX_PRICE if name in PRICE_NAMES else MAX_RATE
         if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= largest:
             raise InvalidInput(
                 f"`{name}` is {value!r}.",
                 field=name,
                 remedy=format_message("Use a whole number from 0 to {largest}", largest=largest)
-                + ("; prices are in micro-dollars." if name in PRICES else "; 0: no limit."),
+                + ("; prices are in micro-dollars." if name in PRICE_NAMES else "; 0: no limit."),
             )
-        found[name] = (value or None) if name == "calls_per_minute" else value
-    return found
+        columns[name] = (value or None) if name == "calls_per_minute" else value
+    return columns
 
 
 def set_prices(
@@ -169,23 +178,23 @@ def set_prices(
     calls_per_minute: int | None = None,
 ) -> None:
     """Change a server's prices and rate (None keeps one), effective with the next call."""
-    said = {
+    values = {
         "call_price": call_price,
         "second_price": second_price,
         "calls_per_minute": calls_per_minute,
     }
     principal.require(Action.MANAGE_SERVERS)
-    set_columns(principal, server, "server_priced", check_prices(said))
+    update_server_columns(principal, server, "server_priced", clean_prices(values))
 
 
 SecretKey = tuple[str, str]
-PLACES = {
+FIELD_PREFIXES = {
     Secret.Placement.HEADER: "endpoint_config.headers.",
     Secret.Placement.ENV: "endpoint_config.env.",
 }
 
 
-def keep_from_strangers(
+def check_secret_destinations(
     old: Server | None, columns: Mapping[str, Any], secrets: Mapping[SecretKey, str | None]
 ) -> None:
     """Check that stored secrets (None) are not sent to an address they were not entered for.
@@ -194,35 +203,45 @@ def keep_from_strangers(
     """
     if old is None:
         return
-    before = {name: getattr(old, name) for name in ("endpoint_config", "auth_type", "auth_config")}
-    kept = {key: _field(key) for key, value in secrets.items() if value is None}
-    of_sign_in = {key for key in kept if key[0] == Secret.Placement.AUTH}
+    old_columns = {
+        name: getattr(old, name) for name in ("endpoint_config", "auth_type", "auth_config")
+    }
+    kept_fields = {
+        key: _format_secret_field(key) for key, value in secrets.items() if value is None
+    }
+    auth_keys = {key for key in kept_fields if key[0] == Secret.Placement.AUTH}
     if columns["auth_type"] == Server.Auth.OAUTH2:
-        fields = [kept.pop(key) for key in of_sign_in]
-        keep_with_addresses(fields, _of_sign_in(before), _of_sign_in(columns))
-    keep_with_addresses(kept.values(), _of_server(before), _of_server(columns))
+        fields = [kept_fields.pop(key) for key in auth_keys]
+        check_kept_secrets(
+            fields, _get_sign_in_addresses(old_columns), _get_sign_in_addresses(columns)
+        )
+    check_kept_secrets(
+        kept_fields.values(), _get_server_addresses(old_columns), _get_server_addresses(columns)
+    )
 
 
-def _of_server(columns: Mapping[str, Any]) -> dict[str, str]:
+def _get_server_addresses(columns: Mapping[str, Any]) -> dict[str, str]:
     """Return the address that headers, API keys and the like are sent to."""
-    return {"endpoint_config.url": origin_of(str(columns["endpoint_config"].get("url", "")))}
+    return {"endpoint_config.url": normalize_origin(str(columns["endpoint_config"].get("url", "")))}
 
 
-def _of_sign_in(columns: Mapping[str, Any]) -> dict[str, str]:
+def _get_sign_in_addresses(columns: Mapping[str, Any]) -> dict[str, str]:
     """Return the full URLs that a client secret or key is sent to, as hosts serve many tenants.
 
     Without a token URL and an issuer, they are discovered from the server's own URL.
     """
-    said = columns["auth_config"]
-    found = {f"auth_config.{name}": str(said.get(name) or "") for name in ("token_url", "issuer")}
-    if not any(found.values()):
-        found["endpoint_config.url"] = str(columns["endpoint_config"].get("url", ""))
-    return found
+    auth_config = columns["auth_config"]
+    addresses = {
+        f"auth_config.{name}": str(auth_config.get(name) or "") for name in ("token_url", "issuer")
+    }
+    if not any(addresses.values()):
+        addresses["endpoint_config.url"] = str(columns["endpoint_config"].get("url", ""))
+    return addresses
 
 
-def _field(key: SecretKey) -> str:
-    place, name = key
-    return f"{PLACES.get(Secret.Placement(place), 'auth_config.')}{name}"
+def _format_secret_field(key: SecretKey) -> str:
+    placement, name = key
+    return f"{FIELD_PREFIXES.get(Secret.Placement(placement), 'auth_config.')}{name}"
 
 
 def read_known_fields(config: Any, known: frozenset[str], where: str) -> dict[str, Any]:
@@ -233,35 +252,35 @@ def read_known_fields(config: Any, known: frozenset[str], where: str) -> dict[st
             field=where,
             remedy=format_message("Members: {known}.", known=", ".join(sorted(known))),
         )
-    if strange := sorted(set(config) - known):
+    if unknown := sorted(set(config) - known):
         raise InvalidInput(
-            format_message("`{where}` has no member {strange!r}.", where=where, strange=strange[0]),
+            format_message("`{where}` has no member {strange!r}.", where=where, strange=unknown[0]),
             code="unknown_field",
-            field=f"{where}.{strange[0]}",
+            field=f"{where}.{unknown[0]}",
             remedy=format_message("Members: {known}.", known=", ".join(sorted(known))),
         )
     return dict(config)
 
 
-HTTP_NAMES = frozenset({"http", "streamable_http", "streamable-http", "sse"})
+HTTP_TRANSPORT_NAMES = frozenset({"http", "streamable_http", "streamable-http", "sse"})
 STDIO_FIELDS = frozenset({"command", "args", "env", "cwd"})
 HTTP_FIELDS = frozenset({"url", "headers"})
-OPENAPI_FIELDS = HTTP_FIELDS | endpoint_config.FIELDS
+OPENAPI_FIELDS = HTTP_FIELDS | endpoint_config.OPENAPI_FIELDS
 # Fields of each sign-in: public ones and encrypted ones.
 AUTH_FIELDS: dict[str, tuple[frozenset[str], frozenset[str]]] = {
     "none": (frozenset(), frozenset()),
     "bearer_token": (frozenset(), frozenset({"token"})),
     "api_key": (frozenset({"header", "in"}), frozenset({"key"})),
-    "oauth2": (oauth_client_auth_config.PUBLIC, oauth_client_auth_config.SEALED),
+    "oauth2": (oauth_client_auth_config.PUBLIC_FIELDS, oauth_client_auth_config.SECRET_FIELDS),
 }
-_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_PARAMETER = re.compile(r"\$\{[^}]*\}")
+_PLACEHOLDER = re.compile(r"\$\{[^}]*\}")
 # Headers set by the protocol; configured ones would change what is governed.
-_OURS = re.compile(
+_RESERVED_HEADERS = re.compile(
     r"(?i)host|content-length|content-type|transfer-encoding|connection|accept|mcp-.*"
 )
-_OURS_ENV = re.compile(r"(?i)BONOBOT_.*|DATABASE_URL|REDIS_URL")
+_RESERVED_VARIABLES = re.compile(r"(?i)BONOBOT_.*|DATABASE_URL|REDIS_URL")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -301,7 +320,7 @@ class ServerColumns:
     secrets: dict[SecretKey, str | None] = field(repr=False)
 
 
-def check(
+def clean_server_spec(
     principal: Principal, spec: ServerSpec, *, old: Server | None = None, by_preset: bool = False
 ) -> ServerColumns:
     """Validate `spec` and return what to store; raises a `Problem` that names the field.
@@ -312,23 +331,29 @@ def check(
     transport = _clean_transport(spec.transport_type)
     document = None
     if transport == Server.Transport.STDIO:
-        _may_set_command(principal, spec, old=old, by_preset=by_preset)
+        _check_may_set_command(principal, spec, old=old, by_preset=by_preset)
         config, secrets = _clean_stdio_config(principal.organization_id, spec.endpoint_config)
     else:
         config, secrets = _clean_http_config(spec, transport)
     if transport == Server.Transport.OPENAPI:
-        public, document = endpoint_config.check(spec.endpoint_config, spec.allow_private, old)
+        public, document = endpoint_config.clean_openapi_config(
+            spec.endpoint_config, spec.allow_private, old
+        )
         config |= public
-    wanted = SandboxConfig(spec.confinement, spec.network)
-    box = check_box(principal, transport, wanted, old=old, by_preset=by_preset)
+    requested_sandbox = SandboxConfig(spec.confinement, spec.network)
+    sandbox = clean_sandbox(principal, transport, requested_sandbox, old=old, by_preset=by_preset)
     _check_masked_values(secrets, old)
     auth_type, auth_config, credentials = _clean_auth_config(spec.auth_config, old)
     _check_key_placement(auth_type, auth_config, transport)
     if auth_type == Server.Auth.OAUTH2:
         _check_oauth_transport(transport)
         oauth_client_auth_config.check_urls(auth_config, allow_private=spec.allow_private)
-    said = {"endpoint_config": config, "auth_type": auth_type, "auth_config": auth_config}
-    keep_from_strangers(old, said, secrets | credentials)
+    addressed_columns = {
+        "endpoint_config": config,
+        "auth_type": auth_type,
+        "auth_config": auth_config,
+    }
+    check_secret_destinations(old, addressed_columns, secrets | credentials)
     return ServerColumns(
         columns={
             "name": _clean_name(spec.name),
@@ -340,9 +365,9 @@ def check(
             "enabled": bool(spec.enabled),
             "approval": _clean_approval_mode(principal, spec.approval, old),
             "allow_private": _clean_allow_private(principal, spec.allow_private, old),
-            "env_exceptions": _exceptions(principal, spec, secrets, old),
+            "env_exceptions": _clean_exceptions(principal, spec, secrets, old),
             **(
-                box.columns()
+                sandbox.to_columns()
                 | _build_tools_column(spec)
                 | build_price_columns(spec)
                 | build_capability_columns(spec)
@@ -365,13 +390,15 @@ def _build_tools_column(spec: ServerSpec) -> dict[str, list[str]]:
 
 def mask_endpoint_config(server: Server) -> dict[str, Any]:
     """Return `endpoint_config` with the values of `env` and `headers` masked."""
-    shown = dict(server.endpoint_config)
+    masked = dict(server.endpoint_config)
     stdio = server.transport_type == Server.Transport.STDIO
-    place, member = (Secret.Placement.ENV, "env") if stdio else (Secret.Placement.HEADER, "headers")
-    names = sorted(secret.name for secret in server.secrets.all() if secret.placement == place)
+    placement, field_name = (
+        (Secret.Placement.ENV, "env") if stdio else (Secret.Placement.HEADER, "headers")
+    )
+    names = sorted(secret.name for secret in server.secrets.all() if secret.placement == placement)
     if names:
-        shown[member] = dict.fromkeys(names, MASK)
-    return shown
+        masked[field_name] = dict.fromkeys(names, MASK)
+    return masked
 
 
 def mask_auth_config(server: Server) -> dict[str, Any]:
@@ -394,7 +421,7 @@ def _clean_transport(value: Any) -> str:
         return Server.Transport.STDIO
     if value == Server.Transport.OPENAPI:
         return Server.Transport.OPENAPI
-    if value in HTTP_NAMES:
+    if value in HTTP_TRANSPORT_NAMES:
         return Server.Transport.HTTP
     raise InvalidInput(
         format_message("There is no transport {value!r}.", value=value),
@@ -425,7 +452,7 @@ def _clean_allow_private(principal: Principal, wanted: bool, old: Server | None)
     return bool(wanted)
 
 
-def _may_set_command(
+def _check_may_set_command(
     principal: Principal, spec: ServerSpec, *, old: Server | None, by_preset: bool
 ) -> None:
     if principal.platform_admin or by_preset:
@@ -441,19 +468,19 @@ def _may_set_command(
     )
 
 
-def _exceptions(
+def _clean_exceptions(
     principal: Principal, spec: ServerSpec, secrets: Collection[SecretKey], old: Server | None
 ) -> dict[str, str]:
     """Return the reasons of allowed dangerous variables; raises for those without one."""
     names = [name for place, name in secrets if place == Secret.Placement.ENV]
-    return check_variables(principal, names, spec.env_exceptions, old=old)
+    return clean_env_exceptions(principal, names, spec.env_exceptions, old=old)
 
 
 def _clean_stdio_config(
     organization_id: UUID, raw: Any
 ) -> tuple[dict[str, Any], dict[SecretKey, str | None]]:
     config = read_known_fields(raw, STDIO_FIELDS, "endpoint_config")
-    refuse_nul(config)
+    check_no_nul(config)
     command, args, cwd = config.get("command"), config.get("args", []), config.get("cwd")
     if not isinstance(command, str) or not command.strip():
         raise InvalidInput(
@@ -475,7 +502,11 @@ def _clean_stdio_config(
         public["cwd"] = str(cwd)
     check_folders(organization_id, public)
     secrets = _clean_named_values(
-        config.get("env"), Secret.Placement.ENV, "endpoint_config.env", _ENV_NAME, _OURS_ENV
+        config.get("env"),
+        Secret.Placement.ENV,
+        "endpoint_config.env",
+        _ENV_NAME,
+        _RESERVED_VARIABLES,
     )
     return public, secrets
 
@@ -483,8 +514,8 @@ def _clean_stdio_config(
 def _clean_http_config(
     spec: ServerSpec, transport: str
 ) -> tuple[dict[str, Any], dict[SecretKey, str | None]]:
-    known = HTTP_FIELDS if transport == Server.Transport.HTTP else OPENAPI_FIELDS
-    config = read_known_fields(spec.endpoint_config, known, "endpoint_config")
+    known_fields = HTTP_FIELDS if transport == Server.Transport.HTTP else OPENAPI_FIELDS
+    config = read_known_fields(spec.endpoint_config, known_fields, "endpoint_config")
     url = config.get("url")
     if not isinstance(url, str) or not url.strip():
         raise InvalidInput(
@@ -500,13 +531,17 @@ def _clean_http_config(
         problem.field = "endpoint_config.url"
         raise
     secrets = _clean_named_values(
-        config.get("headers"), Secret.Placement.HEADER, "endpoint_config.headers", _TOKEN, _OURS
+        config.get("headers"),
+        Secret.Placement.HEADER,
+        "endpoint_config.headers",
+        _HEADER_NAME,
+        _RESERVED_HEADERS,
     )
     return {"url": url.strip()}, secrets
 
 
 def _clean_named_values(
-    raw: Any, place: str, where: str, allowed: re.Pattern[str], reserved: re.Pattern[str]
+    raw: Any, placement: str, where: str, allowed: re.Pattern[str], reserved: re.Pattern[str]
 ) -> dict[SecretKey, str | None]:
     """Return the named values of `env` or `headers`; the mask becomes None (keep)."""
     if raw is None:
@@ -517,44 +552,44 @@ def _clean_named_values(
         )
     values: dict[SecretKey, str | None] = {}
     for name, value in raw.items():
-        spot = f"{where}.{name}"
+        field_path = f"{where}.{name}"
         if not isinstance(name, str) or not allowed.fullmatch(name) or reserved.fullmatch(name):
             raise InvalidInput(
                 format_message("`{name}` can't be set here.", name=name),
-                field=spot,
+                field=field_path,
                 remedy="Use another name; those that Bonobot or the protocol set are reserved.",
             )
         if not isinstance(value, str) or re.search(r"[\x00\r\n]", value):
             raise InvalidInput(
                 format_message("The value of `{name}` must be one line of text.", name=name),
-                field=spot,
+                field=field_path,
             )
-        _check_no_placeholders([value], spot)
-        values[place, name] = None if value == MASK else value
+        _check_no_placeholders([value], field_path)
+        values[placement, name] = None if value == MASK else value
     return values
 
 
 def _check_masked_values(secrets: Mapping[SecretKey, str | None], old: Server | None) -> None:
     """Raise `InvalidInput` if the mask is written but no value is stored."""
     stored = {(secret.placement, secret.name) for secret in old.secrets.all()} if old else set()
-    for (place, name), value in secrets.items():
-        if value is None and (place, name) not in stored:
-            member = "env" if place == Secret.Placement.ENV else "headers"
+    for (placement, name), value in secrets.items():
+        if value is None and (placement, name) not in stored:
+            field_name = "env" if placement == Secret.Placement.ENV else "headers"
             raise InvalidInput(
                 format_message(
                     "The value of `{name}` is masked, and none is stored yet.", name=name
                 ),
                 code="missing_value",
-                field=f"endpoint_config.{member}.{name}",
+                field=f"endpoint_config.{field_name}.{name}",
                 remedy="Write the value itself.",
             )
 
 
 def _check_no_placeholders(texts: list[str], where: str) -> None:
     for text in texts:
-        if found := _PARAMETER.search(str(text)):
+        if match := _PLACEHOLDER.search(str(text)):
             raise InvalidInput(
-                format_message("The value for {found} is missing.", found=found.group()),
+                format_message("The value for {found} is missing.", found=match.group()),
                 code="missing_value",
                 field=where,
                 remedy="Fill it in; variables of the environment are not read here.",
@@ -566,10 +601,10 @@ def _clean_auth_config(
 ) -> tuple[str, dict[str, Any], dict[SecretKey, str | None]]:
     """Return sign-in type, public details and credentials; None keeps what is stored."""
     if raw is None:
-        kept: dict[SecretKey, str | None] = {
+        kept_secrets: dict[SecretKey, str | None] = {
             (s.placement, s.name): None for s in _list_auth_secrets(old)
         }
-        return (old.auth_type, dict(old.auth_config), kept) if old else ("none", {}, {})
+        return (old.auth_type, dict(old.auth_config), kept_secrets) if old else ("none", {}, {})
     if not isinstance(raw, Mapping) or raw.get("type", "none") not in AUTH_FIELDS:
         raise InvalidInput(
             "There is no such sign-in.",
@@ -578,17 +613,17 @@ def _clean_auth_config(
         )
     kind = str(raw.get("type", "none"))
     public, sealed = AUTH_FIELDS[kind]
-    members = read_known_fields(raw, public | sealed | {"type", "configured"}, "auth_config")
-    details = {name: members[name] for name in sorted(public) if members.get(name)}
+    fields = read_known_fields(raw, public | sealed | {"type", "configured"}, "auth_config")
+    details = {name: fields[name] for name in sorted(public) if fields.get(name)}
     stored = {s.name for s in _list_auth_secrets(old)} if old and old.auth_type == kind else set()
     values: dict[SecretKey, str | None] = {}
-    needed = sealed
+    required = sealed
     if kind == Server.Auth.OAUTH2:
-        needed = oauth_client_auth_config.list_required_secrets(members, stored)
-        stored -= oauth_client_auth_config.list_replaced_secrets(members)
+        required = oauth_client_auth_config.list_required_secrets(fields, stored)
+        stored -= oauth_client_auth_config.list_replaced_secrets(fields)
     for name in sealed:
-        value = members.get(name) or MASK
-        if value == MASK and name not in stored and name not in needed:
+        value = fields.get(name) or MASK
+        if value == MASK and name not in stored and name not in required:
             continue
         if value == MASK and name not in stored:
             raise InvalidInput(
@@ -617,13 +652,13 @@ def _check_oauth_transport(transport: str) -> None:
 
 def _check_key_placement(kind: str, details: Mapping[str, Any], transport: str) -> None:
     """Raise `InvalidInput` if the transport can't send an API key in that place."""
-    place = details.get("in", "header") if kind == Server.Auth.API_KEY else "header"
-    if place == "header" or (
-        transport == Server.Transport.OPENAPI and place in endpoint_config.KEY_PLACES
+    placement = details.get("in", "header") if kind == Server.Auth.API_KEY else "header"
+    if placement == "header" or (
+        transport == Server.Transport.OPENAPI and placement in endpoint_config.API_KEY_LOCATIONS
     ):
         return
     raise InvalidInput(
-        format_message("An API key can't be sent in {place!r} here.", place=place),
+        format_message("An API key can't be sent in {place!r} here.", place=placement),
         field="auth_config.in",
         remedy="Use `header`; an API that wants it takes `query` or `cookie` too.",
     )
@@ -635,9 +670,9 @@ def _list_auth_secrets(old: Server | None) -> list[Secret]:
     return [s for s in old.secrets.all() if s.placement == Secret.Placement.AUTH]
 
 
-def build_changed_spec(old: Server, **said: Any) -> ServerSpec:
+def build_changed_spec(old: Server, **changes: Any) -> ServerSpec:
     """Return the specification of a stored server with some changes; secrets are kept."""
-    kept = {
+    stored = {
         "name": old.name,
         "transport_type": old.transport_type,
         "endpoint_config": mask_endpoint_config(old),
@@ -646,4 +681,4 @@ def build_changed_spec(old: Server, **said: Any) -> ServerSpec:
         "approval": old.approval,
         "allow_private": old.allow_private,
     }
-    return ServerSpec(**{**kept, **said})
+    return ServerSpec(**{**stored, **changes})

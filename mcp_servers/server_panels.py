@@ -17,8 +17,8 @@ def register_server_panel(build: PanelBuilder) -> None:
     _panel_builders.register(build)
 
 
-def build_registered_panels(visit: Any) -> Iterator[Panel]:
+def build_registered_panels(page: Any) -> Iterator[Panel]:
     """Yield the registered panels of a server."""
     for build in _panel_builders:
-        if panel := build(visit):
+        if panel := build(page):
             yield panel

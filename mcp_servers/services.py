@@ -10,27 +10,27 @@ from django.utils import timezone
 
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
-from bonobot.core.db.transactions import lock
+from bonobot.core.db.transactions import lock_rows
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Conflict, InvalidInput
 from bonobot.core.text.untrusted_text import make_visible
 from bonobot.ledger.audit.admin_changes import record_change
 from bonobot.ledger.types import Actor
 from mcp_servers.audit import record_server_change
-from mcp_servers.close_connections import close_stopped
+from mcp_servers.close_connections import close_stopped_servers
 from mcp_servers.health import services as health
 from mcp_servers.launchers import LauncherNotAllowed, check_launcher
 from mcp_servers.models import ApiDocument, Followed, Launcher, Preset, Secret, Server, Watch
-from mcp_servers.models.servers import keep_document
+from mcp_servers.models.servers import save_document
 from mcp_servers.oauth_client.revocation import find_server_account, revoke_grants
 from mcp_servers.oauth_client.types import OAuthAccount
 from mcp_servers.presets.availability import check_enabled
-from mcp_servers.server_config import ServerColumns, ServerSpec, check
+from mcp_servers.server_config import ServerColumns, ServerSpec, clean_server_spec
 from mcp_servers.subscriptions import leases
 from mcp_servers.tool_names import check_name, slugify
 
 
-def add(
+def create_server(
     principal: Principal,
     spec: ServerSpec,
     *,
@@ -45,7 +45,7 @@ def add(
     if preset is not None:
         # A preset allows setting a command without being a platform administrator.
         check_enabled(principal, preset)
-    checked = check(principal, spec, by_preset=preset is not None)
+    checked = clean_server_spec(principal, spec, by_preset=preset is not None)
     server = Server(
         organization_id=principal.organization_id,
         scope_id=scope_id or principal.organization_id,
@@ -54,38 +54,40 @@ def add(
         **checked.columns,
     )
     _check_name_free(server)
-    with record_server_change(server, principal.actor, "server_added", _exceptions(server)):
-        _save(server)
-        _seal(server, checked, principal.actor)
-        keep_document(server, checked.document)
+    with record_server_change(
+        server, principal.actor, "server_added", _build_exception_details(server)
+    ):
+        _save_server(server)
+        _write_secrets(server, checked, principal.actor)
+        save_document(server, checked.document)
     return server
 
 
 def update_server(principal: Principal, server: Server, spec: ServerSpec) -> Server:
     """Update a server; it is checked again soon."""
     principal.require(Action.MANAGE_SERVERS)
-    checked = check(principal, spec, old=server)
-    was = {name: getattr(server, name) for name in checked.columns}
-    before = find_server_account(server)
+    checked = clean_server_spec(principal, spec, old=server)
+    previous = {name: getattr(server, name) for name in checked.columns}
+    previous_account = find_server_account(server)
     for name, value in checked.columns.items():
         setattr(server, name, value)
-    if was["endpoint_config"] != server.endpoint_config or checked.document is not None:
+    if previous["endpoint_config"] != server.endpoint_config or checked.document is not None:
         server.era, server.discovery = "", None
     server.next_check_at = None
     server.status = Server.Status.DISCONNECTED if server.enabled else Server.Status.DISABLED
     _check_name_free(server)
-    changed = sorted(name for name in was if was[name] != checked.columns[name])
+    changed = sorted(name for name in previous if previous[name] != checked.columns[name])
     details: dict[str, Any] = {"changed": changed}
     with record_server_change(server, principal.actor, "server_changed", details):
-        _save(server)
+        _save_server(server)
         if "env_exceptions" in changed:
-            details |= _exceptions(server)
-        if replaced := _seal(server, checked, principal.actor):
+            details |= _build_exception_details(server)
+        if replaced := _write_secrets(server, checked, principal.actor):
             details["secrets"] = replaced
-        _revoke_outdated_grants(server, before, principal)
-        if server.speaks_mcp and was["transport_type"] == Server.Transport.OPENAPI:
+        _revoke_outdated_grants(server, previous_account, principal)
+        if server.speaks_mcp and previous["transport_type"] == Server.Transport.OPENAPI:
             ApiDocument.objects.filter(server=server).delete()
-        keep_document(server, checked.document)
+        save_document(server, checked.document)
     return server
 
 
@@ -103,55 +105,55 @@ def set_server_enabled(principal: Principal, server: Server, *, enabled: bool) -
             next_check_at=None,
         )
         if not enabled:
-            health.close_outage(server)
-            close_stopped()
+            health.close_outages(server)
+            close_stopped_servers()
     server.refresh_from_db()
 
 
-def remove(principal: Principal, server: Server) -> None:
+def delete_server(principal: Principal, server: Server) -> None:
     """Delete a server with its definitions and secrets; the audit log keeps its name."""
     principal.require(Action.MANAGE_SERVERS)
     account = find_server_account(server)
     with record_server_change(server, principal.actor, "server_removed"):
-        lock_whole(Server.objects.filter(pk=server.pk))
+        lock_server_rows(Server.objects.filter(pk=server.pk))
         if account is not None:
             revoke_grants(server, account, principal.actor, server.grants.all(), unregister=True)
         server.delete()
-        close_stopped()
+        close_stopped_servers()
 
 
-def lock_whole(servers: QuerySet[Server]) -> None:
+def lock_server_rows(servers: QuerySet[Server]) -> None:
     """Lock servers and the rows that are deleted with them (3 queries)."""
-    keys = lock(servers, deleting=True)
-    lock(Watch.objects.filter(server__in=keys))
-    lock(Followed.objects.filter(server__in=keys), order=leases.ORDER)
+    keys = lock_rows(servers, deleting=True)
+    lock_rows(Watch.objects.filter(server__in=keys))
+    lock_rows(Followed.objects.filter(server__in=keys), order=leases.ORDER)
 
 
-def _exceptions(server: Server) -> dict[str, Any]:
+def _build_exception_details(server: Server) -> dict[str, Any]:
     """Return the audit details of allowed dangerous variables: names and reasons."""
     return {"env_exceptions": server.env_exceptions} if server.env_exceptions else {}
 
 
 def _revoke_outdated_grants(
-    server: Server, before: OAuthAccount | None, principal: Principal
+    server: Server, previous: OAuthAccount | None, principal: Principal
 ) -> None:
     """Revoke tokens that were issued for a different sign-in than the current one."""
-    if before is None:
+    if previous is None:
         return
-    now = find_server_account(server)
-    if now is None or now.binding != before.binding:
-        revoke_grants(server, before, principal.actor, server.grants.all(), unregister=True)
+    current = find_server_account(server)
+    if current is None or current.binding != previous.binding:
+        revoke_grants(server, previous, principal.actor, server.grants.all(), unregister=True)
 
 
 def _check_name_free(server: Server) -> None:
     """Raise `Conflict` if the name is taken or too similar to another in the scope."""
-    beside = Server.objects.in_scope(server.scope_id).exclude(pk=server.pk)
-    check_name(server.name, beside.values_list("name", flat=True))
-    if beside.filter(slug=server.slug).exists():
+    others = Server.objects.in_scope(server.scope_id).exclude(pk=server.pk)
+    check_name(server.name, others.values_list("name", flat=True))
+    if others.filter(slug=server.slug).exists():
         raise _build_name_conflict(server)
 
 
-def _save(server: Server) -> None:
+def _save_server(server: Server) -> None:
     try:
         server.save()
     except IntegrityError:
@@ -168,7 +170,7 @@ def _build_name_conflict(server: Server) -> Conflict:
     )
 
 
-def _seal(server: Server, checked: ServerColumns, actor: Actor) -> list[str]:
+def _write_secrets(server: Server, checked: ServerColumns, actor: Actor) -> list[str]:
     """Write new secrets encrypted, keep those that are None, delete those not listed.
 
     Returns the names of those written or deleted.
@@ -183,32 +185,32 @@ def _seal(server: Server, checked: ServerColumns, actor: Actor) -> list[str]:
         secret.value = value  # type: ignore[assignment]  # the field encrypts the value
         secret.set_at, secret.set_by = timezone.now(), str(actor)[:255]
         secret.save()
-    gone = stored.keys() - checked.secrets.keys()
-    for key in gone:
+    removed = stored.keys() - checked.secrets.keys()
+    for key in removed:
         stored[key].delete()
     server.refresh_from_db()
     written = {key for key, value in checked.secrets.items() if value is not None}
-    return sorted(f"{place}.{name}" for place, name in written | gone)
+    return sorted(f"{place}.{name}" for place, name in written | removed)
 
 
-NAME_ONE = "Name a program on the path, or an absolute path to one; never a shell."
+LAUNCHER_REMEDY = "Name a program on the path, or an absolute path to one; never a shell."
 
 
-def add_launcher(principal: Principal, launcher: Launcher) -> None:
+def create_launcher(principal: Principal, launcher: Launcher) -> None:
     """Allow a program to start stdio servers; raises `InvalidInput` for shells and the like."""
     try:
         check_launcher(launcher.command, allowed={launcher.command})
     except LauncherNotAllowed as refusal:
-        raise InvalidInput(str(refusal), field="command", remedy=NAME_ONE) from None
-    _write(principal, launcher, "launcher_added", launcher.save)
+        raise InvalidInput(str(refusal), field="command", remedy=LAUNCHER_REMEDY) from None
+    _write_launcher(principal, launcher, "launcher_added", launcher.save)
 
 
-def remove_launcher(principal: Principal, launcher: Launcher) -> None:
+def delete_launcher(principal: Principal, launcher: Launcher) -> None:
     """Delete a launcher; servers that use it can no longer be started."""
-    _write(principal, launcher, "launcher_removed", launcher.delete)
+    _write_launcher(principal, launcher, "launcher_removed", launcher.delete)
 
 
-def _write(
+def _write_launcher(
     principal: Principal, launcher: Launcher, action: str, write: Callable[[], object]
 ) -> None:
     principal.require(Action.MANAGE_LAUNCHERS)

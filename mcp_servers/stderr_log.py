@@ -9,52 +9,52 @@ from django.db import IntegrityError, transaction
 from django.utils import timezone
 
 from bonobot.core.runtime import get_runtime
-from mcp_servers.client.child_process import RING, StderrSnapshot
+from mcp_servers.client.child_process import MAX_STDERR_BYTES, StderrSnapshot
 from mcp_servers.models import ErrorOutput, Server
 
-KEPT_OF_A_SERVER = 8
-KEPT_FOR = timedelta(days=7)
+MAX_OUTPUTS_PER_SERVER = 8
+RETENTION = timedelta(days=7)
 
 
-async def keep(words: StderrSnapshot) -> None:
+async def save_stderr(snapshot: StderrSnapshot) -> None:
     """Store the stderr of a child; drop it if the server no longer exists."""
-    await get_runtime().orm(write, words)
+    await get_runtime().run_orm(write_snapshot, snapshot)
 
 
-def write(words: StderrSnapshot) -> None:
+def write_snapshot(snapshot: StderrSnapshot) -> None:
     """Store one child's stderr; keep the latest eight of each server."""
-    said: dict[str, Any] = {"text": words.text, "ended": words.ended[:500]}
-    mine = ErrorOutput.objects.filter(pk=words.child_id)
-    if mine.update(**said, updated_at=timezone.now()):
+    columns: dict[str, Any] = {"text": snapshot.text, "ended": snapshot.ended[:500]}
+    rows = ErrorOutput.objects.filter(pk=snapshot.child_id)
+    if rows.update(**columns, updated_at=timezone.now()):
         return
     try:
         with transaction.atomic():
-            if not Server.objects.filter(pk=words.server_id).exists():
+            if not Server.objects.filter(pk=snapshot.server_id).exists():
                 return
             ErrorOutput.objects.create(
-                pk=words.child_id,
-                organization_id=words.organization_id,
-                server_id=words.server_id,
+                pk=snapshot.child_id,
+                organization_id=snapshot.organization_id,
+                server_id=snapshot.server_id,
                 process=f"{socket.gethostname()}:{os.getpid()}"[-255:],
-                **said,
+                **columns,
             )
     except IntegrityError:
         return  # the server was deleted after the check
-    older = ErrorOutput.objects.filter(server=words.server_id).values_list("pk", flat=True)
-    ErrorOutput.objects.filter(pk__in=list(older[KEPT_OF_A_SERVER:])).delete()
+    older = ErrorOutput.objects.filter(server=snapshot.server_id).values_list("pk", flat=True)
+    ErrorOutput.objects.filter(pk__in=list(older[MAX_OUTPUTS_PER_SERVER:])).delete()
 
 
 def list_error_outputs(server: Server) -> list[ErrorOutput]:
     """Return the stored stderr of the server's latest children, oldest first."""
-    return list(server.outputs.all()[:KEPT_OF_A_SERVER])[::-1]
+    return list(server.outputs.all()[:MAX_OUTPUTS_PER_SERVER])[::-1]
 
 
 def load_latest_output(server: Server) -> str:
     """Return the last 64 KiB of stderr of the server's children, the latest at the end."""
-    said = (row.text.rstrip("\n") for row in list_error_outputs(server) if row.text)
-    return "\n".join(said)[-RING:]
+    texts = (row.text.rstrip("\n") for row in list_error_outputs(server) if row.text)
+    return "\n".join(texts)[-MAX_STDERR_BYTES:]
 
 
-def prune() -> int:
+def prune_error_outputs() -> int:
     """Delete stderr older than a week; return the number of rows."""
-    return ErrorOutput.objects.filter(updated_at__lt=timezone.now() - KEPT_FOR).delete()[0]
+    return ErrorOutput.objects.filter(updated_at__lt=timezone.now() - RETENTION).delete()[0]

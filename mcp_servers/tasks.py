@@ -13,17 +13,17 @@ from bonobot.core.concurrency_limits import get_concurrency_limit
 from bonobot.core.problems import Problem
 from bonobot.core.runtime import get_runtime
 from mcp_servers import bulk_jobs, refresh_definitions, stderr_log
-from mcp_servers.discovery import ServerRemoved, discover
+from mcp_servers.discovery import ServerRemoved, run_discovery
 from mcp_servers.health import services as health
-from mcp_servers.health.check_servers import SYSTEM, check_what_is_due
+from mcp_servers.health.check_servers import SYSTEM, check_due_servers
 from mcp_servers.models import Check, Round
-from mcp_servers.oauth_client.revocation import forget_leavers
-from mcp_servers.refresh_definitions import take_up
+from mcp_servers.oauth_client.revocation import revoke_former_members
+from mcp_servers.refresh_definitions import refresh_abandoned_servers
 from mcp_servers.scanning.services import scan_outdated_definitions
 
 logger = logging.getLogger(__name__)
 
-HISTORY_KEPT = timedelta(days=30)
+HISTORY_RETENTION = timedelta(days=30)
 
 
 @shared_task(base=ExclusiveTask)
@@ -32,17 +32,19 @@ def check_due() -> None:
 
     Those whose catalogue was marked as out of date, and read by nobody, are read again too.
     """
-    get_runtime().spawn(check_what_is_due(), name="health checks")
-    if stale := refresh_definitions.list_abandoned_servers():
-        get_runtime().spawn(take_up(stale), name="read stale catalogues again")
-    for left in bulk_jobs.list_abandoned_jobs():
-        get_runtime().spawn(bulk_jobs.carry_out(left), name=f"round {left}")
+    get_runtime().spawn(check_due_servers(), name="health checks")
+    if stale_servers := refresh_definitions.list_abandoned_servers():
+        get_runtime().spawn(
+            refresh_abandoned_servers(stale_servers), name="read stale catalogues again"
+        )
+    for job_id in bulk_jobs.list_abandoned_jobs():
+        get_runtime().spawn(bulk_jobs.run_bulk_job(job_id), name=f"round {job_id}")
 
 
 @shared_task
 def carry_out_round(round_id: str) -> None:
     """Go a round of several servers; a message that comes twice does nothing the second time."""
-    get_runtime().spawn(bulk_jobs.carry_out(UUID(round_id)), name=f"round {round_id}")
+    get_runtime().spawn(bulk_jobs.run_bulk_job(UUID(round_id)), name=f"round {round_id}")
 
 
 @shared_task
@@ -52,7 +54,9 @@ def discover_server(server_id: str) -> None:
     async def run() -> None:
         try:
             async with get_concurrency_limit("discovery"):
-                await discover(UUID(server_id), actor=SYSTEM, patience_s=settings.BONOBOT_INSTALL_S)
+                await run_discovery(
+                    UUID(server_id), actor=SYSTEM, patience_s=settings.BONOBOT_INSTALL_S
+                )
         except ServerRemoved:
             logger.info("server %s was removed before it was discovered", server_id)
         except Problem as problem:
@@ -70,14 +74,16 @@ def rescan_definitions() -> None:
 @shared_task(base=ExclusiveTask)
 def forget_who_left() -> int:
     """Delete and withdraw the tokens of people who left; return how many grants."""
-    return forget_leavers()
+    return revoke_former_members()
 
 
 @shared_task(base=ExclusiveTask)
 def prune_checks() -> int:
     """Delete health history: checks and outages after thirty days, error output after a week."""
-    before = timezone.now() - HISTORY_KEPT
-    old = Check.objects.filter(created_at__lt=before)
-    Round.objects.filter(finished_at__lt=before).delete()
-    stretches = health.prune_outages(HISTORY_KEPT) + health.prune_unmonitored_periods(HISTORY_KEPT)
-    return int(old.delete()[0]) + stretches + stderr_log.prune()
+    oldest_kept = timezone.now() - HISTORY_RETENTION
+    old = Check.objects.filter(created_at__lt=oldest_kept)
+    Round.objects.filter(finished_at__lt=oldest_kept).delete()
+    periods = health.prune_outages(HISTORY_RETENTION) + health.prune_unmonitored_periods(
+        HISTORY_RETENTION
+    )
+    return int(old.delete()[0]) + periods + stderr_log.prune_error_outputs()

@@ -19,16 +19,16 @@ from mcp_servers.scanning.hidden_characters import find_hidden_runs
 
 Style = Literal["single", "double"]
 
-LONGEST_TOOL_NAME = 64
-LONGEST_SLUG = 40
-LONGEST_SERVER_NAME = 255
+MAX_TOOL_NAME_LENGTH = 64
+MAX_SLUG_LENGTH = 40
+MAX_SERVER_NAME_LENGTH = 255
 EVERY_SERVER = "*"
 
-_KEPT = {"single": re.compile(r"[^A-Za-z0-9_]"), "double": re.compile(r"[^A-Za-z0-9_-]")}
+_REPLACED = {"single": re.compile(r"[^A-Za-z0-9_]"), "double": re.compile(r"[^A-Za-z0-9_-]")}
 _SEPARATORS = re.compile(r"[^a-z0-9_]+")
 _GLOB = re.compile(r"[*?\[]")
 _SUFFIX_LENGTH = 8
-_LOOKING_ALIKE = frozenset({"LATIN", "CYRILLIC", "GREEK", "ARMENIAN", "CHEROKEE"})
+_CONFUSABLE_ALPHABETS = frozenset({"LATIN", "CYRILLIC", "GREEK", "ARMENIAN", "CHEROKEE"})
 
 # Latin letters and the Cyrillic and Greek ones that look like them (from Unicode's confusables).
 _TWINS = {
@@ -80,14 +80,14 @@ def slugify(name: str) -> str:
     """
     if not name.strip():
         return ""
-    plain = unicodedata.normalize("NFKD", unicodedata.normalize("NFKC", name)).casefold()
-    ascii_only = "".join(ch for ch in plain if not unicodedata.combining(ch))
+    folded = unicodedata.normalize("NFKD", unicodedata.normalize("NFKC", name)).casefold()
+    ascii_only = "".join(ch for ch in folded if not unicodedata.combining(ch))
     slug = re.sub(r"([_-])[_-]+", r"\1", _SEPARATORS.sub("-", ascii_only)).strip("-_")
     if not slug:
         return f"server-{_hash_parts(name)}"
-    if len(slug) <= LONGEST_SLUG:
+    if len(slug) <= MAX_SLUG_LENGTH:
         return slug
-    return f"{slug[: LONGEST_SLUG - _SUFFIX_LENGTH - 1].rstrip('-_')}-{_hash_parts(slug)}"
+    return f"{slug[: MAX_SLUG_LENGTH - _SUFFIX_LENGTH - 1].rstrip('-_')}-{_hash_parts(slug)}"
 
 
 def check_name(name: str, others: Iterable[str] = ()) -> None:
@@ -99,11 +99,11 @@ def check_name(name: str, others: Iterable[str] = ()) -> None:
         raise InvalidInput(
             "The server has no name.", code="missing_name", field="name", remedy="Give it a name."
         )
-    if len(name) > LONGEST_SERVER_NAME or not _is_readable(name):
+    if len(name) > MAX_SERVER_NAME_LENGTH or not _is_readable(name):
         raise InvalidInput(
             format_message(
                 "The name is longer than {longest_server_name} characters or has invisible ones.",
-                longest_server_name=LONGEST_SERVER_NAME,
+                longest_server_name=MAX_SERVER_NAME_LENGTH,
             ),
             code="bad_name",
             field="name",
@@ -136,9 +136,9 @@ def find_collision(name: str, others: Iterable[str]) -> str | None:
 def find_mixed_alphabets(name: str) -> tuple[str, ...]:
     """Return the confusable alphabets that one word of `name` mixes."""
     for word in re.split(r"[\W\d_]+", name):
-        found = {alphabet for ch in word if (alphabet := _find_alphabet(ch))}
-        if len(found) > 1:
-            return tuple(sorted(found))
+        alphabets = {alphabet for ch in word if (alphabet := _find_alphabet(ch))}
+        if len(alphabets) > 1:
+            return tuple(sorted(alphabets))
     return ()
 
 
@@ -152,12 +152,12 @@ def build_tool_name(
 
     Always 1 to 64 of `[A-Za-z0-9_-]` and not in `taken`; clashes and cuts end in a digest.
     """
-    joint = "_" if style == "single" else "__"
-    whole = f"mcp{joint}{_fold(server_slug, style)}{joint}{_fold(own_name, style)}"
-    name, attempt = whole, 0
-    while len(name) > LONGEST_TOOL_NAME or name in taken:
+    separator = "_" if style == "single" else "__"
+    full_name = f"mcp{separator}{_fold(server_slug, style)}{separator}{_fold(own_name, style)}"
+    name, attempt = full_name, 0
+    while len(name) > MAX_TOOL_NAME_LENGTH or name in taken:
         suffix = _hash_parts(server_slug, own_name, *([str(attempt)] if attempt else []))
-        name = f"{whole[: LONGEST_TOOL_NAME - _SUFFIX_LENGTH - 1]}_{suffix}"
+        name = f"{full_name[: MAX_TOOL_NAME_LENGTH - _SUFFIX_LENGTH - 1]}_{suffix}"
         attempt += 1
     return name
 
@@ -172,7 +172,7 @@ def fold_own_name(own_name: str) -> str:
     return _fold(own_name, "single")
 
 
-def is_exact(pattern: str) -> bool:
+def is_exact_pattern(pattern: str) -> bool:
     """Return whether a rule's pattern matches only one name."""
     return _GLOB.search(pattern) is None
 
@@ -220,27 +220,31 @@ def _parse_builtin_target(pattern: str) -> RuleTarget:
 
 def _parse_server_target(pattern: str, slugs: list[str]) -> RuleTarget:
     style: Style = "double" if pattern.startswith("mcp__") else "single"
-    joint = "__" if style == "double" else "_"
-    rest = pattern.removeprefix(f"mcp{joint}")
+    separator = "__" if style == "double" else "_"
+    rest = pattern.removeprefix(f"mcp{separator}")
     folded = re.sub(r"[^A-Za-z0-9_*?\[\]!]", "_", rest) if style == "single" else rest
-    found = {slug for slug in slugs if folded.startswith(_fold(slug, style) + joint)}
-    longest = max((len(slug) for slug in found), default=0)
-    best = sorted(slug for slug in found if len(slug) == longest)
+    matching = {slug for slug in slugs if folded.startswith(_fold(slug, style) + separator)}
+    longest = max((len(slug) for slug in matching), default=0)
+    best = sorted(slug for slug in matching if len(slug) == longest)
     if len(best) == 1:
-        return RuleTarget(best[0], rest[longest + len(joint) :] or "*")
+        return RuleTarget(best[0], rest[longest + len(separator) :] or "*")
     head = _GLOB.split(folded, maxsplit=1)[0]
-    begun = best or [slug for slug in slugs if _fold(slug, style).startswith(head)]
-    if not best and len(begun) == 1 and folded == f"{head}*":
-        return RuleTarget(begun[0], "*")
-    raise _build_server_error(pattern, joint, begun if head != folded or best else [], slugs)
+    candidates = best or [slug for slug in slugs if _fold(slug, style).startswith(head)]
+    if not best and len(candidates) == 1 and folded == f"{head}*":
+        return RuleTarget(candidates[0], "*")
+    raise _build_server_error(
+        pattern, separator, candidates if head != folded or best else [], slugs
+    )
 
 
 def _build_server_error(
-    pattern: str, joint: str, begun: list[str], slugs: list[str]
+    pattern: str, separator: str, candidates: list[str], slugs: list[str]
 ) -> InvalidInput:
-    if begun:
-        style: Style = "double" if joint == "__" else "single"
-        choices = ", ".join(f"`mcp{joint}{_fold(slug, style)}{joint}*`" for slug in begun[:10])
+    if candidates:
+        style: Style = "double" if separator == "__" else "single"
+        choices = ", ".join(
+            f"`mcp{separator}{_fold(slug, style)}{separator}*`" for slug in candidates[:10]
+        )
         return InvalidInput(
             format_message("`{pattern}` could mean more than one server.", pattern=pattern),
             code="rule_ambiguous",
@@ -248,7 +252,7 @@ def _build_server_error(
             remedy=format_message(
                 "Write one rule for each server, such as {choices}.", choices=choices
             ),
-            extra={"choices": begun},
+            extra={"choices": candidates},
         )
     listed = ", ".join(f"`{slug}`" for slug in slugs[:10]) or "none yet"
     return InvalidInput(
@@ -257,7 +261,7 @@ def _build_server_error(
         field="pattern",
         remedy=format_message(
             "Begin with `mcp{joint}`, a server and `{joint}`; servers: {listed}.",
-            joint=joint,
+            joint=separator,
             listed=listed,
         ),
         extra={"choices": slugs},
@@ -272,7 +276,7 @@ def _is_readable(name: str) -> bool:
 
 
 def _fold(name: str, style: Style) -> str:
-    return _KEPT[style].sub("_", name)
+    return _REPLACED[style].sub("_", name)
 
 
 def _hash_parts(*parts: str) -> str:
@@ -293,4 +297,4 @@ def _build_comparison_forms(name: str) -> frozenset[str]:
 
 def _find_alphabet(ch: str) -> str:
     first = unicodedata.name(ch, "").partition(" ")[0]
-    return first.capitalize() if first in _LOOKING_ALIKE else ""
+    return first.capitalize() if first in _CONFUSABLE_ALPHABETS else ""

@@ -15,9 +15,9 @@ from urllib.parse import unquote
 if TYPE_CHECKING:
     from mcp.shared.uri_template import UriTemplate
 
-LONGEST_URI = 4_096
+MAX_URI_LENGTH = 4_096
 # Values that are encoded more often are rejected.
-MOST_ENCODINGS = 4
+MAX_DECODINGS = 4
 
 
 def list_variables(template: str) -> tuple[str, ...]:
@@ -26,11 +26,11 @@ def list_variables(template: str) -> tuple[str, ...]:
     return tuple(parsed.variable_names) if parsed else ()
 
 
-def expand(template: str, values: Mapping[str, str]) -> str:
+def expand_template(template: str, values: Mapping[str, str]) -> str:
     """Return the URI for a template and `values`; missing variables are left out."""
     parsed = _parse_template(template)
-    known = {name: values[name] for name in list_variables(template) if values.get(name)}
-    return parsed.expand(known) if parsed else template
+    given_values = {name: values[name] for name in list_variables(template) if values.get(name)}
+    return parsed.expand(given_values) if parsed else template
 
 
 def matches_template(template: str, uri: str, *, across: bool = False) -> bool:
@@ -38,12 +38,12 @@ def matches_template(template: str, uri: str, *, across: bool = False) -> bool:
 
     Also False for ambiguous templates such as `{a}{b}`.
     """
-    if len(uri) > LONGEST_URI or not uri.startswith(template.partition("{")[0]):
+    if len(uri) > MAX_URI_LENGTH or not uri.startswith(template.partition("{")[0]):
         return False
     parsed = _parse_template(template)
     if parsed is None:
         return False
-    values = parsed.match(uri, max_uri_length=LONGEST_URI)
+    values = parsed.match(uri, max_uri_length=MAX_URI_LENGTH)
     # Reject parts outside of variables, such as further query parameters: they were not declared.
     if values is None or unquote(parsed.expand(values)) != unquote(uri):
         return False
@@ -64,10 +64,10 @@ def _is_unambiguous(value: str, across: bool, may_be_empty: bool) -> bool:
     if decoded is None or not decoded.isprintable() or "\ufffd" in decoded:
         return False
     # Normalize look-alikes of `/`, `.` and spaces, as a careless server might.
-    plain = unicodedata.normalize("NFKC", decoded)
-    if not plain.isprintable() or not plain.strip() or "%" in plain:
+    normalized = unicodedata.normalize("NFKC", decoded)
+    if not normalized.isprintable() or not normalized.strip() or "%" in normalized:
         return False
-    segments = plain.replace("\\", "/").split("/")
+    segments = normalized.replace("\\", "/").split("/")
     if len(segments) > 1 and (not across or not segments[0]):
         return False
     return not _has_dot_segment(segments)
@@ -81,12 +81,12 @@ def _has_dot_segment(segments: Iterable[str]) -> bool:
 
 def _decode_value(value: str) -> str | None:
     """Return a value decoded repeatedly; None if the result is ambiguous."""
-    for _ in range(MOST_ENCODINGS):
-        further = unquote(value)
-        if further == value:
+    for _ in range(MAX_DECODINGS):
+        decoded = unquote(value)
+        if decoded == value:
             # A remaining percent sign may be some other encoding.
             return None if "%" in value else value
-        value = further
+        value = decoded
     return None
 
 

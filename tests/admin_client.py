@@ -14,7 +14,7 @@ from bonobot.accounts.principals import Principal, build_user_principal
 from bonobot.accounts.roles import Role
 from bonobot.core.text.canonical_json import compute_json_digest
 from mcp_servers.models import Definition, Server
-from mcp_servers.scanning import scan
+from mcp_servers.scanning import scan_definition
 from tests import factories
 
 # Scripts in the page, handlers in attributes and assets of other hosts are all forbidden.
@@ -120,6 +120,6 @@ def offer(server: Server, name: str = "add", **declared: Any) -> Definition:
         payload=payload,
         digest=compute_json_digest(payload),
         schema_verdict="inline",
-        findings=[finding.as_dict() for finding in scan(payload)],
+        findings=[finding.as_dict() for finding in scan_definition(payload)],
     )
     return row

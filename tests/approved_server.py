@@ -7,14 +7,14 @@ like tools that ask and send.
 from dataclasses import dataclass
 
 from agents.models import Agent
-from agents.services import bind
+from agents.services import attach_server
 from bonobot.accounts.models import Organization
 from bonobot.accounts.roles import Role
-from bonobot.accounts.tokens.services import issue
+from bonobot.accounts.tokens.services import create_token
 from mcp_servers.flow_labels.services import set_labels
 from mcp_servers.models import Server
 from mcp_servers.server_config import ServerSpec
-from mcp_servers.services import add
+from mcp_servers.services import create_server
 from tests import factories
 
 MANY = 1_000_000  # calls a minute
@@ -51,8 +51,8 @@ def publish(url: str, where: Organization | None = None) -> Published:
         sampling=Server.Sampling.ALLOW,
     )
     agent = factories.agent(where)
-    server = factories.ready(where, add(boss, spec))
-    bind(boss, agent, server, allowed_resources=["*"], allowed_prompts=["*"])
+    server = factories.ready(where, create_server(boss, spec))
+    attach_server(boss, agent, server, allowed_resources=["*"], allowed_prompts=["*"])
     set_labels(boss, server, list(server.definitions.all()), [])
-    _, token = issue(boss, name="suite", role=Role.OPERATOR, calls_per_minute=MANY)
+    _, token = create_token(boss, name="suite", role=Role.OPERATOR, calls_per_minute=MANY)
     return Published(where, server, agent, token)

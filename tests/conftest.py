@@ -76,8 +76,8 @@ def django_db_setup(
         database.create_database()
     yield
     with django_db_blocker.unblock():
-        runtime.close()
-        writer_thread.close()
+        runtime.close_runtime()
+        writer_thread.close_writer()
         connections.close_all()
         database.drop_database()
 

@@ -144,25 +144,25 @@ def run(order: dict[str, Any]) -> None:
     from agents.evaluation import replay_runner
     from agents.sessions import child_sessions, leases
     from agents.sessions.worker import get_session_runner
-    from bonobot.core.runtime import close, get_runtime
+    from bonobot.core.runtime import close_runtime, get_runtime
 
-    leases.LEASE = timedelta(seconds=LEASE_S)
-    leases.BEAT_S = LEASE_S / 3
+    leases.LEASE_DURATION = timedelta(seconds=LEASE_S)
+    leases.HEARTBEAT_INTERVAL_S = LEASE_S / 3
     watch(Moments(order["at"], order["signal"], Path(order["log"])))
 
     async def elsewhere(_session_id: UUID) -> None:
         """Leave a session's children to other processes."""
 
     async def rest() -> None:
-        found = [await get_session_runner().take(UUID(one)) for one in order["sessions"]]
+        found = [await get_session_runner().claim_and_run(UUID(one)) for one in order["sessions"]]
         await asyncio.wait_for(asyncio.gather(*(task for task in found if task)), 60)
         if order["replay"]:
-            await replay_runner.take(UUID(order["replay"]))
+            await replay_runner.run_replay(UUID(order["replay"]))
 
     if order["alone"]:
-        child_sessions.take_here = elsewhere
+        child_sessions.run_locally = elsewhere
     get_runtime().call(rest)
-    close()
+    close_runtime()
 
 
 def prepare() -> None:

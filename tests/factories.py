@@ -8,13 +8,13 @@ from uuid import uuid4
 
 from django.utils import timezone
 
-from agents.elicitations.forms import read
-from agents.elicitations.services import ElicitationOrigin, ask
+from agents.elicitations.forms import parse_elicitation
+from agents.elicitations.services import ElicitationOrigin, create_request
 from agents.model_endpoints.services import ModelEndpointSpec, save_endpoint
 from agents.models import Agent, Approval, ModelEndpoint, Question, Session, Step, Trigger, Workflow
 from agents.policies.services import PolicySpec, set_policy
-from agents.services import AgentSpec, add_agent, bind
-from agents.sessions.services import start
+from agents.services import AgentSpec, attach_server, create_agent
+from agents.sessions.services import start_session
 from agents.workflows.services import WorkflowSpec, save_workflow
 from agents.workflows.triggers import TriggerSpec, save_trigger
 from bonobot.accounts.external_issuers import services as external_issuers
@@ -26,11 +26,11 @@ from bonobot.core.runtime import get_runtime
 from bonobot.notifications.models import Notice
 from bonobot.notifications.notify import NotificationSubject, build_notification
 from bonobot.notifications.services import NotificationChannelSpec, save_channel
-from mcp_servers.definition_reviews import approve
-from mcp_servers.discovery import discover
+from mcp_servers.definition_reviews import approve_definitions
+from mcp_servers.discovery import run_discovery
 from mcp_servers.models import Server
 from mcp_servers.server_config import ServerSpec
-from mcp_servers.services import add
+from mcp_servers.services import create_server
 from tests.parts import ROOT
 
 CLOCK = ROOT / "tests" / "servers" / "clock.py"
@@ -60,7 +60,9 @@ def agent(where: Organization, slug: str = "helper", mode: str = "all", **more: 
     endpoint = ModelEndpoint.objects.filter(organization=where).first() or save_endpoint(
         boss, ModelEndpointSpec(name="Offline", kind="offline", model="offline")
     )
-    made = add_agent(boss, AgentSpec(name=slug.title(), slug=slug, model_endpoint=endpoint, **more))
+    made = create_agent(
+        boss, AgentSpec(name=slug.title(), slug=slug, model_endpoint=endpoint, **more)
+    )
     set_policy(boss, made, PolicySpec(mode))
     return made
 
@@ -68,7 +70,7 @@ def agent(where: Organization, slug: str = "helper", mode: str = "all", **more: 
 def stdio_server(where: Organization, name: str = "time", *, from_pypi: bool = False) -> Server:
     """Register a stdio server that tells the time; the real one takes 20 times as long to start."""
     args = ["-m", "mcp_server_time"] if from_pypi else [str(CLOCK)]
-    return add(
+    return create_server(
         administrator(where),
         ServerSpec(
             name=name,
@@ -80,7 +82,7 @@ def stdio_server(where: Organization, name: str = "time", *, from_pypi: bool = F
 
 def http_server(where: Organization, url: str, name: str = "web") -> Server:
     """Register an HTTP server on the loopback."""
-    return add(
+    return create_server(
         administrator(where),
         ServerSpec(
             name=name, transport_type="http", endpoint_config={"url": url}, allow_private=True
@@ -101,22 +103,22 @@ def notice(where: Organization, name: str = "Pager") -> Notice:
 
 def issuer(where: Organization, url: str, name: str = "Login", **more: Any) -> Issuer:
     """Take the tokens of an issuer; its name and its URL belong to no other."""
-    return external_issuers.add(administrator(where), name=name, url=url, **more)
+    return external_issuers.create_issuer(administrator(where), name=name, url=url, **more)
 
 
 def provider(where: Organization, url: str, name: str = "Login", **more: Any) -> Provider:
     """Let people sign in at an identity provider."""
     said = {"client_id": "bonobot"} | more
-    return sso.add(administrator(where), name=name, url=url, **said)
+    return sso.create_provider(administrator(where), name=name, url=url, **said)
 
 
 def ready(where: Organization, server: Server, *agents: Agent) -> Server:
     """Discover and approve a server, and give it to agents."""
     boss = administrator(where)
-    get_runtime().call(discover, server.pk, actor=boss.actor)
-    approve(boss, server)
+    get_runtime().call(run_discovery, server.pk, actor=boss.actor)
+    approve_definitions(boss, server)
     for one in agents:
-        bind(boss, one, server)
+        attach_server(boss, one, server)
     server.refresh_from_db()
     return server
 
@@ -183,12 +185,14 @@ def asked(
 ) -> Question:
     """Let a server ask something in a session, as its host would."""
     origin = ElicitationOrigin(session.pk, server.pk, server.name, "provision", uuid4())
-    return ask(origin, read(params), timezone.now() + timedelta(hours=hours))
+    return create_request(
+        origin, parse_elicitation(params), timezone.now() + timedelta(hours=hours)
+    )
 
 
 def rested_session(of: Agent, text: str = "Hello") -> Session:
     """Make a session whose one message was answered."""
-    session = start(administrator(of.organization), of, text)
+    session = start_session(administrator(of.organization), of, text)
     session.inbox.update(taken_at=timezone.now())
     said = {"role": "assistant", "turn": 1, "text": "Hello yourself.", "calls": []}
     for seq, kind, payload in (
@@ -206,7 +210,7 @@ def rested_session(of: Agent, text: str = "Hello") -> Session:
 
 def waiting_session(of: Agent, text: str = "Add it up", **more: Any) -> tuple[Session, Approval]:
     """Start a session and let it wait for an answer to its call, as its loop would."""
-    session = start(administrator(of.organization), of, text)
+    session = start_session(administrator(of.organization), of, text)
     approval = question(of, session, **more)
     Step.objects.create(
         session=session,

@@ -1,15 +1,15 @@
 """One of everything that an organization can have, by the names that addresses give it."""
 
-from agents.evaluation.services import ReplayOverrides, record, replay
-from agents.images import keep
+from agents.evaluation.services import ReplayOverrides, create_recording, create_replay
+from agents.images import store_images
 from agents.llm.interface import ImageData
 from agents.model_endpoints.services import ModelEndpointSpec, save_endpoint
 from agents.skills.services import SkillSpec, save_skill
 from agents.workflows.services import run_workflow
-from bonobot.accounts.invitations import invite
+from bonobot.accounts.invitations import create_invitation
 from bonobot.accounts.models import Membership, Organization
 from bonobot.accounts.roles import Role
-from bonobot.accounts.tokens.services import issue
+from bonobot.accounts.tokens.services import create_token
 from bonobot.ledger.models import AuditRow
 from mcp_servers.models import Definition, Preset, Server
 from tests import factories
@@ -37,21 +37,23 @@ def everything(where: Organization, mark: str = "") -> dict[str, str]:
     definition = Definition.objects.create(
         organization=where, server=server, kind="tool", name="one", payload={}, digest="d"
     )
-    token, _ = issue(boss, name=f"spare{mark}", role=Role.AUDITOR)
+    token, _ = create_token(boss, name=f"spare{mark}", role=Role.AUDITOR)
     note = agent.notes.create(organization=where, title="one", text="Something.")
     skill = save_skill(boss, SkillSpec(name=f"tell{mark}", text="Hello", agents=[agent.slug]))
     workflow = factories.workflow(agent, f"tell{mark}")
     run = run_workflow(boss, workflow, {})
-    recording = record(boss, factories.rested_session(agent))
-    replayed = replay(boss, recording, ReplayOverrides())
+    recording = create_recording(boss, factories.rested_session(agent))
+    replayed = create_replay(boss, recording, ReplayOverrides())
     notice = factories.notice(where, f"Pager{mark}")
     session, approval = factories.waiting_session(agent, "hello")
     grant = session.grants.create(
         organization=where, agent=agent, own_name="one", label="one", granted_by="anna"
     )
-    (image,) = keep(where.pk, [ImageData("image/png", b"GIF89a" + where.pk.bytes)])
+    (image,) = store_images(where.pk, [ImageData("image/png", b"GIF89a" + where.pk.bytes)])
     session.steps.create(seq=99, kind="notice", state="done", payload={"images": [image]})
-    offered = invite(factories.administrator(where), f"anna{mark}@example.com", Role.MEMBER)
+    offered = create_invitation(
+        factories.administrator(where), f"anna{mark}@example.com", Role.MEMBER
+    )
     return {
         "sha256": image["sha256"],
         "agent_id": str(agent.pk),

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from django.db import connection
 
-from bonobot.jobs.queues import NAMES
-from bonobot.processes.programs import PROTOCOL
+from bonobot.jobs.queues import QUEUE_NAMES
+from bonobot.processes.programs import HTTP_PROTOCOL
 from bonobot.processes.supervisor import build_parent_death_hook
 from tests.environment import VAR
 from tests.fork_server import ForkedProcess, can_fork, fork_module
@@ -149,7 +149,7 @@ def start_worker(folder: Path, name: str, extra: Mapping[str, str] | None = None
         name,
         [
             *(sys.executable, "-m", "celery", "--skip-checks", "--app", "bonobot", "worker"),
-            *("--pool", "threads", "--queues", ",".join(NAMES), "--loglevel", "INFO"),
+            *("--pool", "threads", "--queues", ",".join(QUEUE_NAMES), "--loglevel", "INFO"),
             *("--hostname", node, "--without-gossip", "--without-mingle"),
         ],
         folder=folder,
@@ -171,7 +171,7 @@ def start_web(folder: Path, name: str, *, port: int, extra: Mapping[str, str] | 
         [
             *(sys.executable, "-m", "uvicorn", "bonobot.asgi:application"),
             *("--host", "127.0.0.1", "--port", str(port), "--lifespan", "on"),
-            *("--http", PROTOCOL, "--timeout-graceful-shutdown", "5"),
+            *("--http", HTTP_PROTOCOL, "--timeout-graceful-shutdown", "5"),
         ],
         folder=folder,
         env=environment({"BONOBOT_URL": f"http://127.0.0.1:{port}", **(extra or {})}),

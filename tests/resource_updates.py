@@ -11,7 +11,7 @@ from uuid import UUID
 import pytest
 
 from agents.models import Agent
-from agents.services import bind
+from agents.services import attach_server
 from bonobot.accounts.models import Organization
 from bonobot.accounts.principals import Principal
 from mcp_servers.build_endpoint import build_endpoint
@@ -20,7 +20,7 @@ from mcp_servers.oauth_client import grants
 from mcp_servers.oauth_client.access_tokens import OAuthEndpoint, build_person_endpoint
 from mcp_servers.oauth_client.token_requests import OAuthTokens
 from mcp_servers.server_config import ServerSpec
-from mcp_servers.services import add
+from mcp_servers.services import create_server
 from tests import factories
 
 SCRIPT = Path(__file__).parent / "servers" / "resource_updates_server.py"
@@ -79,11 +79,11 @@ def subscribed(
         approval=Server.Approval.ALWAYS,
         auth_config=PERSONAL if readers else None,
     )
-    server = add(boss, spec)
+    server = create_server(boss, spec)
     for one in readers:
         sign_in(server, one)
     server = factories.ready(where, server)
-    bind(boss, agent, server, allowed_resources=["*"], allowed_prompts=["*"])
+    attach_server(boss, agent, server, allowed_resources=["*"], allowed_prompts=["*"])
     return server
 
 
@@ -94,4 +94,4 @@ def sign_in(server: Server, person: Principal, account: str = "") -> None:
     token = OAuthTokens(
         access=f"token-of-{account or person.label}", refresh="", expires_at=None, scope=""
     )
-    grants.store(grants.grant_of(endpoint.account), None, token)
+    grants.store_tokens(grants.get_or_create_grant(endpoint.account), None, token)

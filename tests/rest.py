@@ -15,7 +15,7 @@ from referencing.jsonschema import DRAFT202012
 from agents.models import Agent
 from bonobot.accounts.models import Organization, User
 from bonobot.accounts.roles import Role
-from bonobot.accounts.tokens.services import issue
+from bonobot.accounts.tokens.services import create_token
 from tests import factories
 
 PROBLEM = "application/problem+json"
@@ -90,7 +90,9 @@ class Rest:
 def as_role(where: Organization, role: Role, agent: Agent | None = None) -> Rest:
     """Return a client with a new token of this role."""
     boss = factories.administrator(where)
-    _, text = issue(boss, name=f"{role} token", role=role, agent_ids=[agent.pk] if agent else [])
+    _, text = create_token(
+        boss, name=f"{role} token", role=role, agent_ids=[agent.pk] if agent else []
+    )
     return Rest(text)
 
 

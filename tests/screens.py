@@ -21,14 +21,14 @@ from agents.attachments import Attachment, store_attachments
 from agents.budgets.services import BudgetLine, set_budgets
 from agents.models import ModelEndpoint
 from agents.skills.services import SkillSpec, save_skill
-from bonobot.accounts.invitations import invite
+from bonobot.accounts.invitations import create_invitation
 from bonobot.accounts.models import Membership, Organization, User
 from bonobot.accounts.roles import Role
-from bonobot.accounts.tokens.services import issue
-from bonobot.apps import load_pages
+from bonobot.accounts.tokens.services import create_token
+from bonobot.apps import load_admin_pages
 from bonobot.jobs import schedules
 from bonobot.ledger.models import AuditRow
-from mcp_servers.bulk_jobs import begin
+from mcp_servers.bulk_jobs import start_bulk_job
 from mcp_servers.models import Check, Launcher, Preset, Round
 from tests import admin_client, factories
 
@@ -76,7 +76,7 @@ QUERIES = {
 # Of servers of another kind than the one that is here; of a link that was mailed at another time;
 # of providers that platform administrators don't sign in by.
 ABSENT = frozenset({"mcp_servers_server_remove_operation", "profile_proof", "profile_link"})
-load_pages()
+load_admin_pages()
 ADDRESSES = sorted(dict(addresses()).items())
 
 
@@ -92,24 +92,26 @@ def fill(where: Organization, *, many: int = 1) -> dict[str, UUID]:
         flow = factories.workflow(agent, f"flow{number}", hooks=many)
         skill = save_skill(boss, SkillSpec(name=f"skill{number}", text="x", agents=[agent.slug]))
         set_budgets(boss, agent, [BudgetLine("tokens", "month", 10), BudgetLine("calls", "day", 5)])
-        factories.bind(boss, agent, server)
+        factories.attach_server(boss, agent, server)
         session, approval = factories.waiting_session(agent, "hello")
         question = factories.asked(session, server)
         given = [Attachment("a.gif", GIF), Attachment("notes.txt", b"notes")]
         said = {"text": "Look."} | store_attachments(where.pk, given)
         session.steps.create(seq=99, kind="message", state="done", payload=said)
-        token, _text = issue(boss, name=f"t{number}", role=Role.MEMBER)
+        token, _text = create_token(boss, name=f"t{number}", role=Role.MEMBER)
         issuer = factories.issuer(where, f"https://{where.slug}-{number}.example.com")
         provider = factories.provider(where, f"https://{where.slug}-{number}.example.com")
         notice = factories.notice(where, f"Pager{number}")
-        asked = invite(boss, f"{where.slug}-{number}@example.com", Role.MEMBER).invitation
+        asked = create_invitation(
+            boss, f"{where.slug}-{number}@example.com", Role.MEMBER
+        ).invitation
         member = User.objects.create_user(f"{where.slug}-{number}")
         Membership.objects.create(organization=where, user=member, role=Role.MEMBER)
     own = {"slug": "own", "name": "Own", "transport_type": "http"}
     preset = Preset.objects.create(organization=where, **own)
-    going = begin(boss, Round.Kind.TEST, [server])
+    going = start_bulk_job(boss, Round.Kind.TEST, [server])
     launcher, _made = Launcher.objects.get_or_create(command="uvx")
-    schedules.sync(schedules.get_scheduled_entries())
+    schedules.sync_schedules(schedules.get_scheduled_entries())
     return {
         SCHEDULE: PeriodicTask.objects.get(name="sweep").pk,
         "mcp_servers_server": server.pk,
@@ -124,7 +126,7 @@ def fill(where: Organization, *, many: int = 1) -> dict[str, UUID]:
         "agents_question": question.pk,
         "agents_budget": agent.budgets.all()[0].pk,
         "agents_modelendpoint": ModelEndpoint.objects.filter(organization=where)[0].pk,
-        "ledger_auditrow": AuditRow.objects.of(where.pk)[0].pk,
+        "ledger_auditrow": AuditRow.objects.for_organization(where.pk)[0].pk,
         "tenancy_membership": Membership.objects.filter(organization=where)[0].pk,
         "tenancy_token": token.pk,
         "tenancy_invitation": asked.pk,

@@ -24,16 +24,32 @@ from agents.admin.server_imports import import_servers
 from agents.agent_metrics import ServerUsage, load_usage_by_server
 from agents.calls.snapshots import SnapshotDefinition, SnapshotTool, get_snapshot_cache
 from agents.models import Agent, Binding
-from agents.policies.rules import EVERYTHING, build_globs, choose, escape_glob, is_name_allowed
-from agents.services import bind, bound_server, set_attachment_enabled, unbind
+from agents.policies.rules import (
+    EVERYTHING,
+    build_globs,
+    clean_patterns,
+    escape_glob,
+    is_name_allowed,
+)
+from agents.services import (
+    attach_server,
+    detach_server,
+    get_attached_server,
+    set_attachment_enabled,
+)
 from bonobot.accounts.admin_base import ObjectRequest, redirect_to_page, render_fragment
 from bonobot.accounts.current_organization import resolve_principal
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import NotFound, Problem
-from mcp_servers.admin.add_servers import ServerDestination, add_by_form, choose_preset, fill_preset
-from mcp_servers.admin.openapi import add_api, add_declared
+from mcp_servers.admin.add_servers import (
+    ServerDestination,
+    add_by_form,
+    add_by_preset,
+    choose_preset,
+)
+from mcp_servers.admin.openapi import add_api, add_declared_api
 from mcp_servers.admin.servers import discover_servers
 from mcp_servers.models import Check, Definition, Server
 
@@ -49,7 +65,7 @@ class DefinitionSection:
     kinds: tuple[str, ...]
 
 
-SORTS = (
+DEFINITION_SECTIONS = (
     DefinitionSection(
         "resource",
         _("Resources"),
@@ -68,7 +84,7 @@ SORTS = (
         (Definition.Kind.PROMPT,),
     ),
 )
-KINDS = tuple(kind for sort in SORTS for kind in sort.kinds)
+DEFINITION_KINDS = tuple(kind for sort in DEFINITION_SECTIONS for kind in sort.kinds)
 
 
 @dataclass(frozen=True)
@@ -87,32 +103,34 @@ class DefinitionSelection:
     @property
     def names(self) -> frozenset[str]:
         """Return the names that are selected one by one."""
-        given = frozenset(self.patterns)
+        pattern_set = frozenset(self.patterns)
         return frozenset(
-            row.name for row in self.rows if row.name in given or escape_glob(row.name) in given
+            row.name
+            for row in self.rows
+            if row.name in pattern_set or escape_glob(row.name) in pattern_set
         )
 
     @property
     def further(self) -> str:
         """Return the patterns that aren't a single name, one per line."""
-        single = {escape_glob(name) for name in self.names} | self.names | {EVERYTHING}
-        return "\n".join(one for one in self.patterns if one not in single)
+        single_names = {escape_glob(name) for name in self.names} | self.names | {EVERYTHING}
+        return "\n".join(pattern for pattern in self.patterns if pattern not in single_names)
 
 
 def build_selections(
-    rows: Iterable[Definition], binding: Binding | None, posted: QueryDict | None, key: str
+    rows: Iterable[Definition], attached_server: Binding | None, posted: QueryDict | None, key: str
 ) -> list[DefinitionSelection]:
     """Return the selections of a server, from the form with this key or as stored."""
-    found = list(rows)
+    definitions = list(rows)
     return [
         DefinitionSelection(
-            sort,
-            [row for row in found if row.kind in sort.kinds],
-            _parse_patterns(sort, posted, key)
+            section,
+            [row for row in definitions if row.kind in section.kinds],
+            _parse_patterns(section, posted, key)
             if has_selections(posted, key)
-            else _get_stored_patterns(sort, binding),
+            else _get_stored_patterns(section, attached_server),
         )
-        for sort in SORTS
+        for section in DEFINITION_SECTIONS
     ]
 
 
@@ -121,23 +139,25 @@ def has_selections(posted: QueryDict | None, key: str) -> bool:
     return posted is not None and f"ticks-{key}" in posted
 
 
-def build_allow_lists(found: Iterable[DefinitionSelection]) -> Mapping[str, list[str]]:
+def build_allow_lists(selections: Iterable[DefinitionSelection]) -> Mapping[str, list[str]]:
     """Return the allow lists of an attached server."""
-    return {one.sort.column: list(dict.fromkeys(one.patterns)) for one in found}
+    return {
+        selection.sort.column: list(dict.fromkeys(selection.patterns)) for selection in selections
+    }
 
 
-def _parse_patterns(sort: DefinitionSection, posted: QueryDict | None, key: str) -> list[str]:
+def _parse_patterns(section: DefinitionSection, posted: QueryDict | None, key: str) -> list[str]:
     if posted is None:
         return []
-    lines = posted.get(f"{sort.slug}-more-{key}", "").splitlines()
-    further = [line.strip() for line in lines if line.strip()]
-    if f"{sort.slug}-all-{key}" in posted:
-        return [EVERYTHING, *further]
-    return [*(escape_glob(name) for name in posted.getlist(f"{sort.slug}-{key}")), *further]
+    lines = posted.get(f"{section.slug}-more-{key}", "").splitlines()
+    patterns = [line.strip() for line in lines if line.strip()]
+    if f"{section.slug}-all-{key}" in posted:
+        return [EVERYTHING, *patterns]
+    return [*(escape_glob(name) for name in posted.getlist(f"{section.slug}-{key}")), *patterns]
 
 
-def _get_stored_patterns(sort: DefinitionSection, binding: Binding | None) -> list[str]:
-    return list(getattr(binding, sort.column)) if binding else []
+def _get_stored_patterns(section: DefinitionSection, attached_server: Binding | None) -> list[str]:
+    return list(getattr(attached_server, section.column)) if attached_server else []
 
 
 SERVERS_SHOWN = 50  # per page; find others by search
@@ -157,7 +177,7 @@ class ToolSection:
     kinds: tuple[str, ...]
 
 
-PARTS = (
+TOOL_SECTIONS = (
     ToolSection(
         "tool", _("Tools"), _("It offers no tools."), "allowed_tools", (Definition.Kind.TOOL,)
     ),
@@ -195,8 +215,8 @@ class ServerSelection:
             return str(self.posted.get(f"how-{self.server.pk}", ""))
         if self.binding is None:
             return ""
-        narrowed = any(getattr(self.binding, part.column) for part in PARTS)
-        return "chosen" if narrowed else "all"
+        is_narrowed = any(getattr(self.binding, section.column) for section in TOOL_SECTIONS)
+        return "chosen" if is_narrowed else "all"
 
     @property
     def denied(self) -> list[str]:
@@ -214,7 +234,7 @@ class ServerSelection:
     @property
     def parts(self) -> list[ToolSelection]:
         """Return the selected tools by section."""
-        return [self._offered(part) for part in PARTS]
+        return [self._build_tool_selection(section) for section in TOOL_SECTIONS]
 
     @property
     def ticks(self) -> list[DefinitionSelection]:
@@ -224,7 +244,7 @@ class ServerSelection:
     @property
     def offers_more(self) -> bool:
         """Return whether the server has resources or prompts."""
-        return any(one.rows for one in self.ticks)
+        return any(selection.rows for selection in self.ticks)
 
     @property
     def asked(self) -> bool:
@@ -238,10 +258,10 @@ class ServerSelection:
 
     def save(self, visit: ObjectRequest) -> int | None:
         """Save the posted form; return the number of definitions, or None for all."""
-        lists = {offered.part.column: self._chosen(offered) for offered in self.parts}
+        lists = {selection.part.column: self._build_globs(selection) for selection in self.parts}
         if has_selections(self.posted, str(self.server.pk)):
             lists |= build_allow_lists(self.ticks)
-        bind(
+        attach_server(
             visit.principal,
             visit.object,
             self.server,
@@ -251,82 +271,88 @@ class ServerSelection:
         )
         if self.how == "all":
             return None
-        return sum(offered.count for offered in self.parts) + self._also()
+        return sum(selection.count for selection in self.parts) + self._count_other_definitions()
 
-    def _also(self) -> int:
+    def _count_other_definitions(self) -> int:
         """Return how many resources, prompts and patterns are selected."""
-        return sum(len(one.patterns) for one in self.ticks)
+        return sum(len(selection.patterns) for selection in self.ticks)
 
-    def _offered(self, part: ToolSection) -> ToolSelection:
-        rows = [row for row in self.rows if row.kind in part.kinds]
+    def _build_tool_selection(self, section: ToolSection) -> ToolSelection:
+        rows = [row for row in self.rows if row.kind in section.kinds]
         if self.posted is not None:
-            chosen = frozenset(self.posted.getlist(f"{part.slug}-{self.server.pk}"))
+            selected_names = frozenset(self.posted.getlist(f"{section.slug}-{self.server.pk}"))
         else:
-            kept = getattr(self.binding, part.column) if self.binding else []
-            chosen = frozenset(row.name for row in rows if kept and is_name_allowed(row.name, kept))
-        return ToolSelection(part, rows, chosen)
+            stored_globs = getattr(self.binding, section.column) if self.binding else []
+            selected_names = frozenset(
+                row.name for row in rows if stored_globs and is_name_allowed(row.name, stored_globs)
+            )
+        return ToolSelection(section, rows, selected_names)
 
-    def _chosen(self, offered: ToolSelection) -> list[str]:
+    def _build_globs(self, selection: ToolSelection) -> list[str]:
         """Return the globs; raises `InvalidInput` (`nothing_chosen`, `unknown_tool`)."""
-        field_name = f"{offered.part.slug}-{self.server.pk}"
-        if self.how == "all" or (self._also() and not offered.rows):
-            return choose([EVERYTHING], (), field=field_name)
-        names = {row.name for row in offered.rows}
-        kept = getattr(self.binding, offered.part.column) if self.binding else []
-        globs = build_globs(offered.ticked, names, kept)
-        return choose(globs, names, field=field_name)
+        field_name = f"{selection.part.slug}-{self.server.pk}"
+        if self.how == "all" or (self._count_other_definitions() and not selection.rows):
+            return clean_patterns([EVERYTHING], (), field=field_name)
+        names = {row.name for row in selection.rows}
+        stored_globs = getattr(self.binding, selection.part.column) if self.binding else []
+        globs = build_globs(selection.ticked, names, stored_globs)
+        return clean_patterns(globs, names, field=field_name)
 
 
 @AgentAdmin.add_page("pick", needs=Action.MANAGE_AGENTS)
-def pick(visit: ObjectRequest) -> HttpResponseBase:
+def show_server_picker(visit: ObjectRequest) -> HttpResponseBase:
     """Choose servers, then what the agent gets of each, then attach them."""
     if visit.request.method == "POST":
         return _attach_servers(visit)
-    asked = visit.request.GET.getlist("server")
-    return _show(visit, _load_selections(visit, asked)) if asked else _choose_servers(visit)
+    server_ids = visit.request.GET.getlist("server")
+    return (
+        _render_tool_picker(visit, _load_selections(visit, server_ids))
+        if server_ids
+        else _render_server_picker(visit)
+    )
 
 
-@AgentAdmin.add_deed("ask_server", needs=Action.MANAGE_AGENTS)
-def ask_server(visit: ObjectRequest) -> HttpResponseBase:
+@AgentAdmin.add_object_action("ask_server", needs=Action.MANAGE_AGENTS)
+def discover_picked_server(visit: ObjectRequest) -> HttpResponseBase:
     """Discover a server and return its panel of the page."""
-    [one] = _load_selections(visit, [visit.request.GET.get("server", "")])
-    [answer] = discover_servers(
-        [one.server], actor=visit.principal.actor, kind=Check.Kind.DISCOVERY
+    [selection] = _load_selections(visit, [visit.request.GET.get("server", "")])
+    [discovery] = discover_servers(
+        [selection.server], actor=visit.principal.actor, kind=Check.Kind.DISCOVERY
     )
-    [one] = _load_selections(visit, [str(one.server.pk)])
-    one.problem = answer.problem
+    [selection] = _load_selections(visit, [str(selection.server.pk)])
+    selection.problem = discovery.problem
     return render_fragment(
-        visit.request, "agents/pick_server.html", agent=visit.object, one=one, told=True
+        visit.request, "agents/pick_server.html", agent=visit.object, one=selection, told=True
     )
 
 
-def _choose_servers(visit: ObjectRequest) -> HttpResponseBase:
+def _render_server_picker(visit: ObjectRequest) -> HttpResponseBase:
     agent: Agent = visit.object
-    pool = Server.objects.for_organization(agent.organization_id).pool()
+    pool = Server.objects.for_organization(agent.organization_id).in_organization_pool()
     rows = pool.exclude(pk__in=agent.bindings.values("server"))
-    sought = visit.request.GET.get("q", "").strip()
-    for word in sought.split()[:8]:
+    query = visit.request.GET.get("q", "").strip()
+    for word in query.split()[:8]:
         rows = rows.filter(Q(name__icontains=word) | Q(description__icontains=word))
-    found = list(rows.order_by("name")[: SERVERS_SHOWN + 1])
-    return replace(visit, page="servers").show(
+    page_rows = list(rows.order_by("name")[: SERVERS_SHOWN + 1])
+    return replace(visit, page="servers").render_tab(
         "agents/pick.html",
         agent=agent,
-        servers=_with_counts(found[:SERVERS_SHOWN]),
-        more=len(found) > SERVERS_SHOWN,
-        q=sought,
+        servers=_add_tool_counts(page_rows[:SERVERS_SHOWN]),
+        more=len(page_rows) > SERVERS_SHOWN,
+        q=query,
         any_in_pool=pool.exists(),
     )
 
 
-def _with_counts(servers: list[Server]) -> list[Server]:
+def _add_tool_counts(servers: list[Server]) -> list[Server]:
     """Set the number of tools and of approved tools on each server (one query)."""
     tools = Definition.objects.tools().filter(server__in=servers).order_by()
-    usable = tools.callable().values("pk")
-    counted = tools.values("server").annotate(
+    callable_tools = tools.callable().values("pk")
+    count_rows = tools.values("server").annotate(
         tool_total=Count("pk", filter=Q(present=True)),
-        usable_total=Count("pk", filter=Q(pk__in=usable)),
+        usable_total=Count("pk", filter=Q(pk__in=callable_tools)),
     )
-    counts = {row["server"]: row for row in counted}
+    counts = {row["server"]: row for row in count_rows}
     for server in servers:
         row = counts.get(server.pk)
         server.tool_total = row["tool_total"] if row else 0  # type: ignore[attr-defined]
@@ -334,36 +360,38 @@ def _with_counts(servers: list[Server]) -> list[Server]:
     return servers
 
 
-def _show(visit: ObjectRequest, picked: list[ServerSelection]) -> HttpResponseBase:
-    return replace(visit, page="servers").show(
-        "agents/pick_tools.html", agent=visit.object, picked=picked
+def _render_tool_picker(
+    visit: ObjectRequest, selections: list[ServerSelection]
+) -> HttpResponseBase:
+    return replace(visit, page="servers").render_tab(
+        "agents/pick_tools.html", agent=visit.object, picked=selections
     )
 
 
 def _attach_servers(visit: ObjectRequest) -> HttpResponseBase:
     posted: QueryDict = visit.request.POST
-    picked = _load_selections(visit, posted.getlist("server"), posted)
+    selections = _load_selections(visit, posted.getlist("server"), posted)
     counts: dict[str, int | None] = {}
     try:
         with transaction.atomic():
-            for one in picked:
-                counts[one.server.name] = _save_selection(visit, one)
+            for selection in selections:
+                counts[selection.server.name] = _save_selection(visit, selection)
     except Problem:
-        return _show(visit, picked)
+        return _render_tool_picker(visit, selections)
     for name, count in counts.items():
         text = _t("%(agent)s gets %(n)d capabilities of %(server)s.")
-        everything = _t("%(agent)s gets all that %(server)s offers, also later.")
+        all_text = _t("%(agent)s gets all that %(server)s offers, also later.")
         values = {"agent": visit.object, "server": name, "n": count}
-        messages.success(visit.request, (everything if count is None else text) % values)
+        messages.success(visit.request, (all_text if count is None else text) % values)
     return redirect_to_page(visit, "servers")
 
 
-def _save_selection(visit: ObjectRequest, one: ServerSelection) -> int | None:
+def _save_selection(visit: ObjectRequest, selection: ServerSelection) -> int | None:
     """Save one selection; a problem is stored on it and raised again."""
     try:
-        return one.save(visit)
+        return selection.save(visit)
     except Problem as problem:
-        one.problem = problem
+        selection.problem = problem
         raise
 
 
@@ -372,38 +400,42 @@ def _load_selections(
 ) -> list[ServerSelection]:
     """Return the selections of these servers; raises `NotFound` for unavailable ones."""
     agent: Agent = visit.object
-    mine = Q(scope_id=agent.organization_id) | Q(scope_id=agent.pk)
-    wanted = list(dict.fromkeys(ids))
+    is_available = Q(scope_id=agent.organization_id) | Q(scope_id=agent.pk)
+    unique_ids = list(dict.fromkeys(ids))
     try:
-        keys = [UUID(one) for one in wanted]
+        server_ids = [UUID(text) for text in unique_ids]
     except ValueError:
-        raise _build_not_found(wanted) from None
-    servers = Server.objects.for_organization(agent.organization_id).filter(mine, pk__in=keys)
-    if not wanted or len(found := list(servers)) != len(wanted):
-        raise _build_not_found(wanted)
-    bindings = {row.server_id: row for row in agent.bindings.filter(server__in=found)}
-    kinds = [*(kind for part in PARTS for kind in part.kinds), *KINDS]
-    offered = Definition.objects.filter(server__in=found, kind__in=kinds, present=True)
+        raise _build_not_found(unique_ids) from None
+    servers = Server.objects.for_organization(agent.organization_id).filter(
+        is_available, pk__in=server_ids
+    )
+    if not unique_ids or len(found_servers := list(servers)) != len(unique_ids):
+        raise _build_not_found(unique_ids)
+    attached_by_server = {
+        row.server_id: row for row in agent.bindings.filter(server__in=found_servers)
+    }
+    kinds = [*(kind for section in TOOL_SECTIONS for kind in section.kinds), *DEFINITION_KINDS]
+    definitions = Definition.objects.filter(server__in=found_servers, kind__in=kinds, present=True)
     rows: dict[UUID, list[Definition]] = {}
-    for row in offered.order_by("name"):
+    for row in definitions.order_by("name"):
         rows.setdefault(row.server_id, []).append(row)
     return [
-        ServerSelection(server, bindings.get(server.pk), rows.get(server.pk, []), posted)
-        for server in found
+        ServerSelection(server, attached_by_server.get(server.pk), rows.get(server.pk, []), posted)
+        for server in found_servers
     ]
 
 
-def _build_not_found(wanted: list[str]) -> NotFound:
-    shown = ", ".join(repr(one[:40]) for one in wanted) or "none"
+def _build_not_found(ids: list[str]) -> NotFound:
+    listed_ids = ", ".join(repr(server_id[:40]) for server_id in ids) or "none"
     return NotFound(
-        format_message("There is no such server here: {shown}.", shown=shown),
+        format_message("There is no such server here: {shown}.", shown=listed_ids),
         field="server",
         remedy="Choose servers of the organization's pool.",
     )
 
 
 # The period of the usage numbers.
-USE_OF = timedelta(days=30)
+USAGE_PERIOD = timedelta(days=30)
 # With more tools than this, only those of the opened server are shown.
 TOOLS_SHOWN = 200
 
@@ -421,8 +453,8 @@ class AgentServerRow:
     @property
     def server(self) -> Server:
         """Return the server."""
-        found: Server = self.binding.server
-        return found
+        attached: Server = self.binding.server
+        return attached
 
     @property
     def effective(self) -> int:
@@ -432,7 +464,7 @@ class AgentServerRow:
     @property
     def usable(self) -> int:
         """Return how many of its resources and prompts are allowed."""
-        return sum(offer.decision.allowed for offer in self.offers)
+        return sum(definition.decision.allowed for definition in self.offers)
 
     @property
     def chosen(self) -> frozenset[str]:
@@ -446,27 +478,27 @@ class AgentServerRow:
 def show_servers(visit: ObjectRequest) -> HttpResponseBase:
     """Show the agent's servers."""
     agent: Agent = visit.object
-    bindings = list(agent.bindings.select_related("server").order_by("server__name"))
+    attached_servers = list(agent.bindings.select_related("server").order_by("server__name"))
     tools = _group_tools(agent)
-    offers = _group_resources_and_prompts(agent)
-    use = load_usage_by_server(agent, USE_OF)
-    few = sum(map(len, tools.values())) <= TOOLS_SHOWN
-    unfolded = visit.request.GET.get("open", "")
-    return visit.show(
+    definitions = _group_resources_and_prompts(agent)
+    usage_by_server = load_usage_by_server(agent, USAGE_PERIOD)
+    show_all_tools = sum(map(len, tools.values())) <= TOOLS_SHOWN
+    opened_server_id = visit.request.GET.get("open", "")
+    return visit.render_tab(
         "agents/servers.html",
         agent=agent,
         bound=[
             AgentServerRow(
-                one,
-                tools.get(one.server_id, []),
-                offers.get(one.server_id, []),
-                use.get(one.server_id, ServerUsage()),
-                listed=few or str(one.server_id) == unfolded,
+                attached_server,
+                tools.get(attached_server.server_id, []),
+                definitions.get(attached_server.server_id, []),
+                usage_by_server.get(attached_server.server_id, ServerUsage()),
+                listed=show_all_tools or str(attached_server.server_id) == opened_server_id,
             )
-            for one in bindings
+            for attached_server in attached_servers
         ],
         running=agent.sessions.unfinished().count(),
-        unfolded=unfolded,
+        unfolded=opened_server_id,
         may_manage=visit.principal.may(Action.MANAGE_AGENTS),
     )
 
@@ -484,42 +516,42 @@ def show_server_states(visit: ObjectRequest) -> HttpResponseBase:
 
 
 def _group_tools(agent: Agent) -> dict[UUID, list[SnapshotTool]]:
-    found: dict[UUID, list[SnapshotTool]] = {}
-    for _name, tool in sorted(get_snapshot_cache().current("agent", agent.pk).tools.items()):
+    tools_by_server: dict[UUID, list[SnapshotTool]] = {}
+    for _name, tool in sorted(get_snapshot_cache().load_current("agent", agent.pk).tools.items()):
         if tool.facts.server_id is not None and tool.facts.state != "gone":
-            found.setdefault(tool.facts.server_id, []).append(tool)
-    return found
+            tools_by_server.setdefault(tool.facts.server_id, []).append(tool)
+    return tools_by_server
 
 
 def _group_resources_and_prompts(agent: Agent) -> dict[UUID, list[SnapshotDefinition]]:
-    found: dict[UUID, list[SnapshotDefinition]] = {}
+    definitions_by_server: dict[UUID, list[SnapshotDefinition]] = {}
     kinds = ("resource", "resource_template", "prompt")
-    for offer in get_snapshot_cache().current("agent", agent.pk).offers_of(*kinds):
-        if offer.facts.state != "gone":
-            found.setdefault(offer.facts.server_id, []).append(offer)
-    return found
+    for definition in get_snapshot_cache().load_current("agent", agent.pk).list_definitions(*kinds):
+        if definition.facts.state != "gone":
+            definitions_by_server.setdefault(definition.facts.server_id, []).append(definition)
+    return definitions_by_server
 
 
-@AgentAdmin.add_deed("unbind", needs=Action.MANAGE_AGENTS)
-def unbind_server(visit: ObjectRequest) -> HttpResponseBase:
+@AgentAdmin.add_object_action("unbind", needs=Action.MANAGE_AGENTS)
+def detach_agent_server(visit: ObjectRequest) -> HttpResponseBase:
     """Detach a server from the agent."""
-    server = bound_server(visit.object, visit.request.POST.get("server", ""))
-    unbind(visit.principal, visit.object, server)
+    server = get_attached_server(visit.object, visit.request.POST.get("server", ""))
+    detach_server(visit.principal, visit.object, server)
     text = _t("%(agent)s no longer has %(server)s.")
     messages.success(visit.request, text % {"agent": visit.object, "server": server.name})
     return redirect_to_page(visit, "servers")
 
 
-@AgentAdmin.add_deed("switch_server", needs=Action.MANAGE_AGENTS)
+@AgentAdmin.add_object_action("switch_server", needs=Action.MANAGE_AGENTS)
 def set_agent_server_enabled(visit: ObjectRequest) -> HttpResponseBase:
     """Enable or disable a server for this agent only; effective on the next call."""
-    server = bound_server(visit.object, visit.request.POST.get("server", ""))
+    server = get_attached_server(visit.object, visit.request.POST.get("server", ""))
     enabled = visit.request.POST.get("enabled") == "1"
     set_attachment_enabled(visit.principal, visit.object, server, enabled=enabled)
-    on = _t("%(server)s is connected to %(agent)s, from the next call on.")
-    off = _t("%(server)s is disconnected from %(agent)s, from the next call on.")
+    enabled_text = _t("%(server)s is connected to %(agent)s, from the next call on.")
+    disabled_text = _t("%(server)s is disconnected from %(agent)s, from the next call on.")
     values = {"agent": visit.object, "server": server.name}
-    messages.success(visit.request, (on if enabled else off) % values)
+    messages.success(visit.request, (enabled_text if enabled else disabled_text) % values)
     return redirect_to_page(visit, "servers")
 
 
@@ -529,64 +561,64 @@ def set_agent_server_enabled(visit: ObjectRequest) -> HttpResponseBase:
 def build_destination(agent: Agent) -> ServerDestination:
     """Return the destination of servers that are private to this agent."""
 
-    def url(way: str, *args: Any) -> str:
-        return reverse(f"admin:agents_agent_{way}", args=[agent.pk, *args])
+    def build_url(view_name: str, *args: Any) -> str:
+        return reverse(f"admin:agents_agent_{view_name}", args=[agent.pk, *args])
 
-    def after(server: Server) -> str:
-        page = reverse("admin:mcp_servers_server_change", args=[server.pk])
-        return f"{page}?connect=1" if server.enabled else page
+    def build_next_url(server: Server) -> str:
+        address = reverse("admin:mcp_servers_server_change", args=[server.pk])
+        return f"{address}?connect=1" if server.enabled else address
 
-    def then(principal: Principal, server: Server) -> None:
-        bind(principal, agent, server)
+    def attach_to_agent(principal: Principal, server: Server) -> None:
+        attach_server(principal, agent, server)
 
     return ServerDestination(
         title=_t("A server for %(agent)s alone") % {"agent": agent},
         needs=Action.MANAGE_SERVERS,
-        url=url,
-        after=after,
+        url=build_url,
+        build_next_url=build_next_url,
         scope_id=agent.pk,
-        then=then,
+        on_created=attach_to_agent,
     )
 
 
-def _find(request: HttpRequest, object_id: UUID) -> tuple[Principal, ServerDestination]:
+def _get_destination(request: HttpRequest, object_id: UUID) -> tuple[Principal, ServerDestination]:
     principal = resolve_principal(request)
     agent = Agent.objects.visible_to(principal).get_or_404(principal.organization_id, pk=object_id)
     return principal, build_destination(agent)
 
 
-def form_view(request: HttpRequest, object_id: UUID) -> HttpResponseBase:
+def add_agent_server(request: HttpRequest, object_id: UUID) -> HttpResponseBase:
     """Add a private server by form."""
-    return add_by_form(request, *_find(request, object_id))
+    return add_by_form(request, *_get_destination(request, object_id))
 
 
 def choose_agent_preset(request: HttpRequest, object_id: UUID) -> HttpResponseBase:
     """Choose a preset for a private server."""
-    return choose_preset(request, *_find(request, object_id))
+    return choose_preset(request, *_get_destination(request, object_id))
 
 
 def fill_agent_preset(request: HttpRequest, object_id: UUID, slug: str) -> HttpResponseBase:
     """Fill a preset for a private server."""
-    return fill_preset(request, *_find(request, object_id), slug)
+    return add_by_preset(request, *_get_destination(request, object_id), slug)
 
 
 def import_agent_servers(request: HttpRequest, object_id: UUID) -> HttpResponseBase:
     """Paste JSON for private servers."""
-    return import_servers(request, *_find(request, object_id))
+    return import_servers(request, *_get_destination(request, object_id))
 
 
 def add_agent_api(request: HttpRequest, object_id: UUID) -> HttpResponseBase:
     """Add a REST API as a private server."""
-    return add_api(request, *_find(request, object_id))
+    return add_api(request, *_get_destination(request, object_id))
 
 
 def add_agent_operations(request: HttpRequest, object_id: UUID) -> HttpResponseBase:
     """Add an API by manually declared operations, as a private server."""
-    return add_declared(request, *_find(request, object_id))
+    return add_declared_api(request, *_get_destination(request, object_id))
 
 
 AgentAdmin.routes += (
-    ("servers/add/", form_view, "form"),
+    ("servers/add/", add_agent_server, "form"),
     ("servers/presets/", choose_agent_preset, "presets"),
     ("servers/presets/<slug:slug>/", fill_agent_preset, "preset"),
     ("servers/paste/", import_agent_servers, "paste"),

@@ -16,19 +16,19 @@ from django.utils.translation import gettext_lazy as _
 
 from agents.agent_metrics import WINDOWS, load_metrics
 from agents.budgets.services import (
-    LARGEST,
-    WARN_AT,
+    DEFAULT_WARN_AT,
+    MAX_LIMIT,
     BudgetLine,
     build_line,
     list_budget_use,
     set_budgets,
 )
-from agents.callable_agents import list_callable_agents, set_callees
+from agents.callable_agents import list_callable_agents, set_callable_agents
 from agents.calls.snapshots import get_snapshot_cache
-from agents.llm.pricing import count_tokens, estimate_tokens, with_window
+from agents.llm.pricing import count_tokens, estimate_tokens, fill_context_window
 from agents.model_endpoints.services import build_endpoint
 from agents.models import Agent, Binding, Budget, ModelEndpoint, Session
-from agents.services import AgentSpec, add_agent, remove_agent, set_agent_members, update_agent
+from agents.services import AgentSpec, create_agent, delete_agent, set_agent_members, update_agent
 from agents.sessions.system_prompt import build_instructions, build_tool_specs
 from bonobot.accounts.admin_base import (
     ObjectRequest,
@@ -74,7 +74,7 @@ class AgentAdmin(TabbedAdmin):
         "switch",
         "run",
     )
-    changing_columns = {"switch": "is_on"}
+    change_columns = {"switch": "is_on"}
     list_filter = ("enabled",)
     search_fields = ("name", "slug", "description")
     ordering = ("name",)
@@ -83,16 +83,16 @@ class AgentAdmin(TabbedAdmin):
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Agent]:
         """Return the visible agents with what the list shows, in one query."""
-        bindings = Binding.objects.filter(agent=OuterRef("pk"), enabled=True).order_by()
-        troubled = bindings.filter(
+        attached_servers = Binding.objects.filter(agent=OuterRef("pk"), enabled=True).order_by()
+        failing_servers = attached_servers.filter(
             server__status__in=(Server.Status.ERROR, Server.Status.NEEDS_REAUTH),
             server__enabled=True,
         )
-        principal = self.principal(request)
+        principal = self.get_principal(request)
         sessions = Session.objects.visible_to(principal).filter(agent=OuterRef("pk")).order_by()
         agents: Any = Agent.objects.visible_to(principal).annotate(
-            bound=_build_count_subquery(bindings, Count("pk")),
-            troubled=_build_count_subquery(troubled, Count("pk")),
+            bound=_build_count_subquery(attached_servers, Count("pk")),
+            troubled=_build_count_subquery(failing_servers, Count("pk")),
             running=_build_count_subquery(sessions.unfinished(), Count("pk")),
             latest=Subquery(sessions.values("agent").annotate(n=Max("created_at")).values("n")),
         )
@@ -146,17 +146,19 @@ class AgentAdmin(TabbedAdmin):
         self, request: HttpRequest, form_url: str = "", extra_context: dict[str, Any] | None = None
     ) -> HttpResponseBase:
         """Show the form, or create the agent."""
-        principal = self.principal(request)
+        principal = self.get_principal(request)
         principal.require(Action.MANAGE_AGENTS)
         form = AgentDetailsForm(principal, request.POST if request.method == "POST" else None)
         if form.is_bound and form.is_valid():
             try:
-                agent = add_agent(principal, AgentSpec(**form.said()))
+                agent = create_agent(principal, AgentSpec(**form.get_field_values()))
             except Problem as problem:
                 add_problem_to_form(form, problem)
             else:
-                text = _t("%(agent)s was made. Give it servers, then say which tools it may use.")
-                messages.success(request, text % {"agent": agent})
+                success_text = _t(
+                    "%(agent)s was made. Give it servers, then say which tools it may use."
+                )
+                messages.success(request, success_text % {"agent": agent})
                 address = reverse("admin:agents_agent_servers", args=[agent.pk])
                 return HttpResponseRedirect(address)
         return render_screen(
@@ -167,11 +169,11 @@ class AgentAdmin(TabbedAdmin):
         self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
     ) -> HttpResponseBase:
         """Confirm with the list of what else is deleted, then delete the agent."""
-        principal = self.principal(request)
-        agent = self.find(request, object_id)
+        principal = self.get_principal(request)
+        agent = self.get_object_or_404(request, object_id)
         principal.require(Action.MANAGE_AGENTS)
         if request.method == "POST":
-            remove_agent(principal, agent)
+            delete_agent(principal, agent)
             messages.success(request, _t("%(agent)s was removed.") % {"agent": agent})
             return HttpResponseRedirect(reverse("admin:agents_agent_changelist"))
         return render_screen(
@@ -206,29 +208,33 @@ class AgentDetailsForm(forms.Form):
     def __init__(self, principal: Principal, *args: Any, **kwargs: Any) -> None:
         """Offer the organization's models."""
         super().__init__(*args, **kwargs)
-        offered = ModelEndpoint.objects.for_organization(principal.organization_id)
-        self.fields["model_endpoint"].queryset = offered  # type: ignore[attr-defined]
+        endpoints = ModelEndpoint.objects.for_organization(principal.organization_id)
+        self.fields["model_endpoint"].queryset = endpoints  # type: ignore[attr-defined]
 
-    def said(self) -> dict[str, Any]:
+    def get_field_values(self) -> dict[str, Any]:
         """Return the cleaned values for `AgentSpec`."""
         return dict(self.cleaned_data)
 
 
-def _build_count_subquery(rows: QuerySet[Any], counted: Any) -> Coalesce:
-    grouped = rows.values("agent").annotate(n=counted).values("n")
-    return Coalesce(Subquery(grouped, output_field=IntegerField()), 0)
+def _build_count_subquery(rows: QuerySet[Any], count: Any) -> Coalesce:
+    counts = rows.values("agent").annotate(n=count).values("n")
+    return Coalesce(Subquery(counts, output_field=IntegerField()), 0)
 
 
-BOUNDS = ("max_turns", "max_calls", "max_run_s", "calls_per_minute", "tool_search_above")
-TEXTS = ("name", "slug", "description", "instructions")
-PLAIN = (*TEXTS, "enabled", *BOUNDS)
-MICRO = 1_000_000
-SPARE_LINES = 3
+LIMIT_FIELDS = ("max_turns", "max_calls", "max_run_s", "calls_per_minute", "tool_search_above")
+TEXT_FIELDS = ("name", "slug", "description", "instructions")
+COPIED_FIELDS = (*TEXT_FIELDS, "enabled", *LIMIT_FIELDS)
+MICRODOLLARS = 1_000_000
+EMPTY_BUDGET_LINES = 3
 
 
-def _bound(label: Any, help_text: Any, least: int = 1) -> forms.IntegerField:
+def _build_limit_field(label: Any, help_text: Any, minimum: int = 1) -> forms.IntegerField:
     return forms.IntegerField(
-        label=label, help_text=help_text, min_value=least, max_value=2**31 - 1, widget=IntegerInput
+        label=label,
+        help_text=help_text,
+        min_value=minimum,
+        max_value=2**31 - 1,
+        widget=IntegerInput,
     )
 
 
@@ -241,14 +247,18 @@ class AgentConfigurationForm(AgentDetailsForm):
         widget=TextInput,
         help_text=_("Names the agent in commands and addresses."),
     )
-    max_turns = _bound(_("Turns per message"), _("How often the model is asked at most."))
-    max_calls = _bound(_("Calls per message"), _("Of all tools together."), least=0)
-    max_run_s = _bound(_("Seconds per message"), _("Of running; waiting isn't counted."))
-    calls_per_minute = _bound(_("Calls a minute"), _("Of all its sessions together."))
-    tool_search_above = _bound(
+    max_turns = _build_limit_field(
+        _("Turns per message"), _("How often the model is asked at most.")
+    )
+    max_calls = _build_limit_field(_("Calls per message"), _("Of all tools together."), minimum=0)
+    max_run_s = _build_limit_field(
+        _("Seconds per message"), _("Of running; waiting isn't counted.")
+    )
+    calls_per_minute = _build_limit_field(_("Calls a minute"), _("Of all its sessions together."))
+    tool_search_above = _build_limit_field(
         _("Tools shown at once"),
         _("With more, its model searches for them with find_tools; 0: it is always shown all."),
-        least=0,
+        minimum=0,
     )
     enabled = forms.BooleanField(label=_("Switched on"), required=False, widget=Checkbox)
     members = forms.MultipleChoiceField(
@@ -270,14 +280,14 @@ class AgentConfigurationForm(AgentDetailsForm):
         super().__init__(principal, *args, **kwargs)
         agents = Agent.objects.for_organization(principal.organization_id)
         self.fields["may_ask"].choices = list(agents.values_list("slug", "name"))  # type: ignore[attr-defined]
-        people = Membership.objects.for_organization(principal.organization_id).select_related(
+        memberships = Membership.objects.for_organization(principal.organization_id).select_related(
             "user"
         )
-        names = [
-            (one.user.username, one.user.get_full_name() or one.user.username)
-            for one in people.filter(role=Role.MEMBER).order_by("user__username")
+        choices = [
+            (membership.user.username, membership.user.get_full_name() or membership.user.username)
+            for membership in memberships.filter(role=Role.MEMBER).order_by("user__username")
         ]
-        self.fields["members"].choices = names  # type: ignore[attr-defined]
+        self.fields["members"].choices = choices  # type: ignore[attr-defined]
 
 
 @AgentAdmin.add_page("configuration", _("Configure"), order=20)
@@ -295,14 +305,14 @@ def show_configuration(visit: ObjectRequest) -> HttpResponseBase:
         else:
             messages.success(visit.request, _t("Saved. It holds on the very next turn."))
             return redirect_to_page(visit, "configuration")
-    return visit.show(
+    return visit.render_tab(
         "agents/configuration.html",
         agent=agent,
         form=form,
-        bounds=[form[name] for name in BOUNDS],
+        bounds=[form[name] for name in LIMIT_FIELDS],
         size=_estimate_prompt_size(agent),
         budgets=list_budget_use(agent),
-        spare=range(SPARE_LINES),
+        spare=range(EMPTY_BUDGET_LINES),
         units=Budget.Unit.choices,
         periods=Budget.Period.choices,
         may_manage=visit.principal.may(Action.MANAGE_AGENTS),
@@ -311,16 +321,19 @@ def show_configuration(visit: ObjectRequest) -> HttpResponseBase:
 
 def _estimate_prompt_size(agent: Agent) -> dict[str, Any]:
     """Return the estimated number of prompt tokens of a session without messages."""
-    snapshot = get_snapshot_cache().current("agent", agent.pk)
-    shown = snapshot.shown(())
-    whole = build_instructions(agent.instructions, snapshot, (), (), shown)
-    window = with_window(build_endpoint(agent.model_endpoint)).context_window
-    prompt, tools = count_tokens(whole), estimate_tokens((), "", build_tool_specs(shown))
+    snapshot = get_snapshot_cache().load_current("agent", agent.pk)
+    shown_tools = snapshot.list_shown_tools(())
+    instructions = build_instructions(agent.instructions, snapshot, (), (), shown_tools)
+    window = fill_context_window(build_endpoint(agent.model_endpoint)).context_window
+    prompt, tools = (
+        count_tokens(instructions),
+        estimate_tokens((), "", build_tool_specs(shown_tools)),
+    )
     return {
         "own": count_tokens(agent.instructions),
         "prompt": prompt,
         "tools": tools,
-        "shown": len(shown),
+        "shown": len(shown_tools),
         "all": prompt + tools,
         "window": window,
     }
@@ -328,7 +341,7 @@ def _estimate_prompt_size(agent: Agent) -> dict[str, Any]:
 
 def _build_initial(agent: Agent) -> dict[str, Any]:
     return {
-        **{name: getattr(agent, name) for name in PLAIN},
+        **{name: getattr(agent, name) for name in COPIED_FIELDS},
         "model_endpoint": agent.model_endpoint_id,
         "may_ask": list_callable_agents(agent),
         "members": list(agent.members.values_list("username", flat=True)),
@@ -336,54 +349,54 @@ def _build_initial(agent: Agent) -> dict[str, Any]:
 
 
 def _save(visit: ObjectRequest, agent: Agent, form: AgentConfigurationForm) -> None:
-    said = form.said()
-    members, may_ask = said.pop("members"), said.pop("may_ask")
-    lines = _parse_budget_lines(visit.request)
-    update_agent(visit.principal, agent, AgentSpec(**said))
+    values = form.get_field_values()
+    members, may_ask = values.pop("members"), values.pop("may_ask")
+    budget_lines = _parse_budget_lines(visit.request)
+    update_agent(visit.principal, agent, AgentSpec(**values))
     if set(members) != set(agent.members.values_list("username", flat=True)):
         set_agent_members(visit.principal, agent, members)
     if set(may_ask) != set(list_callable_agents(agent)):
-        set_callees(visit.principal, agent, may_ask)
-    now = [build_line(one) for one in agent.budgets.all()]
-    if set(lines) != set(now) or len(lines) != len(now):
-        set_budgets(visit.principal, agent, lines)
+        set_callable_agents(visit.principal, agent, may_ask)
+    stored_lines = [build_line(budget) for budget in agent.budgets.all()]
+    if set(budget_lines) != set(stored_lines) or len(budget_lines) != len(stored_lines):
+        set_budgets(visit.principal, agent, budget_lines)
 
 
 def _parse_budget_lines(request: HttpRequest) -> list[BudgetLine]:
     """Return the posted budgets; money is in dollars."""
     posted: Any = request.POST
     columns = ("unit", "period", "limit", "scope", "warn-at")
-    rows = zip(*(posted.getlist(f"budget-{name}") for name in columns), strict=False)
+    budget_rows = zip(*(posted.getlist(f"budget-{name}") for name in columns), strict=False)
     return [
         BudgetLine(
             unit, period, parse_amount(unit, limit), scope == "session", _parse_percent(warn_at)
         )
-        for unit, period, limit, scope, warn_at in rows
+        for unit, period, limit, scope, warn_at in budget_rows
         if limit
     ]
 
 
 def _parse_percent(text: str) -> int:
-    return int(text) if text.isdecimal() else WARN_AT
+    return int(text) if text.isdecimal() else DEFAULT_WARN_AT
 
 
 def parse_amount(unit: str, text: str) -> int:
     """Return a typed limit as a number, dollars as micro-dollars; raises `InvalidInput`."""
     try:
         value = float(text.replace(",", "").replace("$", ""))
-        whole = round(value * MICRO) if unit == Budget.Unit.MONEY else int(value)
+        amount = round(value * MICRODOLLARS) if unit == Budget.Unit.MONEY else int(value)
     except (ValueError, OverflowError):
-        whole = -1
-    if not 0 <= whole <= LARGEST:
+        amount = -1
+    if not 0 <= amount <= MAX_LIMIT:
         raise InvalidInput(
             format_message("{text!r} is no limit.", text=text[:40]),
             field="budgets",
             remedy="Write a whole number, dollars where money is meant; empty removes it.",
         )
-    return whole
+    return amount
 
 
-TITLES = {
+WINDOW_TITLES = {
     "24h": _("24 hours"),
     "7d": _("7 days"),
     "30d": _("30 days"),
@@ -395,31 +408,36 @@ TITLES = {
 def show_metrics(visit: ObjectRequest) -> HttpResponseBase:
     """Show the agent's metrics of the last day, week, month or quarter."""
     agent: Agent = visit.object
-    wanted = visit.request.GET.get("last", "")
-    window = next((one for one in WINDOWS if one.slug == wanted), WINDOWS[0])
-    found = load_metrics(agent, window)
-    audit = ""
+    slug = visit.request.GET.get("last", "")
+    window = next((candidate for candidate in WINDOWS if candidate.slug == slug), WINDOWS[0])
+    metrics = load_metrics(agent, window)
+    audit_url = ""
     if visit.principal.may(Action.VIEW_AUDIT):
         query = {
             "agent_id": str(agent.pk),
-            "opened_at_from_0": f"{found.since:%Y-%m-%d}",
-            "opened_at_from_1": f"{found.since:%H:%M}",
+            "opened_at_from_0": f"{metrics.since:%Y-%m-%d}",
+            "opened_at_from_1": f"{metrics.since:%H:%M}",
         }
-        audit = f"{reverse('admin:ledger_auditrow_changelist')}?{urlencode(query)}"
-    return visit.show(
+        audit_url = f"{reverse('admin:ledger_auditrow_changelist')}?{urlencode(query)}"
+    return visit.render_tab(
         "agents/metrics.html",
         agent=agent,
-        found=found,
-        total=found.total,
-        audit=audit,
-        windows=[(one.slug, TITLES[one.slug], one == window) for one in WINDOWS],
+        found=metrics,
+        total=metrics.total,
+        audit=audit_url,
+        windows=[
+            (candidate.slug, WINDOW_TITLES[candidate.slug], candidate == window)
+            for candidate in WINDOWS
+        ],
     )
 
 
-SHOWN = 20
+MAX_PANEL_AGENTS = 20
 
 
 def build_agents_panel(visit: ObjectRequest) -> tuple[str, dict[str, Any]]:
     """Return the panel of the agents that have a server."""
-    bindings = Binding.objects.filter(server=visit.object).select_related("agent")
-    return "admin/agents/having.html", {"bindings": bindings.order_by("agent__name")[:SHOWN]}
+    attached_servers = Binding.objects.filter(server=visit.object).select_related("agent")
+    return "admin/agents/having.html", {
+        "bindings": attached_servers.order_by("agent__name")[:MAX_PANEL_AGENTS]
+    }

@@ -15,13 +15,13 @@ from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
 
 from agents.admin.agents import READERS
-from agents.approvals.services import answer, is_own
+from agents.approvals.services import is_own_call, resolve_approval
 from agents.flow_labels.services import list_approval_label_sources
 from agents.models import Approval
 from agents.models.approvals import WAITING
 from bonobot.accounts.admin_base import ObjectRequest, TabbedAdmin, render_screen
 from bonobot.accounts.roles import Action
-from bonobot.accounts.templatetags.display import ago, badge_html, two_lines
+from bonobot.accounts.templatetags.display import ago, render_badge, render_two_lines
 from bonobot.core.admin.theme import (
     DateTimeRangeFilter,
     FieldTextFilter,
@@ -31,7 +31,7 @@ from bonobot.core.admin.theme import (
     register,
 )
 from bonobot.core.problems import Conflict
-from bonobot.core.text.syntax_highlighting import LONGEST_SHOWN, diff_json
+from bonobot.core.text.syntax_highlighting import MAX_SHOWN_LENGTH, diff_json
 from bonobot.core.text.untrusted_text import make_visible
 from mcp_servers.models import Definition
 
@@ -54,16 +54,16 @@ class PersonRequestAdmin(TabbedAdmin):
     list_select_related = ("agent",)
 
     @classmethod
-    def badge(cls, question: Any) -> SafeString:
+    def render_badge(cls, person_request: Any) -> SafeString:
         """Return the badge of a request's current state; an overdue one shows as expired."""
-        state = question.state_at(timezone.now())
-        return badge_html(cls.tones.get(state, state), question.State(state).label)
+        state = person_request.get_state_at(timezone.now())
+        return render_badge(cls.tones.get(state, state), person_request.State(state).label)
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         """Return the requests that the person may read."""
         rows: Any = self.model._default_manager
-        mine: QuerySet[Any] = rows.visible_to(self.principal(request))
-        return mine.select_related("agent", "session")
+        visible_rows: QuerySet[Any] = rows.visible_to(self.get_principal(request))
+        return visible_rows.select_related("agent", "session")
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         """Return False: calls and servers create requests."""
@@ -74,33 +74,33 @@ class PersonRequestAdmin(TabbedAdmin):
         return False
 
     @display(description=_("state"), ordering="state")
-    def state_now(self, question: Any) -> Any:
+    def state_now(self, person_request: Any) -> Any:
         """Return the badge of the state."""
-        return self.badge(question)
+        return self.render_badge(person_request)
 
     @display(description=_("agent"), ordering="agent__name")
-    def agent_name(self, question: Any) -> str:
+    def agent_name(self, person_request: Any) -> str:
         """Return the agent's name."""
-        return make_visible(question.agent.name, 60) if question.agent else "–"
+        return make_visible(person_request.agent.name, 60) if person_request.agent else "–"
 
     @display(description=_("server"), ordering="server_name")
-    def server(self, question: Any) -> str:
+    def server(self, person_request: Any) -> str:
         """Return the server's name."""
-        return make_visible(question.server_name, 60) or "–"
+        return make_visible(person_request.server_name, 60) or "–"
 
     @display(description=_("asked"), ordering="created_at")
-    def asked_at(self, question: Any) -> Any:
+    def asked_at(self, person_request: Any) -> Any:
         """Return when the request was created."""
-        return ago(question.created_at)
+        return ago(person_request.created_at)
 
     @display(description=_("answered, or expires"), ordering="expires_at")
-    def until(self, question: Any) -> Any:
+    def until(self, person_request: Any) -> Any:
         """Return when it was answered or, if it wasn't, when it expires."""
-        return ago(question.answered_at or question.expires_at)
+        return ago(person_request.answered_at or person_request.expires_at)
 
 
-MOST_DENIED = 200
-BRIEF = 160  # characters of arguments in the list
+MAX_DENIED = 200
+ARGUMENTS_PREVIEW_LENGTH = 160  # characters of arguments in the list
 
 
 @register(Approval)
@@ -124,19 +124,23 @@ class ApprovalAdmin(PersonRequestAdmin):
 
     def has_answer_permission(self, request: HttpRequest) -> bool:
         """Return whether the role may approve calls."""
-        return self.may(request, Action.APPROVE_CALLS)
+        return self.can_perform(request, Action.APPROVE_CALLS)
 
     @display(description=_("call"), ordering="label")
     def tool(self, approval: Approval) -> SafeString:
         """Return the tool with the start of its arguments, secrets masked."""
-        given = json.dumps(approval.arguments, ensure_ascii=False) if approval.arguments else ""
-        return two_lines(make_visible(approval.label, 80), make_visible(given, BRIEF), "bb-mono")
+        arguments = json.dumps(approval.arguments, ensure_ascii=False) if approval.arguments else ""
+        return render_two_lines(
+            make_visible(approval.label, 80),
+            make_visible(arguments, ARGUMENTS_PREVIEW_LENGTH),
+            "bb-mono",
+        )
 
     @display(description=_("agent"), ordering="agent__name")
     def agent_name(self, approval: Approval) -> SafeString:
         """Return the agent and the person who made the call."""
         name, person = super().agent_name(approval), make_visible(approval.requested_by, 60)
-        return two_lines(name, person)
+        return render_two_lines(name, person)
 
     @display(description=_("rule"), ordering="rule")
     def why(self, approval: Approval) -> str:
@@ -148,40 +152,40 @@ class ApprovalAdmin(PersonRequestAdmin):
         self, request: HttpRequest, queryset: QuerySet[Approval]
     ) -> HttpResponseBase | None:
         """Confirm with an optional comment for the model, then deny the waiting calls."""
-        principal = self.principal(request)
+        principal = self.get_principal(request)
         principal.require(Action.APPROVE_CALLS)
-        chosen = list(queryset.filter(state=Approval.State.WAITING)[:MOST_DENIED])
-        if chosen and "confirmed" not in request.POST:
+        waiting_approvals = list(queryset.filter(state=Approval.State.WAITING)[:MAX_DENIED])
+        if waiting_approvals and "confirmed" not in request.POST:
             return render_screen(
                 request,
                 "approvals/deny.html",
                 title=_("Deny these calls"),
-                chosen=chosen,
+                chosen=waiting_approvals,
                 selected=ACTION_CHECKBOX_NAME,
                 opts=self.opts,
             )
-        denied = 0
-        for approval in chosen:
+        denied_count = 0
+        for approval in waiting_approvals:
             try:
-                answer(principal, approval, "deny", request.POST.get("word", "").strip())
+                resolve_approval(principal, approval, "deny", request.POST.get("word", "").strip())
             except Conflict:
                 continue  # answered or expired in the meantime
-            denied += 1
-        messages.success(request, _t("%(n)d of the ticked were denied.") % {"n": denied})
+            denied_count += 1
+        messages.success(request, _t("%(n)d of the ticked were denied.") % {"n": denied_count})
         return None
 
 
-KINDS = {
+DEFINITION_KINDS = {
     "tools/call": (Definition.Kind.TOOL,),
     "resources/read": (Definition.Kind.RESOURCE, Definition.Kind.RESOURCE_TEMPLATE),
     "prompts/get": (Definition.Kind.PROMPT,),
 }
-LEGS = {
+LABEL_TEXTS = {
     "private_data": _("private data"),
     "untrusted_content": _("text that anybody may have written"),
     "sends_out": _("what sends out"),
 }
-SAID = {
+ANSWER_MESSAGES = {
     "approve": _("Approved, for this one call."),
     "approve_session": _("Approved for the rest of the session."),
     "deny": _("Denied."),
@@ -205,20 +209,20 @@ class ApprovalDefinition:
 def show_approval(visit: ObjectRequest) -> HttpResponseBase:
     """Show the call, who made it, why it waits, and the possible answers."""
     approval: Approval = visit.object
-    text = _format_arguments(approval)
-    return visit.show(
+    arguments = _format_arguments(approval)
+    return visit.render_tab(
         "approvals/question.html",
         approval=approval,
-        badge=ApprovalAdmin.badge(approval),
-        answerable=approval.answerable(timezone.now()),
-        own=is_own(visit.principal, approval),
+        badge=ApprovalAdmin.render_badge(approval),
+        answerable=approval.is_answerable(timezone.now()),
+        own=is_own_call(visit.principal, approval),
         declared=find_definition(approval),
         brought=[
-            (LEGS.get(one.label, one.label), one.calls)
-            for one in list_approval_label_sources(approval)
+            (LABEL_TEXTS.get(source.label, source.label), source.calls)
+            for source in list_approval_label_sources(approval)
         ],
-        size=len(text),
-        cut=len(text) > LONGEST_SHOWN,
+        size=len(arguments),
+        cut=len(arguments) > MAX_SHOWN_LENGTH,
     )
 
 
@@ -231,13 +235,13 @@ def download_arguments(visit: ObjectRequest) -> HttpResponseBase:
     return response
 
 
-@ApprovalAdmin.add_deed("answer", needs=Action.APPROVE_CALLS)
-def answer_approval(visit: ObjectRequest) -> None:
+@ApprovalAdmin.add_object_action("answer", needs=Action.APPROVE_CALLS)
+def handle_answer(visit: ObjectRequest) -> None:
     """Approve once, approve for the session, or deny with a comment."""
     posted = visit.request.POST
-    said = posted.get("answer", "")
-    answer(visit.principal, visit.object, said, posted.get("word", "").strip())
-    messages.success(visit.request, str(SAID[said]))
+    chosen_answer = posted.get("answer", "")
+    resolve_approval(visit.principal, visit.object, chosen_answer, posted.get("word", "").strip())
+    messages.success(visit.request, str(ANSWER_MESSAGES[chosen_answer]))
 
 
 def find_definition(approval: Approval) -> ApprovalDefinition | None:
@@ -245,14 +249,14 @@ def find_definition(approval: Approval) -> ApprovalDefinition | None:
     if approval.server_id is None:
         return None
     rows = Definition.objects.for_organization(approval.organization_id)
-    found = rows.filter(
+    definition = rows.filter(
         server_id=approval.server_id,
         name=approval.own_name,
-        kind__in=KINDS.get(approval.method, tuple(Definition.Kind)),
+        kind__in=DEFINITION_KINDS.get(approval.method, tuple(Definition.Kind)),
     ).first()
-    if found is None:
+    if definition is None:
         return None
-    return ApprovalDefinition(found, changed=found.digest != approval.definition_digest)
+    return ApprovalDefinition(definition, changed=definition.digest != approval.definition_digest)
 
 
 def _format_arguments(approval: Approval) -> str:

@@ -26,16 +26,16 @@ from django.utils.translation import gettext_lazy as _
 
 from agents.models import SavedFilter
 from agents.saved_filters import (
+    can_delete_filter,
+    delete_filter,
     list_filters,
-    may_remove,
     normalize_query,
-    remove_filter,
     save_filter,
 )
 from bonobot.accounts.admin_base import ScopedAdmin, render_screen
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
-from bonobot.accounts.templatetags.display import ago, badge_html, milliseconds
+from bonobot.accounts.templatetags.display import ago, milliseconds, render_badge
 from bonobot.core.admin.theme import (
     ChoicesDropdownFilter,
     DateTimeRangeFilter,
@@ -50,115 +50,123 @@ from bonobot.core.i18n.localization import localize_problem
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import NotFound, Problem
 from bonobot.core.text.untrusted_text import make_visible
-from bonobot.ledger.api.audit import download
+from bonobot.ledger.api.audit import build_download
 from bonobot.ledger.audit import search as audit_search
-from bonobot.ledger.audit.export import Form
+from bonobot.ledger.audit.export import ExportFormat
 from bonobot.ledger.audit.verify_chain import VerificationProgress, load_progress
 from bonobot.ledger.models import AuditRow
 from bonobot.ledger.tasks import VERIFY_FURTHER
 
-LIST = "admin:ledger_auditrow_changelist"
-MOST_SHOWN = 10
-ASKED = "verification_asked"
+LIST_URL_NAME = "admin:ledger_auditrow_changelist"
+MAX_FAULTS_SHOWN = 10
+VERIFICATION_SESSION_KEY = "verification_asked"
 # A worker starts and reports progress within this time; otherwise none is running.
-TAKEN_UP = timedelta(minutes=1)
+START_TIMEOUT = timedelta(minutes=1)
 
 
 def build_verification_urls(
-    view: Callable[..., Any], principal_of: Callable[[HttpRequest], Principal]
+    view: Callable[..., Any], get_principal: Callable[[HttpRequest], Principal]
 ) -> list[Any]:
     """Return the URLs of the verification; `view` wraps views as the admin does."""
 
     def verify(request: HttpRequest) -> HttpResponseBase:
         if request.method != "POST":
             return HttpResponseNotAllowed(["POST"])
-        principal = principal_of(request)
+        principal = get_principal(request)
         principal.require(Action.VIEW_AUDIT)
         afresh = "afresh" if "afresh" in request.POST else ""
-        found = load_progress(principal.organization_id)
-        request.session[ASKED] = {
+        progress = load_progress(principal.organization_id)
+        request.session[VERIFICATION_SESSION_KEY] = {
             "of": str(principal.organization_id),
             "at": datetime.now(UTC).isoformat(),
-            "then": found.at if found else "",
+            "then": progress.at if progress else "",
         }
         messages.success(request, _t("A worker verifies it; this page tells how far it is."))
         enqueue_task_on_commit(VERIFY_FURTHER, str(principal.organization_id), afresh)
-        return HttpResponseRedirect(f"{reverse(LIST)}#verification")
+        return HttpResponseRedirect(f"{reverse(LIST_URL_NAME)}#verification")
 
-    def verification(request: HttpRequest) -> HttpResponseBase:
-        principal = principal_of(request)
+    def show_verification(request: HttpRequest) -> HttpResponseBase:
+        principal = get_principal(request)
         principal.require(Action.VIEW_AUDIT)
-        told = {"verified": describe_verification(request, principal)}
-        return render(request, "admin/audit/verification.html", told)
+        context = {"verified": describe_verification(request, principal)}
+        return render(request, "admin/audit/verification.html", context)
 
     return [
         path("verify/", view(verify), name="ledger_auditrow_verify"),
-        path("verification/", view(verification), name="ledger_auditrow_verification"),
+        path("verification/", view(show_verification), name="ledger_auditrow_verification"),
     ]
 
 
 def describe_verification(request: HttpRequest, principal: Principal) -> dict[str, Any]:
     """Return the progress of the verification of the organization's audit log (one query)."""
-    found = load_progress(principal.organization_id)
-    asked = _describe_pending_verification(request, principal, found)
-    if found is None:
-        return {"never": True, **asked}
-    at = datetime.fromisoformat(found.at) if found.at else None
-    under_way = not found.done and at is not None and datetime.now(UTC) - at < TAKEN_UP
+    progress = load_progress(principal.organization_id)
+    pending = _describe_pending_verification(request, principal, progress)
+    if progress is None:
+        return {"never": True, **pending}
+    updated_at = datetime.fromisoformat(progress.at) if progress.at else None
+    is_running = (
+        not progress.done
+        and updated_at is not None
+        and datetime.now(UTC) - updated_at < START_TIMEOUT
+    )
     return {
-        "seq": found.seq,
-        "at": at,
-        "done": found.done,
-        "percent": int(found.share * 100),
-        "faults": found.faults[:MOST_SHOWN],
-        "number": len(found.faults),
-        "running": under_way,
-        **asked,
+        "seq": progress.seq,
+        "at": updated_at,
+        "done": progress.done,
+        "percent": int(progress.share * 100),
+        "faults": progress.faults[:MAX_FAULTS_SHOWN],
+        "number": len(progress.faults),
+        "running": is_running,
+        **pending,
     }
 
 
 def _describe_pending_verification(
-    request: HttpRequest, principal: Principal, found: VerificationProgress | None
+    request: HttpRequest, principal: Principal, progress: VerificationProgress | None
 ) -> dict[str, Any]:
     """Return whether this person requested a verification that hasn't started yet."""
-    kept = request.session.get(ASKED)
-    then = found.at if found else ""
-    if not kept or kept["of"] != str(principal.organization_id) or kept["then"] != then:
+    requested = request.session.get(VERIFICATION_SESSION_KEY)
+    progress_at = progress.at if progress else ""
+    if (
+        not requested
+        or requested["of"] != str(principal.organization_id)
+        or requested["then"] != progress_at
+    ):
         return {}
-    waits = datetime.now(UTC) - datetime.fromisoformat(kept["at"]) < TAKEN_UP
-    return {"asked": True, "running": waits, "stalled": not waits}
+    is_waiting = datetime.now(UTC) - datetime.fromisoformat(requested["at"]) < START_TIMEOUT
+    return {"asked": True, "running": is_waiting, "stalled": not is_waiting}
 
 
 def build_filter_urls(
-    view: Callable[..., Any], principal_of: Callable[[HttpRequest], Principal]
+    view: Callable[..., Any], get_principal: Callable[[HttpRequest], Principal]
 ) -> list[Any]:
     """Return the URLs to save and delete filters; `view` wraps views as the admin does."""
-    names = {"save_filter": _save, "remove_filter": _remove}
+    names = {"save_filter": _handle_save_filter, "remove_filter": _handle_delete_filter}
     return [
         path(
             f"{name.replace('_', '-')}/",
-            view(partial(_handle_post, principal_of, do)),
+            view(partial(_handle_post, get_principal, handler)),
             name=f"ledger_auditrow_{name}",
         )
-        for name, do in names.items()
+        for name, handler in names.items()
     ]
 
 
 def build_filter_panel(principal: Principal, query: str) -> dict[str, Any]:
     """Return the saved filters for the list's current query string (one query)."""
     try:
-        now = normalize_query(query)
+        current_query = normalize_query(query)
     except ValueError:
-        now = ""
+        current_query = ""
     rows = list(list_filters(principal))
     return {
-        "now": now,
+        "now": current_query,
         "rows": [
             {
                 "row": row,
                 "mine": str(row.owner_id) == principal.id,
-                "here": row.query == now,
-                "may_remove": may_remove(principal, row),
+                "here": row.query == current_query,
+                "may_remove": can_delete_filter(principal, row),
             }
             for row in rows
         ],
@@ -167,16 +175,16 @@ def build_filter_panel(principal: Principal, query: str) -> dict[str, Any]:
 
 
 def _handle_post(
-    principal_of: Callable[[HttpRequest], Principal],
-    do: Callable[[HttpRequest, Principal], HttpResponseBase],
+    get_principal: Callable[[HttpRequest], Principal],
+    handler: Callable[[HttpRequest, Principal], HttpResponseBase],
     request: HttpRequest,
 ) -> HttpResponseBase:
     if request.method != "POST":
         return HttpResponseNotAllowed(["POST"])
-    return do(request, principal_of(request))
+    return handler(request, get_principal(request))
 
 
-def _save(request: HttpRequest, principal: Principal) -> HttpResponseBase:
+def _handle_save_filter(request: HttpRequest, principal: Principal) -> HttpResponseBase:
     query, posted = request.POST.get("query", ""), request.POST
     try:
         row = save_filter(principal, posted.get("name", ""), query, shared="shared" in posted)
@@ -189,10 +197,10 @@ def _save(request: HttpRequest, principal: Principal) -> HttpResponseBase:
     return _redirect_to_list(row.query)
 
 
-def _remove(request: HttpRequest, principal: Principal) -> HttpResponseBase:
+def _handle_delete_filter(request: HttpRequest, principal: Principal) -> HttpResponseBase:
     rows: Any = list_filters(principal)
     row: SavedFilter = rows.get_or_404(principal.organization_id, pk=request.POST.get("filter"))
-    remove_filter(principal, row)
+    delete_filter(principal, row)
     messages.success(request, _t("The filter %(name)s is gone.") % {"name": make_visible(row.name)})
     return _redirect_to_list(request.POST.get("query", ""))
 
@@ -200,30 +208,30 @@ def _remove(request: HttpRequest, principal: Principal) -> HttpResponseBase:
 def _redirect_to_list(query: str) -> HttpResponseRedirect:
     """Redirect to the list with its filters."""
     try:
-        kept = normalize_query(query)
+        normalized = normalize_query(query)
     except ValueError:
-        kept = ""
-    return HttpResponseRedirect(reverse(LIST) + (f"?{kept}" if kept else ""))
+        normalized = ""
+    return HttpResponseRedirect(reverse(LIST_URL_NAME) + (f"?{normalized}" if normalized else ""))
 
 
-WHEN = "opened_at"
-UNTIL = f"{WHEN}_to"
+TIME_PARAMETER = "opened_at"
+UNTIL_PARAMETER = f"{TIME_PARAMETER}_to"
 # Query parameters that filter nothing: page, export format, Django admin flags.
-NARROWS_NOTHING = frozenset({PAGE_VAR, "form", "e", "all", "_changelist_filters"})
+IGNORED_PARAMETERS = frozenset({PAGE_VAR, "form", "e", "all", "_changelist_filters"})
 # Orderings by the first column, the time, which the indexes support.
-BY_TIME = frozenset({"", "1", "-1"})
+TIME_ORDERINGS = frozenset({"", "1", "-1"})
 
 
 class AuditPeriodFilter(DateTimeRangeFilter):
     """A time range filter; a search goes back from its end."""
 
-    called = _("asked")
+    column_label = _("asked")
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Model]) -> QuerySet[Model]:
         """Return the rows in the range, and store its bounds on the request."""
         request.asked_within = (  # type: ignore[attr-defined]
-            self._moment("from", time.min),
-            self._moment("to", time.max),
+            self._parse_datetime("from", time.min),
+            self._parse_datetime("to", time.max),
         )
         return super().queryset(request, queryset)
 
@@ -232,15 +240,15 @@ def limit_search(request: HttpRequest, organization_id: UUID, rows: QuerySet[Any
     """Return the rows that a search covers; `request.looked_since` is where it stopped."""
     since, until = getattr(request, "asked_within", (None, None))
     if until is not None:
-        until += audit_search.TICK  # the list includes rows of that moment
+        until += audit_search.TIME_RESOLUTION  # the list includes rows of that moment
     search = audit_search.AuditSearch(
         organization_id, _parse_search_criteria(request), since=since, until=until
     )
-    found = search.looks_to()
-    if found is None:
+    search_start = search.find_stop_time()
+    if search_start is None:
         return rows
-    request.looked_since = found  # type: ignore[attr-defined]
-    return rows.filter(opened_at__gte=found)
+    request.looked_since = search_start  # type: ignore[attr-defined]
+    return rows.filter(opened_at__gte=search_start)
 
 
 def describe_search_limit(request: HttpRequest) -> dict[str, Any] | None:
@@ -248,31 +256,38 @@ def describe_search_limit(request: HttpRequest) -> dict[str, Any] | None:
     since: datetime | None = getattr(request, "looked_since", None)
     if since is None:
         return None
-    asked = {name: request.GET.getlist(name) for name in request.GET if name != PAGE_VAR}
-    before = timezone.localtime(since - audit_search.TICK)
-    asked |= {f"{UNTIL}_0": [f"{before:%Y-%m-%d}"], f"{UNTIL}_1": [f"{before:%H:%M:%S.%f}"]}
-    return {"since": since, "rows": audit_search.LOOKED_AT, "query": urlencode(asked, doseq=True)}
+    parameters = {name: request.GET.getlist(name) for name in request.GET if name != PAGE_VAR}
+    before = timezone.localtime(since - audit_search.TIME_RESOLUTION)
+    parameters |= {
+        f"{UNTIL_PARAMETER}_0": [f"{before:%Y-%m-%d}"],
+        f"{UNTIL_PARAMETER}_1": [f"{before:%H:%M:%S.%f}"],
+    }
+    return {
+        "since": since,
+        "rows": audit_search.MAX_ROWS_SCANNED,
+        "query": urlencode(parameters, doseq=True),
+    }
 
 
 def _parse_search_criteria(request: HttpRequest) -> audit_search.SearchCriteria:
     """Return the filters of the list by whether an index supports them."""
     indexed: dict[str, str] = {}
-    otherwise = False
+    has_unindexed = False
     for name, values in request.GET.lists():
-        given = [value.strip() for value in values if value.strip()]
-        if not given or name in NARROWS_NOTHING or name.startswith(f"{WHEN}_"):
+        filled = [value.strip() for value in values if value.strip()]
+        if not filled or name in IGNORED_PARAMETERS or name.startswith(f"{TIME_PARAMETER}_"):
             continue
         column = name.removesuffix("__exact").removesuffix("__in")
         if name == ORDER_VAR:
-            otherwise |= given[-1] not in BY_TIME
-        elif column in audit_search.INDEXED and len(given) == 1 and "," not in given[0]:
-            indexed[column] = given[0]
+            has_unindexed |= filled[-1] not in TIME_ORDERINGS
+        elif column in audit_search.INDEXED_COLUMNS and len(filled) == 1 and "," not in filled[0]:
+            indexed[column] = filled[0]
         else:
-            otherwise = True
-    return audit_search.SearchCriteria(indexed, otherwise=otherwise)
+            has_unindexed = True
+    return audit_search.SearchCriteria(indexed, has_other_filters=has_unindexed)
 
 
-KINDS = (
+EVENT_KINDS = (
     ("call", _("calls of tools")),
     ("model", _("model turns")),
     ("change", _("changes")),
@@ -289,16 +304,16 @@ class AuditKindFilter(DropdownFilter):
 
     def lookups(self, request: HttpRequest, model_admin: DjangoModelAdmin) -> Any:
         """Return the kinds."""
-        return KINDS
+        return EVENT_KINDS
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[AuditRow]) -> QuerySet[AuditRow]:
         """Return the rows of the chosen kind."""
         kind = self.value()
-        return queryset.filter(event_type=kind) if kind in dict(KINDS) else queryset
+        return queryset.filter(event_type=kind) if kind in dict(EVENT_KINDS) else queryset
 
 
 # Filter titles of audit columns, which have no verbose names.
-COLUMNS = {
+COLUMN_TITLES = {
     "outcome": _("outcome"),
     "decision": _("decision"),
     "code": _("code"),
@@ -313,7 +328,7 @@ class _ColumnTitleFilter(FieldListFilter):
 
     def __init__(self, field: Field, *args: Any, **kwargs: Any) -> None:
         super().__init__(field, *args, **kwargs)
-        self.title = COLUMNS[field.name]
+        self.title = COLUMN_TITLES[field.name]
 
 
 class AuditOutcomeFilter(_ColumnTitleFilter, MultipleChoicesDropdownFilter):
@@ -361,8 +376,8 @@ class AuditAdmin(ScopedAdmin):
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[AuditRow]:
         """Return the organization's rows without the long JSON columns."""
-        organization_id = self.principal(request).organization_id
-        return AuditRow.objects.of(organization_id).defer("opened", "closed")
+        organization_id = self.get_principal(request).organization_id
+        return AuditRow.objects.for_organization(organization_id).defer("opened", "closed")
 
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[AuditRow], search_term: str
@@ -370,32 +385,40 @@ class AuditAdmin(ScopedAdmin):
         """Return the matches among the latest rows, as many as a search covers."""
         rows = queryset.filter(audit_search.build_text_filter(search_term))
         if not getattr(request, "exporting", False):
-            where = self.principal(request).organization_id
-            rows = limit_search(request, where, rows)
+            organization_id = self.get_principal(request).organization_id
+            rows = limit_search(request, organization_id, rows)
         return rows, False
 
     def lookup_allowed(self, lookup: str, value: Any, request: HttpRequest) -> bool:
         """Allow the lookups that other pages link with."""
-        mine = {"server_id", "agent_id", "session_id", "resource_id", "parent_id", "action", "rule"}
-        return lookup in mine or super().lookup_allowed(lookup, value, request)
+        extra_lookups = {
+            "server_id",
+            "agent_id",
+            "session_id",
+            "resource_id",
+            "parent_id",
+            "action",
+            "rule",
+        }
+        return lookup in extra_lookups or super().lookup_allowed(lookup, value, request)
 
     def get_urls(self) -> list[Any]:
         """Add the export, saved filters and verification."""
-        export = self.admin_site.admin_view(self.export)
-        guards = (self.admin_site.admin_view, self.principal)
-        others = [*build_filter_urls(*guards), *build_verification_urls(*guards)]
-        mine = [path("export/", export, name="ledger_auditrow_export"), *others]
-        return [*mine, *super().get_urls()]
+        export_view = self.admin_site.admin_view(self.download_export)
+        guards = (self.admin_site.admin_view, self.get_principal)
+        other_urls = [*build_filter_urls(*guards), *build_verification_urls(*guards)]
+        own_urls = [path("export/", export_view, name="ledger_auditrow_export"), *other_urls]
+        return [*own_urls, *super().get_urls()]
 
-    def export(self, request: HttpRequest) -> HttpResponseBase:
+    def download_export(self, request: HttpRequest) -> HttpResponseBase:
         """Return the filtered rows as a file."""
-        self.principal(request).require(Action.VIEW_AUDIT)
-        asked = request.GET.copy()
-        form: Form = "csv" if "".join(asked.pop("form", [])) == "csv" else "jsonl"
-        request.GET = asked  # type: ignore[assignment]  # a copy, which may be changed
+        self.get_principal(request).require(Action.VIEW_AUDIT)
+        query = request.GET.copy()
+        export_format: ExportFormat = "csv" if "".join(query.pop("form", [])) == "csv" else "jsonl"
+        request.GET = query  # type: ignore[assignment]  # a copy, which may be changed
         request.exporting = True  # type: ignore[attr-defined]  # a file has all matches
         rows = self.get_changelist_instance(request).get_queryset(request)
-        return download(rows.defer(None), form)
+        return build_download(rows.defer(None), export_format)
 
     @display(description=_("when"), ordering="opened_at")
     def when(self, row: AuditRow) -> Any:
@@ -405,7 +428,7 @@ class AuditAdmin(ScopedAdmin):
     @display(description=_("outcome"), ordering="outcome")
     def result(self, row: AuditRow) -> Any:
         """Return the outcome with its code."""
-        return badge_html(row.outcome, row.code or row.outcome, row.rule)
+        return render_badge(row.outcome, row.code or row.outcome, row.rule)
 
     @display(description=_("action"), ordering="action")
     def what(self, row: AuditRow) -> SafeString:
@@ -443,14 +466,18 @@ class AuditAdmin(ScopedAdmin):
         self, request: HttpRequest, extra_context: dict[str, Any] | None = None
     ) -> HttpResponseBase:
         """Show the list with exports, saved filters and verification."""
-        forms = (("jsonl", _("Export JSON Lines")), ("csv", _("Export CSV")))
-        saved = build_filter_panel(self.principal(request), request.GET.urlencode())
-        verified = describe_verification(request, self.principal(request))
-        mine = {"export_forms": forms, "saved": saved, "verified": verified}
-        shown = super().changelist_view(request, {**(extra_context or {}), **mine})
-        if isinstance(shown, TemplateResponse) and shown.context_data is not None:
-            shown.context_data["further"] = describe_search_limit(request)
-        return shown
+        export_formats = (("jsonl", _("Export JSON Lines")), ("csv", _("Export CSV")))
+        filter_panel = build_filter_panel(self.get_principal(request), request.GET.urlencode())
+        verification = describe_verification(request, self.get_principal(request))
+        own_context = {
+            "export_forms": export_formats,
+            "saved": filter_panel,
+            "verified": verification,
+        }
+        response = super().changelist_view(request, {**(extra_context or {}), **own_context})
+        if isinstance(response, TemplateResponse) and response.context_data is not None:
+            response.context_data["further"] = describe_search_limit(request)
+        return response
 
     def change_view(
         self,
@@ -460,9 +487,9 @@ class AuditAdmin(ScopedAdmin):
         extra_context: dict[str, Any] | None = None,
     ) -> HttpResponseBase:
         """Show one row with its opening and closing records."""
-        principal = self.principal(request)
+        principal = self.get_principal(request)
         principal.require(Action.VIEW_AUDIT)
-        row = self._find(principal.organization_id, object_id)
+        row = self._get_row(principal.organization_id, object_id)
         return render_screen(
             request,
             "audit/row.html",
@@ -475,16 +502,20 @@ class AuditAdmin(ScopedAdmin):
             links=_build_links(row),
         )
 
-    def _find(self, organization_id: UUID, object_id: str) -> AuditRow:
+    def _get_row(self, organization_id: UUID, object_id: str) -> AuditRow:
         try:
-            found = AuditRow.objects.of(organization_id).filter(pk=UUID(object_id)).first()
+            row = (
+                AuditRow.objects.for_organization(organization_id)
+                .filter(pk=UUID(object_id))
+                .first()
+            )
         except ValueError:
-            found = None
-        if found is None:
+            row = None
+        if row is None:
             raise NotFound(
                 format_message("There is no audit row {object_id!r} here.", object_id=object_id)
             )
-        return found
+        return row
 
 
 def _parse_json(text: str) -> Any:

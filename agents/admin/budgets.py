@@ -15,8 +15,8 @@ from agents.budgets.services import (
     BudgetLine,
     BudgetUse,
     Owner,
+    delete_budget,
     load_budget_use,
-    remove_budget,
     save_budget,
 )
 from agents.models import Agent, Budget
@@ -62,20 +62,20 @@ class BudgetForm(forms.ModelForm):
         row = self.instance
         if not row._state.adding:
             self.fields["whose"].initial = _format_owner_key(row)
-            money = row.unit == Budget.Unit.MONEY
-            self.fields["amount"].initial = plain_dollars(row.limit) if money else row.limit
+            is_money = row.unit == Budget.Unit.MONEY
+            self.fields["amount"].initial = plain_dollars(row.limit) if is_money else row.limit
             for name in {"whose", "unit", "period"} & set(self.fields):
                 self.fields[name].disabled = True
 
-    def line(self) -> BudgetLine:
+    def build_line(self) -> BudgetLine:
         """Return the budget line of the form; raises `InvalidInput`."""
-        said = self.cleaned_data
+        values = self.cleaned_data
         return BudgetLine(
-            said["unit"],
-            said["period"],
-            parse_amount(said["unit"], said["amount"]),
-            each_session=said["whose"].startswith("session:"),
-            warn_at=said["warn_at"],
+            values["unit"],
+            values["period"],
+            parse_amount(values["unit"], values["amount"]),
+            each_session=values["whose"].startswith("session:"),
+            warn_at=values["warn_at"],
         )
 
 
@@ -85,7 +85,7 @@ class BudgetAdmin(ServiceFormAdmin):
 
     # The services check the permission that each owner requires.
     needs_to_change = Action.MANAGE_AGENTS
-    removing = _("This limit holds no longer, from the next call on.")
+    delete_note = _("This limit holds no longer, from the next call on.")
     form = BudgetForm
     fields = ("whose", "unit", "period", "amount", "warn_at")
     problem_fields = {"budgets": "amount", "budgets[0].unit": "unit"}
@@ -110,12 +110,12 @@ class BudgetAdmin(ServiceFormAdmin):
 
     def get_changelist_instance(self, request: HttpRequest) -> Any:
         """Load the usage of all budgets of a page together."""
-        found = super().get_changelist_instance(request)
-        rows = list(found.result_list)
-        for row, use in zip(rows, load_budget_use(rows), strict=True):
-            row.use = use
-        found.result_list = rows
-        return found
+        changelist = super().get_changelist_instance(request)
+        rows = list(changelist.result_list)
+        for row, usage in zip(rows, load_budget_use(rows), strict=True):
+            row.use = usage
+        changelist.result_list = rows
+        return changelist
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Budget]:
         """Return the budgets with their owners."""
@@ -127,7 +127,7 @@ class BudgetAdmin(ServiceFormAdmin):
     ) -> Any:
         """Return the form class bound to the principal."""
         form = super().get_form(request, obj, change=change, **kwargs)
-        return type("Form", (form,), {"principal": self.principal(request)})
+        return type("Form", (form,), {"principal": self.get_principal(request)})
 
     def get_actions(self, request: HttpRequest) -> dict[str, Any]:
         """Offer no bulk actions: each budget is deleted on its own page."""
@@ -152,16 +152,16 @@ class BudgetAdmin(ServiceFormAdmin):
         """Return a meter of the spending in the current period."""
         if row.each_session:
             return _t("shown at each session")
-        found: BudgetUse = row.use
-        percent = share(found.spent, row.limit)
+        usage: BudgetUse = row.use
+        percent = share(usage.spent, row.limit)
         return format_html(
             '<div class="bb-meter" data-tone="{}"><i style="width:{}%"></i></div>'
             '<span class="bb-small">{} · {} %</span>',
-            found.tone,
+            usage.tone,
             percent,
             _t("%(spent)s of %(limit)s")
             % {
-                "spent": shown_amount(found.spent, row.unit),
+                "spent": shown_amount(usage.spent, row.unit),
                 "limit": shown_amount(row.limit, row.unit),
             },
             percent,
@@ -179,23 +179,25 @@ class BudgetAdmin(ServiceFormAdmin):
 
     def save_form(self, request: HttpRequest, form: Any, change: bool) -> Budget:
         """Save through the service."""
-        said = form.line()
-        owner = _get_owner(self.principal(request), form.cleaned_data["whose"])
-        save_budget(self.principal(request), owner, said)
-        whose: dict[str, Any] = {"agent": owner} if isinstance(owner, Agent) else {"server": owner}
+        line = form.build_line()
+        owner = _get_owner(self.get_principal(request), form.cleaned_data["whose"])
+        save_budget(self.get_principal(request), owner, line)
+        owner_lookup: dict[str, Any] = (
+            {"agent": owner} if isinstance(owner, Agent) else {"server": owner}
+        )
         if isinstance(owner, Organization):
-            whose = {"agent": None, "server": None}
+            owner_lookup = {"agent": None, "server": None}
         return Budget.objects.select_related("agent", "server", "organization").get(
-            organization_id=self.principal(request).organization_id,
-            unit=said.unit,
-            period=said.period,
-            each_session=said.each_session,
-            **whose,
+            organization_id=self.get_principal(request).organization_id,
+            unit=line.unit,
+            period=line.period,
+            each_session=line.each_session,
+            **owner_lookup,
         )
 
     def delete_model(self, request: HttpRequest, obj: Budget) -> None:
         """Delete through the service."""
-        remove_budget(self.principal(request), obj)
+        delete_budget(self.get_principal(request), obj)
 
 
 def _format_owner_key(row: Budget) -> str:
@@ -206,15 +208,17 @@ def _format_owner_key(row: Budget) -> str:
 def _list_owner_choices(principal: Principal) -> list[tuple[str, Any]]:
     agents = list(Agent.objects.for_organization(principal.organization_id))
     servers = Server.objects.for_organization(principal.organization_id)
-    found: list[tuple[str, Any]] = [(ORGANIZATION, _("the whole organization"))]
-    found.append((_t("Agents"), [(f"agent:{one.pk}", one.name) for one in agents]))
-    found.append((_t("Each session of"), [(f"session:{one.pk}", one.name) for one in agents]))
-    found.append((_t("Servers"), [(f"server:{one.pk}", one.name) for one in servers]))
-    return found
+    choices: list[tuple[str, Any]] = [(ORGANIZATION, _("the whole organization"))]
+    choices.append((_t("Agents"), [(f"agent:{owner.pk}", owner.name) for owner in agents]))
+    choices.append(
+        (_t("Each session of"), [(f"session:{owner.pk}", owner.name) for owner in agents])
+    )
+    choices.append((_t("Servers"), [(f"server:{owner.pk}", owner.name) for owner in servers]))
+    return choices
 
 
-def _get_owner(principal: Principal, whose: str) -> Owner:
-    kind, _colon, owner_id = whose.partition(":")
+def _get_owner(principal: Principal, owner_key: str) -> Owner:
+    kind, _colon, owner_id = owner_key.partition(":")
     if kind == ORGANIZATION:
         return Organization.objects.get(pk=principal.organization_id)
     if kind not in ("agent", "session", "server"):

@@ -14,8 +14,8 @@ from agents.builtin_tools.command_sandbox import find_sandbox_fault
 from agents.builtin_tools.registry import BUILTIN_TOOLS
 from agents.builtin_tools.services import clear_workspace, describe_workspace
 from agents.builtin_tools.toolset_options import (
-    KITS,
-    SANDBOXED,
+    SANDBOXED_TOOLSETS,
+    TOOLSETS,
     Toolset,
     ToolsetOption,
     apply_defaults,
@@ -28,7 +28,7 @@ from bonobot.accounts.roles import Action
 from bonobot.core.i18n.localization import localize_problem, localize_text
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import InvalidInput, Problem
-from mcp_servers.flow_labels.services import WORDS
+from mcp_servers.flow_labels.services import LABEL_NAMES
 
 STORE_NAMES = {"workspace": _("Workspace"), "notes": _("Notes")}
 
@@ -63,22 +63,22 @@ def show_builtin_tools(visit: ObjectRequest) -> HttpResponseBase:
     if visit.request.method == "POST":
         try:
             update_agent(visit.principal, agent, _parse_agent_spec(visit, agent))
-        except Problem as refusal:
-            problem = refusal
+        except Problem as exc:
+            problem = exc
             agent.refresh_from_db()
         else:
             messages.success(visit.request, _t("Saved. It holds on the very next call."))
             return redirect_to_page(visit, "builtin")
     may_grant = visit.principal.may(Action.GRANT_HOST_ACCESS)
-    return visit.show(
+    return visit.render_tab(
         "agents/builtin.html",
         agent=agent,
         kits=_build_toolset_rows(agent, may_grant=may_grant),
         place=describe_workspace(agent),
         stores=[
-            (STORE_NAMES[one.name], [WORDS[label] for label in one.labels])
-            for one in list_agent_stores(agent)
-            if one.labels
+            (STORE_NAMES[store.name], [LABEL_NAMES[label] for label in store.labels])
+            for store in list_agent_stores(agent)
+            if store.labels
         ],
         may_clear=visit.principal.may(Action.APPROVE_DEFINITIONS),
         problem=problem,
@@ -88,7 +88,7 @@ def show_builtin_tools(visit: ObjectRequest) -> HttpResponseBase:
     )
 
 
-@AgentAdmin.add_deed("workspace_empty", needs=Action.MANAGE_AGENTS)
+@AgentAdmin.add_object_action("workspace_empty", needs=Action.MANAGE_AGENTS)
 def clear_agent_workspace(visit: ObjectRequest) -> HttpResponseBase | None:
     """Delete everything in the agent's own folder."""
     try:
@@ -100,7 +100,7 @@ def clear_agent_workspace(visit: ObjectRequest) -> HttpResponseBase | None:
     return redirect_to_page(visit, "builtin")
 
 
-@AgentAdmin.add_deed("clear_data_labels", needs=Action.APPROVE_DEFINITIONS)
+@AgentAdmin.add_object_action("clear_data_labels", needs=Action.APPROVE_DEFINITIONS)
 def clear_data_labels(visit: ObjectRequest) -> HttpResponseBase | None:
     """Clear the labels of the agent's notes and workspace."""
     clear_agent_stores(visit.principal, visit.object)
@@ -109,28 +109,32 @@ def clear_data_labels(visit: ObjectRequest) -> HttpResponseBase | None:
 
 
 def _build_toolset_rows(agent: Agent, *, may_grant: bool) -> list[ToolsetRow]:
-    has = apply_defaults(agent.builtin_tools)
-    missing = find_sandbox_fault()
+    enabled_options = apply_defaults(agent.builtin_tools)
+    sandbox_fault = find_sandbox_fault()
     return [
         ToolsetRow(
-            kit=kit,
-            on=kit.name in has,
-            locked=kit.restricted and not may_grant and kit.name not in has,
-            tools=tuple(tool.name for tool in BUILTIN_TOOLS.values() if tool.kit == kit.name),
+            kit=toolset,
+            on=toolset.name in enabled_options,
+            locked=toolset.restricted and not may_grant and toolset.name not in enabled_options,
+            tools=tuple(
+                tool.name for tool in BUILTIN_TOOLS.values() if tool.toolset == toolset.name
+            ),
             options=tuple(
                 ToolsetOptionRow(
                     option,
-                    f"option-{kit.name}-{option.name}",
-                    _format_option_value(option, has.get(kit.name, kit.usual)[option.name]),
-                    (option.restricted or kit.restricted) and not may_grant,
+                    f"option-{toolset.name}-{option.name}",
+                    _format_option_value(
+                        option, enabled_options.get(toolset.name, toolset.defaults)[option.name]
+                    ),
+                    (option.restricted or toolset.restricted) and not may_grant,
                 )
-                for option in kit.options
+                for option in toolset.options
             ),
-            trouble=localize_text(f"{missing} {missing.remedy}")
-            if missing and kit.name in SANDBOXED
+            trouble=localize_text(f"{sandbox_fault} {sandbox_fault.remedy}")
+            if sandbox_fault and toolset.name in SANDBOXED_TOOLSETS
             else "",
         )
-        for kit in KITS.values()
+        for toolset in TOOLSETS.values()
     ]
 
 
@@ -140,42 +144,44 @@ def _format_option_value(option: ToolsetOption, value: Any) -> Any:
 
 def _parse_agent_spec(visit: ObjectRequest, agent: Agent) -> AgentSpec:
     posted = visit.request.POST
-    kits = {
-        kit.name: _parse_options(kit, posted, agent.builtin_tools.get(kit.name, {}))
-        for kit in KITS.values()
-        if f"kit-{kit.name}" in posted
+    toolsets = {
+        toolset.name: _parse_options(toolset, posted, agent.builtin_tools.get(toolset.name, {}))
+        for toolset in TOOLSETS.values()
+        if f"kit-{toolset.name}" in posted
     }
     folder = posted.get("workspace_folder")
     return AgentSpec(
         name=agent.name,
-        builtin_tools=kits,
+        builtin_tools=toolsets,
         workspace_folder=None if folder is None else folder.strip(),
         workspace_mib=_parse_number(posted, "workspace_mib", agent.workspace_mib),
         workspace_files=_parse_number(posted, "workspace_files", agent.workspace_files),
     )
 
 
-def _parse_options(kit: Toolset, posted: QueryDict, stored: dict[str, Any]) -> dict[str, Any]:
+def _parse_options(
+    toolset: Toolset, posted: QueryDict, stored_options: dict[str, Any]
+) -> dict[str, Any]:
     """Return the posted options of a toolset, and the stored values of locked ones."""
-    found: dict[str, Any] = {}
-    for option in kit.options:
-        name = f"option-{kit.name}-{option.name}"
+    values: dict[str, Any] = {}
+    for option in toolset.options:
+        name = f"option-{toolset.name}-{option.name}"
         if f"{name}-there" not in posted:
-            if option.name in stored:
-                found[option.name] = stored[option.name]
+            if option.name in stored_options:
+                values[option.name] = stored_options[option.name]
         elif option.kind == "flag":
-            found[option.name] = name in posted
+            values[option.name] = name in posted
         elif option.kind == "number":
-            found[option.name] = _parse_number(posted, name, option.usual)
+            values[option.name] = _parse_number(posted, name, option.default)
         else:
-            found[option.name] = posted.get(name, "").replace(",", " ").split()
-    return found
+            values[option.name] = posted.get(name, "").replace(",", " ").split()
+    return values
 
 
-def _parse_number(posted: QueryDict, name: str, usual: int) -> int:
+def _parse_number(posted: QueryDict, name: str, default: int) -> int:
     text = posted.get(name, "").strip().replace(",", "")
     if not text:
-        return usual
+        return default
     if not (text.isascii() and text.isdecimal() and len(text) < 10):
         raise InvalidInput(
             format_message("{text!r} is no whole number.", text=text[:40]),

@@ -11,14 +11,14 @@ from uuid import UUID
 from django.db.models import Max
 from django.utils import timezone
 
-from agents.admin.approvals import LEGS
+from agents.admin.approvals import LABEL_TEXTS
 from agents.admin.elicitations import ElicitationForm, build_form
-from agents.approvals.services import is_own
-from agents.elicitations.services import may_answer
+from agents.approvals.services import is_own_call
+from agents.elicitations.services import can_answer
 from agents.flow_labels.services import parse_labels
 from agents.models import Approval, Inbox, Question, Session, Step
-from agents.sessions.events import RESTING
-from agents.sessions.history import is_replaced
+from agents.sessions.events import RESTING_STATUSES
+from agents.sessions.history import is_superseded
 from bonobot.accounts.principals import Principal
 from bonobot.ledger.models import AuditRow
 
@@ -52,14 +52,14 @@ class StepRow:
     @property
     def version(self) -> str:
         """Return a key that identifies the displayed state of the step."""
-        asked = f"-{self.approval.state}-{self.answerable}" if self.approval else ""
-        asked += "-put" if self.question else ""
-        return f"{self.step.state}-{len(str(self.step.payload.get('text', '')))}{asked}"
+        suffix = f"-{self.approval.state}-{self.answerable}" if self.approval else ""
+        suffix += "-put" if self.question else ""
+        return f"{self.step.state}-{len(str(self.step.payload.get('text', '')))}{suffix}"
 
     @property
     def answerable(self) -> bool:
         """Return whether the call waits for an answer that can still be given."""
-        return self.approval is not None and self.approval.answerable(timezone.now())
+        return self.approval is not None and self.approval.is_answerable(timezone.now())
 
     @property
     def template(self) -> str:
@@ -74,8 +74,8 @@ class StepRow:
     @property
     def labels(self) -> tuple[Any, ...]:
         """Return the texts of the call's flow labels."""
-        named = parse_labels(self.audit) if self.audit else ()
-        return tuple(LEGS[name] for name in sorted(named) if name in LEGS)
+        label_names = parse_labels(self.audit) if self.audit else ()
+        return tuple(LABEL_TEXTS[name] for name in sorted(label_names) if name in LABEL_TEXTS)
 
     @property
     def result(self) -> Any:
@@ -97,7 +97,7 @@ class SessionSteps:
     @property
     def rests(self) -> bool:
         """Return whether the session is at rest."""
-        return self.session.status in RESTING
+        return self.session.status in RESTING_STATUSES
 
     @property
     def waits(self) -> bool:
@@ -125,23 +125,23 @@ def load_steps(session: Session, principal: Principal, after: int = 0) -> Sessio
     steps = list(session.steps.filter(seq__gt=after).order_by("seq")[:STEPS_SHOWN])
     ids = [step.call_id for step in steps if step.call_id and step.kind == Step.Kind.CALL]
     rows = AuditRow.objects.filter(pk__in=ids) if ids else ()
-    audited: dict[UUID | None, AuditRow] = {row.pk: row for row in rows}
-    asked = _load_pending_approvals(session, steps)
-    own = bool(asked) and is_own(principal, next(iter(asked.values())))
-    put = _find_waiting_forms(session, steps, principal)
+    audit_rows: dict[UUID | None, AuditRow] = {row.pk: row for row in rows}
+    approvals = _load_pending_approvals(session, steps)
+    own_call = bool(approvals) and is_own_call(principal, next(iter(approvals.values())))
+    elicitations = _find_waiting_forms(session, steps, principal)
     pending = session.inbox.filter(kind=Inbox.Kind.MESSAGE, taken_at=None)
-    replacing = _list_replacements(session, steps)
+    replacements = _list_replacements(session, steps)
     lines = tuple(
         StepRow(
-            one,
-            audited.get(one.call_id),
-            asked.get(one.pk),
-            own,
-            is_replaced(one.seq, replacing),
-            put.get(one.pk),
+            shown_step,
+            audit_rows.get(shown_step.call_id),
+            approvals.get(shown_step.pk),
+            own_call,
+            is_superseded(shown_step.seq, replacements),
+            elicitations.get(shown_step.pk),
         )
-        for one in steps
-        if _should_show(one)
+        for shown_step in steps
+        if _should_show(shown_step)
     )
     return SessionSteps(
         session=session,
@@ -163,21 +163,25 @@ def _list_replacements(session: Session, steps: Sequence[Step]) -> list[tuple[in
         else ()
     )
     return [
-        (one.payload["replaces"], one.seq) for one in (*steps, *later) if "replaces" in one.payload
+        (step.payload["replaces"], step.seq)
+        for step in (*steps, *later)
+        if "replaces" in step.payload
     ]
 
 
 def _load_pending_approvals(session: Session, steps: Iterable[Step]) -> dict[Any, Approval]:
     """Return the approvals of calls that have not run yet, by step."""
-    wanted = {
+    approval_ids = {
         step.pk: step.payload["approval"]["approval_id"]
         for step in steps
         if step.state == Step.State.INTENT and "approval" in step.payload
     }
-    if not wanted:
+    if not approval_ids:
         return {}
-    rows = {str(row.pk): row for row in session.approvals.filter(pk__in=wanted.values())}
-    return {step: rows[asked] for step, asked in wanted.items() if asked in rows}
+    rows = {str(row.pk): row for row in session.approvals.filter(pk__in=approval_ids.values())}
+    return {
+        step: rows[approval_id] for step, approval_id in approval_ids.items() if approval_id in rows
+    }
 
 
 def _find_waiting_forms(
@@ -187,18 +191,20 @@ def _find_waiting_forms(
 
     Requests that open a URL or seem to ask for a secret are answered on their own page.
     """
-    wanted = {
+    request_ids = {
         step.pk: step.payload["question_id"] for step in steps if "question_id" in step.payload
     }
-    if not wanted:
+    if not request_ids:
         return {}
-    found = session.questions.filter(pk__in=wanted.values(), mode=Question.Mode.FORM)
+    requests = session.questions.filter(pk__in=request_ids.values(), mode=Question.Mode.FORM)
     rows = {
         str(row.pk): row
-        for row in found
-        if row.answerable(timezone.now()) and may_answer(principal, row) and not row.flags
+        for row in requests
+        if row.is_answerable(timezone.now()) and can_answer(principal, row) and not row.flags
     }
-    return {step: rows[put] for step, put in wanted.items() if put in rows}
+    return {
+        step: rows[request_id] for step, request_id in request_ids.items() if request_id in rows
+    }
 
 
 def _find_last_settled(steps: Iterable[Step], after: int) -> int:

@@ -10,8 +10,8 @@ from django.utils.translation import gettext_lazy as _
 
 from agents.admin.agents import READERS
 from agents.admin.approvals import PartialNameFilter, PersonRequestAdmin
-from agents.elicitations.forms import ElicitationField, fields_of
-from agents.elicitations.services import answer, may_answer
+from agents.elicitations.forms import ElicitationField, iterate_fields
+from agents.elicitations.services import answer_request, can_answer
 from agents.models import Question
 from bonobot.accounts.admin_base import ObjectRequest
 from bonobot.accounts.roles import Action
@@ -28,7 +28,7 @@ from bonobot.core.admin.theme import (
 from bonobot.core.problems import InvalidInput
 from bonobot.core.text.untrusted_text import make_visible
 
-SAID = {
+ANSWER_MESSAGES = {
     "accept": _("Sent to the server as soon as the session goes on."),
     "decline": _("Declined; the server is told."),
     "cancel": _("Dismissed; the server is told that nobody answered."),
@@ -61,14 +61,14 @@ class ElicitationRequestAdmin(PersonRequestAdmin):
     change_list_template = "admin/questions/list.html"
 
     @display(description=_("question"), ordering="message")
-    def asks(self, question: Question) -> str:
+    def asks(self, elicitation_request: Question) -> str:
         """Return the start of the message."""
-        return make_visible(question.message, 120)
+        return make_visible(elicitation_request.message, 120)
 
     @display(description=_("asked of"), ordering="requested_by")
-    def asked_of(self, question: Question) -> str:
+    def asked_of(self, elicitation_request: Question) -> str:
         """Return the person who is asked."""
-        return make_visible(question.requested_by, 60)
+        return make_visible(elicitation_request.requested_by, 60)
 
 
 class ElicitationForm(forms.Form):
@@ -77,55 +77,64 @@ class ElicitationForm(forms.Form):
     def __init__(self, fields: tuple[ElicitationField, ...], *args: Any, **kwargs: Any) -> None:
         """Name fields by their index: the server's names are untrusted text."""
         super().__init__(*args, **kwargs)
-        self.asked = fields
-        for place, field in enumerate(fields):
-            self.fields[f"value_{place}"] = _build_field(field)
+        self.elicitation_fields = fields
+        for index, field in enumerate(fields):
+            self.fields[f"value_{index}"] = _build_field(field)
 
-    def content(self) -> dict[str, Any]:
+    def parse_content(self) -> dict[str, Any]:
         """Return the entered values by the server's field names."""
         if not self.is_valid():
-            first = next(iter(self.errors.values()))
-            raise InvalidInput(str(first[0]), field="content", code="bad_answer")
-        said = {
-            field.name: _value(field, self.cleaned_data[f"value_{place}"])
-            for place, field in enumerate(self.asked)
+            first_errors = next(iter(self.errors.values()))
+            raise InvalidInput(str(first_errors[0]), field="content", code="bad_answer")
+        values = {
+            field.name: _clean_value(field, self.cleaned_data[f"value_{index}"])
+            for index, field in enumerate(self.elicitation_fields)
         }
-        return {name: value for name, value in said.items() if value is not None}
+        return {name: value for name, value in values.items() if value is not None}
 
 
-def build_form(question: Question) -> ElicitationForm:
+def build_form(elicitation_request: Question) -> ElicitationForm:
     """Return the empty form of a request; field ids are unique on a page."""
-    fields = tuple(fields_of(question.schema)) if question.mode == Question.Mode.FORM else ()
-    return ElicitationForm(fields, auto_id=f"q{question.pk.hex}_%s")
+    fields = (
+        tuple(iterate_fields(elicitation_request.schema))
+        if elicitation_request.mode == Question.Mode.FORM
+        else ()
+    )
+    return ElicitationForm(fields, auto_id=f"q{elicitation_request.pk.hex}_%s")
 
 
 @ElicitationRequestAdmin.add_page("change", _("Question"), needs=READERS)
 def show_elicitation_request(visit: ObjectRequest) -> HttpResponseBase:
     """Show the request, its server, and the possible answers."""
-    question: Question = visit.object
-    secret = [flag.partition(":")[2] for flag in question.flags if flag.startswith("secret:")]
-    return visit.show(
+    elicitation_request: Question = visit.object
+    secret_fields = [
+        flag.partition(":")[2] for flag in elicitation_request.flags if flag.startswith("secret:")
+    ]
+    return visit.render_tab(
         "questions/question.html",
-        question=question,
-        badge=ElicitationRequestAdmin.badge(question),
-        answerable=question.answerable(timezone.now()),
-        mine=visit.principal.may(Action.RUN_AGENTS) and may_answer(visit.principal, question),
-        form=build_form(question),
-        secret=secret,
-        warnings=[WARNINGS[flag] for flag in question.flags if flag in WARNINGS],
+        question=elicitation_request,
+        badge=ElicitationRequestAdmin.render_badge(elicitation_request),
+        answerable=elicitation_request.is_answerable(timezone.now()),
+        mine=visit.principal.may(Action.RUN_AGENTS)
+        and can_answer(visit.principal, elicitation_request),
+        form=build_form(elicitation_request),
+        secret=secret_fields,
+        warnings=[WARNINGS[flag] for flag in elicitation_request.flags if flag in WARNINGS],
     )
 
 
-@ElicitationRequestAdmin.add_deed("answer", needs=Action.RUN_AGENTS)
-def answer_elicitation_request(visit: ObjectRequest) -> None:
+@ElicitationRequestAdmin.add_object_action("answer", needs=Action.RUN_AGENTS)
+def handle_answer(visit: ObjectRequest) -> None:
     """Accept with the entered values, decline, or cancel."""
-    question: Question = visit.object
-    said = visit.request.POST.get("answer", "")
+    elicitation_request: Question = visit.object
+    chosen_action = visit.request.POST.get("answer", "")
     content: dict[str, Any] = {}
-    if said == "accept" and question.mode == Question.Mode.FORM:
-        content = ElicitationForm(tuple(fields_of(question.schema)), visit.request.POST).content()
-    answer(visit.principal, question, said, content)
-    messages.success(visit.request, str(SAID[said]))
+    if chosen_action == "accept" and elicitation_request.mode == Question.Mode.FORM:
+        content = ElicitationForm(
+            tuple(iterate_fields(elicitation_request.schema)), visit.request.POST
+        ).parse_content()
+    answer_request(visit.principal, elicitation_request, chosen_action, content)
+    messages.success(visit.request, str(ANSWER_MESSAGES[chosen_action]))
 
 
 def _build_field(field: ElicitationField) -> forms.Field:
@@ -135,23 +144,23 @@ def _build_field(field: ElicitationField) -> forms.Field:
         "required": False,
         "initial": field.default if isinstance(field.default, str | int | float | list) else None,
     }
-    shown = [(value, make_visible(title, 200)) for value, title in field.options]
+    choices = [(value, make_visible(title, 200)) for value, title in field.options]
     if field.kind == "choice":
-        return forms.ChoiceField(choices=[("", "–"), *shown], widget=Select, **common)
+        return forms.ChoiceField(choices=[("", "–"), *choices], widget=Select, **common)
     if field.kind == "choices":
-        several = forms.SelectMultiple(attrs={"class": "bb-input"})
-        return forms.MultipleChoiceField(choices=shown, widget=several, **common)
+        select = forms.SelectMultiple(attrs={"class": "bb-input"})
+        return forms.MultipleChoiceField(choices=choices, widget=select, **common)
     if field.kind == "boolean":
         return forms.BooleanField(widget=Checkbox, **common)
     if field.kind == "integer":
         return forms.IntegerField(widget=IntegerInput, **common)
     if field.kind == "number":
         return forms.FloatField(widget=IntegerInput, **common)
-    plain = TextInput(attrs={"autocomplete": "off"})
-    return forms.CharField(widget=plain, **common)
+    widget = TextInput(attrs={"autocomplete": "off"})
+    return forms.CharField(widget=widget, **common)
 
 
-def _value(field: ElicitationField, entered: Any) -> Any:
+def _clean_value(field: ElicitationField, entered: Any) -> Any:
     """Return a value for the protocol; None if nothing was entered."""
     if field.kind == "boolean":
         return bool(entered)

@@ -7,44 +7,49 @@ from django.urls import reverse
 from django.utils.translation import gettext as _t
 
 from agents.admin.agents import AgentAdmin
-from agents.kill_switch import REASON_LENGTH, halt_organization, load_impact, resume
+from agents.kill_switch import (
+    MAX_REASON_LENGTH,
+    halt_organization,
+    load_impact,
+    resume_organization,
+)
 from agents.services import AgentSpec, update_agent
 from bonobot.accounts.admin_base import ObjectRequest, render_screen
 from bonobot.accounts.current_organization import resolve_principal
 from bonobot.accounts.models import Organization
-from bonobot.accounts.roles import WHO_MAY, Action
+from bonobot.accounts.roles import ALLOWED_ROLES, Action
 from mcp_servers import services
 from mcp_servers.admin.servers import ServerAdmin
 
 
-@AgentAdmin.add_deed("switch", needs=Action.MANAGE_AGENTS)
+@AgentAdmin.add_object_action("switch", needs=Action.MANAGE_AGENTS)
 def set_agent_enabled(visit: ObjectRequest) -> HttpResponseBase | None:
     """Enable or disable the agent; disabling ends its sessions, so it asks for confirmation."""
     enabled = visit.request.POST.get("enabled") == "1"
-    if not enabled and (asked := _ask_first(visit)):
-        return asked
+    if not enabled and (confirmation := _render_confirmation(visit)):
+        return confirmation
     update_agent(visit.principal, visit.object, AgentSpec(name=visit.object.name, enabled=enabled))
     text = _t("%(agent)s is on.") if enabled else _t("%(agent)s is off.")
     messages.success(visit.request, text % {"agent": visit.object})
     return _redirect_back(visit)
 
 
-@ServerAdmin.add_deed("switch", needs=Action.MANAGE_SERVERS)
+@ServerAdmin.add_object_action("switch", needs=Action.MANAGE_SERVERS)
 def set_server_enabled(visit: ObjectRequest) -> HttpResponseBase | None:
     """Enable or disable the server for all; asks for confirmation if sessions use it."""
     enabled = visit.request.POST.get("enabled") == "1"
-    if not enabled and (asked := _ask_first(visit)):
-        return asked
+    if not enabled and (confirmation := _render_confirmation(visit)):
+        return confirmation
     services.set_server_enabled(visit.principal, visit.object, enabled=enabled)
     text = _t("%(server)s is on.") if enabled else _t("%(server)s is off.")
     messages.success(visit.request, text % {"server": visit.object})
     return _redirect_back(visit)
 
 
-def _ask_first(visit: ObjectRequest) -> HttpResponseBase | None:
+def _render_confirmation(visit: ObjectRequest) -> HttpResponseBase | None:
     """Return the confirmation page; None if no session is affected or it was confirmed."""
-    reach = load_impact(visit.object)
-    if visit.request.POST.get("sure") or not reach.sessions:
+    impact = load_impact(visit.object)
+    if visit.request.POST.get("sure") or not impact.sessions:
         return None
     return render_screen(
         visit.request,
@@ -52,7 +57,7 @@ def _ask_first(visit: ObjectRequest) -> HttpResponseBase | None:
         title=_t("Switch %(name)s off?") % {"name": visit.object},
         object=visit.object,
         opts=visit.admin.opts,
-        reach=reach,
+        reach=impact,
         is_agent=visit.admin.__class__ is AgentAdmin,
         address=visit.url("switch"),
         kept=visit.url(),
@@ -64,13 +69,13 @@ def _redirect_back(visit: ObjectRequest) -> HttpResponseBase | None:
     return HttpResponseRedirect(visit.url()) if visit.request.POST.get("sure") else None
 
 
-def kill_switch(request: HttpRequest) -> HttpResponseBase:
+def show_kill_switch(request: HttpRequest) -> HttpResponseBase:
     """Show what halting the organization would stop; halt or resume it."""
     principal = resolve_principal(request)
     principal.require(Action.VIEW)
     if request.method == "POST":
         if request.POST.get("do") == "resume":
-            resume(principal)
+            resume_organization(principal)
             messages.success(request, _t("It goes on. Sessions that were cancelled stay so."))
         else:
             halt_organization(principal, request.POST.get("reason", ""))
@@ -82,6 +87,6 @@ def kill_switch(request: HttpRequest) -> HttpResponseBase:
         "halt.html",
         title=_t("Kill switch"),
         reach=load_impact(organization),
-        reason_length=REASON_LENGTH,
-        who=WHO_MAY[Action.MANAGE_ORGANIZATION],
+        reason_length=MAX_REASON_LENGTH,
+        who=ALLOWED_ROLES[Action.MANAGE_ORGANIZATION],
     )

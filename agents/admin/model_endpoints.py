@@ -11,7 +11,7 @@ from django.utils.html import format_html
 from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
 
-from agents.model_endpoints.services import ModelEndpointSpec, remove_endpoint, save_endpoint
+from agents.model_endpoints.services import ModelEndpointSpec, delete_endpoint, save_endpoint
 from agents.model_endpoints.try_endpoint import try_endpoint
 from agents.models import ModelEndpoint
 from bonobot.accounts.admin_base import ServiceFormAdmin, render_screen
@@ -21,11 +21,27 @@ from bonobot.core.problems import Problem
 from bonobot.core.text.masking import MASK
 from bonobot.core.text.untrusted_text import make_visible
 
-PROVIDER = ("name", "kind", "base_url", "model", "key", "access_key_id", "region", "api_version")
-ANSWERING = ("thinking", "max_tokens", "context_window", "native_tools", "sees_images", "timeout_s")
-FAILING = ("retries", "fallback", "falls_over")
-COSTING = ("input_price", "output_price", "allow_private")
-FIELDS = (*PROVIDER, *ANSWERING, *FAILING, *COSTING)
+PROVIDER_FIELDS = (
+    "name",
+    "kind",
+    "base_url",
+    "model",
+    "key",
+    "access_key_id",
+    "region",
+    "api_version",
+)
+RESPONSE_FIELDS = (
+    "thinking",
+    "max_tokens",
+    "context_window",
+    "native_tools",
+    "sees_images",
+    "timeout_s",
+)
+FAILURE_FIELDS = ("retries", "fallback", "falls_over")
+COST_FIELDS = ("input_price", "output_price", "allow_private")
+FIELDS = (*PROVIDER_FIELDS, *RESPONSE_FIELDS, *FAILURE_FIELDS, *COST_FIELDS)
 
 
 class ModelEndpointForm(forms.ModelForm):
@@ -80,13 +96,13 @@ class ModelEndpointForm(forms.ModelForm):
         if self.instance.api_key and "key" in self.fields:
             self.fields["key"].initial = MASK
         if "fallback" in self.fields:
-            self._offer_fallbacks()
+            self._set_fallback_choices()
 
-    def _offer_fallbacks(self) -> None:
+    def _set_fallback_choices(self) -> None:
         """Offer the other endpoints of the organization."""
         field: Any = self.fields["fallback"]
-        offered = ModelEndpoint.objects.for_organization(self.organization_id)
-        field.queryset = offered.exclude(pk=self.instance.pk)
+        endpoints = ModelEndpoint.objects.for_organization(self.organization_id)
+        field.queryset = endpoints.exclude(pk=self.instance.pk)
 
 
 @register(ModelEndpoint)
@@ -94,18 +110,18 @@ class ModelEndpointAdmin(ServiceFormAdmin):
     """The active organization's model endpoints."""
 
     needs_to_change = Action.MANAGE_AGENTS
-    removing = _("Its API key goes with it.")
-    hindering = _("Give these another model first; then it can be removed.")
+    delete_note = _("Its API key goes with it.")
+    delete_obstacle_note = _("Give these another model first; then it can be removed.")
     form = ModelEndpointForm
     fieldsets = (
-        (None, {"fields": PROVIDER}),
-        (_("Answering"), {"fields": ANSWERING}),
-        (_("Failing"), {"fields": FAILING}),
-        (_("Costs and network"), {"fields": COSTING}),
+        (None, {"fields": PROVIDER_FIELDS}),
+        (_("Answering"), {"fields": RESPONSE_FIELDS}),
+        (_("Failing"), {"fields": FAILURE_FIELDS}),
+        (_("Costs and network"), {"fields": COST_FIELDS}),
     )
     problem_fields = {"api_key": "key"}
     list_display = ("name", "kind", "model", "address", "has_key", "fallback", "used_by", "test")
-    changing_columns = {"test": ""}
+    change_columns = {"test": ""}
     list_select_related = ("fallback",)
     list_filter = ("kind",)
     search_fields = ("name", "model", "base_url")
@@ -119,7 +135,7 @@ class ModelEndpointAdmin(ServiceFormAdmin):
     ) -> Any:
         """Return the form with the fallbacks of the active organization."""
         form = super().get_form(request, obj, change, **kwargs)
-        organization_id = self.principal(request).organization_id
+        organization_id = self.get_principal(request).organization_id
         return type(form.__name__, (form,), {"organization_id": organization_id})
 
     def get_actions(self, request: HttpRequest) -> dict[str, Any]:
@@ -150,22 +166,22 @@ class ModelEndpointAdmin(ServiceFormAdmin):
     def get_urls(self) -> list[Any]:
         """Add the page that tests an endpoint."""
         view = self.admin_site.admin_view(self.try_view)
-        own = path("<uuid:object_id>/try/", view, name="agents_modelendpoint_try")
-        return [own, *super().get_urls()]
+        test_url = path("<uuid:object_id>/try/", view, name="agents_modelendpoint_try")
+        return [test_url, *super().get_urls()]
 
     def try_view(self, request: HttpRequest, object_id: str) -> HttpResponseBase:
         """Send a short request to the endpoint and show the result."""
-        principal = self.principal(request)
+        principal = self.get_principal(request)
         principal.require(Action.MANAGE_AGENTS)
         endpoint: ModelEndpoint = ModelEndpoint.objects.get_or_404(
             principal.organization_id, pk=object_id
         )
-        trial = problem = None
+        test_result = problem = None
         if request.method == "POST":
             try:
-                trial = try_endpoint(principal, endpoint)
-            except Problem as found:
-                problem = found
+                test_result = try_endpoint(principal, endpoint)
+            except Problem as exc:
+                problem = exc
         return render_screen(
             request,
             "agents/try_endpoint.html",
@@ -173,19 +189,21 @@ class ModelEndpointAdmin(ServiceFormAdmin):
             opts=self.opts,
             object=endpoint,
             endpoint=endpoint,
-            trial=trial,
+            trial=test_result,
             problem=problem,
         )
 
     def save_form(self, request: HttpRequest, form: Any, change: bool) -> ModelEndpoint:
         """Save through the service."""
-        said = {name: form.cleaned_data[name] for name in FIELDS if name != "key"}
-        stored = ModelEndpoint.objects.get(pk=form.instance.pk) if change else None
+        values = {name: form.cleaned_data[name] for name in FIELDS if name != "key"}
+        existing_endpoint = ModelEndpoint.objects.get(pk=form.instance.pk) if change else None
         key = form.cleaned_data.get("key", "")
         return save_endpoint(
-            self.principal(request), ModelEndpointSpec(**said, api_key=key), endpoint=stored
+            self.get_principal(request),
+            ModelEndpointSpec(**values, api_key=key),
+            endpoint=existing_endpoint,
         )
 
     def delete_model(self, request: HttpRequest, obj: ModelEndpoint) -> None:
         """Delete through the service, which refuses while an agent uses it."""
-        remove_endpoint(self.principal(request), obj)
+        delete_endpoint(self.get_principal(request), obj)

@@ -10,38 +10,38 @@ from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
 
 from agents.admin.agents import AgentAdmin
-from agents.builtin_tools.toolset_options import NOTES
+from agents.builtin_tools.toolset_options import NOTES_TOOLSET
 from agents.models import Agent, Note
-from agents.models.agents import LONGEST_NOTE, LONGEST_TITLE, MOST_NOTES
+from agents.models.agents import MAX_NOTE_LENGTH, MAX_NOTES, MAX_TITLE_LENGTH
 from agents.notes import (
-    KEPT_LABELS,
+    NOTE_LABELS,
     NoteSpec,
     clear_notes,
-    note_of,
+    delete_note,
+    get_note,
     rank_notes,
-    remove_note,
     save_note,
 )
 from bonobot.accounts.admin_base import ObjectRequest, add_problem_to_form, redirect_to_page
 from bonobot.accounts.roles import Action
 from bonobot.core.admin.theme import Textarea, TextInput
 from bonobot.core.problems import Problem
-from mcp_servers.flow_labels.services import WORDS
+from mcp_servers.flow_labels.services import LABEL_NAMES
 
-SHOWN_AT_ONCE = 30
+PAGE_SIZE = 30
 
 
 class NoteForm(forms.Form):
     """A note as a person writes it."""
 
-    title = forms.CharField(label=_("Title"), max_length=LONGEST_TITLE, widget=TextInput)
+    title = forms.CharField(label=_("Title"), max_length=MAX_TITLE_LENGTH, widget=TextInput)
     text = forms.CharField(
-        label=_("Text"), max_length=LONGEST_NOTE, widget=Textarea(attrs={"rows": 6})
+        label=_("Text"), max_length=MAX_NOTE_LENGTH, widget=Textarea(attrs={"rows": 6})
     )
     labels = forms.MultipleChoiceField(
         label=_("Reading it brings"),
         required=False,
-        choices=[(str(label), WORDS[label]) for label in KEPT_LABELS],
+        choices=[(str(label), LABEL_NAMES[label]) for label in NOTE_LABELS],
         widget=forms.CheckboxSelectMultiple,
         help_text=_("With both, what sends something out afterwards needs a person's yes."),
     )
@@ -51,42 +51,42 @@ class NoteForm(forms.Form):
 def show_notes(visit: ObjectRequest) -> HttpResponseBase:
     """Show or search the agent's notes; create or update one."""
     agent: Agent = visit.object
-    chosen = _find_note(visit, agent)
+    selected_note = _find_note(visit, agent)
     posted = visit.request.POST if visit.request.method == "POST" else None
-    form = NoteForm(posted, initial=_build_initial(chosen) if chosen else None)
+    form = NoteForm(posted, initial=_build_initial(selected_note) if selected_note else None)
     if posted is not None:
         visit.principal.require(Action.MANAGE_AGENTS)
-        if form.is_valid() and _save_note(visit, agent, form, chosen):
+        if form.is_valid() and _save_note(visit, agent, form, selected_note):
             messages.success(visit.request, _t("The note is kept."))
             return redirect_to_page(visit, "notes")
     query = visit.request.GET.get("q", "").strip()
     rows: Any = agent.notes.all()
-    page = Paginator(rank_notes(rows[:MOST_NOTES], query) if query else rows, SHOWN_AT_ONCE)
-    return visit.show(
+    paginator = Paginator(rank_notes(rows[:MAX_NOTES], query) if query else rows, PAGE_SIZE)
+    return visit.render_tab(
         "agents/notes.html",
         agent=agent,
         form=form,
-        chosen=chosen,
+        chosen=selected_note,
         query=query,
-        paged=page.get_page(visit.request.GET.get("page")),
-        words={label: WORDS[label] for label in KEPT_LABELS},
-        switched_on=NOTES in agent.builtin_tools,
+        paged=paginator.get_page(visit.request.GET.get("page")),
+        words={label: LABEL_NAMES[label] for label in NOTE_LABELS},
+        switched_on=NOTES_TOOLSET in agent.builtin_tools,
         may_manage=visit.principal.may(Action.MANAGE_AGENTS),
     )
 
 
-@AgentAdmin.add_deed("remove_note", needs=Action.MANAGE_AGENTS)
-def remove(visit: ObjectRequest) -> HttpResponseBase:
+@AgentAdmin.add_object_action("remove_note", needs=Action.MANAGE_AGENTS)
+def handle_delete_note(visit: ObjectRequest) -> HttpResponseBase:
     """Delete one note."""
     agent: Agent = visit.object
     note = agent.notes.get_or_404(agent.organization_id, pk=visit.request.POST.get("note"))
-    remove_note(visit.principal, note)
+    delete_note(visit.principal, note)
     messages.success(visit.request, _t("The note is gone."))
     return redirect_to_page(visit, "notes")
 
 
-@AgentAdmin.add_deed("clear_notes", needs=Action.MANAGE_AGENTS)
-def clear(visit: ObjectRequest) -> HttpResponseBase:
+@AgentAdmin.add_object_action("clear_notes", needs=Action.MANAGE_AGENTS)
+def handle_clear_notes(visit: ObjectRequest) -> HttpResponseBase:
     """Delete all notes."""
     count = clear_notes(visit.principal, visit.object)
     messages.success(visit.request, _t("%(n)d notes are gone.") % {"n": count})
@@ -94,17 +94,23 @@ def clear(visit: ObjectRequest) -> HttpResponseBase:
 
 
 def _find_note(visit: ObjectRequest, agent: Agent) -> Note | None:
-    wanted = visit.request.GET.get("note")
-    return note_of(visit.principal, agent, wanted) if wanted else None
+    note_id = visit.request.GET.get("note")
+    return get_note(visit.principal, agent, note_id) if note_id else None
 
 
 def _build_initial(note: Note) -> dict[str, Any]:
-    return {"title": note.title, "text": note.text, "labels": [str(one) for one in note.brought]}
+    return {
+        "title": note.title,
+        "text": note.text,
+        "labels": [str(label) for label in note.brought],
+    }
 
 
-def _save_note(visit: ObjectRequest, agent: Agent, form: NoteForm, chosen: Note | None) -> bool:
+def _save_note(
+    visit: ObjectRequest, agent: Agent, form: NoteForm, existing_note: Note | None
+) -> bool:
     try:
-        save_note(visit.principal, agent, NoteSpec(**form.cleaned_data), chosen)
+        save_note(visit.principal, agent, NoteSpec(**form.cleaned_data), existing_note)
     except Problem as problem:
         add_problem_to_form(form, problem)
         return False

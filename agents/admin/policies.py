@@ -19,10 +19,10 @@ from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
 
 from agents.admin.agents import READERS, AgentAdmin
-from agents.calls.explain import explain, find_no_tools_reason
+from agents.calls.explain import explain_call, find_no_tools_reason
 from agents.calls.snapshots import CallSnapshot, SnapshotTool, get_snapshot_cache
 from agents.models import Agent, ToolPolicy
-from agents.policies.decisions import decide
+from agents.policies.decisions import decide_tool_call
 from agents.policies.services import (
     EFFECTS,
     Entry,
@@ -32,7 +32,7 @@ from agents.policies.services import (
     load_policy_spec,
     set_policy,
 )
-from agents.policies.simulations import DAYS, PolicySimulation, replay
+from agents.policies.simulations import DEFAULT_DAYS, PolicySimulation, simulate_policy
 from bonobot.accounts.admin_base import (
     ObjectRequest,
     redirect_to_page,
@@ -41,7 +41,7 @@ from bonobot.accounts.admin_base import (
 )
 from bonobot.accounts.current_organization import resolve_principal
 from bonobot.accounts.models import Organization
-from bonobot.accounts.roles import WHO_MAY, Action
+from bonobot.accounts.roles import ALLOWED_ROLES, Action
 from bonobot.core.i18n.localization import localize_if_translatable
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import InvalidInput, NotFound, Problem
@@ -52,8 +52,12 @@ MODES = (
     (ToolPolicy.Mode.DENYLIST, _("Deny list"), _("All tools but those that a rule denies.")),
     (ToolPolicy.Mode.ALL, _("All"), _("Every approved tool of its servers.")),
 )
-CHOICES = (("allow", _("allow"), "good"), ("ask", _("ask"), "warn"), ("deny", _("deny"), "bad"))
-EXAMPLE = '{"properties": {"amount": {"minimum": 1000}}, "required": ["amount"]}'
+EFFECT_CHOICES = (
+    ("allow", _("allow"), "good"),
+    ("ask", _("ask"), "warn"),
+    ("deny", _("deny"), "bad"),
+)
+CONDITION_EXAMPLE = '{"properties": {"amount": {"minimum": 1000}}, "required": ["amount"]}'
 STRONGEST_FIRST = ("deny", "ask", "allow")
 
 
@@ -85,87 +89,94 @@ class PolicyFormData:
 
 
 def build_form_data(
-    text: PolicySpec, tools: Sequence[SnapshotTool], listed: Sequence[SnapshotTool]
+    policy: PolicySpec, tools: Sequence[SnapshotTool], shown_tools: Sequence[SnapshotTool]
 ) -> PolicyFormData:
     """Return a stored policy as the form shows it; `shown_tools` are those on this page."""
-    rules = collect_tool_rules(text, tools)
+    rules = collect_tool_rules(policy, tools)
     return PolicyFormData(
-        mode=text.mode,
-        ruled=tuple(ToolRuleRow(tool, rules.get(tool.name, "")) for tool in listed),
+        mode=policy.mode,
+        ruled=tuple(ToolRuleRow(tool, rules.get(tool.name, "")) for tool in shown_tools),
         patterns=_build_pattern_fields(
-            {e: "\n".join(_list_other_entries(text, rules, e)) for e in EFFECTS}
+            {e: "\n".join(_list_other_entries(policy, rules, e)) for e in EFFECTS}
         ),
         conditions=tuple(
-            ConditionRow(effect, one.tool, json.dumps(one.when, ensure_ascii=False))
+            ConditionRow(effect, entry.tool, json.dumps(entry.when, ensure_ascii=False))
             for effect in EFFECTS
-            for one in text.entries(effect)
-            if isinstance(one, RuleSpec)
+            for entry in policy.get_entries(effect)
+            if isinstance(entry, RuleSpec)
         ),
     )
 
 
 def parse_form_data(
-    posted: Any, tools: Sequence[SnapshotTool], listed: Sequence[SnapshotTool]
+    posted: Any, tools: Sequence[SnapshotTool], shown_tools: Sequence[SnapshotTool]
 ) -> PolicyFormData:
     """Return the posted values as typed, to show them with their errors."""
     rules = {tool.name: posted.get(f"rule-{tool.name}", "") for tool in tools}
     return PolicyFormData(
         mode=posted.get("mode", ""),
-        ruled=tuple(ToolRuleRow(tool, rules[tool.name]) for tool in listed),
+        ruled=tuple(ToolRuleRow(tool, rules[tool.name]) for tool in shown_tools),
         patterns=_build_pattern_fields({effect: posted.get(effect, "") for effect in EFFECTS}),
         conditions=tuple(_parse_condition_rows(posted)),
     )
 
 
-def parse_policy_text(
+def parse_posted_policy(
     posted: Any,
     tools: Sequence[SnapshotTool],
-    stored: PolicySpec,
-    spread: Mapping[str, str] | None = None,
+    stored_policy: PolicySpec,
+    group_rules: Mapping[str, str] | None = None,
 ) -> PolicySpec:
     """Return the posted policy; rules of tools that the page didn't show stay.
 
     `group_rules` are rules chosen for whole groups, by tool name. Raises `InvalidInput` with the
     field of a condition that is not a JSON object.
     """
-    kept = collect_tool_rules(stored, tools) | dict(spread or {})
-    rules = {tool.name: posted.get(f"rule-{tool.name}", kept.get(tool.name, "")) for tool in tools}
-    lists: dict[str, list[Entry]] = {
+    kept_rules = collect_tool_rules(stored_policy, tools) | dict(group_rules or {})
+    rules = {
+        tool.name: posted.get(f"rule-{tool.name}", kept_rules.get(tool.name, "")) for tool in tools
+    }
+    entries_by_effect: dict[str, list[Entry]] = {
         effect: [
             *(name for name, rule in rules.items() if rule == effect),
             *(line.strip() for line in posted.get(effect, "").splitlines() if line.strip()),
         ]
         for effect in EFFECTS
     }
-    for index, one in enumerate(_parse_condition_rows(posted)):
-        if one.effect not in lists:
+    for index, condition_row in enumerate(_parse_condition_rows(posted)):
+        if condition_row.effect not in entries_by_effect:
             raise InvalidInput(
-                format_message("There is no effect {effect!r}.", effect=one.effect),
+                format_message("There is no effect {effect!r}.", effect=condition_row.effect),
                 field=f"conditions[{index}].effect",
             )
-        lists[one.effect].append(RuleSpec(one.tool, _parse_condition(one.when, index)))
-    return PolicySpec(posted.get("mode", ""), **{e: tuple(found) for e, found in lists.items()})
+        entries_by_effect[condition_row.effect].append(
+            RuleSpec(condition_row.tool, _parse_condition(condition_row.when, index))
+        )
+    return PolicySpec(
+        posted.get("mode", ""),
+        **{effect_name: tuple(entries) for effect_name, entries in entries_by_effect.items()},
+    )
 
 
-def collect_tool_rules(text: PolicySpec, tools: Sequence[SnapshotTool]) -> dict[str, str]:
+def collect_tool_rules(policy: PolicySpec, tools: Sequence[SnapshotTool]) -> dict[str, str]:
     """Return the strongest rule that names exactly one tool, by tool name."""
     names = {tool.name for tool in tools}
-    found: dict[str, str] = {}
+    rules: dict[str, str] = {}
     for effect in STRONGEST_FIRST:
-        for entry in text.entries(effect):
+        for entry in policy.get_entries(effect):
             if isinstance(entry, str) and entry in names:
-                found.setdefault(entry, effect)
-    return found
+                rules.setdefault(entry, effect)
+    return rules
 
 
-def _list_other_entries(text: PolicySpec, rules: Mapping[str, str], effect: str) -> list[str]:
+def _list_other_entries(policy: PolicySpec, rules: Mapping[str, str], effect: str) -> list[str]:
     """Return the entries of an effect that are not in the table."""
-    entries = [entry for entry in text.entries(effect) if isinstance(entry, str)]
+    entries = [entry for entry in policy.get_entries(effect) if isinstance(entry, str)]
     return [entry for entry in entries if rules.get(entry) != effect]
 
 
 def _build_pattern_fields(texts: Mapping[str, str]) -> tuple[tuple[str, Any, str], ...]:
-    return tuple((effect, title, texts[effect]) for effect, title, _tone in CHOICES)
+    return tuple((effect, title, texts[effect]) for effect, title, _tone in EFFECT_CHOICES)
 
 
 def _parse_condition_rows(posted: Any) -> list[ConditionRow]:
@@ -174,28 +185,29 @@ def _parse_condition_rows(posted: Any) -> list[ConditionRow]:
     return [row for row in rows if row.tool or row.when]
 
 
-def _parse_condition(typed: str, index: int) -> dict[str, Any]:
+def _parse_condition(text: str, index: int) -> dict[str, Any]:
     try:
-        found = json.loads(typed or "null")
+        schema = json.loads(text or "null")
     except ValueError as error:
-        found, fault = None, f"The condition is not JSON: {error}."
+        schema, fault = None, f"The condition is not JSON: {error}."
     else:
         fault = "The condition is not a JSON object."
-    if not isinstance(found, dict):
+    if not isinstance(schema, dict):
         raise InvalidInput(
             fault,
             code="unusable_condition",
             field=f"conditions[{index}].when",
             remedy=format_message(
-                "Write a JSON Schema over the arguments, such as {example}.", example=EXAMPLE
+                "Write a JSON Schema over the arguments, such as {example}.",
+                example=CONDITION_EXAMPLE,
             ),
         )
-    return found
+    return schema
 
 
-SHOWN_AT_ONCE = 200  # rows; with more, each group loads its rows when it is opened
+PAGE_SIZE = 200  # rows; with more, each group loads its rows when it is opened
 NO_RULE = "none"
-BUILT_IN = "builtin"
+BUILTIN_GROUP = "builtin"
 
 
 @dataclass(frozen=True)
@@ -226,14 +238,14 @@ class ToolGroup:
 
 def get_group_key(tool: SnapshotTool) -> str:
     """Return the group that a tool belongs to."""
-    return str(tool.facts.server_id or BUILT_IN)
+    return str(tool.facts.server_id or BUILTIN_GROUP)
 
 
 def select_visible_tools(
     tools: Sequence[SnapshotTool], posted: Mapping[str, Any]
 ) -> list[SnapshotTool]:
     """Return the tools whose rows are on the page: all of a few, or only those that were posted."""
-    if len(tools) <= SHOWN_AT_ONCE:
+    if len(tools) <= PAGE_SIZE:
         return list(tools)
     return [tool for tool in tools if f"rule-{tool.name}" in posted]
 
@@ -245,23 +257,25 @@ def build_tool_groups(
     return tuple(
         ToolGroup(
             key=key,
-            title=several[0].facts.server_name or _t("Built in"),
-            total=len(several),
-            allowed=sum(tool.decision.allowed for tool in several),
-            asked=sum(tool.decision.verdict == "ask" for tool in several),
-            ruled=tuple(one for one in ruled if get_group_key(one.tool) == key),
+            title=group_tools[0].facts.server_name or _t("Built in"),
+            total=len(group_tools),
+            allowed=sum(tool.decision.allowed for tool in group_tools),
+            asked=sum(tool.decision.verdict == "ask" for tool in group_tools),
+            ruled=tuple(row for row in ruled if get_group_key(row.tool) == key),
             chosen=posted.get(f"all-{key}", ""),
         )
-        for key, several in ((key, tuple(found)) for key, found in groupby(tools, get_group_key))
+        for key, group_tools in (
+            (key, tuple(members)) for key, members in groupby(tools, get_group_key)
+        )
     )
 
 
 def expand_group_rules(tools: Sequence[SnapshotTool], posted: Mapping[str, Any]) -> dict[str, str]:
     """Return the rules chosen for whole groups, by tool name."""
-    said = {tool.name: posted.get(f"all-{get_group_key(tool)}", "") for tool in tools}
+    chosen_rules = {tool.name: posted.get(f"all-{get_group_key(tool)}", "") for tool in tools}
     return {
         name: "" if rule == NO_RULE else rule
-        for name, rule in said.items()
+        for name, rule in chosen_rules.items()
         if rule in (*EFFECTS, NO_RULE)
     }
 
@@ -271,38 +285,44 @@ def show_policy(visit: ObjectRequest) -> HttpResponseBase:
     """Show the policy, or replace it."""
     agent: Agent = visit.object
     query, posted = visit.request.GET, visit.request.POST
-    snapshot = get_snapshot_cache().current("agent", agent.pk)
+    snapshot = get_snapshot_cache().load_current("agent", agent.pk)
     tools = _list_tools(snapshot)
-    sought = query.get("q", "").strip()
-    found = _search_tools(tools, sought)
-    listed, stored = select_visible_tools(found, posted), load_policy_spec(agent)
-    problem, tried, draft = None, None, build_form_data(stored, tools, listed)
+    search_text = query.get("q", "").strip()
+    matching_tools = _search_tools(tools, search_text)
+    shown_tools, stored_policy = (
+        select_visible_tools(matching_tools, posted),
+        load_policy_spec(agent),
+    )
+    problem, simulation, form_data = None, None, build_form_data(stored_policy, tools, shown_tools)
     if visit.request.method == "POST":
-        draft = parse_form_data(posted, tools, listed)
+        form_data = parse_form_data(posted, tools, shown_tools)
         try:
-            tried = _save_or_simulate(
-                visit, parse_policy_text(posted, tools, stored, expand_group_rules(found, posted))
+            simulation = _save_or_simulate(
+                visit,
+                parse_posted_policy(
+                    posted, tools, stored_policy, expand_group_rules(matching_tools, posted)
+                ),
             )
-        except Problem as refusal:
-            problem = refusal
+        except Problem as exc:
+            problem = exc
         else:
-            if tried is None:
+            if simulation is None:
                 return redirect_to_page(visit, "policy", f"?{query.urlencode()}" if query else "")
-    return visit.show(
+    return visit.render_tab(
         "agents/policy.html",
         agent=agent,
-        draft=draft,
-        groups=build_tool_groups(found, draft.ruled, posted),
-        found=len(found),
-        many=len(tools) > SHOWN_AT_ONCE,
-        q=sought,
+        draft=form_data,
+        groups=build_tool_groups(matching_tools, form_data.ruled, posted),
+        found=len(matching_tools),
+        many=len(tools) > PAGE_SIZE,
+        q=search_text,
         total=len(tools),
         modes=MODES,
-        choices=CHOICES,
-        example=EXAMPLE,
+        choices=EFFECT_CHOICES,
+        example=CONDITION_EXAMPLE,
         problem=problem,
-        tried=tried,
-        days=DAYS,
+        tried=simulation,
+        days=DEFAULT_DAYS,
         lack=find_no_tools_reason(snapshot),
         allowed=sum(tool.decision.allowed for tool in tools),
         asked=sum(tool.decision.verdict == "ask" for tool in tools),
@@ -312,34 +332,39 @@ def show_policy(visit: ObjectRequest) -> HttpResponseBase:
     )
 
 
-def _save_or_simulate(visit: ObjectRequest, wanted: PolicySpec) -> PolicySimulation | None:
+def _save_or_simulate(visit: ObjectRequest, policy: PolicySpec) -> PolicySimulation | None:
     """Save the policy, or return its simulation if that was requested."""
     if visit.request.POST.get("do") == "try":
-        return replay(visit.principal, visit.object, wanted)
-    set_policy(visit.principal, visit.object, wanted)
+        return simulate_policy(visit.principal, visit.object, policy)
+    set_policy(visit.principal, visit.object, policy)
     messages.success(visit.request, _t("Saved. It holds on the very next call."))
     return None
 
 
-@AgentAdmin.add_deed("policy_preview", needs=Action.MANAGE_AGENTS)
+@AgentAdmin.add_object_action("policy_preview", needs=Action.MANAGE_AGENTS)
 def show_policy_preview(visit: ObjectRequest) -> HttpResponseBase:
     """Return the decisions of the unsaved policy."""
     agent: Agent = visit.object
     posted = visit.request.POST
-    snapshot = get_snapshot_cache().current("agent", agent.pk)
+    snapshot = get_snapshot_cache().load_current("agent", agent.pk)
     tools = _list_tools(snapshot)
-    found = _search_tools(tools, visit.request.GET.get("q", "").strip())
-    text = parse_policy_text(
-        posted, tools, load_policy_spec(agent), expand_group_rules(found, posted)
+    matching_tools = _search_tools(tools, visit.request.GET.get("q", "").strip())
+    draft_policy = parse_posted_policy(
+        posted, tools, load_policy_spec(agent), expand_group_rules(matching_tools, posted)
     )
-    ruling = replace(snapshot.ruling, policy=build_draft_policy(agent, text))
-    decided = [replace(tool, decision=decide(tool.facts, ruling)) for tool in found]
+    policy_context = replace(
+        snapshot.effective_policy, policy=build_draft_policy(agent, draft_policy)
+    )
+    decided_tools = [
+        replace(tool, decision=decide_tool_call(tool.facts, policy_context))
+        for tool in matching_tools
+    ]
     return render_fragment(
         visit.request,
         "agents/policy_preview.html",
         agent=agent,
-        tools=[tool for tool in decided if f"rule-{tool.name}" in posted],
-        groups=build_tool_groups(decided, (), posted),
+        tools=[tool for tool in decided_tools if f"rule-{tool.name}" in posted],
+        groups=build_tool_groups(decided_tools, (), posted),
     )
 
 
@@ -348,19 +373,19 @@ def show_group_rows(visit: ObjectRequest) -> HttpResponseBase:
     """Return one page of a group's rows as a fragment."""
     agent: Agent = visit.object
     query = visit.request.GET
-    tools = _list_tools(get_snapshot_cache().current("agent", agent.pk))
-    found = _search_tools(tools, query.get("q", "").strip())
-    paged = Paginator(
-        [tool for tool in found if get_group_key(tool) == query.get("group")], SHOWN_AT_ONCE
+    tools = _list_tools(get_snapshot_cache().load_current("agent", agent.pk))
+    matching_tools = _search_tools(tools, query.get("q", "").strip())
+    page = Paginator(
+        [tool for tool in matching_tools if get_group_key(tool) == query.get("group")], PAGE_SIZE
     ).get_page(query.get("page"))
     return render_fragment(
         visit.request,
         "agents/policy_rows.html",
         agent=agent,
-        ruled=build_form_data(load_policy_spec(agent), tools, list(paged)).ruled,
-        choices=CHOICES,
+        ruled=build_form_data(load_policy_spec(agent), tools, list(page)).ruled,
+        choices=EFFECT_CHOICES,
         group=query.get("group", ""),
-        paged=paged,
+        paged=page,
         q=query.get("q", ""),
         may_manage=visit.principal.may(Action.MANAGE_AGENTS),
     )
@@ -371,13 +396,15 @@ def show_organization_policy(request: HttpRequest) -> HttpResponseBase:
     principal = resolve_principal(request)
     principal.require(Action.VIEW)
     organization = Organization.objects.get(pk=principal.organization_id)
-    stored = load_policy_spec(organization)
-    problem, draft = None, build_form_data(stored, (), ())
+    stored_policy = load_policy_spec(organization)
+    problem, form_data = None, build_form_data(stored_policy, (), ())
     if request.method == "POST":
         try:
-            set_policy(principal, organization, parse_policy_text(request.POST, (), stored))
-        except Problem as refusal:
-            problem, draft = refusal, parse_form_data(request.POST, (), ())
+            set_policy(
+                principal, organization, parse_posted_policy(request.POST, (), stored_policy)
+            )
+        except Problem as exc:
+            problem, form_data = exc, parse_form_data(request.POST, (), ())
         else:
             messages.success(request, _t("Saved. It holds on the very next call."))
             return HttpResponseRedirect(reverse("admin:organization_policy"))
@@ -385,47 +412,47 @@ def show_organization_policy(request: HttpRequest) -> HttpResponseBase:
         request,
         "organization_policy.html",
         title=_("Rules of the organization"),
-        draft=draft,
+        draft=form_data,
         modes=MODES,
-        choices=CHOICES,
-        example=EXAMPLE,
+        choices=EFFECT_CHOICES,
+        example=CONDITION_EXAMPLE,
         problem=problem,
         may_manage=principal.may(Action.MANAGE_ORGANIZATION),
-        who=WHO_MAY[Action.MANAGE_ORGANIZATION],
+        who=ALLOWED_ROLES[Action.MANAGE_ORGANIZATION],
         status=problem.status if problem else 200,
     )
 
 
 def _list_tools(snapshot: CallSnapshot) -> list[SnapshotTool]:
     """Return the agent's available tools, built-in ones last."""
-    found = snapshot.tools.values()
-    return sorted((tool for tool in found if tool.facts.state != "gone"), key=_order)
+    tools = snapshot.tools.values()
+    return sorted((tool for tool in tools if tool.facts.state != "gone"), key=_get_sort_key)
 
 
-def _order(tool: SnapshotTool) -> tuple[bool, str, str, str]:
+def _get_sort_key(tool: SnapshotTool) -> tuple[bool, str, str, str]:
     return tool.facts.source == "builtin", tool.facts.server_name, get_group_key(tool), tool.name
 
 
-def _search_tools(tools: Sequence[SnapshotTool], sought: str) -> Sequence[SnapshotTool]:
+def _search_tools(tools: Sequence[SnapshotTool], search_text: str) -> Sequence[SnapshotTool]:
     """Return the tools with every word in their name, server or description."""
-    words = sought.lower().split()
+    words = search_text.lower().split()
     return [tool for tool in tools if all(word in _build_search_text(tool) for word in words)]
 
 
 def _build_search_text(tool: SnapshotTool) -> str:
-    about = f"{tool.description} {localize_if_translatable(tool.description)}"
-    return f"{tool.name} {tool.facts.server_name} {about}".lower()
+    description = f"{tool.description} {localize_if_translatable(tool.description)}"
+    return f"{tool.name} {tool.facts.server_name} {description}".lower()
 
 
-@AgentAdmin.add_page("why", needs=READERS, under="policy")
+@AgentAdmin.add_page("why", needs=READERS, parent_tab="policy")
 def show_explanation(visit: ObjectRequest) -> HttpResponseBase:
     """Explain what would be decided about a call; nothing is called."""
     agent: Agent = visit.object
     query = visit.request.GET
-    name, typed = query.get("tool", ""), query.get("arguments", "").strip()
+    name, arguments_text = query.get("tool", ""), query.get("arguments", "").strip()
     if not name:
         return redirect_to_page(visit, "policy")  # which has a "why?" at each tool
-    snapshot = get_snapshot_cache().current("agent", agent.pk)
+    snapshot = get_snapshot_cache().load_current("agent", agent.pk)
     tool = snapshot.tools.get(name)
     if tool is None:
         raise NotFound(
@@ -439,35 +466,35 @@ def show_explanation(visit: ObjectRequest) -> HttpResponseBase:
     problem: Problem | None = None
     arguments = None
     try:
-        arguments = _read(typed) if typed else None
-    except Problem as refused:
-        problem = refused
-    told = explain(visit.principal, snapshot, tool, arguments)
-    for stage in told["stages"]:
+        arguments = _parse_arguments(arguments_text) if arguments_text else None
+    except Problem as exc:
+        problem = exc
+    explanation = explain_call(visit.principal, snapshot, tool, arguments)
+    for stage in explanation["stages"]:
         stage["title"] = stage["stage"].replace("_", " ")
-    return visit.show(
+    return visit.render_tab(
         "agents/why.html",
         agent=agent,
         tool=tool,
-        told=told,
-        typed=typed,
+        told=explanation,
+        typed=arguments_text,
         schema=json.dumps(tool.input_schema, indent=2, ensure_ascii=False),
         problem=problem,
         status=problem.status if problem else 200,
     )
 
 
-def _read(text: str) -> dict[str, Any]:
+def _parse_arguments(text: str) -> dict[str, Any]:
     try:
-        found = json.loads(text)
+        arguments = json.loads(text)
     except ValueError as error:
         raise InvalidInput(
             format_message("The arguments are not JSON: {error}.", error=error),
             field="arguments",
             remedy='Write an object, such as {"timezone": "UTC"}.',
         ) from None
-    if not isinstance(found, dict):
+    if not isinstance(arguments, dict):
         raise InvalidInput(
             "The arguments must be an object.", field="arguments", remedy="Write {…}."
         )
-    return found
+    return arguments

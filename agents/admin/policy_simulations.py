@@ -16,7 +16,7 @@ from agents.admin.policies import MODES
 from agents.models import Agent
 from agents.policies.services import EFFECTS, Entry, Owner, PolicySpec, RuleSpec, load_policy_spec
 from agents.policies.shadow_mode import delete_draft, enforce_draft, find_draft, set_draft
-from agents.policies.simulations import DAYS, replay, simulate_shadow_policy
+from agents.policies.simulations import DEFAULT_DAYS, simulate_policy, simulate_shadow_policy
 from bonobot.accounts.admin_base import ObjectRequest, redirect_to_page, render_screen
 from bonobot.accounts.current_organization import resolve_principal
 from bonobot.accounts.models import Organization
@@ -26,14 +26,14 @@ from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import InvalidInput, Problem
 from bonobot.core.text.canonical_json import to_canonical_json
 
-SHADOW_ROWS = 5_000  # limits of the summary on the page
-SHADOW_S = 3.0
-WHEN = " when "
-ENFORCED = _("The draft is the policy now, from the next call on.")
-DISCARDED = _("The draft is gone; the policy stays as it is.")
-OWN_DEEDS: dict[str | None, tuple[Callable[[Principal, Owner], object], Any]] = {
-    "enforce": (enforce_draft, ENFORCED),
-    "discard": (delete_draft, DISCARDED),
+MAX_SHADOW_ROWS = 5_000  # limits of the summary on the page
+MAX_SHADOW_S = 3.0
+CONDITION_SEPARATOR = " when "
+ENFORCED_MESSAGE = _("The draft is the policy now, from the next call on.")
+DISCARDED_MESSAGE = _("The draft is gone; the policy stays as it is.")
+DRAFT_ACTIONS: dict[str | None, tuple[Callable[[Principal, Owner], object], Any]] = {
+    "enforce": (enforce_draft, ENFORCED_MESSAGE),
+    "discard": (delete_draft, DISCARDED_MESSAGE),
 }
 
 
@@ -41,16 +41,16 @@ OWN_DEEDS: dict[str | None, tuple[Callable[[Principal, Owner], object], Any]] = 
 def show_simulation(visit: ObjectRequest) -> HttpResponseBase:
     """Show the draft with its shadow results; simulate another policy, or save it as the draft."""
     agent: Agent = visit.object
-    shown = _process_form(visit.request, visit.principal, agent)
-    if shown is None:
+    context = _process_form(visit.request, visit.principal, agent)
+    if context is None:
         return redirect_to_page(visit, "what_if")
-    return visit.show(
+    return visit.render_tab(
         "agents/what_if.html",
         agent=agent,
         may_manage=visit.principal.may(Action.MANAGE_AGENTS),
         enforce_url=visit.url("enforce_draft"),
         discard_url=visit.url("discard_draft"),
-        **shown,
+        **context,
     )
 
 
@@ -58,25 +58,25 @@ def show_organization_simulation(request: HttpRequest) -> HttpResponseBase:
     """Like `show_simulation` for the organization; also enforces and discards its draft."""
     principal = resolve_principal(request)
     principal.require(Action.VIEW_AUDIT)
-    own = Organization.objects.get(pk=principal.organization_id)
-    here = reverse("admin:organization_what_if")
-    done = request.GET.get("do") if request.method == "POST" else None
-    if done in OWN_DEEDS:
-        deed, said = OWN_DEEDS[done]
-        deed(principal, own)
-        messages.success(request, said)
-        return HttpResponseRedirect(here)
-    shown = _process_form(request, principal, own)
-    if shown is None:
-        return HttpResponseRedirect(here)
+    organization = Organization.objects.get(pk=principal.organization_id)
+    page_url = reverse("admin:organization_what_if")
+    action_name = request.GET.get("do") if request.method == "POST" else None
+    if action_name in DRAFT_ACTIONS:
+        perform_action, message = DRAFT_ACTIONS[action_name]
+        perform_action(principal, organization)
+        messages.success(request, message)
+        return HttpResponseRedirect(page_url)
+    context = _process_form(request, principal, organization)
+    if context is None:
+        return HttpResponseRedirect(page_url)
     return render_screen(
         request,
         "organization_what_if.html",
         title=_("What if the organization ruled otherwise?"),
         may_manage=principal.may(Action.MANAGE_ORGANIZATION),
-        enforce_url=f"{here}?do=enforce",
-        discard_url=f"{here}?do=discard",
-        **shown,
+        enforce_url=f"{page_url}?do=enforce",
+        discard_url=f"{page_url}?do=discard",
+        **context,
     )
 
 
@@ -85,47 +85,49 @@ def _process_form(
 ) -> dict[str, Any] | None:
     """Return the context of the page; None if a draft was saved."""
     draft = find_draft(owner)
-    text = draft.text if draft else load_policy_spec(owner)
-    mode, tried, problem = text.mode, None, None
+    policy = draft.spec if draft else load_policy_spec(owner)
+    mode, simulation, problem = policy.mode, None, None
     posted = request.POST if request.method == "POST" else None
     if posted is not None:
         mode = posted.get("mode", "")
         try:
-            wanted = parse_policy(posted)
+            posted_policy = parse_policy(posted)
             if posted.get("do") == "shadow":
-                set_draft(principal, owner, wanted)
-                text_said = _t("It runs in the shadow: recorded with each call, deciding nothing.")
-                messages.success(request, text_said)
+                set_draft(principal, owner, posted_policy)
+                message = _t("It runs in the shadow: recorded with each call, deciding nothing.")
+                messages.success(request, message)
                 return None
-            tried = replay(principal, owner, wanted)
-        except Problem as found:
-            problem = found
+            simulation = simulate_policy(principal, owner, posted_policy)
+        except Problem as exc:
+            problem = exc
     return {
         "draft": draft,
         "mode": mode,
-        "words": list_policy_fields(text, posted),
+        "words": list_policy_fields(policy, posted),
         "modes": MODES,
-        "days": DAYS,
-        "tried": tried,
-        "shadow": simulate_shadow_policy(principal, owner, most_rows=SHADOW_ROWS, most_s=SHADOW_S),
+        "days": DEFAULT_DAYS,
+        "tried": simulation,
+        "shadow": simulate_shadow_policy(
+            principal, owner, max_rows=MAX_SHADOW_ROWS, max_seconds=MAX_SHADOW_S
+        ),
         "problem": problem,
         "status": problem.status if problem else 200,
     }
 
 
-@AgentAdmin.add_deed("enforce_draft", needs=Action.MANAGE_AGENTS)
-def enforce(visit: ObjectRequest) -> HttpResponseBase:
+@AgentAdmin.add_object_action("enforce_draft", needs=Action.MANAGE_AGENTS)
+def handle_enforce_draft(visit: ObjectRequest) -> HttpResponseBase:
     """Make the draft the policy."""
     enforce_draft(visit.principal, visit.object)
-    messages.success(visit.request, ENFORCED)
+    messages.success(visit.request, ENFORCED_MESSAGE)
     return redirect_to_page(visit, "what_if")
 
 
-@AgentAdmin.add_deed("discard_draft", needs=Action.MANAGE_AGENTS)
-def delete_agent_draft(visit: ObjectRequest) -> HttpResponseBase:
+@AgentAdmin.add_object_action("discard_draft", needs=Action.MANAGE_AGENTS)
+def handle_discard_draft(visit: ObjectRequest) -> HttpResponseBase:
     """Delete the draft."""
     delete_draft(visit.principal, visit.object)
-    messages.success(visit.request, DISCARDED)
+    messages.success(visit.request, DISCARDED_MESSAGE)
     return redirect_to_page(visit, "what_if")
 
 
@@ -135,18 +137,22 @@ def parse_policy(posted: Mapping[str, Any]) -> PolicySpec:
     return PolicySpec(posted.get("mode", ""), **entries)
 
 
-def list_policy_fields(text: PolicySpec, posted: Mapping[str, Any] | None) -> list[tuple[str, str]]:
+def list_policy_fields(
+    policy: PolicySpec, posted: Mapping[str, Any] | None
+) -> list[tuple[str, str]]:
     """Return the fields of the form, as posted or from the policy."""
-    shown = ("allow", "ask", "deny")
+    effects = ("allow", "ask", "deny")
     if posted is not None:
-        return [(effect, posted.get(effect, "")) for effect in shown]
-    return [(effect, _format_entries(text.entries(effect))) for effect in shown]
+        return [(effect, posted.get(effect, "")) for effect in effects]
+    return [(effect, _format_entries(policy.get_entries(effect))) for effect in effects]
 
 
 def _format_entries(entries: tuple[Entry, ...]) -> str:
     return "\n".join(
-        one if isinstance(one, str) else f"{one.tool}{WHEN}{to_canonical_json(one.when)}"
-        for one in entries
+        entry
+        if isinstance(entry, str)
+        else f"{entry.tool}{CONDITION_SEPARATOR}{to_canonical_json(entry.when)}"
+        for entry in entries
     )
 
 
@@ -157,7 +163,7 @@ def _parse_entries(effect: str, text: str) -> tuple[Entry, ...]:
 
 
 def _parse_entry(effect: str, number: int, line: str) -> Entry:
-    tool, when, condition = line.partition(WHEN)
+    tool, when, condition = line.partition(CONDITION_SEPARATOR)
     if not when:
         return line
     try:

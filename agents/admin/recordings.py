@@ -17,7 +17,13 @@ from agents.admin.agents import AgentAdmin
 from agents.admin.policies import MODES
 from agents.admin.policy_simulations import list_policy_fields, parse_policy
 from agents.admin.sessions import SessionAdmin
-from agents.evaluation.services import LONGEST_INSTRUCTIONS, ReplayOverrides, record, remove, replay
+from agents.evaluation.services import (
+    MAX_INSTRUCTIONS_LENGTH,
+    ReplayOverrides,
+    create_recording,
+    create_replay,
+    delete_recording,
+)
 from agents.evaluation.transcripts import (
     RecordedTurn,
     Transcript,
@@ -31,8 +37,8 @@ from bonobot.accounts.roles import Action
 from bonobot.core.admin.theme import Select, Textarea
 from bonobot.core.problems import Problem
 
-SHOWN_AT_ONCE = 30
-WORDS = {
+PAGE_SIZE = 30
+DIFFERENCE_TITLES = {
     "call_added": _("Call added"),
     "call_missing": _("Call missing"),
     "arguments_changed": _("Arguments changed"),
@@ -41,7 +47,7 @@ WORDS = {
     "answer_changed": _("Answer changed"),
     "ending_changed": _("Ended otherwise"),
 }
-WHAT = {
+OVERRIDE_TITLES = {
     "instructions": _("instructions"),
     "endpoint": _("model endpoint"),
     "policy": _("policy"),
@@ -55,22 +61,22 @@ class ReplayForm(forms.Form):
         label=_("Instructions"),
         required=False,
         strip=False,
-        max_length=LONGEST_INSTRUCTIONS,
+        max_length=MAX_INSTRUCTIONS_LENGTH,
         widget=Textarea(attrs={"rows": 10}),
     )
     endpoint = forms.ChoiceField(label=_("Model endpoint"), widget=Select)
 
     def __init__(self, agent: Agent, posted: Any) -> None:
         """Start with the agent's current values."""
-        found = ModelEndpoint.objects.for_organization(agent.organization_id)
+        endpoints = ModelEndpoint.objects.for_organization(agent.organization_id)
         initial = {"instructions": agent.instructions, "endpoint": agent.model_endpoint.slug}
         super().__init__(posted, initial=initial)
-        self.fields["endpoint"].choices = list(found.values_list("slug", "name"))  # type: ignore[attr-defined]
+        self.fields["endpoint"].choices = list(endpoints.values_list("slug", "name"))  # type: ignore[attr-defined]
 
-    def changed(self, agent: Agent) -> ReplayOverrides:
+    def build_overrides(self, agent: Agent) -> ReplayOverrides:
         """Return the changed values; raises `InvalidInput` for an invalid policy."""
-        said, policy = self.cleaned_data, parse_policy(self.data)
-        text, endpoint = str(said["instructions"]).replace("\r\n", "\n"), said["endpoint"]
+        values, policy = self.cleaned_data, parse_policy(self.data)
+        text, endpoint = str(values["instructions"]).replace("\r\n", "\n"), values["endpoint"]
         return ReplayOverrides(
             instructions=None if text == agent.instructions else text,
             endpoint=None if endpoint == agent.model_endpoint.slug else endpoint,
@@ -88,43 +94,43 @@ class MessageComparison:
 
 
 def compare_messages(
-    made: Replay, recorded: Transcript, played: Transcript
+    recording_replay: Replay, recorded: Transcript, played: Transcript
 ) -> list[MessageComparison]:
     """Return the comparison of a replay by message."""
     return [
         MessageComparison(
-            was,
-            list(zip_longest(was.turns, would.turns)),
+            recorded_message,
+            list(zip_longest(recorded_message.turns, replayed_message.turns)),
             [
-                one | {"words": WORDS[one["kind"]]}
-                for one in made.differences
-                if one["message"] == number
+                difference | {"words": DIFFERENCE_TITLES[difference["kind"]]}
+                for difference in recording_replay.differences
+                if difference["message"] == number
             ],
         )
-        for number, (was, would) in enumerate(
+        for number, (recorded_message, replayed_message) in enumerate(
             zip(recorded.exchanges, played.exchanges, strict=True), 1
         )
     ]
 
 
-@SessionAdmin.add_deed("record", needs=Action.MANAGE_AGENTS)
-def keep(visit: ObjectRequest) -> HttpResponseBase:
+@SessionAdmin.add_object_action("record", needs=Action.MANAGE_AGENTS)
+def handle_record(visit: ObjectRequest) -> HttpResponseBase:
     """Record a session and go to its recording."""
-    made = record(visit.principal, visit.object)
+    recording = create_recording(visit.principal, visit.object)
     messages.success(visit.request, _t("Recorded. Change something here and replay it."))
-    address = reverse("admin:agents_agent_recording", args=[made.agent_id])
-    return HttpResponseRedirect(f"{address}?recording={made.pk}")
+    address = reverse("admin:agents_agent_recording", args=[recording.agent_id])
+    return HttpResponseRedirect(f"{address}?recording={recording.pk}")
 
 
 @AgentAdmin.add_page("recordings", _("Recordings"), order=51)
 def show_recordings(visit: ObjectRequest) -> HttpResponseBase:
     """List the agent's recordings."""
     rows = visit.object.recordings.defer("conversation")
-    page = Paginator(rows, SHOWN_AT_ONCE).get_page(visit.request.GET.get("page"))
-    return visit.show("agents/recordings.html", agent=visit.object, paged=page)
+    page = Paginator(rows, PAGE_SIZE).get_page(visit.request.GET.get("page"))
+    return visit.render_tab("agents/recordings.html", agent=visit.object, paged=page)
 
 
-@AgentAdmin.add_page("recording", under="recordings")
+@AgentAdmin.add_page("recording", parent_tab="recordings")
 def show_recording(visit: ObjectRequest) -> HttpResponseBase:
     """Show a recording with its replays and the form for another replay."""
     if "recording" not in visit.request.GET:
@@ -137,63 +143,76 @@ def show_recording(visit: ObjectRequest) -> HttpResponseBase:
         visit.principal.require(Action.MANAGE_AGENTS)
         if form.is_valid():
             try:
-                made = replay(visit.principal, recording, form.changed(agent))
-            except Problem as found:
-                problem = found
-                if found.field in form.fields:
-                    add_problem_to_form(form, found)
+                recording_replay = create_replay(
+                    visit.principal, recording, form.build_overrides(agent)
+                )
+            except Problem as exc:
+                problem = exc
+                if exc.field in form.fields:
+                    add_problem_to_form(form, exc)
             else:
-                return redirect_to_page(visit, "replayed", f"?replay={made.pk}")
-    text = load_policy_spec(agent)
-    made_before = recording.replays.defer("conversation", "differences")
-    return visit.show(
+                return redirect_to_page(visit, "replayed", f"?replay={recording_replay.pk}")
+    policy = load_policy_spec(agent)
+    earlier_replays = recording.replays.defer("conversation", "differences")
+    return visit.render_tab(
         "agents/recording.html",
         agent=agent,
         recording=recording,
-        replays=[(one, _describe_changes(one)) for one in made_before],
+        replays=[
+            (earlier_replay, _describe_changes(earlier_replay))
+            for earlier_replay in earlier_replays
+        ],
         form=form,
-        mode=posted.get("mode", "") if posted is not None else text.mode,
-        words=list_policy_fields(text, posted),
+        mode=posted.get("mode", "") if posted is not None else policy.mode,
+        words=list_policy_fields(policy, posted),
         modes=MODES,
         problem=problem,
         status=problem.status if problem else 200,
     )
 
 
-@AgentAdmin.add_page("replayed", under="recordings")
+@AgentAdmin.add_page("replayed", parent_tab="recordings")
 def show_replay(visit: ObjectRequest) -> HttpResponseBase:
     """Show a replay next to its recording."""
     if "replay" not in visit.request.GET:
         return redirect_to_page(visit, "recordings")
     rows: Any = Replay.objects.filter(recording__agent=visit.object).select_related("recording")
-    made: Replay = rows.get_or_404(visit.object.organization_id, pk=visit.request.GET["replay"])
-    recorded = Transcript.read(made.recording.conversation)
-    played = None if made.conversation is None else Transcript.read(made.conversation)
-    return visit.show(
+    recording_replay: Replay = rows.get_or_404(
+        visit.object.organization_id, pk=visit.request.GET["replay"]
+    )
+    recorded = Transcript.from_dict(recording_replay.recording.conversation)
+    played = (
+        None
+        if recording_replay.conversation is None
+        else Transcript.from_dict(recording_replay.conversation)
+    )
+    return visit.render_tab(
         "agents/replayed_recording.html",
         agent=visit.object,
-        made=made,
-        what=_describe_changes(made),
-        open=made.finished_at is None,
+        made=recording_replay,
+        what=_describe_changes(recording_replay),
+        open=recording_replay.finished_at is None,
         sides=summarize_transcripts(recorded, played) if played else None,
-        messages_told=compare_messages(made, recorded, played) if played else [],
+        messages_told=compare_messages(recording_replay, recorded, played) if played else [],
     )
 
 
-@AgentAdmin.add_deed("remove_recording", needs=Action.MANAGE_AGENTS)
-def drop(visit: ObjectRequest) -> HttpResponseBase:
+@AgentAdmin.add_object_action("remove_recording", needs=Action.MANAGE_AGENTS)
+def handle_delete(visit: ObjectRequest) -> HttpResponseBase:
     """Delete a recording with its replays."""
-    remove(visit.principal, _get_recording(visit, visit.request.POST.get("recording")))
+    delete_recording(visit.principal, _get_recording(visit, visit.request.POST.get("recording")))
     messages.success(visit.request, _t("The recording is gone, with its replays."))
     return redirect_to_page(visit, "recordings")
 
 
 def _get_recording(visit: ObjectRequest, pk: str | None) -> Recording:
     rows: Any = visit.object.recordings.select_related("agent__model_endpoint")
-    found: Recording = rows.get_or_404(visit.object.organization_id, pk=pk)
-    return found
+    recording: Recording = rows.get_or_404(visit.object.organization_id, pk=pk)
+    return recording
 
 
-def _describe_changes(made: Replay) -> str:
+def _describe_changes(recording_replay: Replay) -> str:
     """Return the names of the changed values."""
-    return ", ".join(str(WHAT[name]) for name in made.changed) or _t("nothing, the agent as it is")
+    return ", ".join(str(OVERRIDE_TITLES[name]) for name in recording_replay.changed) or _t(
+        "nothing, the agent as it is"
+    )

@@ -28,15 +28,15 @@ from bonobot.core.text.untrusted_text import make_visible
 from mcp_servers.admin.json_schema_table import build_example, build_schema_rows
 from mcp_servers.admin.servers import ServerAdmin
 from mcp_servers.models import Definition, Server
-from mcp_servers.uri_templates import expand, list_variables
+from mcp_servers.uri_templates import expand_template, list_variables
 
 Kind = Literal["text", "number", "integer", "boolean", "choice", "choices", "lines", "json"]
 
-MOST_ARGUMENTS = 60
-MOST_OPTIONS = 200
+MAX_ARGUMENTS = 60
+MAX_OPTIONS = 200
 # Longer texts get a multi-line field.
-ONE_LINE = 200
-PREFIX = "arg-"
+MAX_ONE_LINE_LENGTH = 200
+FIELD_PREFIX = "arg-"
 
 
 @dataclass(frozen=True)
@@ -52,14 +52,18 @@ class ToolArgument:
 
 def list_arguments(schema: Any) -> list[ToolArgument]:
     """Return the arguments of a tool in schema order."""
-    shape = schema if isinstance(schema, Mapping) else {}
-    properties = shape.get("properties")
-    members = properties if isinstance(properties, Mapping) else {}
-    required = shape.get("required")
-    wanted = set(map(str, required)) if isinstance(required, list) else set()
+    input_schema = schema if isinstance(schema, Mapping) else {}
+    properties = input_schema.get("properties")
+    property_schemas = properties if isinstance(properties, Mapping) else {}
+    required = input_schema.get("required")
+    required_names = set(map(str, required)) if isinstance(required, list) else set()
     return [
-        _build_argument(str(name), _normalize_schema(member, shape), required=str(name) in wanted)
-        for name, member in list(members.items())[:MOST_ARGUMENTS]
+        _build_argument(
+            str(name),
+            _normalize_schema(property_schema, input_schema),
+            required=str(name) in required_names,
+        )
+        for name, property_schema in list(property_schemas.items())[:MAX_ARGUMENTS]
     ]
 
 
@@ -69,37 +73,43 @@ def _build_argument(name: str, schema: Mapping[str, Any], *, required: bool) -> 
     match schema.get("type"):
         case "string" if not options:
             kind = "text"
-        case "number" | "integer" | "boolean" as plain if not options:
-            kind = plain
+        case "number" | "integer" | "boolean" as scalar if not options:
+            kind = scalar
         case "array":
             items = schema.get("items")
-            each = items if isinstance(items, Mapping) else {}
-            options = _list_options(each)
-            kind = "choices" if options else "lines" if each.get("type") == "string" else "json"
+            item_schema = items if isinstance(items, Mapping) else {}
+            options = _list_options(item_schema)
+            kind = (
+                "choices" if options else "lines" if item_schema.get("type") == "string" else "json"
+            )
     return ToolArgument(name, kind, required, schema, options)
 
 
-def _normalize_schema(member: Any, root: Mapping[str, Any]) -> Mapping[str, Any]:
+def _normalize_schema(property_schema: Any, root: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return a property's schema with references resolved and "or null" removed."""
-    schema = member if isinstance(member, Mapping) else {}
+    schema = property_schema if isinstance(property_schema, Mapping) else {}
     reference = schema.get("$ref")
     if isinstance(reference, str) and reference.startswith(("#/$defs/", "#/definitions/")):
         _root, group, name = reference.split("/", 2)
-        known = root.get(group)
-        found = known.get(name) if isinstance(known, Mapping) else None
-        schema = {**(found if isinstance(found, Mapping) else {}), **schema}
-    for word in ("anyOf", "oneOf"):
-        several: Any = schema.get(word)
-        several = several if isinstance(several, list) else []
-        others = [one for one in several if one != {"type": "null"}]
-        if len(others) == 1 and isinstance(others[0], Mapping):
+        definitions = root.get(group)
+        definition = definitions.get(name) if isinstance(definitions, Mapping) else None
+        schema = {**(definition if isinstance(definition, Mapping) else {}), **schema}
+    for keyword in ("anyOf", "oneOf"):
+        alternatives: Any = schema.get(keyword)
+        alternatives = alternatives if isinstance(alternatives, list) else []
+        non_null = [alternative for alternative in alternatives if alternative != {"type": "null"}]
+        if len(non_null) == 1 and isinstance(non_null[0], Mapping):
             return {
-                **_normalize_schema(others[0], root),
-                **{k: v for k, v in schema.items() if k != word},
+                **_normalize_schema(non_null[0], root),
+                **{k: v for k, v in schema.items() if k != keyword},
             }
     kinds = schema.get("type")
-    if isinstance(kinds, list) and len(real := [one for one in kinds if one != "null"]) == 1:
-        return {**schema, "type": real[0]}
+    if (
+        isinstance(kinds, list)
+        and len(non_null_types := [alternative for alternative in kinds if alternative != "null"])
+        == 1
+    ):
+        return {**schema, "type": non_null_types[0]}
     return schema
 
 
@@ -107,9 +117,9 @@ def _list_options(schema: Mapping[str, Any]) -> tuple[str, ...]:
     values = schema.get("enum")
     if "const" in schema:
         values = [schema["const"]]
-    if not isinstance(values, list) or len(values) > MOST_OPTIONS:
+    if not isinstance(values, list) or len(values) > MAX_OPTIONS:
         return ()
-    return tuple(json.dumps(one, ensure_ascii=False) for one in values)
+    return tuple(json.dumps(value, ensure_ascii=False) for value in values)
 
 
 class ToolArgumentForm(forms.Form):
@@ -119,68 +129,68 @@ class ToolArgumentForm(forms.Form):
         """Add a field for each argument."""
         super().__init__(*args, **kwargs)
         self.asked = list_arguments(schema)
-        for place, one in enumerate(self.asked):
-            self.fields[f"{PREFIX}{place}"] = _field(one)
+        for index, argument in enumerate(self.asked):
+            self.fields[f"{FIELD_PREFIX}{index}"] = _build_field(argument)
 
-    def said(self) -> dict[str, Any]:
+    def parse_arguments(self) -> dict[str, Any]:
         """Return the entered values by argument name; raises `InvalidInput` for invalid ones.
 
         Empty values are left out, except required strings, which may be empty.
         """
         if not self.is_valid():
             key, errors = next(iter(self.errors.items()))
-            name = make_visible(self.asked[int(key.removeprefix(PREFIX))].name, 120)
+            name = make_visible(self.asked[int(key.removeprefix(FIELD_PREFIX))].name, 120)
             raise InvalidInput(
                 f"`{name}`: {errors[0]}",
                 code="invalid_arguments",
                 field="arguments",
                 remedy="Correct the marked field, or write all arguments as JSON.",
             )
-        found = {}
-        for place, one in enumerate(self.asked):
-            entered = self.cleaned_data[f"{PREFIX}{place}"]
-            if entered in (None, "", []) and not (one.required and one.kind == "text"):
+        values = {}
+        for index, argument in enumerate(self.asked):
+            entered = self.cleaned_data[f"{FIELD_PREFIX}{index}"]
+            if entered in (None, "", []) and not (argument.required and argument.kind == "text"):
                 continue
-            found[one.name] = _value(one, entered)
-        return found
+            values[argument.name] = _parse_value(argument, entered)
+        return values
 
 
-def _field(asked: ToolArgument) -> forms.Field:
-    default = asked.schema.get("default")
-    title = asked.schema.get("title")
-    label = make_visible(asked.name, 200) + (" *" if asked.required else "")
+def _build_field(argument: ToolArgument) -> forms.Field:
+    default = argument.schema.get("default")
+    title = argument.schema.get("title")
+    label = make_visible(argument.name, 200) + (" *" if argument.required else "")
     common: dict[str, Any] = {
         "label": label,
-        "help_text": _build_help_text(asked, title if isinstance(title, str) else ""),
+        "help_text": _build_help_text(argument, title if isinstance(title, str) else ""),
         "required": False,
     }
-    if asked.kind in ("choice", "choices"):
-        return _build_choice_field(asked, default, common)
-    if asked.kind == "boolean":
+    if argument.kind in ("choice", "choices"):
+        return _build_choice_field(argument, default, common)
+    if argument.kind == "boolean":
         yes_no = [("", "–"), ("true", _("yes")), ("false", _("no"))]
-        begun = json.dumps(default) if isinstance(default, bool) else ""
-        return forms.ChoiceField(choices=yes_no, widget=Select, initial=begun, **common)
-    if asked.kind == "integer":
+        initial_json = json.dumps(default) if isinstance(default, bool) else ""
+        return forms.ChoiceField(choices=yes_no, widget=Select, initial=initial_json, **common)
+    if argument.kind == "integer":
         return forms.IntegerField(widget=IntegerInput, initial=default, **common)
-    if asked.kind == "number":
-        step = IntegerInput(attrs={"step": "any"})
-        return forms.FloatField(widget=step, initial=default, **common)
-    if asked.kind == "text":
+    if argument.kind == "number":
+        number_widget = IntegerInput(attrs={"step": "any"})
+        return forms.FloatField(widget=number_widget, initial=default, **common)
+    if argument.kind == "text":
         initial = default if isinstance(default, str) else ""
         return forms.CharField(
-            widget=_build_text_widget(asked), strip=False, initial=initial, **common
+            widget=_build_text_widget(argument), strip=False, initial=initial, **common
         )
-    if asked.kind == "lines":
+    if argument.kind == "lines":
         initial = "\n".join(map(str, default)) if isinstance(default, list) else ""
-        area = Textarea(attrs={"rows": 3, "class": "bb-mono"})
-        return forms.CharField(widget=area, initial=initial, **common)
-    area = Textarea(attrs={"rows": 3, "class": "bb-mono", "spellcheck": "false"})
-    if default is None and asked.required:
+        textarea = Textarea(attrs={"rows": 3, "class": "bb-mono"})
+        return forms.CharField(widget=textarea, initial=initial, **common)
+    textarea = Textarea(attrs={"rows": 3, "class": "bb-mono", "spellcheck": "false"})
+    if default is None and argument.required:
         default = build_example(
-            {"properties": {asked.name: asked.schema}, "required": [asked.name]}
+            {"properties": {argument.name: argument.schema}, "required": [argument.name]}
         )
-        default = default[asked.name]
-    return _ReadableJSONField(widget=area, initial=default, **common)
+        default = default[argument.name]
+    return _ReadableJSONField(widget=textarea, initial=default, **common)
 
 
 class _ReadableJSONField(forms.JSONField):
@@ -189,51 +199,61 @@ class _ReadableJSONField(forms.JSONField):
     def prepare_value(self, value: Any) -> Any:
         if value is None:
             return ""
-        plain = isinstance(value, dict | list)
-        text = json.dumps(value, ensure_ascii=False, indent=2) if plain else ""
+        is_container = isinstance(value, dict | list)
+        text = json.dumps(value, ensure_ascii=False, indent=2) if is_container else ""
         return text or super().prepare_value(value)
 
 
-def _build_choice_field(asked: ToolArgument, default: Any, common: dict[str, Any]) -> forms.Field:
-    shown = [(one, make_visible(one.strip('"'), 200)) for one in asked.options]
-    if asked.kind == "choices":
-        several = forms.SelectMultiple(attrs={"class": "bb-input"})
-        chosen = [json.dumps(one) for one in default] if isinstance(default, list) else []
-        return forms.MultipleChoiceField(choices=shown, widget=several, initial=chosen, **common)
-    initial = json.dumps(default, ensure_ascii=False) if "default" in asked.schema else ""
-    if not initial and asked.required:
-        initial = asked.options[0]
-    return forms.ChoiceField(choices=[("", "–"), *shown], widget=Select, initial=initial, **common)
+def _build_choice_field(
+    argument: ToolArgument, default: Any, common: dict[str, Any]
+) -> forms.Field:
+    choices = [(option, make_visible(option.strip('"'), 200)) for option in argument.options]
+    if argument.kind == "choices":
+        select = forms.SelectMultiple(attrs={"class": "bb-input"})
+        initial_values = (
+            [json.dumps(option) for option in default] if isinstance(default, list) else []
+        )
+        return forms.MultipleChoiceField(
+            choices=choices, widget=select, initial=initial_values, **common
+        )
+    initial = json.dumps(default, ensure_ascii=False) if "default" in argument.schema else ""
+    if not initial and argument.required:
+        initial = argument.options[0]
+    return forms.ChoiceField(
+        choices=[("", "–"), *choices], widget=Select, initial=initial, **common
+    )
 
 
-def _build_text_widget(asked: ToolArgument) -> forms.Widget:
-    longest = asked.schema.get("maxLength")
-    plain = {"autocomplete": "off", "spellcheck": "false"}
-    if asked.schema.get("format") or (isinstance(longest, int) and longest <= ONE_LINE):
-        return TextInput(attrs=plain)
-    return Textarea(attrs={**plain, "rows": 1})
+def _build_text_widget(argument: ToolArgument) -> forms.Widget:
+    max_length = argument.schema.get("maxLength")
+    attributes = {"autocomplete": "off", "spellcheck": "false"}
+    if argument.schema.get("format") or (
+        isinstance(max_length, int) and max_length <= MAX_ONE_LINE_LENGTH
+    ):
+        return TextInput(attrs=attributes)
+    return Textarea(attrs={**attributes, "rows": 1})
 
 
-def _build_help_text(asked: ToolArgument, title: str) -> str:
-    row = build_schema_rows({"properties": {asked.name: asked.schema}})[0]
+def _build_help_text(argument: ToolArgument, title: str) -> str:
+    row = build_schema_rows({"properties": {argument.name: argument.schema}})[0]
     parts = [row.description or make_visible(title, 200), row.type, *row.bounds]
-    kind = {"lines": _("one on each line"), "json": _("written as JSON")}.get(asked.kind)
+    kind = {"lines": _("one on each line"), "json": _("written as JSON")}.get(argument.kind)
     return " · ".join(str(part) for part in (*parts, kind) if part)
 
 
-def _value(asked: ToolArgument, entered: Any) -> Any:
-    if asked.kind in ("choice", "boolean"):
+def _parse_value(argument: ToolArgument, entered: Any) -> Any:
+    if argument.kind in ("choice", "boolean"):
         return json.loads(entered)
-    if asked.kind == "choices":
-        return [json.loads(one) for one in entered]
-    if asked.kind == "lines":
+    if argument.kind == "choices":
+        return [json.loads(option) for option in entered]
+    if argument.kind == "lines":
         return [line for line in entered.splitlines() if line.strip()]
     return entered
 
 
 # Media types that are shown as images; other binary content is only named.
-PICTURES = ("image/png", "image/jpeg", "image/gif", "image/webp")
-CHOICES = (
+IMAGE_TYPES = ("image/png", "image/jpeg", "image/gif", "image/webp")
+DEFINITION_CHOICES = (
     ("resources", _("Resource"), (Definition.Kind.RESOURCE, Definition.Kind.RESOURCE_TEMPLATE)),
     ("prompts", _("Prompt"), (Definition.Kind.PROMPT,)),
 )
@@ -262,46 +282,53 @@ class ContentPart:
     @property
     def picture(self) -> bool:
         """Return whether it can be shown as an image."""
-        return bool(self.data) and self.mime in PICTURES
+        return bool(self.data) and self.mime in IMAGE_TYPES
 
 
 @ServerAdmin.add_page("ask", needs=Action.CALL_TOOLS)
-def ask(visit: ObjectRequest) -> HttpResponseBase:
+def show_definition_form(visit: ObjectRequest) -> HttpResponseBase:
     """Show the form of a resource or prompt, or request it and show the result."""
     server: Server = visit.object
     posted = visit.request.POST if visit.request.method == "POST" else None
     query = posted if posted is not None else visit.request.GET
-    slug, title, kinds = next(
-        (one for one in CHOICES if one[0] == query.get("kind", "")), CHOICES[0]
+    kind_slug, title, kinds = next(
+        (candidate for candidate in DEFINITION_CHOICES if candidate[0] == query.get("kind", "")),
+        DEFINITION_CHOICES[0],
     )
-    offers = list(server.definitions.filter(kind__in=kinds, present=True).order_by("kind", "name"))
-    wanted = query.get("name", "")
-    offer = next((one for one in offers if wanted in ("", one.name)), None)
-    inputs = _build_inputs(offer, query) if offer else []
+    definitions = list(
+        server.definitions.filter(kind__in=kinds, present=True).order_by("kind", "name")
+    )
+    wanted_name = query.get("name", "")
+    definition = next(
+        (candidate for candidate in definitions if wanted_name in ("", candidate.name)), None
+    )
+    inputs = _build_inputs(definition, query) if definition else []
     outcome: pipeline.CallOutcome | None = None
     problem: Problem | None = None
-    if wanted and offer is None:
-        problem = build_not_found(wanted)
-    elif posted is not None and offer is not None:
+    if wanted_name and definition is None:
+        problem = build_not_found(wanted_name)
+    elif posted is not None and definition is not None:
         try:
-            outcome = _ask(visit, offer, inputs, unapproved="unapproved" in posted)
-        except Problem as refusal:
-            problem = refusal
-    return replace(visit, page="try").show(
+            outcome = _request_definition(
+                visit, definition, inputs, unapproved="unapproved" in posted
+            )
+        except Problem as exc:
+            problem = exc
+    return replace(visit, page="try").render_tab(
         "servers/ask.html",
         server=server,
-        kind=slug,
+        kind=kind_slug,
         title_of_kind=title,
-        offers=offers,
-        offer=offer,
+        offers=definitions,
+        offer=definition,
         inputs=inputs,
-        uri=_build_uri(offer, inputs) if offer and slug == "resources" else "",
+        uri=_build_uri(definition, inputs) if definition and kind_slug == "resources" else "",
         outcome=outcome,
         problem=problem,
         pieces=list(extract_content_parts(outcome.result))
         if outcome and not outcome.is_error
         else [],
-        waits=offer is not None and offer.state in ("pending", "changed"),
+        waits=definition is not None and definition.state in ("pending", "changed"),
         may_approve=visit.principal.may(Action.APPROVE_DEFINITIONS),
     )
 
@@ -314,40 +341,46 @@ def build_not_found(name: str) -> NotFound:
     )
 
 
-def _build_inputs(offer: Definition, given: QueryDict) -> list[DefinitionInput]:
-    if offer.kind == Definition.Kind.RESOURCE_TEMPLATE:
+def _build_inputs(definition: Definition, posted: QueryDict) -> list[DefinitionInput]:
+    if definition.kind == Definition.Kind.RESOURCE_TEMPLATE:
         return [
-            DefinitionInput(name, given.get(f"in-{name}", ""))
-            for name in list_variables(offer.name)
+            DefinitionInput(name, posted.get(f"in-{name}", ""))
+            for name in list_variables(definition.name)
         ]
-    declared = offer.payload.get("arguments")
-    listed = declared if isinstance(declared, list) else []
+    declared = definition.payload.get("arguments")
+    declared_arguments = declared if isinstance(declared, list) else []
     return [
         DefinitionInput(
-            name=one["name"],
-            value=given.get(f"in-{one['name']}", ""),
-            required=one.get("required") is True,
-            description=str(one.get("description") or one.get("title") or ""),
+            name=argument["name"],
+            value=posted.get(f"in-{argument['name']}", ""),
+            required=argument.get("required") is True,
+            description=str(argument.get("description") or argument.get("title") or ""),
         )
-        for one in listed
-        if isinstance(one, dict) and isinstance(one.get("name"), str)
+        for argument in declared_arguments
+        if isinstance(argument, dict) and isinstance(argument.get("name"), str)
     ]
 
 
-def _build_uri(offer: Definition, inputs: Iterable[DefinitionInput]) -> str:
-    if offer.kind == Definition.Kind.RESOURCE:
-        return offer.name
-    return expand(offer.name, {one.name: one.value for one in inputs})
+def _build_uri(definition: Definition, inputs: Iterable[DefinitionInput]) -> str:
+    if definition.kind == Definition.Kind.RESOURCE:
+        return definition.name
+    return expand_template(
+        definition.name, {form_input.name: form_input.value for form_input in inputs}
+    )
 
 
-def _ask(
-    visit: ObjectRequest, offer: Definition, inputs: list[DefinitionInput], *, unapproved: bool
+def _request_definition(
+    visit: ObjectRequest, definition: Definition, inputs: list[DefinitionInput], *, unapproved: bool
 ) -> pipeline.CallOutcome:
     method: Method = "resources/read"
-    name, arguments = _build_uri(offer, inputs), {}
-    if offer.kind == Definition.Kind.PROMPT:
-        method, name = "prompts/get", offer.name
-        arguments = {one.name: one.value for one in inputs if one.value or one.required}
+    name, arguments = _build_uri(definition, inputs), {}
+    if definition.kind == Definition.Kind.PROMPT:
+        method, name = "prompts/get", definition.name
+        arguments = {
+            form_input.name: form_input.value
+            for form_input in inputs
+            if form_input.value or form_input.required
+        }
     request = pipeline.CallRequest(
         principal=visit.principal,
         method=method,
@@ -355,17 +388,17 @@ def _ask(
         arguments=arguments,
         via="admin",
         client=read_client_name(visit.request),
-        holder=f"server:{offer.server_id}:{visit.principal.id}",
-        server_id=offer.server_id,
-        unapproved=unapproved,
+        holder=f"server:{definition.server_id}:{visit.principal.id}",
+        server_id=definition.server_id,
+        allow_unapproved=unapproved,
     )
-    return get_runtime().call(pipeline.call, request)
+    return get_runtime().call(pipeline.make_call, request)
 
 
 def extract_content_parts(result: dict[str, Any]) -> Iterable[ContentPart]:
     """Yield the parts of a resource's contents or a prompt's messages."""
-    for one in _filter_dicts(result.get("contents")):
-        yield _build_resource_part(one, str(one.get("uri", "")))
+    for content_item in _filter_dicts(result.get("contents")):
+        yield _build_resource_part(content_item, str(content_item.get("uri", "")))
     for message in _filter_dicts(result.get("messages")):
         content = message.get("content")
         for part in _filter_dicts(content if isinstance(content, list) else [content]):
@@ -391,48 +424,50 @@ def _build_resource_part(resource: dict[str, Any], who: str) -> ContentPart:
     return ContentPart(who=who, text=str(resource.get("text", text or "")), mime=mime)
 
 
-def _build_data_part(who: str, holder: dict[str, Any], data: Any) -> ContentPart:
-    said = data if isinstance(data, str) else ""
-    mime = str(holder.get("mimeType") or "")
-    return ContentPart(who=who, mime=mime, data=said, size=len(said.rstrip("=")) * 3 // 4)
+def _build_data_part(who: str, source: dict[str, Any], data: Any) -> ContentPart:
+    encoded = data if isinstance(data, str) else ""
+    mime = str(source.get("mimeType") or "")
+    return ContentPart(who=who, mime=mime, data=encoded, size=len(encoded.rstrip("=")) * 3 // 4)
 
 
-def _filter_dicts(found: Any) -> list[dict[str, Any]]:
-    return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
+def _filter_dicts(items: Any) -> list[dict[str, Any]]:
+    return [item for item in items if isinstance(item, dict)] if isinstance(items, list) else []
 
 
 @ServerAdmin.add_page("try", _("Try it"), order=30, needs=Action.CALL_TOOLS)
-def try_it(visit: ObjectRequest) -> HttpResponseBase:
+def show_tool_form(visit: ObjectRequest) -> HttpResponseBase:
     """Show the form of a tool's arguments, or call it and show the result."""
     server: Server = visit.object
-    offered = server.definitions.tools().filter(present=True).order_by("name")
-    tools = list(offered.only("server", "name"))
+    tool_rows = server.definitions.tools().filter(present=True).order_by("name")
+    tools = list(tool_rows.only("server", "name"))
     posted = visit.request.POST if visit.request.method == "POST" else None
-    wanted = (posted or visit.request.GET).get("tool", "")
-    chosen = next((one for one in tools if wanted in ("", one.name)), None)
-    tool = offered.filter(pk=chosen.pk).first() if chosen else None
-    entry = ToolArgumentForm(tool.input_schema if tool else {}, posted)
-    by_form = posted is None or posted.get("how") == "form"
-    text = posted.get("arguments", "") if posted is not None else _start(tool)
+    tool_name = (posted or visit.request.GET).get("tool", "")
+    selected = next((candidate for candidate in tools if tool_name in ("", candidate.name)), None)
+    tool = tool_rows.filter(pk=selected.pk).first() if selected else None
+    form = ToolArgumentForm(tool.input_schema if tool else {}, posted)
+    is_form = posted is None or posted.get("how") == "form"
+    text = posted.get("arguments", "") if posted is not None else _format_example_arguments(tool)
     outcome: pipeline.CallOutcome | None = None
     problem: Problem | None = None
-    if posted is None and wanted and tool is None:
-        problem = build_not_found(wanted)
+    if posted is None and tool_name and tool is None:
+        problem = build_not_found(tool_name)
     if posted is not None:
         try:
-            said = entry.said() if by_form else read_arguments(text)
-            text = json.dumps(said, indent=2, ensure_ascii=False)
-            outcome = _call(visit, server, wanted, said, unapproved="unapproved" in posted)
-        except Problem as refusal:
-            problem = refusal
-    return visit.show(
+            arguments = form.parse_arguments() if is_form else parse_arguments_text(text)
+            text = json.dumps(arguments, indent=2, ensure_ascii=False)
+            outcome = _call_tool(
+                visit, server, tool_name, arguments, unapproved="unapproved" in posted
+            )
+        except Problem as exc:
+            problem = exc
+    return visit.render_tab(
         "servers/try.html",
         server=server,
         tools=tools,
         tool=tool,
         schema=build_schema_rows(tool.input_schema) if tool else [],
-        form=entry if by_form else ToolArgumentForm(tool.input_schema if tool else {}),
-        by_form=by_form,
+        form=form if is_form else ToolArgumentForm(tool.input_schema if tool else {}),
+        by_form=is_form,
         arguments=text,
         outcome=outcome,
         problem=problem,
@@ -442,7 +477,7 @@ def try_it(visit: ObjectRequest) -> HttpResponseBase:
     )
 
 
-def _call(
+def _call_tool(
     visit: ObjectRequest, server: Server, tool: str, arguments: dict[str, Any], *, unapproved: bool
 ) -> pipeline.CallOutcome:
     principal = visit.principal
@@ -454,15 +489,15 @@ def _call(
         client=read_client_name(visit.request),
         holder=f"server:{server.pk}:{principal.id}",
         server_id=server.pk,
-        unapproved=unapproved,
+        allow_unapproved=unapproved,
     )
-    return get_runtime().call(pipeline.call, request)
+    return get_runtime().call(pipeline.make_call, request)
 
 
-def read_arguments(text: str) -> dict[str, Any]:
+def parse_arguments_text(text: str) -> dict[str, Any]:
     """Return the arguments as an object; raises `InvalidInput` if the text is not one."""
     try:
-        found = json.loads(text or "{}")
+        arguments = json.loads(text or "{}")
     except ValueError as error:
         raise InvalidInput(
             format_message("The arguments are not valid JSON: {error}", error=error),
@@ -470,17 +505,17 @@ def read_arguments(text: str) -> dict[str, Any]:
             field="arguments",
             remedy='Write one object, such as {"city": "Berlin"}.',
         ) from None
-    if not isinstance(found, dict):
+    if not isinstance(arguments, dict):
         raise InvalidInput(
             "The arguments must be one JSON object.",
             code="invalid_arguments",
             field="arguments",
             remedy='Write it in braces: {"city": "Berlin"}.',
         )
-    return found
+    return arguments
 
 
-def _start(tool: Definition | None) -> str:
+def _format_example_arguments(tool: Definition | None) -> str:
     return (
         json.dumps(build_example(tool.input_schema), indent=2, ensure_ascii=False) if tool else "{}"
     )
@@ -489,6 +524,6 @@ def _start(tool: Definition | None) -> str:
 def _list_result_parts(outcome: pipeline.CallOutcome) -> list[ContentPart]:
     """Return the parts of the result that are not text: images, links, audio, resources."""
     content = outcome.result.get("content")
-    found = content if isinstance(content, list) else []
-    more = [one for one in found if isinstance(one, dict) and one.get("type") != "text"]
-    return list(extract_content_parts({"messages": [{"content": more}]}))
+    items = content if isinstance(content, list) else []
+    other_items = [item for item in items if isinstance(item, dict) and item.get("type") != "text"]
+    return list(extract_content_parts({"messages": [{"content": other_items}]}))

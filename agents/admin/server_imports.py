@@ -8,18 +8,18 @@ from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 from django.utils.translation import gettext as _
 
-from agents.server_imports import ServerImport, carry_out, plan_import
+from agents.server_imports import ServerImport, apply_import, plan_import
 from bonobot.accounts.current_organization import resolve_principal
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
 from bonobot.core.problems import InvalidInput, Problem
 from mcp_servers.admin.add_servers import ServerDestination
-from mcp_servers.admin.servers import POOL, ServerAdmin
+from mcp_servers.admin.servers import POOL_DESTINATION, ServerAdmin
 from mcp_servers.import_export.import_plan import ImportChoices, PlannedServer
 from mcp_servers.models import Server
 
-PARAMETER = "parameter-"
-LONGEST_FILE = 1024 * 1024  # bytes that are read; the parser refuses more than 256 KiB
+PARAMETER_PREFIX = "parameter-"
+MAX_FILE_BYTES = 1024 * 1024  # bytes that are read; the parser refuses more than 256 KiB
 
 
 def import_servers(
@@ -29,23 +29,25 @@ def import_servers(
     principal.require(destination.needs)
     if request.method != "POST":
         return _render_page(request, destination, "")
-    text, choices = request.POST.get("text", ""), _choices(request, principal, destination)
+    text, choices = request.POST.get("text", ""), _parse_choices(request, principal, destination)
     try:
         text = _read_upload(request) or text
-        found = plan_import(principal, text, choices)
+        server_import = plan_import(principal, text, choices)
     except Problem as problem:
         return _render_page(request, destination, text, problem=problem, status=400)
     if request.POST.get("do") != "add":
-        return _render_page(request, destination, text, found=found, values=choices.values)
-    return _add(request, principal, destination, found, text, choices)
+        return _render_page(
+            request, destination, text, server_import=server_import, values=choices.values
+        )
+    return _apply_import(request, principal, destination, server_import, text, choices)
 
 
 def import_organization_servers(request: HttpRequest) -> HttpResponseBase:
     """Import servers into the pool."""
-    return import_servers(request, resolve_principal(request), POOL)
+    return import_servers(request, resolve_principal(request), POOL_DESTINATION)
 
 
-ServerAdmin.ways += (("add/paste/", "paste", import_organization_servers),)
+ServerAdmin.extra_views += (("add/paste/", "paste", import_organization_servers),)
 
 
 def _read_upload(request: HttpRequest) -> str:
@@ -54,7 +56,7 @@ def _read_upload(request: HttpRequest) -> str:
     if file is None:
         return ""
     try:
-        return bytes(file.read(LONGEST_FILE)).decode("utf-8-sig")
+        return bytes(file.read(MAX_FILE_BYTES)).decode("utf-8-sig")
     except UnicodeDecodeError:
         raise InvalidInput(
             "The file is no text in UTF-8.",
@@ -64,37 +66,44 @@ def _read_upload(request: HttpRequest) -> str:
         ) from None
 
 
-def _add(
+def _apply_import(
     request: HttpRequest,
     principal: Principal,
     destination: ServerDestination,
-    found: ServerImport,
+    server_import: ServerImport,
     text: str,
     choices: ImportChoices,
 ) -> HttpResponseBase:
     """Apply the import; each chosen entry is created completely or keeps its problems."""
     if "overrides" not in request.POST:
-        found.shares = ()
+        server_import.shares = ()
     # Report entries that were chosen in the preview but can't be created.
-    carry_out(principal, found, adding=destination.add)
+    apply_import(principal, server_import, create=destination.create_server)
     refused = [
-        (one, problem)
-        for one in found.planned
-        if one.chosen and found.became(one) is None
-        for problem in (found.refused.get(one.entry.name), *one.problems[:1])
+        (planned_server, problem)
+        for planned_server in server_import.planned
+        if planned_server.chosen and server_import.find_server(planned_server) is None
+        for problem in (
+            server_import.problems_by_name.get(planned_server.entry.name),
+            *planned_server.problems[:1],
+        )
         if problem is not None
     ]
-    if found.added or any(share.action in ("give", "take") for share in found.shares):
-        return destination.screen(
+    if server_import.added or any(
+        attachment.action in ("give", "take") for attachment in server_import.shares
+    ):
+        return destination.render_page(
             request,
             "paste",
             "servers/imported.html",
-            added=list(found.added.values()),
+            added=list(server_import.added.values()),
             refused=refused,
-            shares=found.shares,
+            shares=server_import.shares,
         )
     messages.warning(request, _("Nothing was added."))
-    return _render_page(request, destination, text, found=found, values=choices.values)
+    return _render_page(
+        request, destination, text, server_import=server_import, values=choices.values
+    )
 
 
 def _render_page(
@@ -102,17 +111,21 @@ def _render_page(
     destination: ServerDestination,
     text: str,
     *,
-    found: ServerImport | None = None,
+    server_import: ServerImport | None = None,
     values: Mapping[str, str] | None = None,
     problem: Problem | None = None,
     status: int = 200,
 ) -> HttpResponseBase:
-    planned = found.planned if found else ()
-    parameters = {p.name: p.as_dict() for one in planned for p in one.entry.parameters}
+    planned = server_import.planned if server_import else ()
+    parameters = {
+        parameter.name: parameter.as_dict()
+        for planned_server in planned
+        for parameter in planned_server.entry.parameters
+    }
     # Filled parameters are no longer listed by the entry, but stay in the form.
     for name in values or {}:
         parameters.setdefault(name, {"name": name, "label": name, "secret": True, "default": ""})
-    return destination.screen(
+    return destination.render_page(
         request,
         "paste",
         "servers/paste.html",
@@ -120,54 +133,62 @@ def _render_page(
         text=text,
         planned=[
             (
-                one,
-                one.entry.preview(),
-                _list_other_problems(one),
-                _list_kept_tools(found, one),
-                _sign_in(one),
+                planned_server,
+                planned_server.entry.build_preview(),
+                _list_other_problems(planned_server),
+                _list_kept_tools(server_import, planned_server),
+                _describe_sign_in(planned_server),
             )
-            for one in planned
+            for planned_server in planned
         ],
-        shares=found.shares if found else (),
-        beside=found.wishes if found else None,
+        shares=server_import.shares if server_import else (),
+        beside=server_import.overrides if server_import else None,
         problem=problem,
-        parameters=[(p, (values or {}).get(name, "")) for name, p in parameters.items()],
+        parameters=[
+            (parameter, (values or {}).get(name, "")) for name, parameter in parameters.items()
+        ],
     )
 
 
-def _list_kept_tools(found: ServerImport | None, one: PlannedServer) -> tuple[str, ...]:
+def _list_kept_tools(
+    server_import: ServerImport | None, planned_server: PlannedServer
+) -> tuple[str, ...]:
     """Return the tools that an entry is limited to."""
-    return found.wishes.only_tools.get(one.entry.name, ()) if found else ()
+    return (
+        server_import.overrides.only_tools.get(planned_server.entry.name, ())
+        if server_import
+        else ()
+    )
 
 
-def _sign_in(one: PlannedServer) -> Any:
+def _describe_sign_in(planned_server: PlannedServer) -> Any:
     """Return the title of an entry's authentication, "" if it has none."""
-    kind = one.entry.auth_type
+    kind = planned_server.entry.auth_type
     return "" if kind == Server.Auth.NONE else dict(Server.Auth.choices).get(kind, kind)
 
 
-def _list_other_problems(one: PlannedServer) -> list[Problem]:
+def _list_other_problems(planned_server: PlannedServer) -> list[Problem]:
     """Return the problems that allowing a private address wouldn't solve."""
     return [
         problem
-        for problem in one.problems
-        if not (one.private and problem.code == "private_address")
+        for problem in planned_server.problems
+        if not (planned_server.private and problem.code == "private_address")
     ]
 
 
-def _choices(
+def _parse_choices(
     request: HttpRequest, principal: Principal, destination: ServerDestination
 ) -> ImportChoices:
     posted: Any = request.POST
     values = {
-        name.removeprefix(PARAMETER): value.strip()
+        name.removeprefix(PARAMETER_PREFIX): value.strip()
         for name, value in posted.items()
-        if name.startswith(PARAMETER) and value.strip()
+        if name.startswith(PARAMETER_PREFIX) and value.strip()
     }
-    may_allow = principal.may(Action.ALLOW_PRIVATE_ADDRESS)
+    can_allow_private = principal.may(Action.ALLOW_PRIVATE_ADDRESS)
     return ImportChoices(
         values=values,
-        allow_private=posted.getlist("private") if may_allow else (),
+        allow_private=posted.getlist("private") if can_allow_private else (),
         chosen=posted.getlist("add") if "seen" in posted else None,
         scope_id=destination.scope_id,
     )

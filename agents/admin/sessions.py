@@ -14,19 +14,19 @@ from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
 
 from agents.admin.agents import READERS, AgentAdmin
-from agents.admin.approvals import LEGS
+from agents.admin.approvals import LABEL_TEXTS
 from agents.admin.chat import load_latest_steps, load_steps
-from agents.approvals.services import revoke
-from agents.attachments import FIELD, LARGEST_TOGETHER, MOST, Attachment
+from agents.approvals.services import revoke_session_approval
+from agents.attachments import FIELD, MAX_ATTACHMENTS, MAX_TOTAL_BYTES, Attachment
 from agents.budgets.services import list_session_budget_use
 from agents.calls.explain import find_no_tools_reason
 from agents.calls.snapshots import get_snapshot_cache
-from agents.evaluation.services import RESTING
+from agents.evaluation.services import FINISHED_STATUSES
 from agents.flow_labels.services import list_session_labels, parse_labels
-from agents.images import as_answer, get_session_blob
+from agents.images import build_blob_response, get_session_blob
 from agents.models import Agent, Approval, Question, Recording, Session, SessionGrant, Step
 from agents.sessions import services as sessions
-from agents.sessions.export import as_file
+from agents.sessions.export import build_file_response
 from agents.sessions.timeline_bars import (
     TimelineBar,
     TimelineEvent,
@@ -36,7 +36,7 @@ from agents.sessions.timeline_bars import (
 )
 from bonobot.accounts.admin_base import ObjectRequest, TabbedAdmin, render_fragment
 from bonobot.accounts.roles import Action
-from bonobot.accounts.templatetags.display import ago, badge_html, dollars
+from bonobot.accounts.templatetags.display import ago, dollars, render_badge
 from bonobot.core.admin.theme import (
     DateTimeRangeFilter,
     MultipleChoicesDropdownFilter,
@@ -45,7 +45,7 @@ from bonobot.core.admin.theme import (
 )
 from bonobot.core.text.untrusted_text import make_visible
 from bonobot.ledger.models import AuditRow
-from mcp_servers.flow_labels.services import WORDS
+from mcp_servers.flow_labels.services import LABEL_NAMES
 
 
 @register(Session)
@@ -62,7 +62,7 @@ class SessionAdmin(TabbedAdmin):
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Session]:
         """Return the sessions that the person may read."""
-        return Session.objects.visible_to(self.principal(request)).select_related("agent")
+        return Session.objects.visible_to(self.get_principal(request)).select_related("agent")
 
     def get_actions(self, request: HttpRequest) -> dict[str, Any]:
         """Offer no bulk actions."""
@@ -76,7 +76,7 @@ class SessionAdmin(TabbedAdmin):
     @display(description=_("status"), ordering="status")
     def state(self, session: Session) -> str:
         """Return the badge of the status."""
-        return badge_html(session.status, session.get_status_display(), session.error_code)
+        return render_badge(session.status, session.get_status_display(), session.error_code)
 
     @display(description=_("started"), ordering="created_at")
     def started(self, session: Session) -> Any:
@@ -102,44 +102,44 @@ class SessionAdmin(TabbedAdmin):
 @SessionAdmin.add_page("image", needs=READERS)
 def show_image(visit: ObjectRequest) -> HttpResponseBase:
     """Return an image of the conversation."""
-    return as_answer(get_session_blob(visit.object, visit.request.GET.get("sha256", "")))
+    return build_blob_response(get_session_blob(visit.object, visit.request.GET.get("sha256", "")))
 
 
 @SessionAdmin.add_page("file", needs=READERS)
 def show_file(visit: ObjectRequest) -> HttpResponseBase:
     """Return an attached text file."""
-    return as_answer(
-        get_session_blob(visit.object, visit.request.GET.get("sha256", ""), what="files")
+    return build_blob_response(
+        get_session_blob(visit.object, visit.request.GET.get("sha256", ""), payload_key="files")
     )
 
 
 @SessionAdmin.add_page("export", needs=READERS)
-def export(visit: ObjectRequest) -> HttpResponseBase:
+def download_session(visit: ObjectRequest) -> HttpResponseBase:
     """Return the session as a file (`?as=markdown` or `json`)."""
-    return as_file(visit.object, visit.request.GET.get("as", "markdown"))
+    return build_file_response(visit.object, visit.request.GET.get("as", "markdown"))
 
 
 @SessionAdmin.add_page("change", _("Conversation"), needs=READERS)
-def show(visit: ObjectRequest) -> HttpResponseBase:
+def show_session(visit: ObjectRequest) -> HttpResponseBase:
     """Show the conversation: its last steps, or those after `?after=`."""
     session: Session = visit.object
-    since = _parse_after(visit)
-    return visit.show(
+    after_seq = _parse_after(visit)
+    return visit.render_tab(
         "sessions/session.html",
         session=session,
-        held=[(WORDS[one.label], one) for one in list_session_labels(session)],
+        held=[(LABEL_NAMES[label.label], label) for label in list_session_labels(session)],
         talk=(
             load_latest_steps(session, visit.principal)
-            if since is None
-            else load_steps(session, visit.principal, since)
+            if after_seq is None
+            else load_steps(session, visit.principal, after_seq)
         ),
         budgets=list_session_budget_use(session),
         grants=session.grants.all(),
-        may_run=sessions.may_run(visit.principal, session.agent),
+        may_run=sessions.can_run_agent(visit.principal, session.agent),
         recorded=(recorded := _find_recording_id(visit)),
         may_record=not recorded
         and visit.principal.may(Action.MANAGE_AGENTS)
-        and session.status in RESTING,
+        and session.status in FINISHED_STATUSES,
     )
 
 
@@ -152,72 +152,72 @@ def show_steps(visit: ObjectRequest) -> HttpResponseBase:
         "sessions/steps.html",
         session=session,
         talk=load_steps(session, visit.principal, _parse_after(visit) or 0),
-        may_run=sessions.may_run(visit.principal, session.agent),
+        may_run=sessions.can_run_agent(visit.principal, session.agent),
     )
 
 
-@SessionAdmin.add_deed("send", needs=Action.RUN_AGENTS)
-def send(visit: ObjectRequest) -> None:
+@SessionAdmin.add_object_action("send", needs=Action.RUN_AGENTS)
+def send_message(visit: ObjectRequest) -> None:
     """Send another message."""
     files = read_attachments(visit.request)
-    sessions.send(visit.principal, visit.object, visit.request.POST.get("text", ""), files)
+    sessions.send_message(visit.principal, visit.object, visit.request.POST.get("text", ""), files)
 
 
-@SessionAdmin.add_deed("retry", needs=Action.RUN_AGENTS)
-def retry(visit: ObjectRequest) -> None:
+@SessionAdmin.add_object_action("retry", needs=Action.RUN_AGENTS)
+def resend_message(visit: ObjectRequest) -> None:
     """Send a message again in place of the old one, unchanged or with a new `text`."""
-    said = visit.request.POST
-    seq = said.get("seq", "")
-    sessions.send_again(
+    posted = visit.request.POST
+    seq = posted.get("seq", "")
+    sessions.resend_message(
         visit.principal,
         visit.object,
         int(seq) if seq.isdecimal() and len(seq) < 10 else None,
-        said.get("text"),
+        posted.get("text"),
         read_attachments(visit.request),
     )
 
 
-@SessionAdmin.add_deed("cancel", needs=Action.RUN_AGENTS)
-def cancel(visit: ObjectRequest) -> None:
+@SessionAdmin.add_object_action("cancel", needs=Action.RUN_AGENTS)
+def cancel_session(visit: ObjectRequest) -> None:
     """Cancel the session."""
-    if sessions.cancel(visit.principal, visit.object):
+    if sessions.cancel_session(visit.principal, visit.object):
         messages.success(visit.request, _t("It is being cancelled."))
     else:
         messages.info(visit.request, _t("Nothing runs here, so there is nothing to cancel."))
 
 
-@SessionAdmin.add_deed("revoke", needs=Action.APPROVE_CALLS)
-def take_back(visit: ObjectRequest) -> None:
+@SessionAdmin.add_object_action("revoke", needs=Action.APPROVE_CALLS)
+def handle_revoke(visit: ObjectRequest) -> None:
     """Revoke an approval for the session."""
     grants = SessionGrant.objects.filter(session=visit.object)
     organization_id = visit.principal.organization_id
     grant: SessionGrant = grants.get_or_404(organization_id, pk=visit.request.POST.get("grant"))
-    revoke(visit.principal, grant)
+    revoke_session_approval(visit.principal, grant)
     text = _t("%(tool)s is asked about again from the next call on.")
     messages.success(visit.request, text % {"tool": make_visible(grant.label, 120)})
 
 
 def read_attachments(request: HttpRequest) -> list[Attachment]:
     """Return the uploaded files, at most one more (and one byte more) than is allowed."""
-    files: list[Any] = request.FILES.getlist(FIELD)[: MOST + 1]
-    return [Attachment(one.name or "", bytes(one.read(LARGEST_TOGETHER + 1))) for one in files]
+    files: list[Any] = request.FILES.getlist(FIELD)[: MAX_ATTACHMENTS + 1]
+    return [Attachment(file.name or "", bytes(file.read(MAX_TOTAL_BYTES + 1))) for file in files]
 
 
 def _find_recording_id(visit: ObjectRequest) -> UUID | None:
     """Return the id of the session's recording, if the person may view it."""
     if not visit.principal.may(Action.VIEW):
         return None
-    mine = Recording.objects.filter(agent=visit.object.agent_id, session_id=visit.object.pk)
-    found: UUID | None = mine.values_list("pk", flat=True).first()
-    return found
+    recordings = Recording.objects.filter(agent=visit.object.agent_id, session_id=visit.object.pk)
+    recording_id: UUID | None = recordings.values_list("pk", flat=True).first()
+    return recording_id
 
 
 def _parse_after(visit: ObjectRequest) -> int | None:
-    said = visit.request.GET.get("after", "")
-    return min(int(said), 2**31 - 1) if said.isdecimal() and len(said) < 12 else None
+    text = visit.request.GET.get("after", "")
+    return min(int(text), 2**31 - 1) if text.isdecimal() and len(text) < 12 else None
 
 
-STEPS_DRAWN = 500
+MAX_TIMELINE_STEPS = 500
 
 
 @dataclass(frozen=True)
@@ -238,45 +238,50 @@ class TimelineRow:
 def show_timeline(visit: ObjectRequest) -> HttpResponseBase:
     """Show the timeline of a session's latest steps (4 queries)."""
     session: Session = visit.object
-    latest = session.steps.order_by("-seq")[: STEPS_DRAWN + 1]
-    steps = [one for one in latest if one.kind != Step.Kind.NOTICE]
-    audited = _load_audit_rows(steps)
-    stretches = build_timeline(_build_timeline_events(session, steps[:STEPS_DRAWN]), timezone.now())
-    return visit.show(
+    latest = session.steps.order_by("-seq")[: MAX_TIMELINE_STEPS + 1]
+    steps = [item for item in latest if item.kind != Step.Kind.NOTICE]
+    audit_rows = _load_audit_rows(steps)
+    sections = build_timeline(
+        _build_timeline_events(session, steps[:MAX_TIMELINE_STEPS]), timezone.now()
+    )
+    return visit.render_tab(
         "sessions/timeline.html",
         session=session,
-        stretches=[(one, _build_timeline_rows(one, audited)) for one in stretches],
-        cut=len(steps) > STEPS_DRAWN,
-        most=STEPS_DRAWN,
+        stretches=[(item, _build_timeline_rows(item, audit_rows)) for item in sections],
+        cut=len(steps) > MAX_TIMELINE_STEPS,
+        most=MAX_TIMELINE_STEPS,
     )
 
 
 def _build_timeline_events(session: Session, steps: list[Step]) -> list[TimelineEvent]:
-    asked = list(Approval.objects.filter(session=session).order_by("created_at"))
+    approvals = list(Approval.objects.filter(session=session).order_by("created_at"))
     waits: dict[str, list[TimelineWait]] = {}
-    for one in asked:
-        for key in {str(one.pk), str(one.call_id)}:
-            waits.setdefault(key, []).append(TimelineWait(one.created_at, one.answered_at))
+    for person_request in approvals:
+        for key in {str(person_request.pk), str(person_request.call_id)}:
+            waits.setdefault(key, []).append(
+                TimelineWait(person_request.created_at, person_request.answered_at)
+            )
     return [
         *(_build_timeline_event(step, waits) for step in steps),
         *(
             TimelineEvent(
-                key=str(one.pk),
+                key=str(person_request.pk),
                 kind="question",
-                state=one.state,
-                title=_t("%(server)s asks") % {"server": make_visible(one.server_name, 80)},
-                began=one.created_at,
-                ended=one.answered_at,
-                waits=(TimelineWait(one.created_at, one.answered_at),),
+                state=person_request.state,
+                title=_t("%(server)s asks")
+                % {"server": make_visible(person_request.server_name, 80)},
+                began=person_request.created_at,
+                ended=person_request.answered_at,
+                waits=(TimelineWait(person_request.created_at, person_request.answered_at),),
             )
-            for one in Question.objects.filter(session=session).order_by("created_at")
+            for person_request in Question.objects.filter(session=session).order_by("created_at")
         ),
     ]
 
 
 def _build_timeline_event(step: Step, waits: dict[str, list[TimelineWait]]) -> TimelineEvent:
     payload = step.payload
-    asked = str((payload.get("approval") or {}).get("approval_id", ""))
+    approval_id = str((payload.get("approval") or {}).get("approval_id", ""))
     titles = {
         Step.Kind.MESSAGE: make_visible(str(payload.get("text", "")), 80),
         Step.Kind.MODEL: _t("turn %(n)d") % {"n": step.turn},
@@ -291,67 +296,75 @@ def _build_timeline_event(step: Step, waits: dict[str, list[TimelineWait]]) -> T
         title=titles[Step.Kind(step.kind)],
         began=step.started_at,
         ended=step.finished_at,
-        waits=tuple(waits.get(asked) or waits.get(str(step.call_id)) or ()),
+        waits=tuple(waits.get(approval_id) or waits.get(str(step.call_id)) or ()),
     )
 
 
 def _load_audit_rows(steps: list[Step]) -> dict[str, AuditRow]:
-    ids: list[UUID] = [one.call_id for one in steps if one.call_id]
+    ids: list[UUID] = [step.call_id for step in steps if step.call_id]
     return {str(row.pk): row for row in AuditRow.objects.filter(pk__in=ids)} if ids else {}
 
 
 def _build_timeline_rows(
-    stretch: TimelineSection, audited: dict[str, AuditRow]
+    section: TimelineSection, audit_rows: dict[str, AuditRow]
 ) -> list[TimelineRow]:
-    return [_build_timeline_row(bar, audited.get(bar.event.key)) for bar in stretch.bars]
+    return [_build_timeline_row(bar, audit_rows.get(bar.event.key)) for bar in section.bars]
 
 
 def _build_timeline_row(bar: TimelineBar, audit: AuditRow | None) -> TimelineRow:
-    named = sorted(parse_labels(audit)) if audit and audit.event_type == "call" else []
-    return TimelineRow(bar, audit, tuple(LEGS[name] for name in named if name in LEGS))
+    label_names = sorted(parse_labels(audit)) if audit and audit.event_type == "call" else []
+    return TimelineRow(
+        bar, audit, tuple(LABEL_TEXTS[name] for name in label_names if name in LABEL_TEXTS)
+    )
 
 
-LISTED = 12
+RECENT_SESSIONS = 12
 
 
 @AgentAdmin.add_page("change", _("Chat"), order=10, needs=READERS)
 def show_chat(visit: ObjectRequest) -> HttpResponseBase:
     """Show the selected session, or the form to start one."""
     agent: Agent = visit.object
-    mine = Session.objects.visible_to(visit.principal).filter(agent=agent)
-    wanted = visit.request.GET.get("session")
-    chosen = mine.get_or_404(agent.organization_id, pk=wanted) if wanted else None
-    if chosen is not None:
-        chosen.agent = agent
-    return visit.show(
+    visible_sessions = Session.objects.visible_to(visit.principal).filter(agent=agent)
+    session_id = visit.request.GET.get("session")
+    selected_session = (
+        visible_sessions.get_or_404(agent.organization_id, pk=session_id) if session_id else None
+    )
+    if selected_session is not None:
+        selected_session.agent = agent
+    return visit.render_tab(
         "agents/chat.html",
         agent=agent,
-        session=chosen,
-        talk=load_latest_steps(chosen, visit.principal) if chosen else None,
-        recent=mine.order_by("-created_at")[:LISTED],
-        may_run=sessions.may_run(visit.principal, agent),
-        lack=find_no_tools_reason(get_snapshot_cache().current("agent", agent.pk)),
+        session=selected_session,
+        talk=load_latest_steps(selected_session, visit.principal) if selected_session else None,
+        recent=visible_sessions.order_by("-created_at")[:RECENT_SESSIONS],
+        may_run=sessions.can_run_agent(visit.principal, agent),
+        lack=find_no_tools_reason(get_snapshot_cache().load_current("agent", agent.pk)),
     )
 
 
-@AgentAdmin.add_deed("start", needs=Action.RUN_AGENTS)
-def start(visit: ObjectRequest) -> HttpResponseBase:
+@AgentAdmin.add_object_action("start", needs=Action.RUN_AGENTS)
+def start_session(visit: ObjectRequest) -> HttpResponseBase:
     """Start a session with a first message."""
     text = visit.request.POST.get("text", "")
     files = read_attachments(visit.request)
-    session = sessions.start(visit.principal, visit.object, text, attachments=files)
+    session = sessions.start_session(visit.principal, visit.object, text, attachments=files)
     return HttpResponseRedirect(f"{visit.url()}?session={session.pk}")
 
 
-SHOWN_AT_ONCE = 30
-GRANTS_SHOWN = 50
+PAGE_SIZE = 30
+MAX_GRANTS = 50
 
 
 @AgentAdmin.add_page("sessions", _("Sessions"), order=50, needs=(Action.RUN_AGENTS, Action.VIEW))
 def show_agent_sessions(visit: ObjectRequest) -> HttpResponseBase:
     """Show the agent's sessions, latest first, and their session approvals."""
     agent: Agent = visit.object
-    mine = Session.objects.visible_to(visit.principal).filter(agent=agent).order_by("-created_at")
-    page = Paginator(mine, SHOWN_AT_ONCE).get_page(visit.request.GET.get("page"))
-    grants = agent.grants.filter(session__in=mine).select_related("session")[:GRANTS_SHOWN]
-    return visit.show("agents/sessions.html", agent=agent, paged=page, grants=grants)
+    visible_sessions = (
+        Session.objects.visible_to(visit.principal).filter(agent=agent).order_by("-created_at")
+    )
+    page = Paginator(visible_sessions, PAGE_SIZE).get_page(visit.request.GET.get("page"))
+    grants = agent.grants.filter(session__in=visible_sessions).select_related("session")[
+        :MAX_GRANTS
+    ]
+    return visit.render_tab("agents/sessions.html", agent=agent, paged=page, grants=grants)

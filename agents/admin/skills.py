@@ -12,14 +12,14 @@ from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
 
 from agents.admin.agents import READERS
-from agents.admin.skills_and_workflows import VERSIONS_SHOWN, AssignableAdmin, AssignableForm
+from agents.admin.skills_and_workflows import MAX_VERSIONS, AssignableAdmin, AssignableForm
 from agents.assignments import list_agent_slugs
 from agents.models import Agent, Given, Skill
-from agents.models.reach import of_visible_agents
-from agents.models.skills import LONGEST_SKILL
-from agents.sessions.services import may_run, run_skill
-from agents.skills.services import SkillSpec, remove_skill, save_skill
-from agents.skills.templates import read_arguments, read_lines, write_lines
+from agents.models.reach import filter_by_visible_agents
+from agents.models.skills import MAX_SKILL_LENGTH
+from agents.sessions.services import can_run_agent, run_skill
+from agents.skills.services import SkillSpec, delete_skill, save_skill
+from agents.skills.templates import format_lines, parse_lines, read_arguments
 from bonobot.accounts.admin_base import ObjectRequest, redirect_to_page
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
@@ -42,7 +42,7 @@ class SkillForm(AssignableForm):
     )
     text = forms.CharField(
         label=_("Instructions"),
-        max_length=LONGEST_SKILL,
+        max_length=MAX_SKILL_LENGTH,
         strip=False,
         widget=Textarea(attrs={"rows": 14}),
         help_text=_("An argument stands in it as ${name}."),
@@ -56,23 +56,23 @@ class SkillForm(AssignableForm):
         ),
     )
 
-    def spec(self) -> SkillSpec:
+    def build_spec(self) -> SkillSpec:
         """Return the specification of the form; raises `InvalidInput`."""
-        said = dict(self.cleaned_data)
-        lines = read_lines(said.pop("arguments"))
-        return SkillSpec(**said, arguments=[one.as_dict() for one in lines])
+        values = dict(self.cleaned_data)
+        arguments = parse_lines(values.pop("arguments"))
+        return SkillSpec(**values, arguments=[argument.as_dict() for argument in arguments])
 
 
 @register(Skill)
 class SkillAdmin(AssignableAdmin):
     """The active organization's skills; members see those of their agents."""
 
-    written_form = SkillForm
+    form_class = SkillForm
     add_template = "skills/add.html"
     titles = (_("Write a skill"), _("The skill is written."))
     list_display = ("skill", "about", "had_by", "version", "on")
     search_fields = ("name", "title", "description")
-    removing = _("Its agents lose it, with all its versions.")
+    delete_note = _("Its agents lose it, with all its versions.")
     empty_icon = "school"
     empty_text = _(
         "A skill is a set of instructions with a name and arguments. People run it, agents that "
@@ -81,10 +81,12 @@ class SkillAdmin(AssignableAdmin):
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Skill]:
         """Return the visible skills with the visible agents that have them."""
-        rows: Any = Skill.objects.visible_to(self.principal(request))
-        seen = of_visible_agents(Given.objects.select_related("agent"), self.principal(request))
-        found: QuerySet[Skill] = rows.prefetch_related(Prefetch("given", seen))
-        return found
+        rows: Any = Skill.objects.visible_to(self.get_principal(request))
+        visible_assignments = filter_by_visible_agents(
+            Given.objects.select_related("agent"), self.get_principal(request)
+        )
+        skills: QuerySet[Skill] = rows.prefetch_related(Prefetch("given", visible_assignments))
+        return skills
 
     @display(description=_("skill"), ordering="name", header=True)
     def skill(self, skill: Skill) -> tuple[str, str]:
@@ -99,65 +101,67 @@ class SkillAdmin(AssignableAdmin):
     @display(description=_("agents"))
     def had_by(self, skill: Skill) -> str:
         """Return the agents that have it."""
-        return ", ".join(sorted(one.agent.slug for one in skill.given.all())) or "–"
+        return ", ".join(sorted(assignment.agent.slug for assignment in skill.given.all())) or "–"
 
     def save(self, principal: Principal, form: Any, row: Any = None) -> Skill:
         """Create or update a skill; raises `Problem`."""
-        return save_skill(principal, form.spec(), row)
+        return save_skill(principal, form.build_spec(), row)
 
     def remove(self, principal: Principal, row: Any) -> None:
         """Delete a skill with its versions."""
-        remove_skill(principal, row)
+        delete_skill(principal, row)
 
 
 @SkillAdmin.add_page("change", _("Run"), order=10, needs=READERS)
-def run_page(visit: ObjectRequest) -> HttpResponseBase:
+def show_skill(visit: ObjectRequest) -> HttpResponseBase:
     """Show the skill with a form for its arguments."""
     skill: Skill = visit.object
-    seen = of_visible_agents(skill.given.select_related("agent"), visit.principal)
-    agents = [one.agent for one in seen.order_by("agent__name")]
-    return visit.show(
+    visible_assignments = filter_by_visible_agents(
+        skill.given.select_related("agent"), visit.principal
+    )
+    agents = [assignment.agent for assignment in visible_assignments.order_by("agent__name")]
+    return visit.render_tab(
         "skills/run.html",
         skill=skill,
         arguments=read_arguments(skill.arguments),
-        agents=[agent for agent in agents if may_run(visit.principal, agent)],
+        agents=[agent for agent in agents if can_run_agent(visit.principal, agent)],
         given=[agent.slug for agent in agents],
     )
 
 
-@SkillAdmin.add_deed("run", needs=Action.RUN_AGENTS)
-def run(visit: ObjectRequest) -> HttpResponseBase:
+@SkillAdmin.add_object_action("run", needs=Action.RUN_AGENTS)
+def start_skill_session(visit: ObjectRequest) -> HttpResponseBase:
     """Start a session of the chosen agent with the skill as its first message."""
     skill, posted = visit.object, visit.request.POST
     values = {
-        one.name: posted[f"argument-{one.name}"]
-        for one in read_arguments(skill.arguments)
-        if posted.get(f"argument-{one.name}")
+        argument.name: posted[f"argument-{argument.name}"]
+        for argument in read_arguments(skill.arguments)
+        if posted.get(f"argument-{argument.name}")
     }
     if not posted.get("agent"):
         raise InvalidInput("No agent was chosen.", field="agent", remedy="Choose one that has it.")
-    agent = Agent.objects.named(visit.principal, posted["agent"])
+    agent = Agent.objects.get_by_name(visit.principal, posted["agent"])
     session = run_skill(visit.principal, skill, agent, values)
     address = reverse("admin:agents_agent_change", args=[agent.pk])
     return HttpResponseRedirect(f"{address}?session={session.pk}")
 
 
 @SkillAdmin.add_page("write", _("Write"), order=20)
-def write(visit: ObjectRequest) -> HttpResponseBase:
+def edit_skill(visit: ObjectRequest) -> HttpResponseBase:
     """Show the form with earlier versions, or update the skill."""
     skill: Skill = visit.object
     posted = visit.request.POST if visit.request.method == "POST" else None
     form = SkillForm(visit.principal, posted, initial=_build_initial(skill))
     if posted is not None:
         visit.principal.require(Action.MANAGE_WORKFLOWS)
-        if form.written(lambda entered: save_skill(visit.principal, entered.spec(), skill)):
+        if form.try_save(lambda entered: save_skill(visit.principal, entered.build_spec(), skill)):
             messages.success(visit.request, _t("Saved. It holds on the very next turn."))
             return redirect_to_page(visit, "write")
-    return visit.show(
+    return visit.render_tab(
         "skills/write.html",
         skill=skill,
         form=form,
-        versions=list(skill.versions.all()[:VERSIONS_SHOWN]),
+        versions=list(skill.versions.all()[:MAX_VERSIONS]),
         may_manage=visit.principal.may(Action.MANAGE_WORKFLOWS),
     )
 
@@ -166,6 +170,6 @@ def _build_initial(skill: Skill) -> dict[str, Any]:
     names = ("name", "title", "description", "text", "enabled")
     return {
         **{name: getattr(skill, name) for name in names},
-        "arguments": write_lines(read_arguments(skill.arguments)),
+        "arguments": format_lines(read_arguments(skill.arguments)),
         "agents": list_agent_slugs(skill),
     }

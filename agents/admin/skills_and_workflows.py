@@ -33,7 +33,7 @@ from bonobot.core.admin.theme import Checkbox, display
 from bonobot.core.problems import Problem
 from bonobot.core.text.untrusted_text import make_visible
 
-VERSIONS_SHOWN = 20
+MAX_VERSIONS = 20
 
 
 class AssignableForm(forms.Form):
@@ -50,18 +50,18 @@ class AssignableForm(forms.Form):
         rows = Agent.objects.for_organization(principal.organization_id)
         self.fields["agents"].choices = list(rows.values_list("slug", "name"))  # type: ignore[attr-defined]
 
-    def refuse(self, problem: Problem) -> None:
+    def add_problem(self, problem: Problem) -> None:
         """Show a problem at its field."""
         add_problem_to_form(self, problem)
 
-    def written(self, write: Callable[[Any], Any]) -> Any:
+    def try_save(self, save: Callable[[Any], Any]) -> Any:
         """Return the result of `save`; None if the form has errors, which it shows."""
         if not self.is_valid():
             return None
         try:
-            return write(self)
+            return save(self)
         except Problem as problem:
-            self.refuse(problem)
+            self.add_problem(problem)
             return None
 
 
@@ -72,7 +72,7 @@ class AssignableAdmin(TabbedAdmin):
     the title of the add page and its success message.
     """
 
-    written_form: ClassVar[type[AssignableForm]]
+    form_class: ClassVar[type[AssignableForm]]
     add_template: ClassVar[str]
     titles: ClassVar[tuple[str | Promise, str | Promise]]
     needs_to_view = READERS
@@ -88,7 +88,7 @@ class AssignableAdmin(TabbedAdmin):
         """Delete a row."""
         raise NotImplementedError
 
-    def beginning(self, principal: Principal) -> dict[str, Any]:
+    def build_initial(self, principal: Principal) -> dict[str, Any]:
         """Return the initial values of a new row."""
         del principal
         return {"enabled": True}
@@ -106,31 +106,31 @@ class AssignableAdmin(TabbedAdmin):
         self, request: HttpRequest, form_url: str = "", extra_context: dict[str, Any] | None = None
     ) -> HttpResponseBase:
         """Show the form, or create the row."""
-        principal = self.principal(request)
+        principal = self.get_principal(request)
         principal.require(Action.MANAGE_WORKFLOWS)
         posted = request.POST if request.method == "POST" else None
-        initial = self.beginning(principal) | {"agents": request.GET.getlist("agent")}
-        form = self.written_form(principal, posted, initial=initial)
-        title, done = self.titles
-        made = form.written(lambda entered: self.save(principal, entered)) if posted else None
-        if made is None:
+        initial = self.build_initial(principal) | {"agents": request.GET.getlist("agent")}
+        form = self.form_class(principal, posted, initial=initial)
+        title, success_message = self.titles
+        created = form.try_save(lambda entered: self.save(principal, entered)) if posted else None
+        if created is None:
             return render_screen(request, self.add_template, title=title, form=form, opts=self.opts)
-        messages.success(request, str(done))
-        address = f"admin:{self.opts.app_label}_{self.opts.model_name}_change"
-        return HttpResponseRedirect(reverse(address, args=[made.pk]))
+        messages.success(request, str(success_message))
+        url_name = f"admin:{self.opts.app_label}_{self.opts.model_name}_change"
+        return HttpResponseRedirect(reverse(url_name, args=[created.pk]))
 
     def delete_model(self, request: HttpRequest, obj: Any) -> None:
         """Delete through the service."""
-        self.remove(self.principal(request), obj)
+        self.remove(self.get_principal(request), obj)
 
     def get_deleted_objects(self, objs: Any, request: HttpRequest) -> Any:
         """Return what is deleted; versions need no permission of their own."""
-        found, counts, _needed, protected = super().get_deleted_objects(objs, request)
-        return found, counts, set(), protected
+        objects, counts, _needed, protected = super().get_deleted_objects(objs, request)
+        return objects, counts, set(), protected
 
 
-SHOWN_AT_ONCE = 30
-OFFERED = 500
+PAGE_SIZE = 30
+MAX_OFFERED = 500
 
 
 @AgentAdmin.add_page("skills", _("Skills"), order=43)
@@ -145,78 +145,88 @@ def show_workflows(visit: ObjectRequest) -> HttpResponseBase:
     """Show the workflows that the agent has as tools, and those that run as this agent."""
     agent: Agent = visit.object
     rows: Any = Workflow.objects.visible_to(visit.principal).select_related("agent")
-    own = rows.filter(agent=agent).order_by("name")
-    had = rows.filter(given__agent=agent)
-    return _render_tab(visit, "agents/workflows.html", rows, had, own=list(own[:OFFERED]))
+    own_workflows = rows.filter(agent=agent).order_by("name")
+    attached_workflows = rows.filter(given__agent=agent)
+    return _render_tab(
+        visit,
+        "agents/workflows.html",
+        rows,
+        attached_workflows,
+        own=list(own_workflows[:MAX_OFFERED]),
+    )
 
 
-@AgentAdmin.add_deed("give_skill", needs=Action.MANAGE_WORKFLOWS)
+@AgentAdmin.add_object_action("give_skill", needs=Action.MANAGE_WORKFLOWS)
 def attach_skill(visit: ObjectRequest) -> HttpResponseBase:
     """Attach a skill to the agent."""
-    return _set_skill_attached(visit, have=True)
+    return _set_skill_attached(visit, attached=True)
 
 
-@AgentAdmin.add_deed("take_skill", needs=Action.MANAGE_WORKFLOWS)
-def take_skill(visit: ObjectRequest) -> HttpResponseBase:
+@AgentAdmin.add_object_action("take_skill", needs=Action.MANAGE_WORKFLOWS)
+def detach_skill(visit: ObjectRequest) -> HttpResponseBase:
     """Detach a skill from the agent; the skill stays."""
-    return _set_skill_attached(visit, have=False)
+    return _set_skill_attached(visit, attached=False)
 
 
-@AgentAdmin.add_deed("give_workflow", needs=Action.MANAGE_WORKFLOWS)
+@AgentAdmin.add_object_action("give_workflow", needs=Action.MANAGE_WORKFLOWS)
 def attach_workflow(visit: ObjectRequest) -> HttpResponseBase:
     """Attach a workflow to the agent as a tool."""
-    return _set_workflow_attached(visit, have=True)
+    return _set_workflow_attached(visit, attached=True)
 
 
-@AgentAdmin.add_deed("take_workflow", needs=Action.MANAGE_WORKFLOWS)
-def take_workflow(visit: ObjectRequest) -> HttpResponseBase:
+@AgentAdmin.add_object_action("take_workflow", needs=Action.MANAGE_WORKFLOWS)
+def detach_workflow(visit: ObjectRequest) -> HttpResponseBase:
     """Detach a workflow from the agent; the workflow stays."""
-    return _set_workflow_attached(visit, have=False)
+    return _set_workflow_attached(visit, attached=False)
 
 
 def _render_tab(
-    visit: ObjectRequest, template: str, rows: Any, had: Any, **more: Any
+    visit: ObjectRequest, template: str, rows: Any, attached_rows: Any, **context: Any
 ) -> HttpResponseBase:
     agent: Agent = visit.object
-    page = Paginator(had.order_by("name"), SHOWN_AT_ONCE)
-    others = rows.exclude(given__agent=agent).order_by("name")
-    return visit.show(
+    paginator = Paginator(attached_rows.order_by("name"), PAGE_SIZE)
+    other_rows = rows.exclude(given__agent=agent).order_by("name")
+    return visit.render_tab(
         template,
         agent=agent,
-        paged=page.get_page(visit.request.GET.get("page")),
-        others=list(others[:OFFERED]),
+        paged=paginator.get_page(visit.request.GET.get("page")),
+        others=list(other_rows[:MAX_OFFERED]),
         may_manage=visit.principal.may(Action.MANAGE_WORKFLOWS),
-        **more,
+        **context,
     )
 
 
-def _set_skill_attached(visit: ObjectRequest, *, have: bool) -> HttpResponseBase:
+def _set_skill_attached(visit: ObjectRequest, *, attached: bool) -> HttpResponseBase:
     skill = skill_keeping.get_skill(visit.principal, visit.request.POST.get("skill", ""))
     save_skill(
         visit.principal,
-        SkillSpec(name=skill.name, agents=_list_agent_slugs(visit, skill, have=have)),
+        SkillSpec(name=skill.name, agents=_list_agent_slugs(visit, skill, attached=attached)),
         skill,
     )
-    return _redirect_with_message(visit, skill, "skills", have=have)
+    return _redirect_with_message(visit, skill, "skills", attached=attached)
 
 
-def _set_workflow_attached(visit: ObjectRequest, *, have: bool) -> HttpResponseBase:
-    found = workflow_keeping.get_workflow(visit.principal, visit.request.POST.get("workflow", ""))
-    spec = WorkflowSpec(name=found.name, agents=_list_agent_slugs(visit, found, have=have))
-    save_workflow(visit.principal, spec, found)
-    return _redirect_with_message(visit, found, "workflows", have=have)
+def _set_workflow_attached(visit: ObjectRequest, *, attached: bool) -> HttpResponseBase:
+    workflow = workflow_keeping.get_workflow(
+        visit.principal, visit.request.POST.get("workflow", "")
+    )
+    spec = WorkflowSpec(
+        name=workflow.name, agents=_list_agent_slugs(visit, workflow, attached=attached)
+    )
+    save_workflow(visit.principal, spec, workflow)
+    return _redirect_with_message(visit, workflow, "workflows", attached=attached)
 
 
-def _list_agent_slugs(visit: ObjectRequest, row: Skill | Workflow, *, have: bool) -> list[str]:
+def _list_agent_slugs(visit: ObjectRequest, row: Skill | Workflow, *, attached: bool) -> list[str]:
     """Return the slugs of the agents that have it after the change."""
-    others = [slug for slug in list_agent_slugs(row) if slug != visit.object.slug]
-    return [*others, visit.object.slug] if have else others
+    other_slugs = [slug for slug in list_agent_slugs(row) if slug != visit.object.slug]
+    return [*other_slugs, visit.object.slug] if attached else other_slugs
 
 
 def _redirect_with_message(
-    visit: ObjectRequest, row: Skill | Workflow, page: str, *, have: bool
+    visit: ObjectRequest, row: Skill | Workflow, page: str, *, attached: bool
 ) -> HttpResponseBase:
-    text = _t("%(agent)s has %(name)s.") if have else _t("%(agent)s no longer has %(name)s.")
+    text = _t("%(agent)s has %(name)s.") if attached else _t("%(agent)s no longer has %(name)s.")
     names = {"agent": make_visible(visit.object.name, 60), "name": make_visible(str(row), 80)}
     messages.success(visit.request, text % names)
     return redirect_to_page(visit, page)

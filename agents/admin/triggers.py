@@ -11,12 +11,12 @@ from django.utils.translation import gettext_lazy as _
 from agents.admin.workflows import WorkflowAdmin
 from agents.models import Trigger, Workflow
 from agents.workflows.queries import build_webhook_url, list_triggers
-from agents.workflows.schedule_times import LONGEST_S, SHORTEST_S
+from agents.workflows.schedule_times import MAX_PERIOD_S, MIN_PERIOD_S
 from agents.workflows.triggers import (
-    MOST_PER_MINUTE,
+    MAX_PER_MINUTE,
     TriggerSpec,
+    delete_trigger,
     get_trigger,
-    remove_trigger,
     replace_secret,
     save_trigger,
 )
@@ -34,8 +34,8 @@ class TriggerForm(forms.Form):
     every_s = forms.IntegerField(
         label=_("Every … seconds"),
         required=False,
-        min_value=SHORTEST_S,
-        max_value=LONGEST_S,
+        min_value=MIN_PERIOD_S,
+        max_value=MAX_PERIOD_S,
         widget=IntegerInput,
     )
     cron = forms.CharField(
@@ -66,7 +66,7 @@ class TriggerForm(forms.Form):
         label=_("Runs a minute that a webhook may start"),
         initial=10,
         min_value=1,
-        max_value=MOST_PER_MINUTE,
+        max_value=MAX_PER_MINUTE,
         widget=IntegerInput,
     )
     enabled = forms.BooleanField(
@@ -75,9 +75,9 @@ class TriggerForm(forms.Form):
 
     def clean_inputs(self) -> dict[str, Any]:
         """Return the inputs; raises `ValidationError` if they are not an object."""
-        found = self.cleaned_data["inputs"]
-        if found is None or isinstance(found, dict):
-            return found or {}
+        inputs = self.cleaned_data["inputs"]
+        if inputs is None or isinstance(inputs, dict):
+            return inputs or {}
         raise forms.ValidationError(_("Write one object: {…}."))
 
 
@@ -85,31 +85,33 @@ class TriggerForm(forms.Form):
 def show_triggers(visit: ObjectRequest) -> HttpResponseBase:
     """Show the workflow's triggers; create or update one."""
     workflow: Workflow = visit.object
-    wanted = visit.request.GET.get("trigger")
-    chosen = get_trigger(workflow, wanted) if wanted else None
+    trigger_id = visit.request.GET.get("trigger")
+    selected_trigger = get_trigger(workflow, trigger_id) if trigger_id else None
     posted = visit.request.POST if visit.request.method == "POST" else None
-    form = _form(posted, chosen)
+    form = _build_form(posted, selected_trigger)
     if posted is not None:
         visit.principal.require(Action.MANAGE_WORKFLOWS)
-        if form.is_valid() and (saved := _save_trigger(visit, form, chosen)):
-            trigger, text = saved
+        if form.is_valid() and (saved := _save_trigger(visit, form, selected_trigger)):
+            trigger, secret = saved
             messages.success(visit.request, _t("The trigger is kept."))
             return (
-                _render_secret(visit, trigger, text)
-                if text
+                _render_secret(visit, trigger, secret)
+                if secret
                 else redirect_to_page(visit, "triggers")
             )
-    return visit.show("workflows/triggers.html", **_build_context(visit), form=form, chosen=chosen)
+    return visit.render_tab(
+        "workflows/triggers.html", **_build_context(visit), form=form, chosen=selected_trigger
+    )
 
 
-@WorkflowAdmin.add_deed("replace_secret", needs=Action.MANAGE_WORKFLOWS)
-def replace(visit: ObjectRequest) -> HttpResponseBase:
+@WorkflowAdmin.add_object_action("replace_secret", needs=Action.MANAGE_WORKFLOWS)
+def handle_replace_secret(visit: ObjectRequest) -> HttpResponseBase:
     """Replace the secret of a webhook and show it once."""
     trigger = get_trigger(visit.object, visit.request.POST.get("trigger", ""))
     return _render_secret(visit, trigger, replace_secret(visit.principal, trigger))
 
 
-@WorkflowAdmin.add_deed("switch_trigger", needs=Action.MANAGE_WORKFLOWS)
+@WorkflowAdmin.add_object_action("switch_trigger", needs=Action.MANAGE_WORKFLOWS)
 def set_trigger_enabled(visit: ObjectRequest) -> HttpResponseBase:
     """Enable or disable a trigger."""
     trigger = get_trigger(visit.object, visit.request.POST.get("trigger", ""))
@@ -120,10 +122,10 @@ def set_trigger_enabled(visit: ObjectRequest) -> HttpResponseBase:
     return redirect_to_page(visit, "triggers")
 
 
-@WorkflowAdmin.add_deed("remove_trigger", needs=Action.MANAGE_WORKFLOWS)
-def remove(visit: ObjectRequest) -> HttpResponseBase:
+@WorkflowAdmin.add_object_action("remove_trigger", needs=Action.MANAGE_WORKFLOWS)
+def handle_delete_trigger(visit: ObjectRequest) -> HttpResponseBase:
     """Delete a trigger."""
-    remove_trigger(
+    delete_trigger(
         visit.principal, get_trigger(visit.object, visit.request.POST.get("trigger", ""))
     )
     messages.success(visit.request, _t("The trigger is gone; what it started stays."))
@@ -134,38 +136,40 @@ def _build_context(visit: ObjectRequest) -> dict[str, Any]:
     workflow: Workflow = visit.object
     return {
         "workflow": workflow,
-        "triggers": [(one, build_webhook_url(one)) for one in list_triggers(workflow)],
+        "triggers": [(trigger, build_webhook_url(trigger)) for trigger in list_triggers(workflow)],
         "may_manage": visit.principal.may(Action.MANAGE_WORKFLOWS),
     }
 
 
-def _render_secret(visit: ObjectRequest, trigger: Trigger, text: str) -> HttpResponseBase:
+def _render_secret(visit: ObjectRequest, trigger: Trigger, secret: str) -> HttpResponseBase:
     """Render a webhook's secret directly, because it is shown only once."""
-    shown = visit.show(
+    response = visit.render_tab(
         "workflows/secret.html",
         workflow=visit.object,
         trigger=trigger,
         address=build_webhook_url(trigger),
-        text=text,
+        text=secret,
     )
-    shown["Cache-Control"] = "no-store"
-    return shown
+    response["Cache-Control"] = "no-store"
+    return response
 
 
-def _form(posted: Any, chosen: Trigger | None) -> TriggerForm:
-    if chosen is None:
+def _build_form(posted: Any, selected_trigger: Trigger | None) -> TriggerForm:
+    if selected_trigger is None:
         return TriggerForm(posted)
     names = TriggerForm.base_fields
-    form = TriggerForm(posted, initial={name: getattr(chosen, name) for name in names})
+    form = TriggerForm(posted, initial={name: getattr(selected_trigger, name) for name in names})
     form.fields["kind"].disabled = True
     return form
 
 
 def _save_trigger(
-    visit: ObjectRequest, form: TriggerForm, chosen: Trigger | None
+    visit: ObjectRequest, form: TriggerForm, existing_trigger: Trigger | None
 ) -> tuple[Trigger, str] | None:
     try:
-        return save_trigger(visit.principal, visit.object, TriggerSpec(**form.cleaned_data), chosen)
+        return save_trigger(
+            visit.principal, visit.object, TriggerSpec(**form.cleaned_data), existing_trigger
+        )
     except Problem as problem:
         add_problem_to_form(form, problem)
         return None

@@ -13,32 +13,32 @@ from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
 
 from agents.admin.agents import READERS
-from agents.admin.server_calls import read_arguments
-from agents.admin.skills_and_workflows import VERSIONS_SHOWN, AssignableAdmin, AssignableForm
+from agents.admin.server_calls import parse_arguments_text
+from agents.admin.skills_and_workflows import MAX_VERSIONS, AssignableAdmin, AssignableForm
 from agents.assignments import list_agent_slugs
 from agents.models import Agent, Workflow, WorkflowRun
-from agents.models.reach import sees_every_agent
-from agents.models.workflows import LONGEST_SOURCE
-from agents.sessions.services import cancel, may_run
+from agents.models.reach import can_see_all_agents
+from agents.models.workflows import MAX_SOURCE_LENGTH
+from agents.sessions.services import can_run_agent, cancel_session
 from agents.workflows.queries import list_steps
 from agents.workflows.services import (
     WorkflowSpec,
     approve_workflow,
-    remove_workflow,
+    delete_workflow,
     run_workflow,
     save_workflow,
 )
 from bonobot.accounts.admin_base import ObjectRequest, redirect_to_page
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
-from bonobot.accounts.templatetags.display import badge_html
+from bonobot.accounts.templatetags.display import render_badge
 from bonobot.core.admin.theme import Textarea, TextInput, display, register
 from bonobot.core.problems import Problem
 from bonobot.core.text.untrusted_text import make_visible
 from mcp_servers.admin.json_schema_table import build_example, build_schema_rows
 
-SHOWN_AT_ONCE = 30
-START = """\
+PAGE_SIZE = 30
+EXAMPLE_SOURCE = """\
 agent: {agent}
 description: What it is for
 inputs:
@@ -61,7 +61,7 @@ class WorkflowForm(AssignableForm):
     name = forms.SlugField(label=_("Name"), max_length=64, widget=TextInput)
     source = forms.CharField(
         label=_("Definition"),
-        max_length=LONGEST_SOURCE,
+        max_length=MAX_SOURCE_LENGTH,
         strip=False,
         widget=Textarea(attrs={"rows": 24, "spellcheck": "false", "class": "bb-code"}),
         help_text=_("YAML or JSON: agent, inputs, steps, outputs. ${/inputs/…} and ${/steps/…}."),
@@ -75,25 +75,25 @@ class WorkflowForm(AssignableForm):
             "Once somebody who approves definitions has approved it as it stands."
         )
 
-    def refuse(self, problem: Problem) -> None:
+    def add_problem(self, problem: Problem) -> None:
         """Show a problem; errors inside the definition are shown at its field, with their path."""
         if problem.field not in self.fields:
             problem.extra.setdefault("path", problem.field)
             problem.remedy = f"{problem.remedy} ({problem.field})".strip()
             problem.field = "source"
-        super().refuse(problem)
+        super().add_problem(problem)
 
 
 @register(Workflow)
 class WorkflowAdmin(AssignableAdmin):
     """The active organization's workflows; members see those of their agents."""
 
-    written_form = WorkflowForm
+    form_class = WorkflowForm
     add_template = "workflows/add.html"
     titles = (_("Write a workflow"), _("The workflow is written."))
     list_display = ("name", "about", "runs_as", "as_tool", "run_count", "on")
     list_display_links = ("name",)
-    removing = _("Its versions and triggers go with it; its runs stay as sessions.")
+    delete_note = _("Its versions and triggers go with it; its runs stay as sessions.")
     search_fields = ("name", "description", "agent__name")
     empty_icon = "account_tree"
     empty_text = _(
@@ -103,15 +103,17 @@ class WorkflowAdmin(AssignableAdmin):
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Workflow]:
         """Return the visible workflows with the number of their visible runs."""
-        principal = self.principal(request)
-        found: Any = Workflow.objects.visible_to(principal)
-        mine = Q(runs__in=WorkflowRun.objects.visible_to(principal))
-        counted: QuerySet[Workflow] = found.select_related("agent").annotate(
+        principal = self.get_principal(request)
+        workflows: Any = Workflow.objects.visible_to(principal)
+        is_visible_run = Q(runs__in=WorkflowRun.objects.visible_to(principal))
+        annotated: QuerySet[Workflow] = workflows.select_related("agent").annotate(
             run_total=Count(
-                "runs", distinct=True, filter=None if sees_every_agent(principal) else mine
+                "runs",
+                distinct=True,
+                filter=None if can_see_all_agents(principal) else is_visible_run,
             )
         )
-        return counted
+        return annotated
 
     @display(description=_("what it does"))
     def about(self, workflow: Workflow) -> str:
@@ -126,18 +128,18 @@ class WorkflowAdmin(AssignableAdmin):
     @display(description=_("as a tool"))
     def as_tool(self, workflow: Workflow) -> str:
         """Return its approval state as a tool."""
-        return badge_html(workflow.state)
+        return render_badge(workflow.state)
 
     @display(description=_("runs"), ordering="run_total")
     def run_count(self, workflow: Any) -> str:
         """Return the number of runs."""
         return f"{workflow.run_total:,}"
 
-    def beginning(self, principal: Principal) -> dict[str, Any]:
+    def build_initial(self, principal: Principal) -> dict[str, Any]:
         """Add an example definition with one of the organization's agents."""
         agent = Agent.objects.for_organization(principal.organization_id).first()
-        start = START.format(agent=agent.slug if agent else "AGENT")
-        return super().beginning(principal) | {"source": start}
+        source = EXAMPLE_SOURCE.format(agent=agent.slug if agent else "AGENT")
+        return super().build_initial(principal) | {"source": source}
 
     def save(self, principal: Principal, form: Any, row: Any = None) -> Workflow:
         """Create or update a workflow; raises `Problem`."""
@@ -145,41 +147,41 @@ class WorkflowAdmin(AssignableAdmin):
 
     def remove(self, principal: Principal, row: Any) -> None:
         """Delete a workflow with its versions."""
-        remove_workflow(principal, row)
+        delete_workflow(principal, row)
 
 
 @WorkflowAdmin.add_page("change", _("Runs"), order=10, needs=READERS)
 def show_runs(visit: ObjectRequest) -> HttpResponseBase:
     """Show the runs and the form that starts one."""
     workflow: Workflow = visit.object
-    mine: Any = WorkflowRun.objects.visible_to(visit.principal).filter(workflow=workflow)
-    page = Paginator(mine.select_related("session"), SHOWN_AT_ONCE)
+    visible_runs: Any = WorkflowRun.objects.visible_to(visit.principal).filter(workflow=workflow)
+    paginator = Paginator(visible_runs.select_related("session"), PAGE_SIZE)
     inputs = workflow.definition.get("inputs", {})
-    return visit.show(
+    return visit.render_tab(
         "workflows/runs.html",
         workflow=workflow,
-        paged=page.get_page(visit.request.GET.get("page")),
+        paged=paginator.get_page(visit.request.GET.get("page")),
         schema=build_schema_rows(inputs),
         start=json.dumps(build_example(inputs), indent=2, ensure_ascii=False),
-        may_run=may_run(visit.principal, workflow.agent),
+        may_run=can_run_agent(visit.principal, workflow.agent),
     )
 
 
-@WorkflowAdmin.add_deed("start", needs=Action.RUN_AGENTS)
-def start(visit: ObjectRequest) -> HttpResponseBase:
+@WorkflowAdmin.add_object_action("start", needs=Action.RUN_AGENTS)
+def start_run(visit: ObjectRequest) -> HttpResponseBase:
     """Start a run and go to it."""
-    inputs = read_arguments(visit.request.POST.get("inputs", ""))
+    inputs = parse_arguments_text(visit.request.POST.get("inputs", ""))
     run = run_workflow(visit.principal, visit.object, inputs)
     return redirect_to_page(visit, "run", f"?run={run.pk}")
 
 
-@WorkflowAdmin.add_page("run", needs=READERS, under="change")
+@WorkflowAdmin.add_page("run", needs=READERS, parent_tab="change")
 def show_run(visit: ObjectRequest) -> HttpResponseBase:
     """Show one run with its steps."""
     if "run" not in visit.request.GET:
         return redirect_to_page(visit, "change")
-    run = _run_of(visit, visit.request.GET.get("run"))
-    return visit.show(
+    run = _get_run(visit, visit.request.GET.get("run"))
+    return visit.render_tab(
         "workflows/run.html",
         workflow=visit.object,
         run=run,
@@ -189,38 +191,38 @@ def show_run(visit: ObjectRequest) -> HttpResponseBase:
     )
 
 
-@WorkflowAdmin.add_deed("cancel", needs=Action.RUN_AGENTS)
-def cancel_run(visit: ObjectRequest) -> HttpResponseBase:
+@WorkflowAdmin.add_object_action("cancel", needs=Action.RUN_AGENTS)
+def handle_cancel_run(visit: ObjectRequest) -> HttpResponseBase:
     """Cancel a run."""
-    run = _run_of(visit, visit.request.POST.get("run"))
-    if cancel(visit.principal, run.session):
+    run = _get_run(visit, visit.request.POST.get("run"))
+    if cancel_session(visit.principal, run.session):
         messages.success(visit.request, _t("The run is being cancelled."))
     return redirect_to_page(visit, "run", f"?run={run.pk}")
 
 
 @WorkflowAdmin.add_page("write", _("Write"), order=20)
-def write(visit: ObjectRequest) -> HttpResponseBase:
+def edit_workflow(visit: ObjectRequest) -> HttpResponseBase:
     """Show the definition with earlier versions, or update it."""
     workflow: Workflow = visit.object
     posted = visit.request.POST if visit.request.method == "POST" else None
     form = WorkflowForm(visit.principal, posted, initial=_build_initial(workflow))
     if posted is not None:
         visit.principal.require(Action.MANAGE_WORKFLOWS)
-        if form.written(lambda entered: _save_workflow(visit, entered)):
+        if form.try_save(lambda entered: _save_workflow(visit, entered)):
             messages.success(visit.request, _t("Saved. Runs that have begun go on as before."))
             return redirect_to_page(visit, "write")
-    return visit.show(
+    return visit.render_tab(
         "workflows/write.html",
         workflow=workflow,
         form=form,
-        versions=list(workflow.versions.all()[:VERSIONS_SHOWN]),
+        versions=list(workflow.versions.all()[:MAX_VERSIONS]),
         may_manage=visit.principal.may(Action.MANAGE_WORKFLOWS),
         may_approve=visit.principal.may(Action.APPROVE_DEFINITIONS),
     )
 
 
-@WorkflowAdmin.add_deed("approve", needs=Action.APPROVE_DEFINITIONS)
-def approve(visit: ObjectRequest) -> HttpResponseBase:
+@WorkflowAdmin.add_object_action("approve", needs=Action.APPROVE_DEFINITIONS)
+def handle_approve(visit: ObjectRequest) -> HttpResponseBase:
     """Approve the shown version of the workflow."""
     approve_workflow(visit.principal, visit.object, visit.request.POST.get("digest", ""))
     messages.success(visit.request, _t("Agents that have it may call it as it stands."))
@@ -231,12 +233,14 @@ def _save_workflow(visit: ObjectRequest, form: Any) -> Workflow:
     return save_workflow(visit.principal, WorkflowSpec(**form.cleaned_data), visit.object)
 
 
-def _run_of(visit: ObjectRequest, run_id: str | None) -> WorkflowRun:
-    mine: Any = WorkflowRun.objects.visible_to(visit.principal).filter(workflow=visit.object)
-    found: WorkflowRun = mine.select_related("session__agent").get_or_404(
+def _get_run(visit: ObjectRequest, run_id: str | None) -> WorkflowRun:
+    visible_runs: Any = WorkflowRun.objects.visible_to(visit.principal).filter(
+        workflow=visit.object
+    )
+    run: WorkflowRun = visible_runs.select_related("session__agent").get_or_404(
         visit.object.organization_id, pk=run_id
     )
-    return found
+    return run
 
 
 def _build_initial(workflow: Workflow) -> dict[str, Any]:

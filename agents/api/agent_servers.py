@@ -18,15 +18,20 @@ from rest_framework.response import Response
 
 from agents.api.agents import AgentView
 from agents.models import Agent, Binding
-from agents.policies.rules import EVERYTHING, choose
-from agents.services import bind, bound_server, require_private_server, unbind
+from agents.policies.rules import EVERYTHING, clean_patterns
+from agents.services import (
+    attach_server,
+    detach_server,
+    get_attached_server,
+    require_private_server,
+)
 from bonobot.accounts.api.openapi_schema import describe_operation
 from bonobot.accounts.api.resource_view import READ, set_not_found_field
 from bonobot.accounts.roles import Action
 from bonobot.core.api.serializers import VersionedBody
-from mcp_servers.api.presets import add_from_preset
+from mcp_servers.api.presets import create_server_from_preset
 from mcp_servers.api.serializers import (
-    TO_ADD,
+    ADD_EXAMPLES,
     CreateServerBody,
     PresetServerBody,
     ServerDetailSerializer,
@@ -36,7 +41,7 @@ from mcp_servers.api.serializers import (
 from mcp_servers.api.servers import add_server_annotations, discover_server
 from mcp_servers.models import Server
 from mcp_servers.openapi.select_operations import complete_spec
-from mcp_servers.services import add, update_server
+from mcp_servers.services import create_server, update_server
 
 FROM_POOL = OpenApiExample(
     "Two tools of a pool server",
@@ -48,20 +53,20 @@ FROM_POOL = OpenApiExample(
 )
 
 
-CHOICE = (
+ALLOWED_TOOLS_HELP = (
     "Globs over the server's own tool names: at least one, or `*` for everything that it offers, "
     "also what comes later."
 )
 
 
 def _build_globs_field(
-    about: str = "Globs over the server's own tool names.",
+    help_text: str = "Globs over the server's own tool names.",
 ) -> serializers.ListField:
     return serializers.ListField(
         child=serializers.CharField(max_length=512),
         required=False,
         max_length=1_000,
-        help_text=about,
+        help_text=help_text,
     )
 
 
@@ -76,7 +81,7 @@ class AgentServerBody(VersionedBody):
     """How much of a server an agent gets; what is left out stays as it is."""
 
     enabled = serializers.BooleanField(required=False)
-    allowed_tools = _build_globs_field(CHOICE)
+    allowed_tools = _build_globs_field(ALLOWED_TOOLS_HELP)
     denied_tools = _build_globs_field()
     allowed_resources = _build_globs_field(
         "Globs over URIs and URI templates; `*` ticks all. One over the URI itself, such as "
@@ -95,7 +100,7 @@ class AttachServerBody(AgentServerBody):
 class AgentServerSerializer(ServerDetailSerializer):
     """A server as an agent has it."""
 
-    written_as = (CreateServerBody, AgentServerBody)
+    body_classes = (CreateServerBody, AgentServerBody)
 
     agent_id = serializers.SerializerMethodField(help_text="The agent that was asked for.")
     enabled = serializers.SerializerMethodField(  # type: ignore[assignment]  # more is known here
@@ -113,34 +118,34 @@ class AgentServerSerializer(ServerDetailSerializer):
     @extend_schema_field({"type": "string", "format": "uuid"})
     def get_agent_id(self, server: Server) -> str:
         """Return the agent that was asked for."""
-        return str(self._binding(server).agent_id)
+        return str(self._get_agent_server(server).agent_id)
 
     def get_enabled(self, server: Server) -> bool:
         """Tell whether the agent can use it."""
-        return server.enabled and self._binding(server).enabled
+        return server.enabled and self._get_agent_server(server).enabled
 
     def get_allowed_tools(self, server: Server) -> list[str]:
         """Return the globs of the tools that the agent gets."""
-        return self._binding(server).allowed_tools or [EVERYTHING]
+        return self._get_agent_server(server).allowed_tools or [EVERYTHING]
 
     def get_denied_tools(self, server: Server) -> list[str]:
         """Return the globs of the tools that it never gets."""
-        return self._binding(server).denied_tools
+        return self._get_agent_server(server).denied_tools
 
     def get_allowed_resources(self, server: Server) -> list[str]:
         """Return the globs of the resources and templates that are ticked."""
-        return self._binding(server).allowed_resources
+        return self._get_agent_server(server).allowed_resources
 
     def get_allowed_prompts(self, server: Server) -> list[str]:
         """Return the globs of the prompts that are ticked."""
-        return self._binding(server).allowed_prompts
+        return self._get_agent_server(server).allowed_prompts
 
-    def _binding(self, server: Server) -> Binding:
-        found: Binding = self.context["bindings"][server.pk]
-        return found
+    def _get_agent_server(self, server: Server) -> Binding:
+        agent_server: Binding = self.context["bindings"][server.pk]
+        return agent_server
 
 
-ADDED = PolymorphicProxySerializer(
+CREATE_BODIES = PolymorphicProxySerializer(
     component_name="AgentServerToAdd",
     serializers=[CreateServerBody, PresetServerBody, AttachServerBody],
     resource_type_field_name=None,
@@ -150,31 +155,35 @@ ADDED = PolymorphicProxySerializer(
 class AgentServerView(AgentView):
     """A resource below the servers of one agent."""
 
-    def bound(self, agent: Agent, server_id: str) -> Server:
+    def get_attached_server(self, agent: Agent, server_id: str) -> Server:
         """Return a server that is attached to the agent; raises `NotFound`."""
         with set_not_found_field("server_id"):
-            return bound_server(agent, server_id)
+            return get_attached_server(agent, server_id)
 
-    def give(self, agent: Agent, server: Server, old: Binding | None, body: dict[str, Any]) -> None:
+    def save_attachment(
+        self, agent: Agent, server: Server, existing: Binding | None, body: dict[str, Any]
+    ) -> None:
         """Attach the server, or update the attachment with the values in the body."""
         if "allowed_tools" in body:
-            offered = set(server.definitions.tools().values_list("name", flat=True))
-            body["allowed_tools"] = choose(body["allowed_tools"], offered)
-        kept = {} if old is None else _to_dict(old)
-        bind(self.principal, agent, server, **(kept | body))
+            tool_names = set(server.definitions.tools().values_list("name", flat=True))
+            body["allowed_tools"] = clean_patterns(body["allowed_tools"], tool_names)
+        stored_values = {} if existing is None else _to_dict(existing)
+        attach_server(self.principal, agent, server, **(stored_values | body))
 
-    def answer(self, agent: Agent, server: Server, *, status: int = 200) -> Response:
+    def show_server(self, agent: Agent, server: Server, *, status: int = 200) -> Response:
         """Return the response with the server as it is attached now."""
         rows = add_server_annotations(Server.objects.filter(pk=server.pk), tools=True)
-        bindings = {row.server_id: row for row in agent.bindings.filter(server=server)}
-        return self.shown(rows.get(), AgentServerSerializer, status=status, bindings=bindings)
+        attached_by_server = {row.server_id: row for row in agent.bindings.filter(server=server)}
+        return self.respond_row(
+            rows.get(), AgentServerSerializer, status=status, bindings=attached_by_server
+        )
 
 
 class AgentServerListView(AgentServerView):
     """All servers of an agent."""
 
     rules = {"GET": READ, "POST": Action.MANAGE_AGENTS}
-    narrowed = ("GET",)
+    agent_token_methods = ("GET",)
     queryset = Server.objects.none()
     ordering = ("name", "pk")
     orderings = ("name", "slug", "status", "created_at", "updated_at")
@@ -182,17 +191,17 @@ class AgentServerListView(AgentServerView):
     @describe_operation("list_agent_servers", answer=AgentServerSerializer(many=True))
     def get(self, request: object, agent_id: str) -> Response:
         """List an agent's servers: its private ones and those of the pool that it has."""
-        agent = self.agent(agent_id)
-        bindings = {row.server_id: row for row in agent.bindings.all()}
-        rows = add_server_annotations(Server.objects.filter(pk__in=bindings), tools=True)
-        return self.listed(rows, AgentServerSerializer, bindings=bindings)
+        agent = self.get_agent(agent_id)
+        attached_by_server = {row.server_id: row for row in agent.bindings.all()}
+        rows = add_server_annotations(Server.objects.filter(pk__in=attached_by_server), tools=True)
+        return self.respond_page(rows, AgentServerSerializer, bindings=attached_by_server)
 
     @describe_operation(
         "add_agent_server",
-        body=ADDED,
+        body=CREATE_BODIES,
         answer=AgentServerSerializer,
         status=(200, 201),
-        examples=[*TO_ADD, FROM_POOL],
+        examples=[*ADD_EXAMPLES, FROM_POOL],
         asks=True,
     )
     def post(self, request: object, agent_id: str) -> Response:
@@ -202,31 +211,31 @@ class AgentServerListView(AgentServerView):
         200); with a configuration or a `preset` a new one that is private to the agent. Of a
         pool server the agent gets what `allowed_tools` names, and everything where it is left out.
         """
-        agent = self.agent(agent_id)
-        if "server_id" in self.members():
-            return self._bind(agent, self.read(AttachServerBody))
+        agent = self.get_agent(agent_id)
+        if "server_id" in self.list_body_fields():
+            return self._attach_pool_server(agent, self.read_body(AttachServerBody))
         with transaction.atomic():
-            server = self._added(agent)
-            bind(self.principal, agent, server)
-        return self.answer(agent, server, status=201)
+            server = self._create_private_server(agent)
+            attach_server(self.principal, agent, server)
+        return self.show_server(agent, server, status=201)
 
-    def _added(self, agent: Agent) -> Server:
-        if "preset" in self.members():
-            body = self.read(PresetServerBody)
-            return add_from_preset(self.principal, body, scope_id=agent.pk)
-        spec = complete_spec(self.principal, build_spec(self.read(CreateServerBody)))
-        return add(self.principal, spec, scope_id=agent.pk)
+    def _create_private_server(self, agent: Agent) -> Server:
+        if "preset" in self.list_body_fields():
+            body = self.read_body(PresetServerBody)
+            return create_server_from_preset(self.principal, body, scope_id=agent.pk)
+        spec = complete_spec(self.principal, build_spec(self.read_body(CreateServerBody)))
+        return create_server(self.principal, spec, scope_id=agent.pk)
 
-    def _bind(self, agent: Agent, body: dict[str, Any]) -> Response:
+    def _attach_pool_server(self, agent: Agent, body: dict[str, Any]) -> Response:
         server_id = body.pop("server_id")
-        given = Q(scope_id=F("organization_id")) | Q(scope_id=agent.pk)
+        is_available = Q(scope_id=F("organization_id")) | Q(scope_id=agent.pk)
         with set_not_found_field("server_id"):
             # Another agent's private server is not found.
-            mine = Server.objects.filter(given)
-            server: Server = mine.get_or_404(self.organization_id, pk=server_id)
-        old = agent.bindings.filter(server=server).first()
-        self.give(agent, server, old, body)
-        return self.answer(agent, server, status=201 if old is None else 200)
+            available_servers = Server.objects.filter(is_available)
+            server: Server = available_servers.get_or_404(self.organization_id, pk=server_id)
+        existing = agent.bindings.filter(server=server).first()
+        self.save_attachment(agent, server, existing, body)
+        return self.show_server(agent, server, status=201 if existing is None else 200)
 
 
 class AgentServerDetailView(AgentServerView):
@@ -238,25 +247,25 @@ class AgentServerDetailView(AgentServerView):
         "PATCH": Action.MANAGE_AGENTS,
         "DELETE": Action.MANAGE_AGENTS,
     }
-    narrowed = ("GET",)
+    agent_token_methods = ("GET",)
 
     @describe_operation("get_agent_server", answer=AgentServerSerializer)
     def get(self, request: object, agent_id: str, server_id: str) -> Response:
         """Show a server of an agent with its tools; secrets are masked."""
-        agent = self.agent(agent_id)
-        return self.answer(agent, self.bound(agent, server_id))
+        agent = self.get_agent(agent_id)
+        return self.show_server(agent, self.get_attached_server(agent, server_id))
 
     @describe_operation(
         "replace_agent_server", body=CreateServerBody, answer=AgentServerSerializer, asks=True
     )
     def put(self, request: object, agent_id: str, server_id: str) -> Response:
         """Change a private server of an agent; one of the pool is changed at /mcp-servers."""
-        agent = self.agent(agent_id)
-        server = self.bound(agent, server_id)
+        agent = self.get_agent(agent_id)
+        server = self.get_attached_server(agent, server_id)
         require_private_server(server)
-        spec = build_spec(self.read(CreateServerBody), server)
+        spec = build_spec(self.read_body(CreateServerBody), server)
         update_server(self.principal, server, complete_spec(self.principal, spec, server))
-        return self.answer(agent, server)
+        return self.show_server(agent, server)
 
     @describe_operation("change_agent_server", body=AgentServerBody, answer=AgentServerSerializer)
     def patch(self, request: object, agent_id: str, server_id: str) -> Response:
@@ -264,17 +273,17 @@ class AgentServerDetailView(AgentServerView):
 
         It holds on the very next call, also in sessions that run.
         """
-        agent = self.agent(agent_id)
-        server = self.bound(agent, server_id)
-        old = agent.bindings.get(server=server)
-        self.give(agent, server, old, self.read(AgentServerBody, partial=True))
-        return self.answer(agent, server)
+        agent = self.get_agent(agent_id)
+        server = self.get_attached_server(agent, server_id)
+        existing = agent.bindings.get(server=server)
+        self.save_attachment(agent, server, existing, self.read_body(AgentServerBody, partial=True))
+        return self.show_server(agent, server)
 
     @describe_operation("remove_agent_server", status=204)
     def delete(self, request: object, agent_id: str, server_id: str) -> Response:
         """Take a server from an agent: a private one is removed, one of the pool is unbound."""
-        agent = self.agent(agent_id)
-        unbind(self.principal, agent, self.bound(agent, server_id))
+        agent = self.get_agent(agent_id)
+        detach_server(self.principal, agent, self.get_attached_server(agent, server_id))
         return Response(status=204)
 
 
@@ -291,15 +300,15 @@ class TestAgentServerView(AgentServerView):
         A server that doesn't answer is no error of this request: the answer is 200 with the
         status `error` or `needs_reauth`, the code, and what to do.
         """
-        server = self.bound(self.agent(agent_id), server_id)
+        server = self.get_attached_server(self.get_agent(agent_id), server_id)
         return Response(discover_server(self.principal, server))
 
 
-def _to_dict(binding: Binding) -> dict[str, Any]:
+def _to_dict(agent_server: Binding) -> dict[str, Any]:
     return {
-        "enabled": binding.enabled,
-        "allowed_tools": binding.allowed_tools,
-        "denied_tools": binding.denied_tools,
-        "allowed_resources": binding.allowed_resources,
-        "allowed_prompts": binding.allowed_prompts,
+        "enabled": agent_server.enabled,
+        "allowed_tools": agent_server.allowed_tools,
+        "denied_tools": agent_server.denied_tools,
+        "allowed_resources": agent_server.allowed_resources,
+        "allowed_prompts": agent_server.allowed_prompts,
     }

@@ -12,32 +12,32 @@ from bonobot.core.api.serializers import StrictSerializer
 from mcp_servers.api.store_labels import TAINTING
 
 
-class AgentStoreShape(StrictSerializer):
+class AgentStoreSerializer(StrictSerializer):
     """A store of an agent, and the labels that reading it can bring."""
 
     name = serializers.ChoiceField(["workspace", "notes"])
     labels = serializers.ListField(child=serializers.ChoiceField(TAINTING))
 
 
-class AgentStoreLabelsShape(StrictSerializer):
+class AgentStoreLabelsSerializer(StrictSerializer):
     """What an agent's own stores carry from sessions that wrote there."""
 
-    stores = AgentStoreShape(many=True)
+    stores = AgentStoreSerializer(many=True)
 
 
-class AgentStoreLabels(AgentView):
+class AgentStoreLabelsView(AgentView):
     """The labels of an agent's notes and workspace."""
 
     rules = {"GET": READ, "DELETE": Action.APPROVE_DEFINITIONS}
 
-    @describe_operation("get_agent_store_labels", answer=AgentStoreLabelsShape)
+    @describe_operation("get_agent_store_labels", answer=AgentStoreLabelsSerializer)
     def get(self, request: object, agent_id: str) -> Response:
         """Show which labels an agent's notes and workspace carry."""
-        stores = list_agent_stores(self.agent(agent_id))
-        return self.shown({"stores": stores}, AgentStoreLabelsShape)
+        stores = list_agent_stores(self.get_agent(agent_id))
+        return self.respond_row({"stores": stores}, AgentStoreLabelsSerializer)
 
     @describe_operation("clear_agent_store_labels", status=204)
     def delete(self, request: object, agent_id: str) -> Response:
         """Clear the labels of an agent's notes and workspace; audited."""
-        clear_agent_stores(self.principal, self.agent(agent_id))
+        clear_agent_stores(self.principal, self.get_agent(agent_id))
         return Response(status=204)

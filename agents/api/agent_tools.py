@@ -8,7 +8,7 @@ from rest_framework.response import Response
 
 from agents.api.agents import AgentView
 from agents.api.call_serializers import (
-    LONGEST_CALL_S,
+    MAX_CALL_S,
     CallResultSerializer,
     CallToolBody,
     EffectiveDefinitionSerializer,
@@ -17,7 +17,7 @@ from agents.api.call_serializers import (
     ExplanationSerializer,
 )
 from agents.calls import pipeline
-from agents.calls.explain import explain
+from agents.calls.explain import explain_call
 from agents.calls.snapshots import (
     CallSnapshot,
     SnapshotDefinition,
@@ -26,7 +26,7 @@ from agents.calls.snapshots import (
 )
 from agents.calls.types import Method
 from agents.models import Agent
-from agents.sessions.services import require_run
+from agents.sessions.services import require_run_permission
 from bonobot.accounts.api.openapi_schema import describe_operation
 from bonobot.accounts.api.resource_view import READ_OR_RUN
 from bonobot.accounts.current_organization import read_client_name
@@ -36,9 +36,9 @@ from bonobot.core.api.serializers import StrictSerializer
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import NotFound
 from bonobot.core.runtime import get_runtime
-from mcp_servers.uri_templates import LONGEST_URI
+from mcp_servers.uri_templates import MAX_URI_LENGTH
 
-SERVER = "b1c84d5e-5c0b-4c55-9d3a-0a7c1c1f2d3e"
+EXAMPLE_SERVER_ID = "b1c84d5e-5c0b-4c55-9d3a-0a7c1c1f2d3e"
 
 
 class PromptArgumentsField(serializers.DictField):
@@ -48,21 +48,23 @@ class PromptArgumentsField(serializers.DictField):
 
 
 @extend_schema_serializer(
-    examples=[OpenApiExample("A file", {"server_id": SERVER, "uri": "file:///srv/docs/a.md"})]
+    examples=[
+        OpenApiExample("A file", {"server_id": EXAMPLE_SERVER_ID, "uri": "file:///srv/docs/a.md"})
+    ]
 )
 class ReadResourceBody(StrictSerializer):
     """Which resource is read."""
 
     server_id = serializers.UUIDField()
-    uri = serializers.CharField(max_length=LONGEST_URI, trim_whitespace=False)
-    timeout_s = serializers.FloatField(required=False, min_value=0.1, max_value=LONGEST_CALL_S)
+    uri = serializers.CharField(max_length=MAX_URI_LENGTH, trim_whitespace=False)
+    timeout_s = serializers.FloatField(required=False, min_value=0.1, max_value=MAX_CALL_S)
 
 
 @extend_schema_serializer(
     examples=[
         OpenApiExample(
             "A review",
-            {"server_id": SERVER, "name": "review", "arguments": {"code": "print(1)"}},
+            {"server_id": EXAMPLE_SERVER_ID, "name": "review", "arguments": {"code": "print(1)"}},
         )
     ]
 )
@@ -72,7 +74,7 @@ class GetPromptBody(StrictSerializer):
     server_id = serializers.UUIDField()
     name = serializers.CharField(max_length=512, trim_whitespace=False)
     arguments = PromptArgumentsField(required=False)
-    timeout_s = serializers.FloatField(required=False, min_value=0.1, max_value=LONGEST_CALL_S)
+    timeout_s = serializers.FloatField(required=False, min_value=0.1, max_value=MAX_CALL_S)
 
 
 class AgentDefinitionView(AgentView):
@@ -81,19 +83,23 @@ class AgentDefinitionView(AgentView):
     kinds: tuple[str, ...] = ()
     orderings = ("server",)
 
-    def listing(self, agent_id: str) -> Response:
+    def list_definitions(self, agent_id: str) -> Response:
         """List the agent's definitions of the view's kinds, allowed or not."""
         self.check_parameters()
-        agent = self.agent(agent_id)
-        offers = get_snapshot_cache().current("agent", agent.pk).offers_of(*self.kinds)
+        agent = self.get_agent(agent_id)
+        definitions = (
+            get_snapshot_cache().load_current("agent", agent.pk).list_definitions(*self.kinds)
+        )
         return paginate_items(
-            self.request, offers, _get_sort_key, serialize_definition, by="server"
+            self.request, definitions, _get_sort_key, serialize_definition, ordering_name="server"
         )
 
-    def called(self, agent: Agent, method: Method, name: str, body: dict[str, Any]) -> Response:
+    def call_as_agent(
+        self, agent: Agent, method: Method, name: str, body: dict[str, Any]
+    ) -> Response:
         """Make the call as the agent; return its outcome."""
-        require_run(self.principal, agent)
-        wanted = pipeline.CallRequest(
+        require_run_permission(self.principal, agent)
+        call_request = pipeline.CallRequest(
             principal=self.principal,
             method=method,
             tool=name,
@@ -105,14 +111,14 @@ class AgentDefinitionView(AgentView):
             server_id=body["server_id"],
             timeout_s=body.get("timeout_s"),
         )
-        return Response(get_runtime().call(pipeline.call, wanted).as_dict())
+        return Response(get_runtime().call(pipeline.make_call, call_request).as_dict())
 
 
 class AgentResourceListView(AgentDefinitionView):
     """The resources and templates of an agent."""
 
     rules = {"GET": READ_OR_RUN}
-    narrowed = ("GET",)
+    agent_token_methods = ("GET",)
     kinds = ("resource", "resource_template")
 
     @describe_operation("list_agent_resources", answer=EffectiveDefinitionSerializer(many=True))
@@ -121,14 +127,14 @@ class AgentResourceListView(AgentDefinitionView):
 
         Each says whether the agent may read it and, if not, which rule says so and what to do.
         """
-        return self.listing(agent_id)
+        return self.list_definitions(agent_id)
 
 
 class AgentPromptListView(AgentDefinitionView):
     """The prompts of an agent."""
 
     rules = {"GET": READ_OR_RUN}
-    narrowed = ("GET",)
+    agent_token_methods = ("GET",)
     kinds = ("prompt",)
 
     @describe_operation("list_agent_prompts", answer=EffectiveDefinitionSerializer(many=True))
@@ -137,14 +143,14 @@ class AgentPromptListView(AgentDefinitionView):
 
         Each says whether the agent may use it and, if not, which rule says so and what to do.
         """
-        return self.listing(agent_id)
+        return self.list_definitions(agent_id)
 
 
 class ReadResourceView(AgentDefinitionView):
     """The reading of a resource."""
 
     rules = {"POST": Action.USE_TOOLS}
-    narrowed = ("POST",)
+    agent_token_methods = ("POST",)
 
     @describe_operation(
         "read_agent_resource", body=ReadResourceBody, answer=CallResultSerializer, calls=True
@@ -155,16 +161,16 @@ class ReadResourceView(AgentDefinitionView):
         The URI is that of a resource, or one that a ticked template means. Its contents are in
         `result`, as text in `text`.
         """
-        agent = self.agent(agent_id)
-        body = self.read(ReadResourceBody)
-        return self.called(agent, "resources/read", body["uri"], body)
+        agent = self.get_agent(agent_id)
+        body = self.read_body(ReadResourceBody)
+        return self.call_as_agent(agent, "resources/read", body["uri"], body)
 
 
 class GetPromptView(AgentDefinitionView):
     """The filling of a prompt."""
 
     rules = {"POST": Action.USE_TOOLS}
-    narrowed = ("POST",)
+    agent_token_methods = ("POST",)
 
     @describe_operation(
         "get_agent_prompt", body=GetPromptBody, answer=CallResultSerializer, calls=True
@@ -174,24 +180,24 @@ class GetPromptView(AgentDefinitionView):
 
         The text can be sent as a session's message.
         """
-        agent = self.agent(agent_id)
-        body = self.read(GetPromptBody)
-        return self.called(agent, "prompts/get", body["name"], body)
+        agent = self.get_agent(agent_id)
+        body = self.read_body(GetPromptBody)
+        return self.call_as_agent(agent, "prompts/get", body["name"], body)
 
 
-def serialize_definition(offer: SnapshotDefinition) -> dict[str, Any]:
+def serialize_definition(definition: SnapshotDefinition) -> dict[str, Any]:
     """Serialize a resource, template or prompt with its decision."""
-    facts, decision = offer.facts, offer.decision
-    mime = offer.declaration.get("mimeType")
+    facts, decision = definition.facts, definition.decision
+    mime_type = definition.declaration.get("mimeType")
     return {
         "kind": facts.kind,
         "server": facts.server_name,
         "server_id": str(facts.server_id),
-        "name": offer.name,
-        "title": offer.title,
-        "description": offer.description,
-        "mime_type": mime if isinstance(mime, str) else "",
-        "argument_schema": offer.argument_schema if facts.kind == "prompt" else None,
+        "name": definition.name,
+        "title": definition.title,
+        "description": definition.description,
+        "mime_type": mime_type if isinstance(mime_type, str) else "",
+        "argument_schema": definition.argument_schema if facts.kind == "prompt" else None,
         "allowed": decision.allowed,
         "code": decision.code,
         "reason": decision.reason,
@@ -200,24 +206,24 @@ def serialize_definition(offer: SnapshotDefinition) -> dict[str, Any]:
     }
 
 
-def _get_sort_key(offer: SnapshotDefinition) -> str:
-    facts = offer.facts
-    return f"{facts.server_name}/{facts.server_id}/{facts.kind}/{offer.name}"
+def _get_sort_key(definition: SnapshotDefinition) -> str:
+    facts = definition.facts
+    return f"{facts.server_name}/{facts.server_id}/{facts.kind}/{definition.name}"
 
 
 class AgentToolView(AgentView):
     """A resource of an agent's tools."""
 
-    def snapshot(self, agent: Agent) -> CallSnapshot:
+    def get_snapshot(self, agent: Agent) -> CallSnapshot:
         """Return the current snapshot of the agent."""
-        return get_snapshot_cache().current("agent", agent.pk)
+        return get_snapshot_cache().load_current("agent", agent.pk)
 
 
 class AgentToolListView(AgentToolView):
     """The tools of an agent."""
 
     rules = {"GET": READ_OR_RUN}
-    narrowed = ("GET",)
+    agent_token_methods = ("GET",)
     orderings = ("name",)
 
     @describe_operation("list_agent_tools", answer=EffectiveToolSerializer(many=True))
@@ -227,7 +233,7 @@ class AgentToolListView(AgentToolView):
         Each says whether the agent may call it and, if not, which rule says so and what to do.
         """
         self.check_parameters()
-        snapshot = self.snapshot(self.agent(agent_id))
+        snapshot = self.get_snapshot(self.get_agent(agent_id))
         tools = list(snapshot.tools.values())
         return paginate_items(self.request, tools, lambda tool: tool.name, serialize_tool)
 
@@ -236,22 +242,22 @@ class ExplainToolView(AgentToolView):
     """The decision about one tool."""
 
     rules = {"GET": READ_OR_RUN, "POST": READ_OR_RUN}
-    narrowed = ("GET", "POST")
+    agent_token_methods = ("GET", "POST")
 
     @describe_operation("explain_tool", answer=ExplanationSerializer)
     def get(self, request: object, agent_id: str, name: str) -> Response:
         """Explain why an agent can, or can't, use a tool: every stage with its verdict."""
-        return self._explained(agent_id, name, None)
+        return self._explain(agent_id, name, None)
 
     @describe_operation("explain_call", body=ExplainBody, answer=ExplanationSerializer)
     def post(self, request: object, agent_id: str, name: str) -> Response:
         """Explain what a call with these arguments would come to; nothing is called."""
-        self.agent(agent_id)
-        return self._explained(agent_id, name, self.read(ExplainBody)["arguments"])
+        self.get_agent(agent_id)
+        return self._explain(agent_id, name, self.read_body(ExplainBody)["arguments"])
 
-    def _explained(self, agent_id: str, name: str, arguments: Any) -> Response:
-        agent = self.agent(agent_id)
-        snapshot = self.snapshot(agent)
+    def _explain(self, agent_id: str, name: str, arguments: Any) -> Response:
+        agent = self.get_agent(agent_id)
+        snapshot = self.get_snapshot(agent)
         tool = snapshot.tools.get(name)
         if tool is None:
             raise NotFound(
@@ -264,14 +270,14 @@ class ExplainToolView(AgentToolView):
                 field="name",
                 remedy="List the agent's tools; a new one appears after its server's discovery.",
             )
-        return Response(explain(self.principal, snapshot, tool, arguments))
+        return Response(explain_call(self.principal, snapshot, tool, arguments))
 
 
 class CallToolView(AgentToolView):
     """A call of an agent's tool."""
 
     rules = {"POST": Action.USE_TOOLS}
-    narrowed = ("POST",)
+    agent_token_methods = ("POST",)
 
     @describe_operation(
         "call_agent_tool", body=CallToolBody, answer=CallResultSerializer, calls=True
@@ -281,10 +287,10 @@ class CallToolView(AgentToolView):
 
         A refusal is a problem with the rule that refused; an upstream's failure is an outcome.
         """
-        agent = self.agent(agent_id)
-        require_run(self.principal, agent)
-        body = self.read(CallToolBody)
-        wanted = pipeline.CallRequest(
+        agent = self.get_agent(agent_id)
+        require_run_permission(self.principal, agent)
+        body = self.read_body(CallToolBody)
+        call_request = pipeline.CallRequest(
             principal=self.principal,
             tool=name,
             arguments=body.get("arguments", {}),
@@ -294,7 +300,7 @@ class CallToolView(AgentToolView):
             agent_id=agent.pk,
             timeout_s=body.get("timeout_s"),
         )
-        return Response(get_runtime().call(pipeline.call, wanted).as_dict())
+        return Response(get_runtime().call(pipeline.make_call, call_request).as_dict())
 
 
 def serialize_tool(tool: SnapshotTool) -> dict[str, Any]:

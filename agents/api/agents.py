@@ -8,12 +8,12 @@ from drf_spectacular.utils import OpenApiExample, extend_schema_field, extend_sc
 from rest_framework import serializers
 from rest_framework.response import Response
 
-from agents.builtin_tools.services import LARGEST_MIB, clear_workspace, describe_workspace
-from agents.callable_agents import list_callable_agents, set_callees
+from agents.builtin_tools.services import MAX_WORKSPACE_MIB, clear_workspace, describe_workspace
+from agents.callable_agents import list_callable_agents, set_callable_agents
 from agents.models import Agent, ModelEndpoint
-from agents.models.reach import sees_every_agent
-from agents.models.workspace_limits import MOST_FILES
-from agents.services import AgentSpec, add_agent, remove_agent, set_agent_members, update_agent
+from agents.models.reach import can_see_all_agents
+from agents.models.workspace_limits import MAX_WORKSPACE_FILES
+from agents.services import AgentSpec, create_agent, delete_agent, set_agent_members, update_agent
 from bonobot.accounts.api.openapi_schema import describe_operation
 from bonobot.accounts.api.resource_view import (
     READ,
@@ -28,14 +28,14 @@ from bonobot.core.api.filters import StrictBooleanFilter, StrictFilterSet
 from bonobot.core.api.serializers import (
     StrictSerializer,
     VersionedBody,
-    VersionedShape,
+    VersionedSerializer,
     VersionField,
 )
-from bonobot.core.db.transactions import lock
+from bonobot.core.db.transactions import lock_rows
 from mcp_servers.api.serializers import JSON_OBJECT
-from mcp_servers.flow_labels import BITS
+from mcp_servers.flow_labels import LABEL_BITS
 
-LARGEST_BOUND = 2**31 - 1
+MAX_LIMIT = 2**31 - 1
 
 
 @extend_schema_field({**JSON_OBJECT, "description": "Kits by name, with their options."})
@@ -78,16 +78,14 @@ class AgentBody(VersionedBody):
         required=False, help_text="Left out: the organization's first one."
     )
     enabled = serializers.BooleanField(required=False)
-    max_turns = serializers.IntegerField(required=False, min_value=1, max_value=LARGEST_BOUND)
-    max_calls = serializers.IntegerField(required=False, min_value=0, max_value=LARGEST_BOUND)
-    max_run_s = serializers.IntegerField(required=False, min_value=1, max_value=LARGEST_BOUND)
-    calls_per_minute = serializers.IntegerField(
-        required=False, min_value=1, max_value=LARGEST_BOUND
-    )
+    max_turns = serializers.IntegerField(required=False, min_value=1, max_value=MAX_LIMIT)
+    max_calls = serializers.IntegerField(required=False, min_value=0, max_value=MAX_LIMIT)
+    max_run_s = serializers.IntegerField(required=False, min_value=1, max_value=MAX_LIMIT)
+    calls_per_minute = serializers.IntegerField(required=False, min_value=1, max_value=MAX_LIMIT)
     tool_search_above = serializers.IntegerField(
         required=False,
         min_value=0,
-        max_value=LARGEST_BOUND,
+        max_value=MAX_LIMIT,
         help_text="With more tools of servers its model searches for them; 0: it is shown all.",
     )
     builtin_tools = ToolsetsField(
@@ -102,14 +100,18 @@ class AgentBody(VersionedBody):
         help_text="A folder of the host, attached in place of its own one; a platform "
         "administrator's to say. Blank: its own.",
     )
-    workspace_mib = serializers.IntegerField(required=False, min_value=1, max_value=LARGEST_MIB)
-    workspace_files = serializers.IntegerField(required=False, min_value=1, max_value=MOST_FILES)
+    workspace_mib = serializers.IntegerField(
+        required=False, min_value=1, max_value=MAX_WORKSPACE_MIB
+    )
+    workspace_files = serializers.IntegerField(
+        required=False, min_value=1, max_value=MAX_WORKSPACE_FILES
+    )
 
 
-class AgentSerializer(VersionedShape):
+class AgentSerializer(VersionedSerializer):
     """An agent; its bounds are per message: model turns, calls, seconds of running."""
 
-    written_as = (AgentBody,)
+    body_classes = (AgentBody,)
 
     id = serializers.UUIDField()
     name = serializers.CharField()
@@ -144,29 +146,29 @@ class AgentSlugs(serializers.Field):
         context: Any = self.context
         if "visible_agents" not in context:
             principal = context["view"].principal
-            mine = None
-            if not sees_every_agent(principal):
-                mine = set(Agent.objects.visible_to(principal).values_list("pk", flat=True))
-            context["visible_agents"] = mine
+            visible_ids = None
+            if not can_see_all_agents(principal):
+                visible_ids = set(Agent.objects.visible_to(principal).values_list("pk", flat=True))
+            context["visible_agents"] = visible_ids
         visible = context["visible_agents"]
-        had_by = (one.agent for one in value.given.all())
-        return sorted(one.slug for one in had_by if visible is None or one.pk in visible)
+        agents = (agent.agent for agent in value.given.all())
+        return sorted(agent.slug for agent in agents if visible is None or agent.pk in visible)
 
 
 class AgentView(ResourceView):
     """A resource below one agent."""
 
-    def agent(self, agent_id: str) -> Agent:
+    def get_agent(self, agent_id: str) -> Agent:
         """Return the visible agent with this id or slug; raises `NotFound`."""
         with set_not_found_field("agent_id"):
-            return Agent.objects.named(self.principal, agent_id)
+            return Agent.objects.get_by_name(self.principal, agent_id)
 
 
 class AgentListView(ResourceView):
     """All agents."""
 
     rules = {"GET": READ_OR_RUN, "POST": Action.MANAGE_AGENTS}
-    narrowed = ("GET",)
+    agent_token_methods = ("GET",)
     queryset = Agent.objects.none()
     filterset_class = AgentFilter
     ordering = ("name", "pk")
@@ -178,13 +180,13 @@ class AgentListView(ResourceView):
 
         A member sees those that were given to them; a token for one agent sees that one.
         """
-        return self.listed(Agent.objects.visible_to(self.principal), AgentSerializer)
+        return self.respond_page(Agent.objects.visible_to(self.principal), AgentSerializer)
 
     @describe_operation("add_agent", body=AgentBody, answer=AgentSerializer, status=201)
     def post(self, request: object) -> Response:
         """Make an agent; its tool policy begins with the mode `none`: every tool is blocked."""
-        spec = build_spec(self, self.read(AgentBody))
-        return self.shown(add_agent(self.principal, spec), AgentSerializer, status=201)
+        spec = build_spec(self, self.read_body(AgentBody))
+        return self.respond_row(create_agent(self.principal, spec), AgentSerializer, status=201)
 
 
 class AgentDetailView(AgentView):
@@ -196,46 +198,46 @@ class AgentDetailView(AgentView):
         "PATCH": Action.MANAGE_AGENTS,
         "DELETE": Action.MANAGE_AGENTS,
     }
-    narrowed = ("GET",)
+    agent_token_methods = ("GET",)
 
     @describe_operation("get_agent", answer=AgentSerializer)
     def get(self, request: object, agent_id: str) -> Response:
         """Show an agent, by id or slug."""
-        return self.shown(self.agent(agent_id), AgentSerializer)
+        return self.respond_row(self.get_agent(agent_id), AgentSerializer)
 
     @describe_operation("replace_agent", body=AgentBody, answer=AgentSerializer)
     def put(self, request: object, agent_id: str) -> Response:
         """Change an agent; it holds on the very next call and turn."""
-        return self._alter(agent_id, partial=False)
+        return self._update_agent(agent_id, partial=False)
 
     @describe_operation("change_agent", body=AgentBody, answer=AgentSerializer)
     def patch(self, request: object, agent_id: str) -> Response:
         """Change parts of an agent."""
-        return self._alter(agent_id, partial=True)
+        return self._update_agent(agent_id, partial=True)
 
     @describe_operation("remove_agent", status=204)
     def delete(self, request: object, agent_id: str) -> Response:
         """Remove an agent with its sessions, bindings and private servers; the audit stays."""
-        remove_agent(self.principal, self.agent(agent_id))
+        delete_agent(self.principal, self.get_agent(agent_id))
         return Response(status=204)
 
-    def _alter(self, agent_id: str, *, partial: bool) -> Response:
-        agent = self.agent(agent_id)
-        body = {"name": agent.name} | self.read(AgentBody, partial=partial)
-        return self.shown(
+    def _update_agent(self, agent_id: str, *, partial: bool) -> Response:
+        agent = self.get_agent(agent_id)
+        body = {"name": agent.name} | self.read_body(AgentBody, partial=partial)
+        return self.respond_row(
             update_agent(self.principal, agent, build_spec(self, body)), AgentSerializer
         )
 
 
 def build_spec(view: ResourceView, body: dict[str, Any]) -> AgentSpec:
     """Return the specification of a body; raises `NotFound` for an unknown endpoint."""
-    wanted = body.pop("model_endpoint", None)
-    if wanted is None:
+    endpoint_id = body.pop("model_endpoint", None)
+    if endpoint_id is None:
         return AgentSpec(**body)
-    mine = ModelEndpoint.objects.for_organization(view.organization_id)
-    endpoint = mine.filter(pk=wanted).first()
-    found = require_row(endpoint, "model endpoint", str(wanted), field="model_endpoint")
-    return AgentSpec(**body, model_endpoint=found)
+    endpoints = ModelEndpoint.objects.for_organization(view.organization_id)
+    row = endpoints.filter(pk=endpoint_id).first()
+    model_endpoint = require_row(row, "model endpoint", str(endpoint_id), field="model_endpoint")
+    return AgentSpec(**body, model_endpoint=model_endpoint)
 
 
 @extend_schema_serializer(
@@ -261,22 +263,24 @@ class AgentMemberSerializer(StrictSerializer):
 class AgentMemberView(AgentView):
     """A resource below the members of one agent."""
 
-    def people(self, agent: Agent) -> Any:
+    def list_members(self, agent: Agent) -> Any:
         """Return the users who may run the agent and are still members of the organization."""
-        here = {"memberships__organization": agent.organization_id}
-        return User.objects.filter(pk__in=agent.members.values("pk"), **here).order_by("username")
+        in_organization = {"memberships__organization": agent.organization_id}
+        return User.objects.filter(pk__in=agent.members.values("pk"), **in_organization).order_by(
+            "username"
+        )
 
-    def give(self, agent: Agent, usernames: set[str]) -> Response:
+    def set_members(self, agent: Agent, usernames: set[str]) -> Response:
         """Set exactly these users as members of the agent and list them."""
         set_agent_members(self.principal, agent, usernames)
-        return self.all(agent)
+        return self.show_members(agent)
 
-    def all(self, agent: Agent) -> Response:
+    def show_members(self, agent: Agent) -> Response:
         """List the members of the agent, with one version for the whole list."""
-        people = self.people(agent)
+        members = self.list_members(agent)
         self.shown_row = agent
-        self.shown_parts = {"members": list(people.values_list("username", flat=True))}
-        return self.listed(people, AgentMemberSerializer)
+        self.shown_parts = {"members": list(members.values_list("username", flat=True))}
+        return self.respond_page(members, AgentMemberSerializer)
 
 
 class AgentMemberListView(AgentMemberView):
@@ -294,20 +298,20 @@ class AgentMemberListView(AgentMemberView):
     @describe_operation("list_agent_members", answer=AgentMemberSerializer(many=True))
     def get(self, request: object, agent_id: str) -> Response:
         """List the members who may run an agent; owners and operators may run every agent."""
-        return self.all(self.agent(agent_id))
+        return self.show_members(self.get_agent(agent_id))
 
     @describe_operation(
         "set_agent_members", body=AgentMembersBody, answer=AgentMemberSerializer(many=True)
     )
     def put(self, request: object, agent_id: str) -> Response:
         """Give an agent to exactly these members of the organization."""
-        agent = self.agent(agent_id)
-        return self.give(agent, set(self.read(AgentMembersBody)["members"]))
+        agent = self.get_agent(agent_id)
+        return self.set_members(agent, set(self.read_body(AgentMembersBody)["members"]))
 
     @describe_operation("clear_agent_members", status=204)
     def delete(self, request: object, agent_id: str) -> Response:
         """Take an agent from all its members."""
-        set_agent_members(self.principal, self.agent(agent_id), ())
+        set_agent_members(self.principal, self.get_agent(agent_id), ())
         return Response(status=204)
 
 
@@ -319,24 +323,26 @@ class AgentMemberDetailView(AgentMemberView):
     @describe_operation("give_agent", answer=AgentMemberSerializer)
     def put(self, request: object, agent_id: str, user_id: str) -> Response:
         """Give an agent to one more member; again is harmless."""
-        agent = self.agent(agent_id)
+        agent = self.get_agent(agent_id)
         with set_not_found_field("user_id"):
             member = Membership.objects.get_or_404(self.organization_id, user=user_id).user
         with transaction.atomic():
-            lock(Agent.objects.filter(pk=agent.pk))  # against lost updates
-            given = set(self.people(agent).values_list("username", flat=True))
-            set_agent_members(self.principal, agent, given | {member.username})
-        return self.shown(member, AgentMemberSerializer)
+            lock_rows(Agent.objects.filter(pk=agent.pk))  # against lost updates
+            usernames = set(self.list_members(agent).values_list("username", flat=True))
+            set_agent_members(self.principal, agent, usernames | {member.username})
+        return self.respond_row(member, AgentMemberSerializer)
 
     @describe_operation("take_agent", status=204)
     def delete(self, request: object, agent_id: str, user_id: str) -> Response:
         """Take an agent from one member; it holds on the very next request."""
-        agent = self.agent(agent_id)
+        agent = self.get_agent(agent_id)
         with transaction.atomic():
-            lock(Agent.objects.filter(pk=agent.pk))
-            given = {str(person.pk): person.username for person in self.people(agent)}
-            username = require_row(given.get(user_id), "member", user_id, field="user_id")
-            set_agent_members(self.principal, agent, set(given.values()) - {username})
+            lock_rows(Agent.objects.filter(pk=agent.pk))
+            usernames_by_id = {
+                str(person.pk): person.username for person in self.list_members(agent)
+            }
+            username = require_row(usernames_by_id.get(user_id), "member", user_id, field="user_id")
+            set_agent_members(self.principal, agent, set(usernames_by_id.values()) - {username})
         return Response(status=204)
 
 
@@ -350,7 +356,7 @@ class WorkspaceSerializer(StrictSerializer):
     most_bytes = serializers.IntegerField(allow_null=True)
     most_files = serializers.IntegerField(allow_null=True)
     labels = serializers.ListField(
-        child=serializers.ChoiceField([label.value for label in BITS]),
+        child=serializers.ChoiceField([label.value for label in LABEL_BITS]),
         help_text="What sessions that wrote here had seen; whoever reads here has seen it, too.",
     )
 
@@ -363,7 +369,7 @@ class AgentWorkspaceView(AgentView):
     @describe_operation("get_workspace", answer=WorkspaceSerializer)
     def get(self, request: object, agent_id: str) -> Response:
         """Show what an agent's workspace is and how much it holds."""
-        return Response(describe_workspace(self.agent(agent_id)))
+        return Response(describe_workspace(self.get_agent(agent_id)))
 
     @describe_operation("empty_workspace", status=204)
     def delete(self, request: object, agent_id: str) -> Response:
@@ -371,14 +377,14 @@ class AgentWorkspaceView(AgentView):
 
         An attached folder is refused (`attached_folder`).
         """
-        clear_workspace(self.principal, self.agent(agent_id))
+        clear_workspace(self.principal, self.get_agent(agent_id))
         return Response(status=204)
 
 
 @extend_schema_serializer(
     examples=[OpenApiExample("One", {"may_ask": ["researcher"]}, request_only=True)]
 )
-class CallableAgentsSerializer(VersionedShape):
+class CallableAgentsSerializer(VersionedSerializer):
     """The agents that an agent may ask, each by a tool `ask_{slug}` under its policy."""
 
     version = VersionField(required=False)
@@ -389,23 +395,25 @@ class CallableAgentsView(AgentView):
     """The agents that an agent may ask."""
 
     rules = {"GET": READ, "PUT": Action.MANAGE_AGENTS}
-    narrowed = ("GET",)
+    agent_token_methods = ("GET",)
 
     @describe_operation("get_callees", answer=CallableAgentsSerializer)
     def get(self, request: object, agent_id: str) -> Response:
         """Show which agents an agent may ask."""
-        return self._answer(self.agent(agent_id))
+        return self._show_callable_agents(self.get_agent(agent_id))
 
     @describe_operation(
         "set_callees", body=CallableAgentsSerializer, answer=CallableAgentsSerializer
     )
     def put(self, request: object, agent_id: str) -> Response:
         """Say which agents an agent may ask; the root of the tree of sessions pays."""
-        agent = self.agent(agent_id)
-        set_callees(self.principal, agent, self.read(CallableAgentsSerializer)["may_ask"])
-        return self._answer(agent)
+        agent = self.get_agent(agent_id)
+        set_callable_agents(
+            self.principal, agent, self.read_body(CallableAgentsSerializer)["may_ask"]
+        )
+        return self._show_callable_agents(agent)
 
-    def _answer(self, agent: Agent) -> Response:
-        return self.shown(
+    def _show_callable_agents(self, agent: Agent) -> Response:
+        return self.respond_row(
             {"may_ask": list_callable_agents(agent)}, CallableAgentsSerializer, owner=agent
         )

@@ -8,7 +8,13 @@ from rest_framework import serializers
 from rest_framework.response import Response
 
 from agents.api.sessions import SessionView
-from agents.approvals.services import ANSWERS, WORD_LENGTH, answer, build_page_url, revoke
+from agents.approvals.services import (
+    ANSWERS,
+    MAX_WORD_LENGTH,
+    build_page_url,
+    resolve_approval,
+    revoke_session_approval,
+)
 from agents.models import Approval, SessionGrant
 from agents.models.agents import build_agent_lookup
 from bonobot.accounts.api.openapi_schema import describe_operation
@@ -22,7 +28,7 @@ class ApprovalFilter(StrictFilterSet):
     """What questions are looked for by."""
 
     state = django_filters.ChoiceFilter(choices=Approval.State.choices)
-    agent = django_filters.CharFilter(method="by_agent", label="Id or slug of the agent")
+    agent = django_filters.CharFilter(method="filter_by_agent", label="Id or slug of the agent")
     session = django_filters.UUIDFilter(field_name="session_id")
     server = django_filters.CharFilter(field_name="server_name", label="Name of the server")
     tool = django_filters.CharFilter(field_name="own_name", label="The tool's own name")
@@ -30,10 +36,10 @@ class ApprovalFilter(StrictFilterSet):
     since = django_filters.IsoDateTimeFilter(field_name="created_at", lookup_expr="gte")
     until = django_filters.IsoDateTimeFilter(field_name="created_at", lookup_expr="lt")
 
-    def by_agent(self, rows: Any, name: str, value: str) -> Any:
+    def filter_by_agent(self, rows: Any, name: str, value: str) -> Any:
         """Return the approvals of one agent."""
         return rows.filter(
-            **{f"agent__{field}": found for field, found in build_agent_lookup(value).items()}
+            **{f"agent__{field}": lookup for field, lookup in build_agent_lookup(value).items()}
         )
 
 
@@ -82,7 +88,7 @@ class ApprovalAnswerBody(StrictSerializer):
     word = serializers.CharField(
         required=False,
         allow_blank=True,
-        max_length=WORD_LENGTH,
+        max_length=MAX_WORD_LENGTH,
         help_text="Told to the model with a no.",
     )
 
@@ -104,19 +110,19 @@ class SessionGrantSerializer(StrictSerializer):
 class ApprovalView(ResourceView):
     """What has a question in its address."""
 
-    def approval(self, approval_id: str) -> Approval:
+    def get_approval(self, approval_id: str) -> Approval:
         """Return the visible approval with this id; raises `NotFound`."""
         visible: Any = Approval.objects.visible_to(self.principal)
         with set_not_found_field("approval_id"):
-            found: Approval = visible.get_or_404(self.organization_id, pk=approval_id)
-        return found
+            call_approval: Approval = visible.get_or_404(self.organization_id, pk=approval_id)
+        return call_approval
 
 
 class ApprovalListView(ResourceView):
     """All questions."""
 
     rules = {"GET": READ_OR_RUN}
-    narrowed = ("GET",)
+    agent_token_methods = ("GET",)
     queryset = Approval.objects.none()
     filterset_class = ApprovalFilter
     orderings = ("created_at", "expires_at", "state")
@@ -127,19 +133,21 @@ class ApprovalListView(ResourceView):
 
         `state=waiting` is the inbox. A member sees what they asked themselves.
         """
-        return self.listed(Approval.objects.visible_to(self.principal), CallApprovalSerializer)
+        return self.respond_page(
+            Approval.objects.visible_to(self.principal), CallApprovalSerializer
+        )
 
 
 class ApprovalDetailView(ApprovalView):
     """One question."""
 
     rules = {"GET": READ_OR_RUN}
-    narrowed = ("GET",)
+    agent_token_methods = ("GET",)
 
     @describe_operation("get_approval", answer=CallApprovalSerializer)
     def get(self, request: object, approval_id: str) -> Response:
         """Show a question with all that a yes is bound to."""
-        return self.shown(self.approval(approval_id), CallApprovalSerializer)
+        return self.respond_row(self.get_approval(approval_id), CallApprovalSerializer)
 
 
 class AnswerApprovalView(ApprovalView):
@@ -153,23 +161,23 @@ class AnswerApprovalView(ApprovalView):
 
         Problems: `already_answered`, `approval_expired`, `own_call` (four eyes).
         """
-        approval = self.approval(approval_id)
-        body = self.read(ApprovalAnswerBody)
-        done = answer(self.principal, approval, body["answer"], body.get("word", ""))
-        return self.shown(done, CallApprovalSerializer)
+        approval = self.get_approval(approval_id)
+        body = self.read_body(ApprovalAnswerBody)
+        answered = resolve_approval(self.principal, approval, body["answer"], body.get("word", ""))
+        return self.respond_row(answered, CallApprovalSerializer)
 
 
 class SessionGrantListView(SessionView):
     """What a session may call without being asked again."""
 
     rules = {"GET": READ_OR_RUN}
-    narrowed = ("GET",)
+    agent_token_methods = ("GET",)
     orderings = ("created_at",)
 
     @describe_operation("list_session_grants", answer=SessionGrantSerializer(many=True))
     def get(self, request: object, session_id: str) -> Response:
         """List what was approved for the rest of a session."""
-        return self.listed(self.session(session_id).grants.all(), SessionGrantSerializer)
+        return self.respond_page(self.get_session(session_id).grants.all(), SessionGrantSerializer)
 
 
 class SessionGrantDetailView(SessionView):
@@ -180,8 +188,8 @@ class SessionGrantDetailView(SessionView):
     @describe_operation("revoke_session_grant", status=204)
     def delete(self, request: object, session_id: str, grant_id: str) -> Response:
         """Take back a yes for a session; it holds on the very next call."""
-        rows: Any = SessionGrant.objects.filter(session=self.session(session_id))
+        rows: Any = SessionGrant.objects.filter(session=self.get_session(session_id))
         with set_not_found_field("grant_id"):
             grant: SessionGrant = rows.get_or_404(self.organization_id, pk=grant_id)
-        revoke(self.principal, grant)
+        revoke_session_approval(self.principal, grant)
         return Response(status=204)

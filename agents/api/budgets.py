@@ -8,13 +8,13 @@ from rest_framework import serializers
 from rest_framework.response import Response
 
 from agents.api.agents import AgentView
-from agents.budgets.services import LARGEST, BudgetLine, Owner, list_budget_use, set_budgets
+from agents.budgets.services import MAX_LIMIT, BudgetLine, Owner, list_budget_use, set_budgets
 from agents.models import Budget
 from bonobot.accounts.api.openapi_schema import describe_operation
 from bonobot.accounts.api.resource_view import READ, ResourceView
 from bonobot.accounts.models import Organization
 from bonobot.accounts.roles import Action
-from bonobot.core.api.serializers import StrictSerializer, VersionedBody, VersionedShape
+from bonobot.core.api.serializers import StrictSerializer, VersionedBody, VersionedSerializer
 from mcp_servers.api.servers import ServerView
 
 # Each unit in each period; for agents also per session.
@@ -26,7 +26,7 @@ class BudgetBody(StrictSerializer):
 
     unit = serializers.ChoiceField(Budget.Unit.choices)
     period = serializers.ChoiceField(Budget.Period.choices)
-    limit = serializers.IntegerField(min_value=0, max_value=LARGEST)
+    limit = serializers.IntegerField(min_value=0, max_value=MAX_LIMIT)
     each_session = serializers.BooleanField(
         required=False, help_text="Of an agent: each of its sessions has that much for itself."
     )
@@ -100,48 +100,52 @@ class BudgetUseSerializer(StrictSerializer):
     reserved = serializers.IntegerField(help_text="Held by calls and turns that still run.")
 
 
-class BudgetsSerializer(VersionedShape):
+class BudgetsSerializer(VersionedSerializer):
     """All budgets of one owner with their use."""
 
-    written_as = (BudgetsBody,)
+    body_classes = (BudgetsBody,)
 
     budgets = BudgetUseSerializer(many=True)
 
-    def parts_of(self, instance: Any, shown: Mapping[str, Any]) -> dict[str, Any]:
+    def build_parts(self, instance: Any, representation: Mapping[str, Any]) -> dict[str, Any]:
         """Return the writable values of the budgets, without their usage."""
         names = BudgetBody._declared_fields
-        return {"budgets": [{name: line[name] for name in names} for line in shown["budgets"]]}
+        return {
+            "budgets": [{name: line[name] for name in names} for line in representation["budgets"]]
+        }
 
 
 class BudgetsView(ResourceView):
     """The budgets of one owner."""
 
-    def replaced(self, owner: Owner, shape: type[StrictSerializer] = BudgetsBody) -> Response:
+    def replace_budgets(
+        self, owner: Owner, serializer_class: type[StrictSerializer] = BudgetsBody
+    ) -> Response:
         """Replace an owner's budgets with those of the request."""
-        lines = [BudgetLine(**line) for line in self.read(shape)["budgets"]]
+        lines = [BudgetLine(**line) for line in self.read_body(serializer_class)["budgets"]]
         set_budgets(self.principal, owner, lines)
-        return self.used(owner)
+        return self.show_budgets(owner)
 
-    def used(self, owner: Owner) -> Response:
+    def show_budgets(self, owner: Owner) -> Response:
         """Return the response with an owner's budgets."""
-        return self.shown({"budgets": list_budget_use(owner)}, BudgetsSerializer, owner=owner)
+        return self.respond_row({"budgets": list_budget_use(owner)}, BudgetsSerializer, owner=owner)
 
 
 class AgentBudgetsView(AgentView, BudgetsView):
     """The budgets of an agent."""
 
     rules = {"GET": READ, "PUT": Action.MANAGE_AGENTS}
-    narrowed = ("GET",)
+    agent_token_methods = ("GET",)
 
     @describe_operation("get_budgets", answer=BudgetsSerializer)
     def get(self, request: object, agent_id: str) -> Response:
         """Show an agent's budgets with what is spent of them."""
-        return self.used(self.agent(agent_id))
+        return self.show_budgets(self.get_agent(agent_id))
 
     @describe_operation("set_budgets", body=BudgetsBody, answer=BudgetsSerializer)
     def put(self, request: object, agent_id: str) -> Response:
         """Replace an agent's budgets; what was spent stays spent."""
-        return self.replaced(self.agent(agent_id))
+        return self.replace_budgets(self.get_agent(agent_id))
 
 
 class ServerBudgetsView(ServerView, BudgetsView):
@@ -152,12 +156,12 @@ class ServerBudgetsView(ServerView, BudgetsView):
     @describe_operation("get_server_budgets", answer=BudgetsSerializer)
     def get(self, request: object, server_id: str) -> Response:
         """Show a server's budgets with what all of its callers have spent of them."""
-        return self.used(self.server(server_id))
+        return self.show_budgets(self.get_server(server_id))
 
     @describe_operation("set_server_budgets", body=ServerBudgetsBody, answer=BudgetsSerializer)
     def put(self, request: object, server_id: str) -> Response:
         """Replace a server's budgets; what was spent stays spent."""
-        return self.replaced(self.server(server_id), ServerBudgetsBody)
+        return self.replace_budgets(self.get_server(server_id), ServerBudgetsBody)
 
 
 class OrganizationBudgetsView(BudgetsView):
@@ -168,12 +172,12 @@ class OrganizationBudgetsView(BudgetsView):
     @describe_operation("get_organization_budgets", answer=BudgetsSerializer)
     def get(self, request: object) -> Response:
         """Show the organization's own budgets with what is spent of them."""
-        return self.used(self._organization())
+        return self.show_budgets(self._get_organization())
 
     @describe_operation("set_organization_budgets", body=BudgetsBody, answer=BudgetsSerializer)
     def put(self, request: object) -> Response:
         """Replace the organization's own budgets; what was spent stays spent."""
-        return self.replaced(self._organization())
+        return self.replace_budgets(self._get_organization())
 
-    def _organization(self) -> Organization:
+    def _get_organization(self) -> Organization:
         return Organization.objects.get(pk=self.organization_id)

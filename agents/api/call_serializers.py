@@ -3,14 +3,14 @@
 from drf_spectacular.utils import OpenApiExample, extend_schema_field, extend_schema_serializer
 from rest_framework import serializers
 
-from agents.attachments import LARGEST_TEXT, MOST
-from agents.images import LARGEST
+from agents.attachments import MAX_ATTACHMENTS, MAX_TEXT_BYTES
+from agents.images import MAX_IMAGE_BYTES
 from agents.models import Step
-from agents.sessions.services import MESSAGE_LENGTH
+from agents.sessions.services import MAX_MESSAGE_LENGTH
 from bonobot.core.api.serializers import StrictSerializer
 from mcp_servers.api.serializers import JSON_OBJECT
 
-LONGEST_CALL_S = 600
+MAX_CALL_S = 600
 
 
 @extend_schema_field({**JSON_OBJECT, "description": "As the tool's input schema says."})
@@ -111,7 +111,7 @@ class CallToolBody(StrictSerializer):
     """A call's arguments."""
 
     arguments = ToolArgumentsField(required=False)
-    timeout_s = serializers.FloatField(required=False, min_value=0.1, max_value=LONGEST_CALL_S)
+    timeout_s = serializers.FloatField(required=False, min_value=0.1, max_value=MAX_CALL_S)
 
 
 @extend_schema_serializer(
@@ -237,7 +237,7 @@ class StepSerializer(StrictSerializer):
     rule = serializers.CharField(required=False)
 
 
-QUESTION = "What time is it in Asia/Tokyo?"
+EXAMPLE_MESSAGE = "What time is it in Asia/Tokyo?"
 
 
 class AttachmentBody(StrictSerializer):
@@ -246,27 +246,29 @@ class AttachmentBody(StrictSerializer):
     name = serializers.CharField(max_length=255)
     content = serializers.CharField(
         trim_whitespace=False,
-        help_text=f"Base64 of an image (PNG, JPEG, GIF, WebP; {LARGEST:,} bytes at most) or of a "
-        f"text in UTF-8 ({LARGEST_TEXT:,} bytes at most).",
+        help_text=(
+            f"Base64 of an image (PNG, JPEG, GIF, WebP; {MAX_IMAGE_BYTES:,} bytes at "
+            f"most) or of a text in UTF-8 ({MAX_TEXT_BYTES:,} bytes at most)."
+        ),
     )
 
 
-@extend_schema_serializer(examples=[OpenApiExample("A message", {"message": QUESTION})])
+@extend_schema_serializer(examples=[OpenApiExample("A message", {"message": EXAMPLE_MESSAGE})])
 class MessageBody(StrictSerializer):
     """A message for an agent."""
 
     message = serializers.CharField(
-        max_length=MESSAGE_LENGTH, trim_whitespace=False, allow_blank=True
+        max_length=MAX_MESSAGE_LENGTH, trim_whitespace=False, allow_blank=True
     )
     attachments = AttachmentBody(
-        many=True, required=False, help_text=f"At most {MOST}; the body is bounded, too."
+        many=True, required=False, help_text=f"At most {MAX_ATTACHMENTS}; the body is bounded, too."
     )
 
 
 @extend_schema_serializer(
     examples=[
         OpenApiExample("The last message, as it was", {}),
-        OpenApiExample("Another one, in other words", {"seq": 5, "message": QUESTION}),
+        OpenApiExample("Another one, in other words", {"seq": 5, "message": EXAMPLE_MESSAGE}),
     ]
 )
 class ResendMessageBody(StrictSerializer):
@@ -277,7 +279,7 @@ class ResendMessageBody(StrictSerializer):
     )
     message = serializers.CharField(
         required=False,
-        max_length=MESSAGE_LENGTH,
+        max_length=MAX_MESSAGE_LENGTH,
         trim_whitespace=False,
         allow_blank=True,
         help_text="What it says now; the same as before if left out.",

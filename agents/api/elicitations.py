@@ -7,7 +7,7 @@ from drf_spectacular.utils import OpenApiExample, extend_schema_serializer
 from rest_framework import serializers
 from rest_framework.response import Response
 
-from agents.elicitations.services import ANSWERS, answer, build_page_url
+from agents.elicitations.services import ANSWERS, answer_request, build_page_url
 from agents.models import Question
 from agents.models.agents import build_agent_lookup
 from bonobot.accounts.api.openapi_schema import describe_operation
@@ -21,14 +21,14 @@ class ElicitationRequestFilter(StrictFilterSet):
     """What questions are looked for by."""
 
     state = django_filters.ChoiceFilter(choices=Question.State.choices)
-    agent = django_filters.CharFilter(method="by_agent", label="Id or slug of the agent")
+    agent = django_filters.CharFilter(method="filter_by_agent", label="Id or slug of the agent")
     session = django_filters.UUIDFilter(field_name="session_id")
     server = django_filters.CharFilter(field_name="server_name", label="Name of the server")
 
-    def by_agent(self, rows: Any, name: str, value: str) -> Any:
+    def filter_by_agent(self, rows: Any, name: str, value: str) -> Any:
         """Return the requests of one agent."""
         return rows.filter(
-            **{f"agent__{field}": found for field, found in build_agent_lookup(value).items()}
+            **{f"agent__{field}": lookup for field, lookup in build_agent_lookup(value).items()}
         )
 
 
@@ -65,9 +65,9 @@ class ElicitationRequestSerializer(StrictSerializer):
     )
     url = serializers.SerializerMethodField(help_text="Where a person answers it.")
 
-    def get_url(self, question: Question) -> str:
+    def get_url(self, elicitation_request: Question) -> str:
         """Return the address of the question's page."""
-        return build_page_url(question)
+        return build_page_url(elicitation_request)
 
 
 @extend_schema_serializer(
@@ -88,19 +88,19 @@ class ElicitationAnswerBody(StrictSerializer):
 class ElicitationRequestView(ResourceView):
     """What has a question in its address."""
 
-    def question(self, question_id: str) -> Question:
+    def get_elicitation_request(self, question_id: str) -> Question:
         """Return the visible request with this id; raises `NotFound`."""
         visible: Any = Question.objects.visible_to(self.principal)
         with set_not_found_field("question_id"):
-            found: Question = visible.get_or_404(self.organization_id, pk=question_id)
-        return found
+            elicitation_request: Question = visible.get_or_404(self.organization_id, pk=question_id)
+        return elicitation_request
 
 
 class ElicitationRequestListView(ResourceView):
     """All questions."""
 
     rules = {"GET": READ_OR_RUN}
-    narrowed = ("GET",)
+    agent_token_methods = ("GET",)
     queryset = Question.objects.none()
     filterset_class = ElicitationRequestFilter
     orderings = ("created_at", "expires_at", "state")
@@ -111,7 +111,7 @@ class ElicitationRequestListView(ResourceView):
 
         `state=waiting` is the inbox. A member sees those of their own sessions.
         """
-        return self.listed(
+        return self.respond_page(
             Question.objects.visible_to(self.principal), ElicitationRequestSerializer
         )
 
@@ -120,12 +120,14 @@ class ElicitationRequestDetailView(ElicitationRequestView):
     """One question."""
 
     rules = {"GET": READ_OR_RUN}
-    narrowed = ("GET",)
+    agent_token_methods = ("GET",)
 
     @describe_operation("get_question", answer=ElicitationRequestSerializer)
     def get(self, request: object, question_id: str) -> Response:
         """Show a question with the form that it asks for, or the page to visit."""
-        return self.shown(self.question(question_id), ElicitationRequestSerializer)
+        return self.respond_row(
+            self.get_elicitation_request(question_id), ElicitationRequestSerializer
+        )
 
 
 class AnswerElicitationView(ElicitationRequestView):
@@ -142,7 +144,9 @@ class AnswerElicitationView(ElicitationRequestView):
         Only who started the session may; where no person did, whoever approves calls. Problems:
         `already_answered`, `question_expired`, `not_yours`, `bad_answer`, `secret_in_answer`.
         """
-        found = self.question(question_id)
-        body = self.read(ElicitationAnswerBody)
-        done = answer(self.principal, found, body["action"], body.get("content"))
-        return self.shown(done, ElicitationRequestSerializer)
+        elicitation_request = self.get_elicitation_request(question_id)
+        body = self.read_body(ElicitationAnswerBody)
+        answered = answer_request(
+            self.principal, elicitation_request, body["action"], body.get("content")
+        )
+        return self.respond_row(answered, ElicitationRequestSerializer)

@@ -6,8 +6,8 @@ from rest_framework.response import Response
 
 from agents.api.agents import AgentView
 from agents.flow_labels.services import (
-    clear_agent,
-    clear_token,
+    clear_agent_labels,
+    clear_token_labels,
     list_agent_labels,
     list_token_labels,
 )
@@ -38,13 +38,13 @@ class AgentHeldLabelsView(AgentView):
     @describe_operation("get_agent_held", answer=HeldLabelsSerializer)
     def get(self, request: object, agent_id: str) -> Response:
         """Show which labels an agent holds from calls without a session (24 h idle ends it)."""
-        held = list_agent_labels(self.agent(agent_id))
-        return self.shown({"held": held, "at": timezone.now()}, HeldLabelsSerializer)
+        held = list_agent_labels(self.get_agent(agent_id))
+        return self.respond_row({"held": held, "at": timezone.now()}, HeldLabelsSerializer)
 
     @describe_operation("clear_agent_held", status=204)
     def delete(self, request: object, agent_id: str) -> Response:
         """Let go of what an agent and its tokens hold; audited."""
-        clear_agent(self.principal, self.agent(agent_id))
+        clear_agent_labels(self.principal, self.get_agent(agent_id))
         return Response(status=204)
 
 
@@ -56,11 +56,11 @@ class TokenHeldLabelsView(TokenView):
     @describe_operation("get_token_held", answer=HeldLabelsSerializer)
     def get(self, request: object, token_id: str) -> Response:
         """Show which labels a token holds from calls without a session (24 h idle ends it)."""
-        held = list_token_labels(self.token(token_id))
-        return self.shown({"held": held, "at": timezone.now()}, HeldLabelsSerializer)
+        held = list_token_labels(self.get_token(token_id))
+        return self.respond_row({"held": held, "at": timezone.now()}, HeldLabelsSerializer)
 
     @describe_operation("clear_token_held", status=204)
     def delete(self, request: object, token_id: str) -> Response:
         """Let go of what a token holds; audited."""
-        clear_token(self.principal, self.token(token_id))
+        clear_token_labels(self.principal, self.get_token(token_id))
         return Response(status=204)

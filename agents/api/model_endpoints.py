@@ -8,27 +8,31 @@ from rest_framework import serializers
 from rest_framework.response import Response
 
 from agents.llm.interface import ModelError
-from agents.model_endpoints.services import ModelEndpointSpec, remove_endpoint, save_endpoint
+from agents.model_endpoints.services import ModelEndpointSpec, delete_endpoint, save_endpoint
 from agents.model_endpoints.try_endpoint import try_endpoint
 from agents.models import ModelEndpoint
 from bonobot.accounts.api.openapi_schema import describe_operation
 from bonobot.accounts.api.resource_view import READ, ResourceView, require_row, set_not_found_field
 from bonobot.accounts.roles import Action
-from bonobot.core.api.serializers import StrictSerializer, VersionedBody, VersionedShape
+from bonobot.core.api.serializers import StrictSerializer, VersionedBody, VersionedSerializer
 from bonobot.core.text.masking import MASK
 
 # Fields that are written as they are read; the API key is not.
-SAID = tuple(one.name for one in fields(ModelEndpointSpec) if one.name != "api_key")
-LARGEST_PRICE = 2**53
-LARGEST_ANSWER = 10_000_000
-ANSWER = "How long an answer may be; null: as the model likes, and 4096 where a budget stands."
-WINDOW = "Tokens of a request with its answer; null: as the bundled list of models says."
-PRICE = "Micro-dollars per million tokens; null: as the bundled price list says."
+COPIED_FIELDS = tuple(one.name for one in fields(ModelEndpointSpec) if one.name != "api_key")
+MAX_PRICE = 2**53
+MAX_TOKENS = 10_000_000
+MAX_TOKENS_HELP = (
+    "How long an answer may be; null: as the model likes, and 4096 where a budget stands."
+)
+CONTEXT_WINDOW_HELP = (
+    "Tokens of a request with its answer; null: as the bundled list of models says."
+)
+PRICE_HELP = "Micro-dollars per million tokens; null: as the bundled price list says."
 
 
 def _build_price_field() -> serializers.IntegerField:
     return serializers.IntegerField(
-        required=False, allow_null=True, min_value=0, max_value=LARGEST_PRICE, help_text=PRICE
+        required=False, allow_null=True, min_value=0, max_value=MAX_PRICE, help_text=PRICE_HELP
     )
 
 
@@ -94,15 +98,15 @@ class ModelEndpointBody(VersionedBody):
         required=False,
         allow_null=True,
         min_value=1,
-        max_value=LARGEST_ANSWER,
-        help_text=ANSWER,
+        max_value=MAX_TOKENS,
+        help_text=MAX_TOKENS_HELP,
     )
     context_window = serializers.IntegerField(
         required=False,
         allow_null=True,
         min_value=1,
-        max_value=LARGEST_ANSWER,
-        help_text=WINDOW,
+        max_value=MAX_TOKENS,
+        help_text=CONTEXT_WINDOW_HELP,
     )
     thinking = serializers.ChoiceField(
         ModelEndpoint.Thinking.choices, required=False, allow_blank=True
@@ -120,10 +124,10 @@ class ModelEndpointBody(VersionedBody):
     falls_over = serializers.ChoiceField(ModelEndpoint.FallsOver.choices, required=False)
 
 
-class ModelEndpointSerializer(VersionedShape):
+class ModelEndpointSerializer(VersionedSerializer):
     """A model endpoint as it is read; its key shows as set or not."""
 
-    written_as = (ModelEndpointBody,)
+    body_classes = (ModelEndpointBody,)
 
     id = serializers.UUIDField()
     name = serializers.CharField()
@@ -134,13 +138,13 @@ class ModelEndpointSerializer(VersionedShape):
     api_key = serializers.SerializerMethodField(help_text=f"`{MASK}`, or blank if there is none.")
     allow_private = serializers.BooleanField()
     timeout_s = serializers.IntegerField()
-    input_price = serializers.IntegerField(allow_null=True, help_text=PRICE)
-    output_price = serializers.IntegerField(allow_null=True, help_text=PRICE)
+    input_price = serializers.IntegerField(allow_null=True, help_text=PRICE_HELP)
+    output_price = serializers.IntegerField(allow_null=True, help_text=PRICE_HELP)
     region = serializers.CharField()
     access_key_id = serializers.CharField()
     api_version = serializers.CharField()
-    max_tokens = serializers.IntegerField(allow_null=True, help_text=ANSWER)
-    context_window = serializers.IntegerField(allow_null=True, help_text=WINDOW)
+    max_tokens = serializers.IntegerField(allow_null=True, help_text=MAX_TOKENS_HELP)
+    context_window = serializers.IntegerField(allow_null=True, help_text=CONTEXT_WINDOW_HELP)
     thinking = serializers.ChoiceField(ModelEndpoint.Thinking.choices, allow_blank=True)
     native_tools = serializers.BooleanField()
     sees_images = serializers.BooleanField()
@@ -187,15 +191,17 @@ class ModelEndpointListView(ResourceView):
     def get(self, request: object) -> Response:
         """List the model endpoints."""
         rows = ModelEndpoint.objects.for_organization(self.organization_id)
-        return self.listed(rows, ModelEndpointSerializer)
+        return self.respond_page(rows, ModelEndpointSerializer)
 
     @describe_operation(
         "add_model_endpoint", body=ModelEndpointBody, answer=ModelEndpointSerializer, status=201
     )
     def post(self, request: object) -> Response:
         """Make a model endpoint: at one of the known providers, or the offline model."""
-        spec = _build_spec(self, self.read(ModelEndpointBody))
-        return self.shown(save_endpoint(self.principal, spec), ModelEndpointSerializer, status=201)
+        spec = _build_spec(self, self.read_body(ModelEndpointBody))
+        return self.respond_row(
+            save_endpoint(self.principal, spec), ModelEndpointSerializer, status=201
+        )
 
 
 class ModelEndpointDetailView(ResourceView):
@@ -211,33 +217,35 @@ class ModelEndpointDetailView(ResourceView):
     @describe_operation("get_model_endpoint", answer=ModelEndpointSerializer)
     def get(self, request: object, endpoint_id: str) -> Response:
         """Show a model endpoint; its key is never shown."""
-        return self.shown(_get_endpoint(self, endpoint_id), ModelEndpointSerializer)
+        return self.respond_row(_get_endpoint(self, endpoint_id), ModelEndpointSerializer)
 
     @describe_operation(
         "replace_model_endpoint", body=ModelEndpointBody, answer=ModelEndpointSerializer
     )
     def put(self, request: object, endpoint_id: str) -> Response:
         """Change a model endpoint; a key that is left out or masked stays."""
-        return self._alter(endpoint_id, partial=False)
+        return self._update_endpoint(endpoint_id, partial=False)
 
     @describe_operation(
         "change_model_endpoint", body=ModelEndpointBody, answer=ModelEndpointSerializer
     )
     def patch(self, request: object, endpoint_id: str) -> Response:
         """Change parts of a model endpoint."""
-        return self._alter(endpoint_id, partial=True)
+        return self._update_endpoint(endpoint_id, partial=True)
 
     @describe_operation("remove_model_endpoint", status=204)
     def delete(self, request: object, endpoint_id: str) -> Response:
         """Remove a model endpoint that no agent uses."""
-        remove_endpoint(self.principal, _get_endpoint(self, endpoint_id))
+        delete_endpoint(self.principal, _get_endpoint(self, endpoint_id))
         return Response(status=204)
 
-    def _alter(self, endpoint_id: str, *, partial: bool) -> Response:
+    def _update_endpoint(self, endpoint_id: str, *, partial: bool) -> Response:
         endpoint = _get_endpoint(self, endpoint_id)
-        kept = {name: getattr(endpoint, name) for name in SAID}
-        spec = _build_spec(self, kept | self.read(ModelEndpointBody, partial=partial))
-        return self.shown(save_endpoint(self.principal, spec, endpoint), ModelEndpointSerializer)
+        stored_values = {name: getattr(endpoint, name) for name in COPIED_FIELDS}
+        spec = _build_spec(self, stored_values | self.read_body(ModelEndpointBody, partial=partial))
+        return self.respond_row(
+            save_endpoint(self.principal, spec, endpoint), ModelEndpointSerializer
+        )
 
 
 class TestModelEndpointView(ResourceView):
@@ -253,30 +261,33 @@ class TestModelEndpointView(ResourceView):
         A model that doesn't answer is no error of this request: the answer is 200 with the status
         `error`, the code, and what to do.
         """
-        found: dict[str, Any] = dict.fromkeys(EndpointTestSerializer().fields)
+        empty_result: dict[str, Any] = dict.fromkeys(EndpointTestSerializer().fields)
         try:
-            trial = try_endpoint(self.principal, _get_endpoint(self, endpoint_id))
+            test_result = try_endpoint(self.principal, _get_endpoint(self, endpoint_id))
         except ModelError as problem:
             fault = {"code": problem.code, "detail": str(problem), "remedy": problem.remedy}
-            return Response(found | {"status": "error", "error": fault})
-        return Response(found | {"status": "ok"} | trial.as_dict())
+            return Response(empty_result | {"status": "error", "error": fault})
+        return Response(empty_result | {"status": "ok"} | test_result.as_dict())
 
 
 def _get_endpoint(view: ResourceView, endpoint_id: str) -> ModelEndpoint:
     with set_not_found_field("endpoint_id"):
-        found: ModelEndpoint = ModelEndpoint.objects.get_or_404(
+        endpoint: ModelEndpoint = ModelEndpoint.objects.get_or_404(
             view.organization_id, pk=endpoint_id
         )
-    return found
+    return endpoint
 
 
 def _build_spec(view: ResourceView, body: dict[str, Any]) -> ModelEndpointSpec:
     """Return the specification of a body, with its fallback endpoint."""
-    wanted = body.pop("fallback", None)
-    if wanted is None or isinstance(wanted, ModelEndpoint):
-        return ModelEndpointSpec(**body, fallback=wanted)
-    mine = ModelEndpoint.objects.for_organization(view.organization_id)
-    found = require_row(
-        mine.filter(pk=wanted).first(), "model endpoint", str(wanted), field="fallback"
+    fallback_id = body.pop("fallback", None)
+    if fallback_id is None or isinstance(fallback_id, ModelEndpoint):
+        return ModelEndpointSpec(**body, fallback=fallback_id)
+    endpoints = ModelEndpoint.objects.for_organization(view.organization_id)
+    fallback = require_row(
+        endpoints.filter(pk=fallback_id).first(),
+        "model endpoint",
+        str(fallback_id),
+        field="fallback",
     )
-    return ModelEndpointSpec(**body, fallback=found)
+    return ModelEndpointSpec(**body, fallback=fallback)

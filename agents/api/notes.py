@@ -9,25 +9,27 @@ from rest_framework.response import Response
 
 from agents.api.agents import AgentView
 from agents.models import Note
-from agents.models.agents import LONGEST_NOTE, LONGEST_TITLE, MOST_NOTES
-from agents.notes import KEPT_LABELS, NoteSpec, rank_notes, remove_note, save_note
+from agents.models.agents import MAX_NOTE_LENGTH, MAX_NOTES, MAX_TITLE_LENGTH
+from agents.notes import NOTE_LABELS, NoteSpec, delete_note, rank_notes, save_note
 from bonobot.accounts.api.openapi_schema import describe_operation
 from bonobot.accounts.api.resource_view import READ, set_not_found_field
 from bonobot.accounts.roles import Action
 from bonobot.core.api.filters import StrictFilterSet
-from bonobot.core.api.serializers import VersionedBody, VersionedShape
+from bonobot.core.api.serializers import VersionedBody, VersionedSerializer
 
-LABELS = [str(label) for label in KEPT_LABELS]
+LABELS = [str(label) for label in NOTE_LABELS]
 
 
 class NoteFilter(StrictFilterSet):
     """What notes are looked for by."""
 
-    q = django_filters.CharFilter(method="about", label="Words; the notes that hold one of them")
+    q = django_filters.CharFilter(
+        method="filter_by_query", label="Words; the notes that hold one of them"
+    )
 
-    def about(self, rows: Any, name: str, value: str) -> Any:
+    def filter_by_query(self, rows: Any, name: str, value: str) -> Any:
         """Return the notes that the agent would find with this query."""
-        return rows.filter(pk__in=[one.pk for one in rank_notes(rows[:MOST_NOTES], value)])
+        return rows.filter(pk__in=[note.pk for note in rank_notes(rows[:MAX_NOTES], value)])
 
 
 @extend_schema_serializer(
@@ -42,8 +44,8 @@ class NoteFilter(StrictFilterSet):
 class NoteBody(VersionedBody):
     """A note as it is written."""
 
-    title = serializers.CharField(max_length=LONGEST_TITLE)
-    text = serializers.CharField(max_length=LONGEST_NOTE)
+    title = serializers.CharField(max_length=MAX_TITLE_LENGTH)
+    text = serializers.CharField(max_length=MAX_NOTE_LENGTH)
     labels = serializers.ListField(
         child=serializers.ChoiceField(LABELS),
         required=False,
@@ -51,10 +53,10 @@ class NoteBody(VersionedBody):
     )
 
 
-class NoteSerializer(VersionedShape):
+class NoteSerializer(VersionedSerializer):
     """A note of an agent."""
 
-    written_as = (NoteBody,)
+    body_classes = (NoteBody,)
 
     id = serializers.UUIDField()
     title = serializers.CharField()
@@ -82,14 +84,14 @@ class AgentNoteListView(AgentView):
     @describe_operation("list_notes", answer=NoteSerializer(many=True))
     def get(self, request: object, agent_id: str) -> Response:
         """List an agent's notes, the newest first."""
-        return self.listed(self.agent(agent_id).notes.all(), NoteSerializer)
+        return self.respond_page(self.get_agent(agent_id).notes.all(), NoteSerializer)
 
     @describe_operation("add_note", body=NoteBody, answer=NoteSerializer, status=201)
     def post(self, request: object, agent_id: str) -> Response:
         """Write a note for an agent."""
-        agent = self.agent(agent_id)
-        made = save_note(self.principal, agent, NoteSpec(**self.read(NoteBody)))
-        return self.shown(made, NoteSerializer, status=201)
+        agent = self.get_agent(agent_id)
+        note = save_note(self.principal, agent, NoteSpec(**self.read_body(NoteBody)))
+        return self.respond_row(note, NoteSerializer, status=201)
 
 
 class AgentNoteDetailView(AgentView):
@@ -100,25 +102,25 @@ class AgentNoteDetailView(AgentView):
     @describe_operation("get_note", answer=NoteSerializer)
     def get(self, request: object, agent_id: str, note_id: str) -> Response:
         """Show a note."""
-        return self.shown(self._note(agent_id, note_id), NoteSerializer)
+        return self.respond_row(self._get_note(agent_id, note_id), NoteSerializer)
 
     @describe_operation("change_note", body=NoteBody, answer=NoteSerializer)
     def patch(self, request: object, agent_id: str, note_id: str) -> Response:
         """Change parts of a note; what reading it brings stays unless it is said."""
-        note = self._note(agent_id, note_id)
-        kept = {"title": note.title, "text": note.text, "labels": note.brought}
-        spec = NoteSpec(**(kept | self.read(NoteBody, partial=True)))
-        return self.shown(save_note(self.principal, note.agent, spec, note), NoteSerializer)
+        note = self._get_note(agent_id, note_id)
+        stored_values = {"title": note.title, "text": note.text, "labels": note.brought}
+        spec = NoteSpec(**(stored_values | self.read_body(NoteBody, partial=True)))
+        return self.respond_row(save_note(self.principal, note.agent, spec, note), NoteSerializer)
 
     @describe_operation("remove_note", status=204)
     def delete(self, request: object, agent_id: str, note_id: str) -> Response:
         """Remove a note."""
-        remove_note(self.principal, self._note(agent_id, note_id))
+        delete_note(self.principal, self._get_note(agent_id, note_id))
         return Response(status=204)
 
-    def _note(self, agent_id: str, note_id: str) -> Note:
-        agent = self.agent(agent_id)
+    def _get_note(self, agent_id: str, note_id: str) -> Note:
+        agent = self.get_agent(agent_id)
         with set_not_found_field("note_id"):
-            found: Note = agent.notes.get_or_404(self.organization_id, pk=note_id)
-        found.agent = agent
-        return found
+            note: Note = agent.notes.get_or_404(self.organization_id, pk=note_id)
+        note.agent = agent
+        return note

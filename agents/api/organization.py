@@ -4,21 +4,26 @@ from drf_spectacular.utils import OpenApiExample, extend_schema_serializer
 from rest_framework import serializers
 from rest_framework.response import Response
 
-from agents.kill_switch import REASON_LENGTH, halt_organization, load_impact, resume
+from agents.kill_switch import (
+    MAX_REASON_LENGTH,
+    halt_organization,
+    load_impact,
+    resume_organization,
+)
 from bonobot.accounts.api.openapi_schema import describe_operation
 from bonobot.accounts.api.resource_view import READ, ResourceView
 from bonobot.accounts.models import Organization
-from bonobot.accounts.models.organizations import MOST_APPROVAL_HOURS, MOST_AUDIT_DAYS
+from bonobot.accounts.models.organizations import MAX_APPROVAL_HOURS, MAX_AUDIT_DAYS
 from bonobot.accounts.roles import Action
 from bonobot.accounts.services import save_organization
-from bonobot.core.api.serializers import StrictSerializer, VersionedBody, VersionedShape
+from bonobot.core.api.serializers import StrictSerializer, VersionedBody, VersionedSerializer
 
-FASTEST = 1_000_000
-DAYS = "That rows of the audit stay; 0: for ever, null: as the settings say."
-RATE = "Of all agents and tokens together; 0: no limit, null: as the settings say."
+MAX_CALLS_PER_MINUTE = 1_000_000
+AUDIT_DAYS_HELP = "That rows of the audit stay; 0: for ever, null: as the settings say."
+CALLS_PER_MINUTE_HELP = "Of all agents and tokens together; 0: no limit, null: as the settings say."
 
 
-class OrganizationSerializer(VersionedShape):
+class OrganizationSerializer(VersionedSerializer):
     """An organization, and what its kill switch would stop (or has left) now."""
 
     id = serializers.UUIDField()
@@ -39,8 +44,8 @@ class OrganizationSerializer(VersionedShape):
     approval_hours = serializers.IntegerField(
         allow_null=True, help_text="Hours to answer a call; null: as the platform has it."
     )
-    calls_per_minute = serializers.IntegerField(allow_null=True, help_text=RATE)
-    audit_days = serializers.IntegerField(allow_null=True, help_text=DAYS)
+    calls_per_minute = serializers.IntegerField(allow_null=True, help_text=CALLS_PER_MINUTE_HELP)
+    audit_days = serializers.IntegerField(allow_null=True, help_text=AUDIT_DAYS_HELP)
 
 
 @extend_schema_serializer(
@@ -58,17 +63,20 @@ class OrganizationBody(VersionedBody):
     second_factor = serializers.BooleanField()
     single_sign_on = serializers.BooleanField()
     approval_hours = serializers.IntegerField(
-        min_value=1, max_value=MOST_APPROVAL_HOURS, allow_null=True
+        min_value=1, max_value=MAX_APPROVAL_HOURS, allow_null=True
     )
     calls_per_minute = serializers.IntegerField(
-        min_value=0, max_value=FASTEST, allow_null=True, help_text=RATE
+        min_value=0,
+        max_value=MAX_CALLS_PER_MINUTE,
+        allow_null=True,
+        help_text=CALLS_PER_MINUTE_HELP,
     )
     audit_days = serializers.IntegerField(
-        min_value=0, max_value=MOST_AUDIT_DAYS, allow_null=True, help_text=DAYS
+        min_value=0, max_value=MAX_AUDIT_DAYS, allow_null=True, help_text=AUDIT_DAYS_HELP
     )
 
 
-OrganizationSerializer.written_as = (OrganizationBody,)
+OrganizationSerializer.body_classes = (OrganizationBody,)
 
 
 @extend_schema_serializer(
@@ -79,16 +87,16 @@ OrganizationSerializer.written_as = (OrganizationBody,)
 class HaltBody(StrictSerializer):
     """Why everything is halted, for the audit and the people whose sessions end."""
 
-    reason = serializers.CharField(required=False, allow_blank=True, max_length=REASON_LENGTH)
+    reason = serializers.CharField(required=False, allow_blank=True, max_length=MAX_REASON_LENGTH)
 
 
 class OrganizationView(ResourceView):
     """A resource of the organization that is worked in."""
 
-    def answer(self, organization: Organization) -> Response:
+    def show_organization(self, organization: Organization) -> Response:
         """Return the response with the organization's current state."""
         organization.reach = load_impact(organization)  # type: ignore[attr-defined]  # for the shape
-        return self.shown(organization, OrganizationSerializer)
+        return self.respond_row(organization, OrganizationSerializer)
 
 
 class OrganizationDetailView(OrganizationView):
@@ -99,16 +107,16 @@ class OrganizationDetailView(OrganizationView):
     @describe_operation("get_organization", answer=OrganizationSerializer)
     def get(self, request: object) -> Response:
         """Show the organization, whether it is halted, and what a halt would stop."""
-        return self.answer(Organization.objects.get(pk=self.organization_id))
+        return self.show_organization(Organization.objects.get(pk=self.organization_id))
 
     @describe_operation("change_organization", body=OrganizationBody, answer=OrganizationSerializer)
     def patch(self, request: object) -> Response:
         """Change its name, how calls that wait for a person are answered, its rate, its memory."""
         organization = Organization.objects.get(pk=self.organization_id)
-        for name, value in self.read(OrganizationBody, partial=True).items():
+        for name, value in self.read_body(OrganizationBody, partial=True).items():
             setattr(organization, name, value)
         save_organization(self.principal, organization, adding=False)
-        return self.answer(organization)
+        return self.show_organization(organization)
 
 
 class HaltOrganizationView(OrganizationView):
@@ -122,7 +130,9 @@ class HaltOrganizationView(OrganizationView):
 
         It holds at once and on every host, until somebody resumes; again is harmless.
         """
-        return self.answer(halt_organization(self.principal, self.read(HaltBody).get("reason", "")))
+        return self.show_organization(
+            halt_organization(self.principal, self.read_body(HaltBody).get("reason", ""))
+        )
 
 
 class ResumeOrganizationView(OrganizationView):
@@ -133,4 +143,4 @@ class ResumeOrganizationView(OrganizationView):
     @describe_operation("resume_organization", answer=OrganizationSerializer)
     def post(self, request: object) -> Response:
         """Let the organization go on; sessions that were cancelled stay so."""
-        return self.answer(resume(self.principal))
+        return self.show_organization(resume_organization(self.principal))

@@ -25,22 +25,22 @@ from bonobot.accounts.api.openapi_schema import describe_operation
 from bonobot.accounts.api.resource_view import READ, ResourceView
 from bonobot.accounts.models import Organization
 from bonobot.accounts.roles import Action
-from bonobot.core.api.serializers import VersionedShape, VersionField
+from bonobot.core.api.serializers import VersionedSerializer, VersionField
 
-MOST_RULES = 1_000
-NAME_LENGTH = 600
-PATTERNS = "Tool names as models see them, or globs: `mcp_github_*`, `read_result`."
+MAX_RULES = 1_000
+MAX_NAME_LENGTH = 600
+PATTERN_HELP = "Tool names as models see them, or globs: `mcp_github_*`, `read_result`."
 
 
 @extend_schema_field(
     {
         "oneOf": [
-            {"type": "string", "maxLength": NAME_LENGTH},
+            {"type": "string", "maxLength": MAX_NAME_LENGTH},
             {
                 "type": "object",
                 "required": ["tool", "when"],
                 "properties": {
-                    "tool": {"type": "string", "maxLength": NAME_LENGTH},
+                    "tool": {"type": "string", "maxLength": MAX_NAME_LENGTH},
                     "when": {"type": "object", "description": "JSON Schema over the arguments."},
                 },
             },
@@ -54,11 +54,15 @@ class PolicyRuleField(serializers.Field):
 
     def to_internal_value(self, data: Any) -> Entry:
         """Return the policy entry; raises `ValidationError`."""
-        if isinstance(data, str) and data.strip() and len(data) <= NAME_LENGTH:
+        if isinstance(data, str) and data.strip() and len(data) <= MAX_NAME_LENGTH:
             return data
         if isinstance(data, dict) and set(data) == {"tool", "when"}:
             tool, when = data["tool"], data["when"]
-            if isinstance(tool, str) and 0 < len(tool) <= NAME_LENGTH and isinstance(when, dict):
+            if (
+                isinstance(tool, str)
+                and 0 < len(tool) <= MAX_NAME_LENGTH
+                and isinstance(when, dict)
+            ):
                 return RuleSpec(tool, when)
         raise serializers.ValidationError(self.error_messages["invalid"], code="invalid")
 
@@ -67,12 +71,12 @@ class PolicyRuleField(serializers.Field):
         return value
 
 
-def _build_rules_field(what: str) -> serializers.ListField:
+def _build_rules_field(prefix: str) -> serializers.ListField:
     return serializers.ListField(
         child=PolicyRuleField(),
         required=False,
-        max_length=MOST_RULES,
-        help_text=f"{what} {PATTERNS}",
+        max_length=MAX_RULES,
+        help_text=f"{prefix} {PATTERN_HELP}",
     )
 
 
@@ -94,7 +98,7 @@ def _build_rules_field(what: str) -> serializers.ListField:
         )
     ]
 )
-class PolicySerializer(VersionedShape):
+class PolicySerializer(VersionedSerializer):
     """A tool policy, the same for MCP and built-in tools."""
 
     version = VersionField(required=False)
@@ -105,7 +109,7 @@ class PolicySerializer(VersionedShape):
     deny = _build_rules_field("Denied, whatever else says.")
 
 
-def build_policy_text(body: Mapping[str, Any]) -> PolicySpec:
+def build_policy_spec(body: Mapping[str, Any]) -> PolicySpec:
     """Return the policy of a `PolicySerializer` body."""
     return PolicySpec(body["mode"], **{effect: tuple(body.get(effect, ())) for effect in EFFECTS})
 
@@ -114,23 +118,23 @@ class AgentPolicyView(AgentView):
     """The tool policy of an agent."""
 
     rules = {"GET": READ, "PUT": Action.MANAGE_AGENTS}
-    narrowed = ("GET",)
+    agent_token_methods = ("GET",)
 
     @describe_operation("get_tool_policy", answer=PolicySerializer)
     def get(self, request: object, agent_id: str) -> Response:
         """Show an agent's tool policy in the words that a PUT takes."""
-        return self._answer(self.agent(agent_id))
+        return self._show_policy(self.get_agent(agent_id))
 
     @describe_operation("set_tool_policy", body=PolicySerializer, answer=PolicySerializer)
     def put(self, request: object, agent_id: str) -> Response:
         """Replace an agent's tool policy; it holds on the very next call."""
-        agent = self.agent(agent_id)
-        set_policy(self.principal, agent, build_policy_text(self.read(PolicySerializer)))
-        return self._answer(agent)
+        agent = self.get_agent(agent_id)
+        set_policy(self.principal, agent, build_policy_spec(self.read_body(PolicySerializer)))
+        return self._show_policy(agent)
 
-    def _answer(self, agent: Agent) -> Response:
-        text = load_policy_spec(Agent.objects.get(pk=agent.pk))
-        return self.shown(text.as_dict(), PolicySerializer, owner=agent)
+    def _show_policy(self, agent: Agent) -> Response:
+        policy = load_policy_spec(Agent.objects.get(pk=agent.pk))
+        return self.respond_row(policy.as_dict(), PolicySerializer, owner=agent)
 
 
 class OrganizationPolicyView(ResourceView):
@@ -145,19 +149,23 @@ class OrganizationPolicyView(ResourceView):
         What it denies, or asks about, holds for every agent; its mode and what it allows decide
         about calls that are made without an agent.
         """
-        return self._answer(self._own())
+        return self._show_policy(self._get_organization())
 
     @describe_operation(
         "set_organization_tool_policy", body=PolicySerializer, answer=PolicySerializer
     )
     def put(self, request: object) -> Response:
         """Replace the organization's tool policy; it holds on the very next call."""
-        own = self._own()
-        set_policy(self.principal, own, build_policy_text(self.read(PolicySerializer)))
-        return self._answer(own)
+        organization = self._get_organization()
+        set_policy(
+            self.principal, organization, build_policy_spec(self.read_body(PolicySerializer))
+        )
+        return self._show_policy(organization)
 
-    def _own(self) -> Organization:
+    def _get_organization(self) -> Organization:
         return Organization.objects.get(pk=self.organization_id)
 
-    def _answer(self, own: Organization) -> Response:
-        return self.shown(load_policy_spec(own).as_dict(), PolicySerializer, owner=own)
+    def _show_policy(self, organization: Organization) -> Response:
+        return self.respond_row(
+            load_policy_spec(organization).as_dict(), PolicySerializer, owner=organization
+        )

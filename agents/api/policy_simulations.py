@@ -5,10 +5,15 @@ from rest_framework import serializers
 from rest_framework.response import Response
 
 from agents.api.agents import AgentView
-from agents.api.policies import PolicySerializer, build_policy_text
+from agents.api.policies import PolicySerializer, build_policy_spec
 from agents.policies.services import Owner, load_policy_spec
 from agents.policies.shadow_mode import delete_draft, enforce_draft, get_draft, set_draft
-from agents.policies.simulations import DAYS, MOST_DAYS, replay, simulate_shadow_policy
+from agents.policies.simulations import (
+    DEFAULT_DAYS,
+    MAX_DAYS,
+    simulate_policy,
+    simulate_shadow_policy,
+)
 from bonobot.accounts.api.openapi_schema import describe_operation
 from bonobot.accounts.api.resource_view import READ, ResourceView
 from bonobot.accounts.models import Organization
@@ -29,7 +34,11 @@ class PolicySimulationBody(PolicySerializer):
     """A policy to try, and on how many days."""
 
     days = serializers.IntegerField(
-        required=False, default=DAYS, min_value=1, max_value=MOST_DAYS, help_text="Counted back."
+        required=False,
+        default=DEFAULT_DAYS,
+        min_value=1,
+        max_value=MAX_DAYS,
+        help_text="Counted back.",
     )
 
 
@@ -95,44 +104,48 @@ class ShadowDraftSerializer(PolicySerializer):
 class PolicySimulationView(ResourceView):
     """What is done with a policy, whoever its owner is."""
 
-    def replayed(self, owner: Owner) -> Response:
+    def simulate_policy(self, owner: Owner) -> Response:
         """Return what another policy would have decided."""
-        body = self.read(PolicySimulationBody)
-        found = replay(self.principal, owner, build_policy_text(body), days=body["days"])
-        return Response(found.as_dict())
+        body = self.read_body(PolicySimulationBody)
+        simulation = simulate_policy(
+            self.principal, owner, build_policy_spec(body), days=body["days"]
+        )
+        return Response(simulation.as_dict())
 
-    def draft(self, owner: Owner) -> Response:
+    def show_draft(self, owner: Owner) -> Response:
         """Return the response with the draft."""
-        return self.shown(get_draft(owner).as_dict(), ShadowDraftSerializer, owner=owner)
+        return self.respond_row(get_draft(owner).as_dict(), ShadowDraftSerializer, owner=owner)
 
-    def redrafted(self, owner: Owner) -> Response:
+    def update_draft(self, owner: Owner) -> Response:
         """Save the draft."""
-        set_draft(self.principal, owner, build_policy_text(self.read(PolicySerializer)))
-        return self.draft(owner)
+        set_draft(self.principal, owner, build_policy_spec(self.read_body(PolicySerializer)))
+        return self.show_draft(owner)
 
-    def discarded(self, owner: Owner) -> Response:
+    def delete_draft(self, owner: Owner) -> Response:
         """Delete the draft."""
         delete_draft(self.principal, owner)
         return Response(status=204)
 
-    def summed_up(self, owner: Owner) -> Response:
+    def summarize_draft(self, owner: Owner) -> Response:
         """Return what the draft would have decided."""
         get_draft(owner)
-        found = simulate_shadow_policy(self.principal, owner)
-        return Response(found.as_dict() if found else None)
+        simulation = simulate_shadow_policy(self.principal, owner)
+        return Response(simulation.as_dict() if simulation else None)
 
-    def enforced(self, owner: Owner) -> Response:
+    def enforce_draft(self, owner: Owner) -> Response:
         """Make the draft the policy."""
         enforce_draft(self.principal, owner)
-        fresh: Owner = type(owner).objects.get(pk=owner.pk)
-        return self.shown(load_policy_spec(fresh).as_dict(), PolicySerializer, owner=fresh)
+        updated_owner: Owner = type(owner).objects.get(pk=owner.pk)
+        return self.respond_row(
+            load_policy_spec(updated_owner).as_dict(), PolicySerializer, owner=updated_owner
+        )
 
 
 class OrganizationSimulationView(PolicySimulationView):
     """The same for the organization's own policy."""
 
     @property
-    def own(self) -> Organization:
+    def organization(self) -> Organization:
         """The current organization."""
         return Organization.objects.get(pk=self.organization_id)
 
@@ -150,31 +163,31 @@ class SimulatePolicyView(AgentView, PolicySimulationView):
 
         Nothing is changed. At most 50,000 rows and 10 seconds, the newest calls first.
         """
-        return self.replayed(self.agent(agent_id))
+        return self.simulate_policy(self.get_agent(agent_id))
 
 
 class PolicyDraftView(AgentView, PolicySimulationView):
     """The draft in the shadow of an agent's policy."""
 
     rules = {"GET": READ, "PUT": Action.MANAGE_AGENTS, "DELETE": Action.MANAGE_AGENTS}
-    narrowed = ("GET",)
+    agent_token_methods = ("GET",)
 
     @describe_operation("get_tool_policy_draft", answer=ShadowDraftSerializer)
     def get(self, request: object, agent_id: str) -> Response:
         """Show the policy that runs in the shadow; a 404 (`no_draft`) where none does."""
-        return self.draft(self.agent(agent_id))
+        return self.show_draft(self.get_agent(agent_id))
 
     @describe_operation(
         "set_tool_policy_draft", body=PolicySerializer, answer=ShadowDraftSerializer
     )
     def put(self, request: object, agent_id: str) -> Response:
         """Run a policy in the shadow: the audit says what it would decide, and nothing else is."""
-        return self.redrafted(self.agent(agent_id))
+        return self.update_draft(self.get_agent(agent_id))
 
     @describe_operation("discard_tool_policy_draft", status=204)
     def delete(self, request: object, agent_id: str) -> Response:
         """Drop the policy that runs in the shadow."""
-        return self.discarded(self.agent(agent_id))
+        return self.delete_draft(self.get_agent(agent_id))
 
 
 class PolicyDraftSummaryView(AgentView, PolicySimulationView):
@@ -185,7 +198,7 @@ class PolicyDraftSummaryView(AgentView, PolicySimulationView):
     @describe_operation("get_tool_policy_shadow", answer=PolicySimulationSerializer)
     def get(self, request: object, agent_id: str) -> Response:
         """Sum up what the draft would have decided otherwise since it stands."""
-        return self.summed_up(self.agent(agent_id))
+        return self.summarize_draft(self.get_agent(agent_id))
 
 
 class EnforceDraftView(AgentView, PolicySimulationView):
@@ -196,7 +209,7 @@ class EnforceDraftView(AgentView, PolicySimulationView):
     @describe_operation("enforce_tool_policy_draft", answer=PolicySerializer)
     def post(self, request: object, agent_id: str) -> Response:
         """Make the draft the agent's tool policy; it holds on the very next call."""
-        return self.enforced(self.agent(agent_id))
+        return self.enforce_draft(self.get_agent(agent_id))
 
 
 class SimulateOrganizationPolicyView(OrganizationSimulationView):
@@ -214,7 +227,7 @@ class SimulateOrganizationPolicyView(OrganizationSimulationView):
 
         Nothing is changed. At most 50,000 rows and 10 seconds, the newest calls first.
         """
-        return self.replayed(self.own)
+        return self.simulate_policy(self.organization)
 
 
 class OrganizationDraftView(OrganizationSimulationView):
@@ -229,19 +242,19 @@ class OrganizationDraftView(OrganizationSimulationView):
     @describe_operation("get_organization_tool_policy_draft", answer=ShadowDraftSerializer)
     def get(self, request: object) -> Response:
         """Show the policy that runs in the shadow; a 404 (`no_draft`) where none does."""
-        return self.draft(self.own)
+        return self.show_draft(self.organization)
 
     @describe_operation(
         "set_organization_tool_policy_draft", body=PolicySerializer, answer=ShadowDraftSerializer
     )
     def put(self, request: object) -> Response:
         """Run a policy in the shadow: the audit says what it would decide, and nothing else is."""
-        return self.redrafted(self.own)
+        return self.update_draft(self.organization)
 
     @describe_operation("discard_organization_tool_policy_draft", status=204)
     def delete(self, request: object) -> Response:
         """Drop the policy that runs in the shadow."""
-        return self.discarded(self.own)
+        return self.delete_draft(self.organization)
 
 
 class OrganizationDraftSummaryView(OrganizationSimulationView):
@@ -252,7 +265,7 @@ class OrganizationDraftSummaryView(OrganizationSimulationView):
     @describe_operation("get_organization_tool_policy_shadow", answer=PolicySimulationSerializer)
     def get(self, request: object) -> Response:
         """Sum up what the draft would have decided otherwise since it stands."""
-        return self.summed_up(self.own)
+        return self.summarize_draft(self.organization)
 
 
 class EnforceOrganizationDraftView(OrganizationSimulationView):
@@ -263,4 +276,4 @@ class EnforceOrganizationDraftView(OrganizationSimulationView):
     @describe_operation("enforce_organization_tool_policy_draft", answer=PolicySerializer)
     def post(self, request: object) -> Response:
         """Make the draft the organization's tool policy; it holds on the very next call."""
-        return self.enforced(self.own)
+        return self.enforce_draft(self.organization)

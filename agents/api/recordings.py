@@ -7,8 +7,14 @@ from drf_spectacular.utils import OpenApiExample, extend_schema_field, extend_sc
 from rest_framework import serializers
 from rest_framework.response import Response
 
-from agents.api.policies import PolicySerializer, build_policy_text
-from agents.evaluation.services import LONGEST_INSTRUCTIONS, ReplayOverrides, record, remove, replay
+from agents.api.policies import PolicySerializer, build_policy_spec
+from agents.evaluation.services import (
+    MAX_INSTRUCTIONS_LENGTH,
+    ReplayOverrides,
+    create_recording,
+    create_replay,
+    delete_recording,
+)
 from agents.evaluation.transcripts import Transcript, summarize_transcripts
 from agents.models import Recording, Replay, Session
 from bonobot.accounts.api.openapi_schema import describe_operation
@@ -90,7 +96,7 @@ class ReplayRecordingBody(StrictSerializer):
     """What is otherwise; what is left out is as it is now."""
 
     instructions = serializers.CharField(
-        required=False, allow_blank=True, max_length=LONGEST_INSTRUCTIONS
+        required=False, allow_blank=True, max_length=MAX_INSTRUCTIONS_LENGTH
     )
     endpoint = serializers.CharField(
         required=False, max_length=64, help_text="Slug of a model endpoint."
@@ -168,30 +174,30 @@ class RecordingReplayDetailSerializer(RecordingReplaySerializer):
     conversation = TranscriptField(allow_null=True)
 
     @extend_schema_field(ReplayUsageSerializer(allow_null=True))
-    def get_sides(self, made: Replay) -> Any:
+    def get_sides(self, recording_replay: Replay) -> Any:
         """Return turns, calls, tokens and cost of both; null until it is done."""
-        if made.conversation is None:
+        if recording_replay.conversation is None:
             return None
-        recorded = Transcript.read(made.recording.conversation)
-        return summarize_transcripts(recorded, Transcript.read(made.conversation))
+        recorded = Transcript.from_dict(recording_replay.recording.conversation)
+        return summarize_transcripts(recorded, Transcript.from_dict(recording_replay.conversation))
 
 
 class RecordingView(ResourceView):
     """A resource of one recording."""
 
-    def recording(self, recording_id: str) -> Recording:
+    def get_recording(self, recording_id: str) -> Recording:
         """Return the visible recording with this id; raises `NotFound`."""
         rows: Any = Recording.objects.visible_to(self.principal).select_related("agent")
         with set_not_found_field("recording_id"):
-            found: Recording = rows.get_or_404(self.organization_id, pk=recording_id)
-        return found
+            session_recording: Recording = rows.get_or_404(self.organization_id, pk=recording_id)
+        return session_recording
 
 
 class RecordingListView(ResourceView):
     """All recordings."""
 
     rules = {"GET": READ, "POST": Action.MANAGE_AGENTS}
-    narrowed = ("GET",)
+    agent_token_methods = ("GET",)
     queryset = Recording.objects.none()
     filterset_class = RecordingFilter
     orderings = ("created_at", "title", "tokens", "cost_microusd")
@@ -200,7 +206,9 @@ class RecordingListView(ResourceView):
     def get(self, request: object) -> Response:
         """List the recordings, the newest first."""
         rows: Any = Recording.objects.visible_to(self.principal)
-        return self.listed(rows.select_related("agent").defer("conversation"), RecordingSerializer)
+        return self.respond_page(
+            rows.select_related("agent").defer("conversation"), RecordingSerializer
+        )
 
     @describe_operation(
         "record_session", body=RecordSessionBody, answer=RecordingSerializer, status=201
@@ -209,30 +217,32 @@ class RecordingListView(ResourceView):
         """Record a session that rests; secrets are masked."""
         rows: Any = Session.objects.visible_to(self.principal).select_related("agent")
         try:
-            found = rows.get_or_404(
-                self.organization_id, pk=self.read(RecordSessionBody)["session_id"]
+            session = rows.get_or_404(
+                self.organization_id, pk=self.read_body(RecordSessionBody)["session_id"]
             )
         except NotFound as problem:
             problem.field = "session_id"
             raise
-        return self.shown(record(self.principal, found), RecordingSerializer, status=201)
+        return self.respond_row(
+            create_recording(self.principal, session), RecordingSerializer, status=201
+        )
 
 
 class RecordingDetailView(RecordingView):
     """One recording."""
 
     rules = {"GET": READ, "DELETE": Action.MANAGE_AGENTS}
-    narrowed = ("GET",)
+    agent_token_methods = ("GET",)
 
     @describe_operation("get_recording", answer=RecordingDetailSerializer)
     def get(self, request: object, recording_id: str) -> Response:
         """Show a recording with its conversation."""
-        return self.shown(self.recording(recording_id), RecordingDetailSerializer)
+        return self.respond_row(self.get_recording(recording_id), RecordingDetailSerializer)
 
     @describe_operation("remove_recording", status=204)
     def delete(self, request: object, recording_id: str) -> Response:
         """Remove a recording with its replays."""
-        remove(self.principal, self.recording(recording_id))
+        delete_recording(self.principal, self.get_recording(recording_id))
         return Response(status=204)
 
 
@@ -240,7 +250,7 @@ class RecordingReplayListView(RecordingView):
     """The replays of a recording."""
 
     rules = {"GET": READ, "POST": Action.MANAGE_AGENTS}
-    narrowed = ("GET",)
+    agent_token_methods = ("GET",)
     queryset = Replay.objects.none()
     filterset_class = RecordingReplayFilter
     orderings = ("created_at", "status")
@@ -248,8 +258,8 @@ class RecordingReplayListView(RecordingView):
     @describe_operation("list_recording_replays", answer=RecordingReplaySerializer(many=True))
     def get(self, request: object, recording_id: str) -> Response:
         """List the replays of a recording, the newest first."""
-        rows = self.recording(recording_id).replays.defer("conversation", "differences")
-        return self.listed(rows, RecordingReplaySerializer)
+        rows = self.get_recording(recording_id).replays.defer("conversation", "differences")
+        return self.respond_page(rows, RecordingReplaySerializer)
 
     @describe_operation(
         "replay_recording",
@@ -262,25 +272,27 @@ class RecordingReplayListView(RecordingView):
 
         Calls are decided and answered from the recording: nothing is sent to a server.
         """
-        recording, body = self.recording(recording_id), self.read(ReplayRecordingBody)
+        recording, body = self.get_recording(recording_id), self.read_body(ReplayRecordingBody)
         policy = body.pop("policy", None)
-        changed = ReplayOverrides(
-            **body, policy=None if policy is None else build_policy_text(policy)
+        overrides = ReplayOverrides(
+            **body, policy=None if policy is None else build_policy_spec(policy)
         )
-        made = replay(self.principal, recording, changed)
-        return self.shown(made, RecordingReplayDetailSerializer, status=201)
+        recording_replay = create_replay(self.principal, recording, overrides)
+        return self.respond_row(recording_replay, RecordingReplayDetailSerializer, status=201)
 
 
 class RecordingReplayDetailView(RecordingView):
     """One replay."""
 
     rules = {"GET": READ}
-    narrowed = ("GET",)
+    agent_token_methods = ("GET",)
 
     @describe_operation("get_recording_replay", answer=RecordingReplayDetailSerializer)
     def get(self, request: object, recording_id: str, replay_id: str) -> Response:
         """Show a replay with what differs."""
-        rows: Any = Replay.objects.filter(recording=self.recording(recording_id))
+        rows: Any = Replay.objects.filter(recording=self.get_recording(recording_id))
         with set_not_found_field("replay_id"):
-            found = rows.select_related("recording").get_or_404(self.organization_id, pk=replay_id)
-        return self.shown(found, RecordingReplayDetailSerializer)
+            recording_replay = rows.select_related("recording").get_or_404(
+                self.organization_id, pk=replay_id
+            )
+        return self.respond_row(recording_replay, RecordingReplayDetailSerializer)

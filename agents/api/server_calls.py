@@ -8,7 +8,7 @@ from drf_spectacular.utils import OpenApiExample, extend_schema_serializer
 from rest_framework import serializers
 from rest_framework.response import Response
 
-from agents.api.call_serializers import LONGEST_CALL_S, CallResultSerializer
+from agents.api.call_serializers import MAX_CALL_S, CallResultSerializer
 from agents.calls import pipeline
 from agents.calls.snapshots import get_snapshot_cache
 from bonobot.accounts.api.openapi_schema import describe_operation
@@ -19,17 +19,17 @@ from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import InvalidInput, Problem
 from bonobot.core.runtime import get_runtime
 from mcp_servers.api.servers import ServerView
-from mcp_servers.discovery import discover
+from mcp_servers.discovery import run_discovery
 from mcp_servers.models import Check, Server
-from mcp_servers.uri_templates import LONGEST_URI
+from mcp_servers.uri_templates import MAX_URI_LENGTH
 
-LISTS = {
+LIST_METHODS = {
     "resources/list": ("resources", "resource"),
     "resources/templates/list": ("resourceTemplates", "resource_template"),
     "prompts/list": ("prompts", "prompt"),
 }
 METHODS = (
-    *("initialize", "tools/list", "tools/call", *LISTS),
+    *("initialize", "tools/list", "tools/call", *LIST_METHODS),
     *("resources/read", "prompts/get", "completion/complete"),
 )
 
@@ -54,7 +54,7 @@ class ExecuteBody(StrictSerializer):
 
     method = serializers.CharField(help_text=f"One of: {', '.join(METHODS)}.")
     params = serializers.DictField(required=False)
-    timeout_s = serializers.FloatField(required=False, min_value=0.1, max_value=LONGEST_CALL_S)
+    timeout_s = serializers.FloatField(required=False, min_value=0.1, max_value=MAX_CALL_S)
     unapproved = serializers.BooleanField(
         required=False, help_text="Try what waits; for those who may approve it."
     )
@@ -70,7 +70,7 @@ class CallToolParams(StrictSerializer):
 class ReadResourceParams(StrictSerializer):
     """The parameters of `resources/read`."""
 
-    uri = serializers.CharField(trim_whitespace=False, max_length=LONGEST_URI)
+    uri = serializers.CharField(trim_whitespace=False, max_length=MAX_URI_LENGTH)
 
 
 class CompletionReferenceSerializer(StrictSerializer):
@@ -101,69 +101,75 @@ class ExecuteServerRequestView(ServerView):
         Calls, reads, prompts and completions go through the door, under the organization's policy,
         the token's limits and the audit. Lists name what may be used; `initialize` connects now.
         """
-        server = self.server(server_id)
-        body = self.read(ExecuteBody)
-        do = {
+        server = self.get_server(server_id)
+        body = self.read_body(ExecuteBody)
+        handler = {
             "initialize": self._initialize,
-            "tools/list": self._list,
-            "tools/call": self._call,
-            **dict.fromkeys(LISTS, self._list_offers),
-            "resources/read": self._read,
-            "prompts/get": self._call,
+            "tools/list": self._list_tools,
+            "tools/call": self._call_by_name,
+            **dict.fromkeys(LIST_METHODS, self._list_definitions),
+            "resources/read": self._read_resource,
+            "prompts/get": self._call_by_name,
             "completion/complete": self._complete,
         }.get(body["method"])
-        if do is None:
+        if handler is None:
             raise InvalidInput(
                 format_message("There is no method {method!r} here.", method=body["method"]),
                 code="unknown_method",
                 field="method",
                 remedy=format_message("Use one of: {methods}.", methods=", ".join(METHODS)),
             )
-        return Response(do(server, body))
+        return Response(handler(server, body))
 
     def _initialize(self, server: Server, body: dict[str, Any]) -> dict[str, Any]:
-        began = perf_counter()
+        started_at = perf_counter()
         actor = self.principal.actor
         try:
-            get_runtime().call(discover, server.pk, actor=actor, kind=Check.Kind.TEST)
+            get_runtime().call(run_discovery, server.pk, actor=actor, kind=Check.Kind.TEST)
         except Problem as problem:
-            return _build_outcome(server, began, problem=problem)
+            return _build_outcome(server, started_at, problem=problem)
         server.refresh_from_db()
-        return _build_outcome(server, began, result=_build_initialize_result(server))
+        return _build_outcome(server, started_at, result=_build_initialize_result(server))
 
-    def _list(self, server: Server, body: dict[str, Any]) -> dict[str, Any]:
-        began = perf_counter()
-        offered = get_snapshot_cache().current("server", server.pk).offered()
+    def _list_tools(self, server: Server, body: dict[str, Any]) -> dict[str, Any]:
+        started_at = perf_counter()
+        tools = get_snapshot_cache().load_current("server", server.pk).list_callable_tools()
         return _build_outcome(
-            server, began, result={"tools": [dict(t.declaration) for t in offered]}
+            server, started_at, result={"tools": [dict(t.declaration) for t in tools]}
         )
 
-    def _list_offers(self, server: Server, body: dict[str, Any]) -> dict[str, Any]:
-        began = perf_counter()
-        member, kind = LISTS[body["method"]]
-        offers = get_snapshot_cache().current("server", server.pk).offers_of(kind)
-        listed = [dict(one.declaration) for one in offers if one.decision.allowed]
-        return _build_outcome(server, began, result={member: listed})
+    def _list_definitions(self, server: Server, body: dict[str, Any]) -> dict[str, Any]:
+        started_at = perf_counter()
+        result_key, kind = LIST_METHODS[body["method"]]
+        definitions = get_snapshot_cache().load_current("server", server.pk).list_definitions(kind)
+        declarations = [
+            dict(definition.declaration)
+            for definition in definitions
+            if definition.decision.allowed
+        ]
+        return _build_outcome(server, started_at, result={result_key: declarations})
 
-    def _call(self, server: Server, body: dict[str, Any]) -> dict[str, Any]:
+    def _call_by_name(self, server: Server, body: dict[str, Any]) -> dict[str, Any]:
         params = _parse_params(CallToolParams, body)
-        return self._made(server, body, params["name"], params.get("arguments", {}))
+        return self._call_server(server, body, params["name"], params.get("arguments", {}))
 
-    def _read(self, server: Server, body: dict[str, Any]) -> dict[str, Any]:
-        return self._made(server, body, _parse_params(ReadResourceParams, body)["uri"], {})
+    def _read_resource(self, server: Server, body: dict[str, Any]) -> dict[str, Any]:
+        return self._call_server(server, body, _parse_params(ReadResourceParams, body)["uri"], {})
 
     def _complete(self, server: Server, body: dict[str, Any]) -> dict[str, Any]:
         params = _parse_params(CompleteParams, body)
         ref = params["ref"]
-        member = "name" if ref["type"] == "ref/prompt" else "uri"
-        if member not in ref:
-            raise serializers.ValidationError({"params": {"ref": {member: ["Say what is meant."]}}})
-        return self._made(server, body, ref[member], params)
+        reference_key = "name" if ref["type"] == "ref/prompt" else "uri"
+        if reference_key not in ref:
+            raise serializers.ValidationError(
+                {"params": {"ref": {reference_key: ["Say what is meant."]}}}
+            )
+        return self._call_server(server, body, ref[reference_key], params)
 
-    def _made(
+    def _call_server(
         self, server: Server, body: dict[str, Any], name: str, arguments: dict[str, Any]
     ) -> dict[str, Any]:
-        wanted = pipeline.CallRequest(
+        call_request = pipeline.CallRequest(
             principal=self.principal,
             method=body["method"],
             tool=name,
@@ -173,30 +179,32 @@ class ExecuteServerRequestView(ServerView):
             holder=f"server:{server.pk}:{self.principal.id}",
             server_id=server.pk,
             timeout_s=body.get("timeout_s"),
-            unapproved=body.get("unapproved", False),
+            allow_unapproved=body.get("unapproved", False),
         )
-        return get_runtime().call(pipeline.call, wanted).as_dict()
+        return get_runtime().call(pipeline.make_call, call_request).as_dict()
 
 
-def _parse_params(shape: type[StrictSerializer], body: dict[str, Any]) -> dict[str, Any]:
+def _parse_params(serializer_class: type[StrictSerializer], body: dict[str, Any]) -> dict[str, Any]:
     """Return the validated parameters of a method as plain dictionaries."""
-    params = shape(data=body.get("params", {}))
-    if not params.is_valid():
-        raise serializers.ValidationError({"params": params.errors})
-    found: dict[str, Any] = json.loads(json.dumps(params.validated_data))
-    return found
+    serializer = serializer_class(data=body.get("params", {}))
+    if not serializer.is_valid():
+        raise serializers.ValidationError({"params": serializer.errors})
+    validated: dict[str, Any] = json.loads(json.dumps(serializer.validated_data))
+    return validated
 
 
 def _build_initialize_result(server: Server) -> dict[str, Any]:
     """Return the stored discovery as a result of MCP's `initialize`."""
-    said: dict[str, Any] = server.discovery or {}
+    discovery: dict[str, Any] = server.discovery or {}
     names = ("protocolVersion", "capabilities", "instructions")
-    return {name: said[name] for name in names if name in said} | {"serverInfo": server.server_info}
+    return {name: discovery[name] for name in names if name in discovery} | {
+        "serverInfo": server.server_info
+    }
 
 
 def _build_outcome(
     server: Server,
-    began: float,
+    started_at: float,
     *,
     result: dict[str, Any] | None = None,
     problem: Problem | None = None,
@@ -210,7 +218,7 @@ def _build_outcome(
         "result": result or {},
         "code": "" if problem is None else problem.code,
         "remedy": "" if problem is None else problem.remedy,
-        "duration_ms": round((perf_counter() - began) * 1000),
+        "duration_ms": round((perf_counter() - started_at) * 1000),
         "cost_microusd": 0,
         "server": server.name,
         "tool": "",

@@ -15,7 +15,7 @@ from drf_spectacular.utils import (
 from rest_framework import serializers
 from rest_framework.response import Response
 
-from agents.server_imports import carry_out, plan_import
+from agents.server_imports import apply_import, plan_import
 from bonobot.accounts.api.openapi_schema import describe_operation
 from bonobot.accounts.api.resource_view import READ, ResourceView, require_row
 from bonobot.accounts.roles import Action
@@ -25,7 +25,7 @@ from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import InvalidInput, NotFound
 from mcp_servers.api.serializers import AUTH_CONFIG, ENDPOINT_CONFIG, JSON_OBJECT
 from mcp_servers.api.servers import add_server_annotations
-from mcp_servers.import_export.detect_format import MOST_SERVERS
+from mcp_servers.import_export.detect_format import MAX_SERVERS
 from mcp_servers.import_export.import_plan import ImportChoices
 from mcp_servers.models import Server
 
@@ -61,17 +61,17 @@ class ImportProgressSerializer(StrictSerializer):
     servers = ServerProgressSerializer(many=True)
 
 
-def ask_soon() -> None:
+def enqueue_server_checks() -> None:
     """Enqueue the checks that are due, which includes new servers."""
     enqueue_task_on_commit(CHECK_DUE)
 
 
 def load_import_progress(organization_id: UUID, ids: Sequence[UUID]) -> dict[str, Any]:
     """Return the progress of these servers (a fixed number of queries); raises `NotFound`."""
-    mine = Server.objects.for_organization(organization_id).filter(pk__in=ids)
-    rows = {one.pk: one for one in add_server_annotations(mine)}
+    rows_of_organization = Server.objects.for_organization(organization_id).filter(pk__in=ids)
+    rows = {server.pk: server for server in add_server_annotations(rows_of_organization)}
     servers = [_build_server_progress(require_row(rows.get(pk), "MCP server", pk)) for pk in ids]
-    counts = Counter(str(one["state"]) for one in servers)
+    counts = Counter(str(server["state"]) for server in servers)
     return {
         "done": not counts["asking"],
         "total": len(servers),
@@ -95,33 +95,33 @@ def _build_server_progress(server: Any) -> dict[str, Any]:
 def _get_progress_state(server: Server) -> str:
     if not server.enabled:
         return "disabled"
-    unasked = (Server.Status.DISCONNECTED, Server.Status.CONNECTING)
-    return "asking" if server.status in unasked else server.status
+    unchecked_states = (Server.Status.DISCONNECTED, Server.Status.CONNECTING)
+    return "asking" if server.status in unchecked_states else server.status
 
 
-LONGEST_TEXT = 1024 * 1024
-MOST_NAMES = 1_000
-PASTED = '{"mcpServers": {"docs": {"url": "https://mcp.example.com/mcp"}}}'
+MAX_TEXT_LENGTH = 1024 * 1024
+MAX_NAMES = 1_000
+EXAMPLE_TEXT = '{"mcpServers": {"docs": {"url": "https://mcp.example.com/mcp"}}}'
 
 
-def _build_names_field(text: str) -> serializers.ListField:
+def _build_names_field(help_text: str) -> serializers.ListField:
     return serializers.ListField(
-        child=serializers.CharField(), required=False, max_length=MOST_NAMES, help_text=text
+        child=serializers.CharField(), required=False, max_length=MAX_NAMES, help_text=help_text
     )
 
 
 @extend_schema_serializer(
     examples=[
-        OpenApiExample("What would be added", {"text": PASTED}),
+        OpenApiExample("What would be added", {"text": EXAMPLE_TEXT}),
         OpenApiExample(
-            "Add it, on this host", {"text": PASTED, "apply": True, "allow_private": ["docs"]}
+            "Add it, on this host", {"text": EXAMPLE_TEXT, "apply": True, "allow_private": ["docs"]}
         ),
     ]
 )
 class ImportBody(StrictSerializer):
     """A pasted configuration of any client, and what a person decided about it."""
 
-    text = serializers.CharField(max_length=LONGEST_TEXT, trim_whitespace=False)
+    text = serializers.CharField(max_length=MAX_TEXT_LENGTH, trim_whitespace=False)
     apply = serializers.BooleanField(
         required=False, help_text="Add the entries that hold; left out, nothing is written."
     )
@@ -200,7 +200,7 @@ class ServerImportSerializer(StrictSerializer):
     )
 
 
-SERVERS = OpenApiParameter(
+SERVER_PARAMETER = OpenApiParameter(
     "server", UUID, many=True, required=True, description="A server's id; repeat it for several."
 )
 
@@ -210,25 +210,27 @@ class ImportServersView(ResourceView):
 
     rules = {"POST": Action.MANAGE_SERVERS, "GET": READ}
 
-    @describe_operation("import_progress", answer=ImportProgressSerializer, parameters=[SERVERS])
+    @describe_operation(
+        "import_progress", answer=ImportProgressSerializer, parameters=[SERVER_PARAMETER]
+    )
     def get(self, request: object) -> Response:
         """Return how far servers are that were added together, as `progress` of an import asks.
 
         Each is `asking` until it has answered, or failed to, for the first time; `done` says that
         nothing more is to be waited for.
         """
-        named = list(dict.fromkeys(self.request.query_params.getlist("server")))
-        if not 1 <= len(named) <= MOST_SERVERS:
+        server_ids = list(dict.fromkeys(self.request.query_params.getlist("server")))
+        if not 1 <= len(server_ids) <= MAX_SERVERS:
             raise InvalidInput(
-                format_message("{count} servers are named.", count=len(named)),
+                format_message("{count} servers are named.", count=len(server_ids)),
                 code="invalid",
                 field="server",
                 remedy=format_message(
                     "Name 1 to {most_servers}, as the `progress` of an import does.",
-                    most_servers=MOST_SERVERS,
+                    most_servers=MAX_SERVERS,
                 ),
             )
-        ids = [_parse_server_id(text) for text in named]
+        ids = [_parse_server_id(text) for text in server_ids]
         return Response(load_import_progress(self.organization_id, ids))
 
     @describe_operation("import_servers", body=ImportBody, answer=ServerImportSerializer)
@@ -240,21 +242,21 @@ class ImportServersView(ResourceView):
         server's `allowed_tools` and the `bot_overrides` beside the servers are taken over. The
         answer doesn't wait for the servers: a worker asks them, and `progress` says how far.
         """
-        body = self.read(ImportBody)
+        body = self.read_body(ImportBody)
         choices = ImportChoices(
             values=body.get("fill", {}),
-            allow_private=self._allowed(body),
+            allow_private=self._get_allowed_private(body),
             chosen=body.get("chosen"),
         )
-        found = plan_import(self.principal, body["text"], choices)
+        server_import = plan_import(self.principal, body["text"], choices)
         if body.get("apply", False):
-            carry_out(self.principal, found)
-            ask_soon()
-        added = [("server", server.pk) for server in found.added.values()]
-        where = f"{self.request.path}?{urlencode(added)}" if added else None
-        return Response(found.as_dict() | {"progress": where})
+            apply_import(self.principal, server_import)
+            enqueue_server_checks()
+        query_pairs = [("server", server.pk) for server in server_import.added.values()]
+        progress_url = f"{self.request.path}?{urlencode(query_pairs)}" if query_pairs else None
+        return Response(server_import.as_dict() | {"progress": progress_url})
 
-    def _allowed(self, body: dict[str, Any]) -> list[str]:
+    def _get_allowed_private(self, body: dict[str, Any]) -> list[str]:
         names: list[str] = body.get("allow_private", [])
         if names:
             self.principal.require(Action.ALLOW_PRIVATE_ADDRESS)

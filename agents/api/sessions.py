@@ -22,17 +22,22 @@ from rest_framework.response import Response
 
 from agents.api.agents import AgentView
 from agents.api.budgets import BudgetUseSerializer
-from agents.api.call_serializers import QUESTION, MessageBody, ResendMessageBody, StepSerializer
-from agents.attachments import from_base64
+from agents.api.call_serializers import (
+    EXAMPLE_MESSAGE,
+    MessageBody,
+    ResendMessageBody,
+    StepSerializer,
+)
+from agents.attachments import decode_attachments
 from agents.budgets.services import list_session_budget_use
 from agents.flow_labels.services import list_session_labels
-from agents.flow_labels.session_labels import label_reader, label_reader_of
-from agents.images import as_answer, get_session_blob
+from agents.flow_labels.session_labels import label_reader, label_session_reader
+from agents.images import build_blob_response, get_session_blob
 from agents.models import Session
 from agents.models.agents import build_agent_lookup
 from agents.sessions.events import SessionEvent, build_step_data, watch_session
-from agents.sessions.export import MEDIA_TYPES, as_file
-from agents.sessions.services import cancel, send, send_again, start
+from agents.sessions.export import MEDIA_TYPES, build_file_response
+from agents.sessions.services import cancel_session, resend_message, send_message, start_session
 from bonobot.accounts.api.openapi_schema import describe_operation
 from bonobot.accounts.api.resource_view import READ_OR_RUN, ResourceView, set_not_found_field
 from bonobot.accounts.principals import Principal
@@ -43,25 +48,27 @@ from bonobot.core.problems import InvalidInput
 from bonobot.core.runtime import get_runtime
 from mcp_servers.flow_labels import FlowLabel
 
-STEPS = 500
+MAX_STEPS = 500
 
 
 class SessionFilter(StrictFilterSet):
     """What sessions are looked for by."""
 
     status = django_filters.ChoiceFilter(choices=Session.Status.choices)
-    agent = django_filters.CharFilter(method="by_agent", label="Id or slug of the agent")
+    agent = django_filters.CharFilter(method="filter_by_agent", label="Id or slug of the agent")
     since = django_filters.IsoDateTimeFilter(field_name="created_at", lookup_expr="gte")
     until = django_filters.IsoDateTimeFilter(field_name="created_at", lookup_expr="lt")
 
-    def by_agent(self, rows: Any, name: str, value: str) -> Any:
+    def filter_by_agent(self, rows: Any, name: str, value: str) -> Any:
         """Return the sessions of one agent."""
         return rows.filter(
-            **{f"agent__{field}": found for field, found in build_agent_lookup(value).items()}
+            **{f"agent__{field}": lookup for field, lookup in build_agent_lookup(value).items()}
         )
 
 
-@extend_schema_serializer(examples=[OpenApiExample("A first message", {"message": QUESTION})])
+@extend_schema_serializer(
+    examples=[OpenApiExample("A first message", {"message": EXAMPLE_MESSAGE})]
+)
 class StartSessionBody(MessageBody):
     """A session as it is started."""
 
@@ -117,7 +124,7 @@ class SessionDetailSerializer(SessionSerializer):
     budgets = serializers.SerializerMethodField(
         help_text="What its agent gives each session, with what this one has spent of it."
     )
-    steps = serializers.SerializerMethodField(help_text=f"At most {STEPS} behind `after`.")
+    steps = serializers.SerializerMethodField(help_text=f"At most {MAX_STEPS} behind `after`.")
     more_steps = serializers.SerializerMethodField(help_text="Whether there are more behind these.")
 
     @extend_schema_field(HeldLabelSerializer(many=True))
@@ -133,11 +140,11 @@ class SessionDetailSerializer(SessionSerializer):
     @extend_schema_field(StepSerializer(many=True))
     def get_steps(self, session: Session) -> list[dict[str, Any]]:
         """Return what the session did."""
-        return [build_step_data(step) for step in self.context["steps"][:STEPS]]
+        return [build_step_data(step) for step in self.context["steps"][:MAX_STEPS]]
 
     def get_more_steps(self, session: Session) -> bool:
         """Tell whether there are more steps than these."""
-        return len(self.context["steps"]) > STEPS
+        return len(self.context["steps"]) > MAX_STEPS
 
 
 class CancelSessionSerializer(StrictSerializer):
@@ -149,25 +156,27 @@ class CancelSessionSerializer(StrictSerializer):
 class SessionView(ResourceView):
     """A resource below one session."""
 
-    def session(self, session_id: str) -> Session:
+    def get_session(self, session_id: str) -> Session:
         """Return the visible session with this id; raises `NotFound`."""
-        visible = Session.objects.visible_to(self.principal).select_related("agent")
+        visible_sessions = Session.objects.visible_to(self.principal).select_related("agent")
         with set_not_found_field("session_id"):
-            found: Session = visible.get_or_404(self.organization_id, pk=session_id)
+            visible_session: Session = visible_sessions.get_or_404(
+                self.organization_id, pk=session_id
+            )
         if self.request.method == "GET":
-            label_reader(self.principal, found)
-        return found
+            label_reader(self.principal, visible_session)
+        return visible_session
 
-    def answer(self, session: Session, *, status: int = 200) -> Response:
+    def show_session(self, session: Session, *, status: int = 200) -> Response:
         """Return the response with the current session."""
-        return self.shown(self.session(str(session.pk)), SessionSerializer, status=status)
+        return self.respond_row(self.get_session(str(session.pk)), SessionSerializer, status=status)
 
 
 class SessionListView(SessionView):
     """All sessions."""
 
     rules = {"GET": READ_OR_RUN}
-    narrowed = ("GET",)
+    agent_token_methods = ("GET",)
     queryset = Session.objects.none()
     filterset_class = SessionFilter
     orderings = ("created_at", "updated_at", "status", "turns", "calls", "cost_microusd")
@@ -176,14 +185,14 @@ class SessionListView(SessionView):
     def get(self, request: object) -> Response:
         """List sessions, the latest first; a member sees their own."""
         rows = Session.objects.visible_to(self.principal).select_related("agent")
-        return self.listed(rows, SessionSerializer)
+        return self.respond_page(rows, SessionSerializer)
 
 
 class AgentSessionListView(AgentView):
     """The sessions of an agent."""
 
     rules = {"GET": READ_OR_RUN, "POST": Action.RUN_AGENTS}
-    narrowed = ("GET", "POST")
+    agent_token_methods = ("GET", "POST")
     queryset = Session.objects.none()
     filterset_class = SessionFilter
     orderings = ("created_at", "updated_at", "status", "turns", "calls", "cost_microusd")
@@ -191,67 +200,67 @@ class AgentSessionListView(AgentView):
     @describe_operation("list_agent_sessions", answer=SessionSerializer(many=True))
     def get(self, request: object, agent_id: str) -> Response:
         """List the sessions of an agent, the latest first; a member sees their own."""
-        agent = self.agent(agent_id)
+        agent = self.get_agent(agent_id)
         rows = Session.objects.visible_to(self.principal).filter(agent=agent)
-        return self.listed(rows.select_related("agent"), SessionSerializer)
+        return self.respond_page(rows.select_related("agent"), SessionSerializer)
 
     @describe_operation(
         "start_session", body=StartSessionBody, answer=SessionSerializer, status=201
     )
     def post(self, request: object, agent_id: str) -> Response:
         """Start a session with a first message; a worker takes it from here."""
-        agent = self.agent(agent_id)
-        body = self.read(StartSessionBody)
+        agent = self.get_agent(agent_id)
+        body = self.read_body(StartSessionBody)
         folder = body.get("working_dir", "")
-        files = from_base64(body.get("attachments", ()))
-        session = start(
+        files = decode_attachments(body.get("attachments", ()))
+        session = start_session(
             self.principal, agent, body["message"], working_dir=folder, attachments=files
         )
-        return self.shown(session, SessionSerializer, status=201)
+        return self.respond_row(session, SessionSerializer, status=201)
 
 
-SEQ = {"type": "integer", "minimum": 0, "default": 0}
-AFTER = OpenApiParameter("after", SEQ, description="Only steps behind this `seq`.")
+SEQ_SCHEMA = {"type": "integer", "minimum": 0, "default": 0}
+AFTER_PARAMETER = OpenApiParameter("after", SEQ_SCHEMA, description="Only steps behind this `seq`.")
 
 
 class SessionDetailView(SessionView):
     """One session."""
 
     rules = {"GET": READ_OR_RUN}
-    narrowed = ("GET",)
+    agent_token_methods = ("GET",)
 
-    @describe_operation("get_session", answer=SessionDetailSerializer, parameters=[AFTER])
+    @describe_operation("get_session", answer=SessionDetailSerializer, parameters=[AFTER_PARAMETER])
     def get(self, request: object, session_id: str) -> Response:
         """Show a session with its steps: messages, model turns, calls, notices."""
-        session = self.session(session_id)
+        session = self.get_session(session_id)
         after = parse_seq(self.request.query_params.get("after", "0"), "after")
-        steps = list(session.steps.filter(seq__gt=after).order_by("seq")[: STEPS + 1])
-        return self.shown(session, SessionDetailSerializer, steps=steps)
+        steps = list(session.steps.filter(seq__gt=after).order_by("seq")[: MAX_STEPS + 1])
+        return self.respond_row(session, SessionDetailSerializer, steps=steps)
 
 
 class CancelSessionView(SessionView):
     """The wish to cancel a session."""
 
     rules = {"POST": Action.RUN_AGENTS}
-    narrowed = ("POST",)
+    agent_token_methods = ("POST",)
 
     @describe_operation("cancel_session", answer=CancelSessionSerializer)
     def post(self, request: object, session_id: str) -> Response:
         """Cancel what a session does; a message sent later begins anew."""
-        return Response({"cancelled": cancel(self.principal, self.session(session_id))})
+        return Response({"cancelled": cancel_session(self.principal, self.get_session(session_id))})
 
 
 class SessionImageView(SessionView):
     """An image of a session."""
 
     rules = {"GET": READ_OR_RUN}
-    narrowed = ("GET",)
+    agent_token_methods = ("GET",)
     http_method_names = ["get"]
 
     @describe_operation("get_session_image", answer={(200, "image/*"): OpenApiTypes.BINARY})
     def get(self, request: object, session_id: str, sha256: str) -> HttpResponse:
         """Show an image of a step (`images`): PNG, JPEG, GIF or WebP."""
-        return as_answer(get_session_blob(self.session(session_id), sha256))
+        return build_blob_response(get_session_blob(self.get_session(session_id), sha256))
 
 
 def parse_seq(text: str, field: str) -> int:
@@ -264,7 +273,7 @@ def parse_seq(text: str, field: str) -> int:
 
 KEEPALIVE_S = 15.0
 # Then the client reconnects with its last id and is authorized again.
-LONGEST_STREAM_S = 600.0
+MAX_STREAM_S = 600.0
 EVENT_STREAM = "text/event-stream"
 
 LAST_EVENT_ID = OpenApiParameter(
@@ -273,7 +282,7 @@ LAST_EVENT_ID = OpenApiParameter(
     OpenApiParameter.HEADER,
     description="The last id that was seen; the stream goes on behind it.",
 )
-STREAM = OpenApiResponse(
+STREAM_RESPONSE = OpenApiResponse(
     OpenApiTypes.STR,
     description="Events: `message`, `model`, `call`, `notice`, `end` are steps (`data` is the "
     "step, and the one with an `id` is final); `text` adds to the text of a step that isn't final "
@@ -293,13 +302,13 @@ class SessionEventsView(SessionView):
     """The event stream of a session."""
 
     rules = {"GET": READ_OR_RUN}
-    narrowed = ("GET",)
+    agent_token_methods = ("GET",)
     http_method_names = ["get"]
 
     @describe_operation(
         "follow_session",
-        answer={(200, EVENT_STREAM): STREAM},
-        parameters=[LAST_EVENT_ID, AFTER],
+        answer={(200, EVENT_STREAM): STREAM_RESPONSE},
+        parameters=[LAST_EVENT_ID, AFTER_PARAMETER],
     )
     def get(self, request: object, session_id: str) -> StreamingHttpResponse:
         """Follow a session until it rests (server-sent events).
@@ -309,7 +318,7 @@ class SessionEventsView(SessionView):
         on with the last id in `Last-Event-ID`, wherever it stood: what isn't final comes again as
         it stands then. `after` is for the first time, where a browser can't send a header.
         """
-        session = self.session(session_id)
+        session = self.get_session(session_id)
         if last := self.request.headers.get("Last-Event-ID"):
             after = parse_seq(last, "Last-Event-ID")
         else:
@@ -328,51 +337,53 @@ async def stream_events(
 
     A token that reads them gets the session's flow labels.
     """
-    began = spoken = monotonic()
-    async with aclosing(watch_session(session_id, after_seq)) as looks:
-        async for events in looks:
+    started_at = last_sent_at = monotonic()
+    async with aclosing(watch_session(session_id, after_seq)) as event_batches:
+        async for events in event_batches:
             if events:
                 if principal is not None and principal.kind == "token":
-                    await get_runtime().orm(label_reader_of, principal, session_id)
+                    await get_runtime().run_orm(label_session_reader, principal, session_id)
                 yield b"".join(map(encode_event, events))
-                spoken = monotonic()
-            elif monotonic() - spoken >= KEEPALIVE_S:
+                last_sent_at = monotonic()
+            elif monotonic() - last_sent_at >= KEEPALIVE_S:
                 yield b": still here\n\n"
-                spoken = monotonic()
-            if monotonic() - began >= LONGEST_STREAM_S:
+                last_sent_at = monotonic()
+            if monotonic() - started_at >= MAX_STREAM_S:
                 return
 
 
 def encode_event(event: SessionEvent) -> bytes:
     """Encode one event for the stream; the JSON has no line breaks."""
-    number = f"id: {event.id}\n" if event.id is not None else ""
-    return f"{number}event: {event.kind}\ndata: {json.dumps(event.data)}\n\n".encode()
+    id_line = f"id: {event.id}\n" if event.id is not None else ""
+    return f"{id_line}event: {event.kind}\ndata: {json.dumps(event.data)}\n\n".encode()
 
 
-EXPORT_AS = OpenApiParameter("as", str, enum=list(MEDIA_TYPES), description="Default: `markdown`.")
+FORMAT_PARAMETER = OpenApiParameter(
+    "as", str, enum=list(MEDIA_TYPES), description="Default: `markdown`."
+)
 
 
 class SendMessageView(SessionView):
     """Messages to a session."""
 
     rules = {"POST": Action.RUN_AGENTS}
-    narrowed = ("POST",)
+    agent_token_methods = ("POST",)
 
     @describe_operation("send_message", body=MessageBody, answer=SessionSerializer, status=202)
     def post(self, request: object, session_id: str) -> Response:
         """Send a message; a resting session goes on, a running one takes it up next."""
-        session = self.session(session_id)
-        body = self.read(MessageBody)
-        files = from_base64(body.get("attachments", ()))
-        send(self.principal, session, body["message"], files)
-        return self.answer(session, status=202)
+        session = self.get_session(session_id)
+        body = self.read_body(MessageBody)
+        files = decode_attachments(body.get("attachments", ()))
+        send_message(self.principal, session, body["message"], files)
+        return self.show_session(session, status=202)
 
 
 class ResendMessageView(SessionView):
     """A message that is sent anew, in its place."""
 
     rules = {"POST": Action.RUN_AGENTS}
-    narrowed = ("POST",)
+    agent_token_methods = ("POST",)
 
     @describe_operation(
         "retry_message", body=ResendMessageBody, answer=SessionSerializer, status=202
@@ -383,18 +394,18 @@ class ResendMessageView(SessionView):
         It takes the place of the earlier one and of all behind it: those steps stay, the new
         message names the first of them (`replaces`), and the agent is told of none of them.
         """
-        session = self.session(session_id)
-        body = self.read(ResendMessageBody)
-        files = from_base64(body.get("attachments", ()))
-        send_again(self.principal, session, body.get("seq"), body.get("message"), files)
-        return self.answer(session, status=202)
+        session = self.get_session(session_id)
+        body = self.read_body(ResendMessageBody)
+        files = decode_attachments(body.get("attachments", ()))
+        resend_message(self.principal, session, body.get("seq"), body.get("message"), files)
+        return self.show_session(session, status=202)
 
 
 class SessionExportView(SessionView):
     """A session written down."""
 
     rules = {"GET": READ_OR_RUN}
-    narrowed = ("GET",)
+    agent_token_methods = ("GET",)
     http_method_names = ["get"]
 
     @describe_operation(
@@ -403,22 +414,24 @@ class SessionExportView(SessionView):
             (200, "text/markdown"): OpenApiTypes.STR,
             (200, "application/json"): OpenApiTypes.OBJECT,
         },
-        parameters=[EXPORT_AS],
+        parameters=[FORMAT_PARAMETER],
     )
     def get(self, request: object, session_id: str) -> HttpResponse:
         """Return a whole session, as Markdown for people or as JSON with every step."""
-        session = self.session(session_id)
-        return as_file(session, self.request.query_params.get("as", "markdown"))
+        session = self.get_session(session_id)
+        return build_file_response(session, self.request.query_params.get("as", "markdown"))
 
 
 class SessionFileView(SessionView):
     """A text file that somebody attached to a message."""
 
     rules = {"GET": READ_OR_RUN}
-    narrowed = ("GET",)
+    agent_token_methods = ("GET",)
     http_method_names = ["get"]
 
     @describe_operation("get_session_file", answer={(200, "text/plain"): OpenApiTypes.STR})
     def get(self, request: object, session_id: str, sha256: str) -> HttpResponse:
         """Show a text file of a message (`files`)."""
-        return as_answer(get_session_blob(self.session(session_id), sha256, what="files"))
+        return build_blob_response(
+            get_session_blob(self.get_session(session_id), sha256, payload_key="files")
+        )

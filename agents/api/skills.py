@@ -10,17 +10,17 @@ from rest_framework.response import Response
 from agents.api.agents import AgentSlugs
 from agents.api.sessions import SessionSerializer
 from agents.models import Agent, Given, Skill, SkillVersion
-from agents.models.reach import of_visible_agents
-from agents.models.skills import LONGEST_SKILL, SkillQuerySet
+from agents.models.reach import filter_by_visible_agents
+from agents.models.skills import MAX_SKILL_LENGTH, SkillQuerySet
 from agents.sessions.services import run_skill
-from agents.skills.services import SkillSpec, get_skill, remove_skill, save_skill
-from agents.skills.templates import LONGEST_ARGUMENT, build_template, render
+from agents.skills.services import SkillSpec, delete_skill, get_skill, save_skill
+from agents.skills.templates import MAX_ARGUMENT_LENGTH, build_template, render_skill
 from bonobot.accounts.api.openapi_schema import describe_operation
 from bonobot.accounts.api.resource_view import READ, READ_OR_RUN, ResourceView, set_not_found_field
 from bonobot.accounts.current_organization import resolve_principal
 from bonobot.accounts.roles import Action
 from bonobot.core.api.filters import StrictBooleanFilter, StrictFilterSet
-from bonobot.core.api.serializers import NumberedBody, StrictSerializer, VersionedShape
+from bonobot.core.api.serializers import NumberedBody, StrictSerializer, VersionedSerializer
 
 
 class SkillFilter(StrictFilterSet):
@@ -28,12 +28,16 @@ class SkillFilter(StrictFilterSet):
 
     name = django_filters.CharFilter()
     enabled = StrictBooleanFilter()
-    agent = django_filters.CharFilter(method="by_agent", label="Slug of an agent that has it")
+    agent = django_filters.CharFilter(
+        method="filter_by_agent", label="Slug of an agent that has it"
+    )
 
-    def by_agent(self, rows: SkillQuerySet, name: str, value: str) -> SkillQuerySet:
+    def filter_by_agent(self, rows: SkillQuerySet, name: str, value: str) -> SkillQuerySet:
         """Return the skills of an agent that is visible to the principal."""
-        seen = of_visible_agents(Given.objects.all(), resolve_principal(self.request))
-        return rows.filter(given__in=seen.filter(agent__slug=value))
+        visible_assignments = filter_by_visible_agents(
+            Given.objects.all(), resolve_principal(self.request)
+        )
+        return rows.filter(given__in=visible_assignments.filter(agent__slug=value))
 
 
 class SkillArgumentSerializer(StrictSerializer):
@@ -71,7 +75,7 @@ class SkillBody(NumberedBody):
     name = serializers.SlugField(max_length=64)
     title = serializers.CharField(required=False, allow_blank=True, max_length=255)
     description = serializers.CharField(required=False, allow_blank=True, max_length=500)
-    text = serializers.CharField(required=False, max_length=LONGEST_SKILL, trim_whitespace=False)
+    text = serializers.CharField(required=False, max_length=MAX_SKILL_LENGTH, trim_whitespace=False)
     arguments = SkillArgumentSerializer(many=True, required=False)
     enabled = serializers.BooleanField(required=False)
     agents = serializers.ListField(
@@ -81,10 +85,10 @@ class SkillBody(NumberedBody):
     )
 
 
-class SkillSerializer(VersionedShape):
+class SkillSerializer(VersionedSerializer):
     """A skill."""
 
-    written_as = (SkillBody,)
+    body_classes = (SkillBody,)
 
     id = serializers.UUIDField()
     name = serializers.CharField()
@@ -117,7 +121,7 @@ class SkillValuesField(serializers.DictField):
     """Values of a skill's arguments, by their names."""
 
     child = serializers.CharField(
-        max_length=LONGEST_ARGUMENT, allow_blank=True, trim_whitespace=False
+        max_length=MAX_ARGUMENT_LENGTH, allow_blank=True, trim_whitespace=False
     )
 
 
@@ -152,7 +156,7 @@ class RunSkillBody(RenderSkillBody):
 class SkillView(ResourceView):
     """A resource of one skill."""
 
-    def skill(self, skill_id: str) -> Skill:
+    def get_skill(self, skill_id: str) -> Skill:
         """Return the visible skill with this id or name; raises `NotFound`."""
         with set_not_found_field("skill_id"):
             return get_skill(self.principal, skill_id)
@@ -162,7 +166,7 @@ class SkillListView(ResourceView):
     """All skills."""
 
     rules = {"GET": READ_OR_RUN, "POST": Action.MANAGE_WORKFLOWS}
-    narrowed = ("GET",)
+    agent_token_methods = ("GET",)
     queryset = Skill.objects.none()
     filterset_class = SkillFilter
     ordering = ("name", "pk")
@@ -172,13 +176,13 @@ class SkillListView(ResourceView):
     def get(self, request: object) -> Response:
         """List the skills; a member and a token for one agent see what their agents have."""
         rows: Any = Skill.objects.visible_to(self.principal)
-        return self.listed(rows.prefetch_related("given__agent"), SkillSerializer)
+        return self.respond_page(rows.prefetch_related("given__agent"), SkillSerializer)
 
     @describe_operation("add_skill", body=SkillBody, answer=SkillSerializer, status=201)
     def post(self, request: object) -> Response:
         """Write a skill."""
-        made = save_skill(self.principal, SkillSpec(**self.read(SkillBody)))
-        return self.shown(made, SkillSerializer, status=201)
+        skill = save_skill(self.principal, SkillSpec(**self.read_body(SkillBody)))
+        return self.respond_row(skill, SkillSerializer, status=201)
 
 
 class SkillDetailView(SkillView):
@@ -189,24 +193,24 @@ class SkillDetailView(SkillView):
         "PATCH": Action.MANAGE_WORKFLOWS,
         "DELETE": Action.MANAGE_WORKFLOWS,
     }
-    narrowed = ("GET",)
+    agent_token_methods = ("GET",)
 
     @describe_operation("get_skill", answer=SkillSerializer)
     def get(self, request: object, skill_id: str) -> Response:
         """Show a skill, by id or name."""
-        return self.shown(self.skill(skill_id), SkillSerializer)
+        return self.respond_row(self.get_skill(skill_id), SkillSerializer)
 
     @describe_operation("change_skill", body=SkillBody, answer=SkillSerializer)
     def patch(self, request: object, skill_id: str) -> Response:
         """Change parts of a skill; another text or other arguments are a new version."""
-        skill = self.skill(skill_id)
-        spec = SkillSpec(**({"name": skill.name} | self.read(SkillBody, partial=True)))
-        return self.shown(save_skill(self.principal, spec, skill), SkillSerializer)
+        skill = self.get_skill(skill_id)
+        spec = SkillSpec(**({"name": skill.name} | self.read_body(SkillBody, partial=True)))
+        return self.respond_row(save_skill(self.principal, spec, skill), SkillSerializer)
 
     @describe_operation("remove_skill", status=204)
     def delete(self, request: object, skill_id: str) -> Response:
         """Remove a skill with its versions."""
-        remove_skill(self.principal, self.skill(skill_id))
+        delete_skill(self.principal, self.get_skill(skill_id))
         return Response(status=204)
 
 
@@ -221,34 +225,34 @@ class SkillVersionListView(SkillView):
     @describe_operation("list_skill_versions", answer=SkillVersionSerializer(many=True))
     def get(self, request: object, skill_id: str) -> Response:
         """List what a skill said in its versions, the newest first."""
-        return self.listed(self.skill(skill_id).versions.all(), SkillVersionSerializer)
+        return self.respond_page(self.get_skill(skill_id).versions.all(), SkillVersionSerializer)
 
 
 class RenderSkillView(SkillView):
     """A skill with arguments."""
 
     rules = {"POST": READ_OR_RUN}
-    narrowed = ("POST",)
+    agent_token_methods = ("POST",)
 
     @describe_operation("render_skill", body=RenderSkillBody, answer=RenderedSkillSerializer)
     def post(self, request: object, skill_id: str) -> Response:
         """Return a skill's text with its arguments filled in; nothing is run."""
-        skill = self.skill(skill_id)
-        given = self.read(RenderSkillBody).get("arguments", {})
-        return Response({"text": render(build_template(skill), given)})
+        skill = self.get_skill(skill_id)
+        arguments = self.read_body(RenderSkillBody).get("arguments", {})
+        return Response({"text": render_skill(build_template(skill), arguments)})
 
 
 class RunSkillView(SkillView):
     """A run of a skill."""
 
     rules = {"POST": Action.RUN_AGENTS}
-    narrowed = ("POST",)
+    agent_token_methods = ("POST",)
 
     @describe_operation("run_skill", body=RunSkillBody, answer=SessionSerializer, status=201)
     def post(self, request: object, skill_id: str) -> Response:
         """Start a session of an agent that has the skill, with its text as the first message."""
-        skill, body = self.skill(skill_id), self.read(RunSkillBody)
+        skill, body = self.get_skill(skill_id), self.read_body(RunSkillBody)
         with set_not_found_field("agent"):
-            agent = Agent.objects.named(self.principal, body["agent"])
+            agent = Agent.objects.get_by_name(self.principal, body["agent"])
         session = run_skill(self.principal, skill, agent, body.get("arguments", {}))
-        return self.shown(session, SessionSerializer, status=201)
+        return self.respond_row(session, SessionSerializer, status=201)

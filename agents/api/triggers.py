@@ -15,29 +15,34 @@ from rest_framework.views import APIView
 from agents.api.workflows import WorkflowInputsField, WorkflowView
 from agents.models import Session, Trigger
 from agents.workflows.queries import build_webhook_url, list_triggers
-from agents.workflows.schedule_times import LONGEST_S, SHORTEST_S
+from agents.workflows.schedule_times import MAX_PERIOD_S, MIN_PERIOD_S
 from agents.workflows.triggers import (
-    MOST_PER_MINUTE,
+    MAX_PER_MINUTE,
     TriggerSpec,
+    delete_trigger,
     get_trigger,
-    remove_trigger,
     replace_secret,
     save_trigger,
 )
-from agents.workflows.webhooks import WebhookCredentials, authenticate_delivery, receive
-from bonobot.accounts.api.idempotency_keys import HEADER
+from agents.workflows.webhooks import WebhookCredentials, authenticate_delivery, receive_delivery
+from bonobot.accounts.api.idempotency_keys import IDEMPOTENCY_HEADER
 from bonobot.accounts.api.openapi_schema import ResourceViewSchema, describe_operation
 from bonobot.accounts.api.resource_view import READ, set_not_found_field
 from bonobot.accounts.roles import Action
 from bonobot.core.api.content_negotiation import JSONContentNegotiation
 from bonobot.core.api.parsers import BodyTooLarge, parse_json
-from bonobot.core.api.serializers import StrictSerializer, VersionedBody, VersionedShape
-from bonobot.core.crypto.signatures import SIGNATURE, TIMESTAMP
+from bonobot.core.api.serializers import StrictSerializer, VersionedBody, VersionedSerializer
+from bonobot.core.crypto.signatures import SIGNATURE_HEADER, TIMESTAMP_HEADER
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import InvalidInput
 
-NIGHTLY = {"name": "nightly", "kind": "schedule", "cron": "0 3 * * *", "inputs": {"title": "all"}}
-ALERTS = {
+SCHEDULE_EXAMPLE = {
+    "name": "nightly",
+    "kind": "schedule",
+    "cron": "0 3 * * *",
+    "inputs": {"title": "all"},
+}
+WEBHOOK_EXAMPLE = {
     "name": "alerts",
     "kind": "webhook",
     "inputs": {"title": "${/body/alerts/0/labels/alertname}"},
@@ -46,8 +51,8 @@ ALERTS = {
 
 @extend_schema_serializer(
     examples=[
-        OpenApiExample("A schedule", NIGHTLY, request_only=True),
-        OpenApiExample("A webhook", ALERTS, request_only=True),
+        OpenApiExample("A schedule", SCHEDULE_EXAMPLE, request_only=True),
+        OpenApiExample("A webhook", WEBHOOK_EXAMPLE, request_only=True),
     ]
 )
 class TriggerBody(VersionedBody):
@@ -61,7 +66,7 @@ class TriggerBody(VersionedBody):
         help_text="Of each run. Of a webhook with `${/body/…}`; empty: what was sent are they.",
     )
     every_s = serializers.IntegerField(
-        required=False, min_value=SHORTEST_S, max_value=LONGEST_S, help_text="Seconds."
+        required=False, min_value=MIN_PERIOD_S, max_value=MAX_PERIOD_S, help_text="Seconds."
     )
     cron = serializers.CharField(
         required=False,
@@ -72,14 +77,14 @@ class TriggerBody(VersionedBody):
         required=False, max_length=64, help_text="Of the cron expression; UTC."
     )
     per_minute = serializers.IntegerField(
-        required=False, min_value=1, max_value=MOST_PER_MINUTE, help_text="Of a webhook."
+        required=False, min_value=1, max_value=MAX_PER_MINUTE, help_text="Of a webhook."
     )
 
 
-class TriggerSerializer(VersionedShape):
+class TriggerSerializer(VersionedSerializer):
     """A trigger, with what came of it last."""
 
-    written_as = (TriggerBody,)
+    body_classes = (TriggerBody,)
 
     id = serializers.UUIDField()
     name = serializers.CharField()
@@ -122,17 +127,21 @@ class NewTriggerSerializer(TriggerSerializer):
 class TriggerView(WorkflowView):
     """A resource of one workflow's triggers."""
 
-    def trigger(self, workflow_id: str, trigger_id: str) -> Trigger:
+    def get_trigger(self, workflow_id: str, trigger_id: str) -> Trigger:
         """Return the trigger with this id or name; raises `NotFound`."""
-        workflow = self.workflow(workflow_id)
+        workflow = self.get_workflow(workflow_id)
         with set_not_found_field("trigger_id"):
             return get_trigger(workflow, trigger_id)
 
-    def told(self, trigger: Trigger, shape: type[StrictSerializer], **more: Any) -> Response:
+    def show_trigger(
+        self, trigger: Trigger, serializer_class: type[StrictSerializer], **options: Any
+    ) -> Response:
         """Return the response with the current trigger."""
-        answer = self.shown(list_triggers(trigger.workflow).get(pk=trigger.pk), shape, **more)
-        answer["Cache-Control"] = "no-store"
-        return answer
+        response = self.respond_row(
+            list_triggers(trigger.workflow).get(pk=trigger.pk), serializer_class, **options
+        )
+        response["Cache-Control"] = "no-store"
+        return response
 
 
 class TriggerListView(TriggerView):
@@ -146,16 +155,16 @@ class TriggerListView(TriggerView):
     @describe_operation("list_workflow_triggers", answer=TriggerSerializer(many=True))
     def get(self, request: object, workflow_id: str) -> Response:
         """List what starts a workflow by itself, each with its last run."""
-        return self.listed(list_triggers(self.workflow(workflow_id)), TriggerSerializer)
+        return self.respond_page(list_triggers(self.get_workflow(workflow_id)), TriggerSerializer)
 
     @describe_operation(
         "add_workflow_trigger", body=TriggerBody, answer=NewTriggerSerializer, status=201
     )
     def post(self, request: object, workflow_id: str) -> Response:
         """Add a schedule or a webhook; the answer is where a webhook's secret is shown."""
-        workflow, spec = self.workflow(workflow_id), TriggerSpec(**self.read(TriggerBody))
-        made, text = save_trigger(self.principal, workflow, spec)
-        return self.told(made, NewTriggerSerializer, status=201, text=text)
+        workflow, spec = self.get_workflow(workflow_id), TriggerSpec(**self.read_body(TriggerBody))
+        trigger, secret = save_trigger(self.principal, workflow, spec)
+        return self.show_trigger(trigger, NewTriggerSerializer, status=201, text=secret)
 
 
 class TriggerDetailView(TriggerView):
@@ -170,20 +179,20 @@ class TriggerDetailView(TriggerView):
     @describe_operation("get_workflow_trigger", answer=TriggerSerializer)
     def get(self, request: object, workflow_id: str, trigger_id: str) -> Response:
         """Show a trigger, by id or name."""
-        return self.told(self.trigger(workflow_id, trigger_id), TriggerSerializer)
+        return self.show_trigger(self.get_trigger(workflow_id, trigger_id), TriggerSerializer)
 
     @describe_operation("change_workflow_trigger", body=TriggerBody, answer=TriggerSerializer)
     def patch(self, request: object, workflow_id: str, trigger_id: str) -> Response:
         """Change parts of a trigger, or switch it on or off; its kind stays."""
-        trigger = self.trigger(workflow_id, trigger_id)
-        spec = TriggerSpec(**({"name": trigger.name} | self.read(TriggerBody, partial=True)))
+        trigger = self.get_trigger(workflow_id, trigger_id)
+        spec = TriggerSpec(**({"name": trigger.name} | self.read_body(TriggerBody, partial=True)))
         changed, _ = save_trigger(self.principal, trigger.workflow, spec, trigger)
-        return self.told(changed, TriggerSerializer)
+        return self.show_trigger(changed, TriggerSerializer)
 
     @describe_operation("remove_workflow_trigger", status=204)
     def delete(self, request: object, workflow_id: str, trigger_id: str) -> Response:
         """Remove a trigger; what it started stays."""
-        remove_trigger(self.principal, self.trigger(workflow_id, trigger_id))
+        delete_trigger(self.principal, self.get_trigger(workflow_id, trigger_id))
         return Response(status=204)
 
 
@@ -195,17 +204,17 @@ class RotateTriggerSecretView(TriggerView):
     @describe_operation("replace_trigger_secret", answer=NewTriggerSerializer)
     def post(self, request: object, workflow_id: str, trigger_id: str) -> Response:
         """Give a webhook another secret; the earlier one opens nothing from now on."""
-        trigger = self.trigger(workflow_id, trigger_id)
-        return self.told(
+        trigger = self.get_trigger(workflow_id, trigger_id)
+        return self.show_trigger(
             trigger, NewTriggerSerializer, text=replace_secret(self.principal, trigger)
         )
 
 
-LARGEST_BODY = 256 * 1024
-LONGEST_DELIVERY = 255
-PARAMETERS = [
+MAX_BODY_BYTES = 256 * 1024
+MAX_DELIVERY_ID_LENGTH = 255
+DELIVERY_PARAMETERS = [
     OpenApiParameter(
-        HEADER,
+        IDEMPOTENCY_HEADER,
         str,
         OpenApiParameter.HEADER,
         description="What the sender calls this delivery: sent again, it starts nothing.",
@@ -217,13 +226,13 @@ PARAMETERS = [
         description="`Bearer` and the trigger's secret, where the body isn't signed.",
     ),
     OpenApiParameter(
-        TIMESTAMP,
+        TIMESTAMP_HEADER,
         str,
         OpenApiParameter.HEADER,
         description="Of a signed body: seconds since 1970, at most five minutes off.",
     ),
     OpenApiParameter(
-        SIGNATURE,
+        SIGNATURE_HEADER,
         str,
         OpenApiParameter.HEADER,
         description="`v1=` and the hexadecimal HMAC-SHA256, by the secret, of the timestamp, "
@@ -237,9 +246,9 @@ class WebhookSchema(ResourceViewSchema):
 
     def get_override_parameters(self) -> list[Any]:
         """Return the headers of a delivery."""
-        return PARAMETERS
+        return DELIVERY_PARAMETERS
 
-    def _roles(self) -> str:
+    def _describe_roles(self) -> str:
         return "none is needed; the trigger's secret opens it"
 
 
@@ -275,46 +284,48 @@ class WebhookView(APIView):
         that came before, with its run as it stands; a signature starts one run. At most 256 KiB.
         """
         body = _read_body(request)
-        proof = _read_proof(request)
-        trigger = authenticate_delivery(hook_id, proof, body)
-        run, is_new = receive(
-            trigger, parse_json(body), _parse_delivery_id(request), proof.signature
+        credentials = _read_credentials(request)
+        trigger = authenticate_delivery(hook_id, credentials, body)
+        run, is_new = receive_delivery(
+            trigger, parse_json(body), _parse_delivery_id(request), credentials.signature
         )
-        shown = WebhookDeliverySerializer(run).data
-        return Response(shown, status=201 if is_new else 200, headers={"Cache-Control": "no-store"})
+        data = WebhookDeliverySerializer(run).data
+        return Response(data, status=201 if is_new else 200, headers={"Cache-Control": "no-store"})
 
 
 def _read_body(request: Request) -> bytes:
-    raw: bytes = request.stream.read(LARGEST_BODY + 1) if request.stream else b""
-    if len(raw) > LARGEST_BODY:
+    body: bytes = request.stream.read(MAX_BODY_BYTES + 1) if request.stream else b""
+    if len(body) > MAX_BODY_BYTES:
         raise BodyTooLarge(
             format_message(
-                "The body has more than {largest_body} bytes.", largest_body=LARGEST_BODY
+                "The body has more than {largest_body} bytes.", largest_body=MAX_BODY_BYTES
             ),
             remedy="Send less of it.",
         )
-    return raw
+    return body
 
 
-def _read_proof(request: Request) -> WebhookCredentials:
+def _read_credentials(request: Request) -> WebhookCredentials:
     scheme, _, text = request.headers.get("Authorization", "").partition(" ")
     return WebhookCredentials(
         bearer=text.strip() if scheme.lower() == "bearer" else "",
-        timestamp=request.headers.get(TIMESTAMP, ""),
-        signature=request.headers.get(SIGNATURE, ""),
+        timestamp=request.headers.get(TIMESTAMP_HEADER, ""),
+        signature=request.headers.get(SIGNATURE_HEADER, ""),
     )
 
 
 def _parse_delivery_id(request: Request) -> str:
-    found: str = request.headers.get(HEADER, "")
-    if len(found) > LONGEST_DELIVERY or not (found.isascii() and found.isprintable()):
+    delivery_id: str = request.headers.get(IDEMPOTENCY_HEADER, "")
+    if len(delivery_id) > MAX_DELIVERY_ID_LENGTH or not (
+        delivery_id.isascii() and delivery_id.isprintable()
+    ):
         raise InvalidInput(
             "The delivery's id is too long, or has characters that can't be seen.",
             code="bad_idempotency_key",
-            field=HEADER,
+            field=IDEMPOTENCY_HEADER,
             remedy=format_message(
                 "Send 1 to {longest_delivery} visible ASCII characters, such as a UUID.",
-                longest_delivery=LONGEST_DELIVERY,
+                longest_delivery=MAX_DELIVERY_ID_LENGTH,
             ),
         )
-    return found
+    return delivery_id

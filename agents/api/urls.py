@@ -34,7 +34,7 @@ RECORDING = "recordings/<str:recording_id>"
 REPLAYS = f"{RECORDING}/replays"
 AGENT = "agents/<str:agent_id>"
 SERVER = f"{AGENT}/mcp-servers/<str:server_id>"
-OWN = "tool-policy"
+ORGANIZATION_POLICY = "tool-policy"
 POLICY = f"{AGENT}/tool-policy"
 TOOL = f"{AGENT}/tools/<str:name>"
 SESSION = "sessions/<str:session_id>"
@@ -89,22 +89,24 @@ urlpatterns = [
         organization.ResumeOrganizationView.as_view(),
         name="organization-resume",
     ),
-    path(OWN, policies.OrganizationPolicyView.as_view(), name="own-tool-policy"),
+    path(ORGANIZATION_POLICY, policies.OrganizationPolicyView.as_view(), name="own-tool-policy"),
     path(
-        f"{OWN}/replay",
+        f"{ORGANIZATION_POLICY}/replay",
         policy_simulations.SimulateOrganizationPolicyView.as_view(),
         name="own-policy-replay",
     ),
     path(
-        f"{OWN}/draft", policy_simulations.OrganizationDraftView.as_view(), name="own-policy-draft"
+        f"{ORGANIZATION_POLICY}/draft",
+        policy_simulations.OrganizationDraftView.as_view(),
+        name="own-policy-draft",
     ),
     path(
-        f"{OWN}/draft/shadow",
+        f"{ORGANIZATION_POLICY}/draft/shadow",
         policy_simulations.OrganizationDraftSummaryView.as_view(),
         name="own-policy-shadow",
     ),
     path(
-        f"{OWN}/draft/enforce",
+        f"{ORGANIZATION_POLICY}/draft/enforce",
         policy_simulations.EnforceOrganizationDraftView.as_view(),
         name="own-policy-enforce",
     ),
@@ -143,7 +145,7 @@ urlpatterns = [
     ),
     path(
         f"{AGENT}/store-labels",
-        agent_stores.AgentStoreLabels.as_view(),
+        agent_stores.AgentStoreLabelsView.as_view(),
         name="agent-store-labels",
     ),
     path(f"{AGENT}/held", flow_labels.AgentHeldLabelsView.as_view(), name="agent-held"),

@@ -11,14 +11,14 @@ from agents.api.agents import AgentSlugs
 from agents.api.sessions import SessionSerializer
 from agents.flow_labels.session_labels import label_reader
 from agents.models import Workflow, WorkflowRun, WorkflowVersion
-from agents.models.workflows import LONGEST_SOURCE
-from agents.sessions.services import cancel
+from agents.models.workflows import MAX_SOURCE_LENGTH
+from agents.sessions.services import cancel_session
 from agents.workflows.queries import list_steps
 from agents.workflows.services import (
     WorkflowSpec,
     approve_workflow,
+    delete_workflow,
     get_workflow,
-    remove_workflow,
     run_workflow,
     save_workflow,
 )
@@ -26,7 +26,7 @@ from bonobot.accounts.api.openapi_schema import describe_operation
 from bonobot.accounts.api.resource_view import READ, READ_OR_RUN, ResourceView, set_not_found_field
 from bonobot.accounts.roles import Action
 from bonobot.core.api.filters import StrictBooleanFilter, StrictFilterSet
-from bonobot.core.api.serializers import NumberedBody, StrictSerializer, VersionedShape
+from bonobot.core.api.serializers import NumberedBody, StrictSerializer, VersionedSerializer
 from mcp_servers.api.serializers import JSON_OBJECT
 
 EXAMPLE = """\
@@ -79,7 +79,7 @@ class WorkflowBody(NumberedBody):
     name = serializers.SlugField(max_length=64)
     source = serializers.CharField(  # type: ignore[assignment]  # DRF moves it
         required=False,
-        max_length=LONGEST_SOURCE,
+        max_length=MAX_SOURCE_LENGTH,
         trim_whitespace=False,
         help_text="Its definition, as YAML or JSON.",
     )
@@ -91,10 +91,10 @@ class WorkflowBody(NumberedBody):
     )
 
 
-class WorkflowSerializer(VersionedShape):
+class WorkflowSerializer(VersionedSerializer):
     """A workflow."""
 
-    written_as = (WorkflowBody,)
+    body_classes = (WorkflowBody,)
 
     id = serializers.UUIDField()
     name = serializers.CharField()
@@ -188,28 +188,28 @@ class WorkflowRunDetailSerializer(WorkflowRunSerializer):
 class WorkflowView(ResourceView):
     """A resource of one workflow."""
 
-    def workflow(self, workflow_id: str) -> Workflow:
+    def get_workflow(self, workflow_id: str) -> Workflow:
         """Return the visible workflow with this id or name; raises `NotFound`."""
         with set_not_found_field("workflow_id"):
             return get_workflow(self.principal, workflow_id)
 
-    def run(self, run_id: str) -> WorkflowRun:
+    def get_run(self, run_id: str) -> WorkflowRun:
         """Return the visible run with this id; raises `NotFound`."""
         rows: Any = WorkflowRun.objects.visible_to(self.principal)
         with set_not_found_field("run_id"):
-            found: WorkflowRun = rows.select_related("session__agent").get_or_404(
+            workflow_run: WorkflowRun = rows.select_related("session__agent").get_or_404(
                 self.organization_id, pk=run_id
             )
         if self.request.method == "GET":
-            label_reader(self.principal, found.session)
-        return found
+            label_reader(self.principal, workflow_run.session)
+        return workflow_run
 
 
 class WorkflowListView(ResourceView):
     """All workflows."""
 
     rules = {"GET": READ_OR_RUN, "POST": Action.MANAGE_WORKFLOWS}
-    narrowed = ("GET",)
+    agent_token_methods = ("GET",)
     queryset = Workflow.objects.none()
     filterset_class = WorkflowFilter
     ordering = ("name", "pk")
@@ -220,13 +220,13 @@ class WorkflowListView(ResourceView):
         """List the workflows; a member and a token for one agent see those of their agents."""
         rows: Any = Workflow.objects.visible_to(self.principal)
         rows = rows.select_related("agent").prefetch_related("given__agent")
-        return self.listed(rows, WorkflowSerializer)
+        return self.respond_page(rows, WorkflowSerializer)
 
     @describe_operation("add_workflow", body=WorkflowBody, answer=WorkflowSerializer, status=201)
     def post(self, request: object) -> Response:
         """Write a workflow; what is wrong in its definition is named by its path."""
-        made = save_workflow(self.principal, WorkflowSpec(**self.read(WorkflowBody)))
-        return self.shown(made, WorkflowSerializer, status=201)
+        workflow = save_workflow(self.principal, WorkflowSpec(**self.read_body(WorkflowBody)))
+        return self.respond_row(workflow, WorkflowSerializer, status=201)
 
 
 class WorkflowDetailView(WorkflowView):
@@ -237,25 +237,25 @@ class WorkflowDetailView(WorkflowView):
         "PATCH": Action.MANAGE_WORKFLOWS,
         "DELETE": Action.MANAGE_WORKFLOWS,
     }
-    narrowed = ("GET",)
+    agent_token_methods = ("GET",)
 
     @describe_operation("get_workflow", answer=WorkflowSerializer)
     def get(self, request: object, workflow_id: str) -> Response:
         """Show a workflow, by id or name."""
-        return self.shown(self.workflow(workflow_id), WorkflowSerializer)
+        return self.respond_row(self.get_workflow(workflow_id), WorkflowSerializer)
 
     @describe_operation("change_workflow", body=WorkflowBody, answer=WorkflowSerializer)
     def patch(self, request: object, workflow_id: str) -> Response:
         """Change parts of a workflow; runs that have begun go on as they began."""
-        workflow = self.workflow(workflow_id)
-        said = {"name": workflow.name} | self.read(WorkflowBody, partial=True)
-        changed = save_workflow(self.principal, WorkflowSpec(**said), workflow)
-        return self.shown(changed, WorkflowSerializer)
+        workflow = self.get_workflow(workflow_id)
+        values = {"name": workflow.name} | self.read_body(WorkflowBody, partial=True)
+        updated = save_workflow(self.principal, WorkflowSpec(**values), workflow)
+        return self.respond_row(updated, WorkflowSerializer)
 
     @describe_operation("remove_workflow", status=204)
     def delete(self, request: object, workflow_id: str) -> Response:
         """Remove a workflow with its versions and triggers; its runs stay."""
-        remove_workflow(self.principal, self.workflow(workflow_id))
+        delete_workflow(self.principal, self.get_workflow(workflow_id))
         return Response(status=204)
 
 
@@ -270,7 +270,9 @@ class WorkflowVersionListView(WorkflowView):
     @describe_operation("list_workflow_versions", answer=WorkflowVersionSerializer(many=True))
     def get(self, request: object, workflow_id: str) -> Response:
         """List what a workflow said in its versions, the newest first."""
-        return self.listed(self.workflow(workflow_id).versions.all(), WorkflowVersionSerializer)
+        return self.respond_page(
+            self.get_workflow(workflow_id).versions.all(), WorkflowVersionSerializer
+        )
 
 
 class ApproveWorkflowView(WorkflowView):
@@ -281,15 +283,20 @@ class ApproveWorkflowView(WorkflowView):
     @describe_operation("approve_workflow", body=ApproveWorkflowBody, answer=WorkflowSerializer)
     def post(self, request: object, workflow_id: str) -> Response:
         """Approve a workflow as it was read, so that agents that have it may call it."""
-        workflow, seen = self.workflow(workflow_id), self.read(ApproveWorkflowBody)["digest"]
-        return self.shown(approve_workflow(self.principal, workflow, seen), WorkflowSerializer)
+        workflow, digest = (
+            self.get_workflow(workflow_id),
+            self.read_body(ApproveWorkflowBody)["digest"],
+        )
+        return self.respond_row(
+            approve_workflow(self.principal, workflow, digest), WorkflowSerializer
+        )
 
 
 class WorkflowRunListView(WorkflowView):
     """The runs of a workflow."""
 
     rules = {"GET": READ_OR_RUN, "POST": Action.RUN_AGENTS}
-    narrowed = ("GET", "POST")
+    agent_token_methods = ("GET", "POST")
     queryset = WorkflowRun.objects.none()
     filterset_class = WorkflowRunFilter
     orderings = ("created_at",)
@@ -298,8 +305,8 @@ class WorkflowRunListView(WorkflowView):
     def get(self, request: object, workflow_id: str) -> Response:
         """List the runs of a workflow, the newest first."""
         rows: Any = WorkflowRun.objects.visible_to(self.principal)
-        rows = rows.filter(workflow=self.workflow(workflow_id)).select_related("session__agent")
-        answer = self.listed(rows, WorkflowRunSerializer)
+        rows = rows.filter(workflow=self.get_workflow(workflow_id)).select_related("session__agent")
+        answer = self.respond_page(rows, WorkflowRunSerializer)
         page: Any = self.paginator
         label_reader(self.principal, *(run.session for run in page.page))
         return answer
@@ -309,31 +316,31 @@ class WorkflowRunListView(WorkflowView):
     )
     def post(self, request: object, workflow_id: str) -> Response:
         """Start a run; its inputs are checked first."""
-        workflow, body = self.workflow(workflow_id), self.read(RunWorkflowBody)
+        workflow, body = self.get_workflow(workflow_id), self.read_body(RunWorkflowBody)
         run = run_workflow(self.principal, workflow, body.get("inputs", {}))
-        return self.shown(run, WorkflowRunDetailSerializer, status=201)
+        return self.respond_row(run, WorkflowRunDetailSerializer, status=201)
 
 
 class WorkflowRunDetailView(WorkflowView):
     """One run."""
 
     rules = {"GET": READ_OR_RUN}
-    narrowed = ("GET",)
+    agent_token_methods = ("GET",)
 
     @describe_operation("get_workflow_run", answer=WorkflowRunDetailSerializer)
     def get(self, request: object, run_id: str) -> Response:
         """Show a run with its steps."""
-        return self.shown(self.run(run_id), WorkflowRunDetailSerializer)
+        return self.respond_row(self.get_run(run_id), WorkflowRunDetailSerializer)
 
 
 class CancelWorkflowRunView(WorkflowView):
     """The end of a run."""
 
     rules = {"POST": Action.RUN_AGENTS}
-    narrowed = ("POST",)
+    agent_token_methods = ("POST",)
 
     @describe_operation("cancel_workflow_run", answer=WorkflowRunDetailSerializer)
     def post(self, request: object, run_id: str) -> Response:
         """Have a run cancelled, with what it began; one that rests stays as it is."""
-        cancel(self.principal, self.run(run_id).session)
-        return self.shown(self.run(run_id), WorkflowRunDetailSerializer)
+        cancel_session(self.principal, self.get_run(run_id).session)
+        return self.respond_row(self.get_run(run_id), WorkflowRunDetailSerializer)

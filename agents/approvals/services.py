@@ -10,7 +10,7 @@ from django.urls import reverse
 from django.utils import timezone
 
 from agents.models import Approval, Session, SessionGrant
-from agents.session_wakeups import wake
+from agents.session_wakeups import wake_session
 from bonobot.accounts.models import Organization, Token
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
@@ -23,51 +23,53 @@ from bonobot.notifications.notify import NotificationSubject, notify
 
 Answer = Literal["approve", "approve_session", "deny"]
 ANSWERS: tuple[Answer, ...] = ("approve", "approve_session", "deny")
-WORD_LENGTH = 2_000
-MICROSECONDS = 1_000_000
-ANSWER = ChangeEvent("approval")
+MAX_WORD_LENGTH = 2_000
+MICROSECONDS_PER_SECOND = 1_000_000
+ANSWER_EVENT = ChangeEvent("approval")
 SYSTEM = Actor(kind="system", id="approvals", label="approvals")
 
 
-def answer(principal: Principal, approval: Approval, said: str, word: str = "") -> Approval:
+def resolve_approval(
+    principal: Principal, approval: Approval, answer: str, word: str = ""
+) -> Approval:
     """Approve or deny a call and wake its session; `word` is passed to the model with a denial.
 
     Raises `Forbidden` (missing role, or `own_call` if the organization requires a second person),
     `Conflict` (`already_answered`, `approval_expired`) or `InvalidInput`.
     """
     principal.require(Action.APPROVE_CALLS)
-    _check_answer(principal, approval, said, word)
-    yes = said != "deny"
+    _check_answer(principal, approval, answer, word)
+    is_approved = answer != "deny"
     with record_change(
-        event=ANSWER,
+        event=ANSWER_EVENT,
         organization_id=approval.organization_id,
         actor=principal.actor,
-        action="call_approved" if yes else "call_denied",
+        action="call_approved" if is_approved else "call_denied",
         resource_type="approval",
         resource_id=str(approval.pk),
         resource_name=approval.label,
         details={
             "call_id": str(approval.call_id),
             "digest": approval.digest,
-            "for_session": said == "approve_session",
+            "for_session": answer == "approve_session",
             "word": word,
         },
-        governed=said == "approve_session",
+        governed=answer == "approve_session",
     ):
-        _decide(principal, approval, yes=yes, word=word)
-        if yes:
-            _create_permit(approval)
-        if said == "approve_session":
-            _grant(principal, approval)
-        _resume(approval)
+        _save_decision(principal, approval, is_approved=is_approved, word=word)
+        if is_approved:
+            _create_approval_cell(approval)
+        if answer == "approve_session":
+            _create_session_approval(principal, approval)
+        _wake_session(approval)
     return Approval.objects.get(pk=approval.pk)
 
 
-def revoke(principal: Principal, grant: SessionGrant) -> None:
+def revoke_session_approval(principal: Principal, grant: SessionGrant) -> None:
     """Revoke a session approval; the next call needs an approval again."""
     principal.require(Action.APPROVE_CALLS)
     with record_change(
-        event=ANSWER,
+        event=ANSWER_EVENT,
         organization_id=grant.organization_id,
         actor=principal.actor,
         action="session_grant_revoked",
@@ -78,11 +80,11 @@ def revoke(principal: Principal, grant: SessionGrant) -> None:
         grant.delete()
 
 
-def take_back(principal: Principal, approval: Approval) -> None:
+def withdraw_approval(principal: Principal, approval: Approval) -> None:
     """Withdraw a pending approval that its requester no longer needs."""
     waiting = Approval.objects.filter(pk=approval.pk, state=Approval.State.WAITING)
     with record_change(
-        event=ANSWER,
+        event=ANSWER_EVENT,
         organization_id=approval.organization_id,
         actor=principal.actor,
         action="call_taken_back",
@@ -106,7 +108,7 @@ def expire_overdue() -> int:
     overdue = list(Approval.objects.overdue()[:500])
     for approval in overdue:
         with record_change(
-            event=ANSWER,
+            event=ANSWER_EVENT,
             organization_id=approval.organization_id,
             actor=SYSTEM,
             action="call_approval_expired",
@@ -119,28 +121,28 @@ def expire_overdue() -> int:
             Approval.objects.filter(pk=approval.pk, state=Approval.State.WAITING).update(
                 state=Approval.State.EXPIRED, decided_at=timezone.now()
             )
-            _resume(approval)
+            _wake_session(approval)
     return len(overdue)
 
 
-def _check_answer(principal: Principal, approval: Approval, said: str, word: str) -> None:
-    if said not in ANSWERS:
+def _check_answer(principal: Principal, approval: Approval, answer: str, word: str) -> None:
+    if answer not in ANSWERS:
         raise InvalidInput(
-            format_message("There is no answer {said!r}.", said=said),
+            format_message("There is no answer {said!r}.", said=answer),
             field="answer",
             remedy=format_message("Use one of: {answers}.", answers=", ".join(ANSWERS)),
         )
-    if said == "approve_session" and not approval.may_be_granted:
+    if answer == "approve_session" and not approval.may_be_granted:
         raise InvalidInput(
             "This can't be allowed for a session.", field="answer", remedy="Approve it once."
         )
-    if len(word) > WORD_LENGTH:
+    if len(word) > MAX_WORD_LENGTH:
         raise InvalidInput(
             format_message("The word has {count} characters.", count=len(word)),
             field="word",
-            remedy=format_message("At most {word_length} are taken.", word_length=WORD_LENGTH),
+            remedy=format_message("At most {word_length} are taken.", word_length=MAX_WORD_LENGTH),
         )
-    if said != "deny" and is_own(principal, approval):
+    if answer != "deny" and is_own_call(principal, approval):
         raise Forbidden(
             "You asked for this call yourself.",
             code="own_call",
@@ -149,34 +151,38 @@ def _check_answer(principal: Principal, approval: Approval, said: str, word: str
         )
 
 
-def is_own(principal: Principal, approval: Approval) -> bool:
+def is_own_call(principal: Principal, approval: Approval) -> bool:
     """Return whether someone else must approve, because the principal requested the call."""
-    by = (approval.requested_by_kind, approval.requested_by_id)
-    mine = by == (principal.kind, principal.id) or _is_own_token(principal, *by)
+    requester = (approval.requested_by_kind, approval.requested_by_id)
+    is_requester = requester == (principal.kind, principal.id) or _is_own_token(
+        principal, *requester
+    )
     organization = Organization.objects.filter(pk=approval.organization_id, four_eyes=True)
-    return mine and organization.exists()
+    return is_requester and organization.exists()
 
 
-def _is_own_token(principal: Principal, kind: str, number: str) -> bool:
+def _is_own_token(principal: Principal, kind: str, token_id: str) -> bool:
     """Return whether the requester is an OAuth client that the person authorized."""
     if kind != "token" or principal.kind != "user":
         return False
-    return Token.objects.filter(pk=number, user_id=principal.id).exists()
+    return Token.objects.filter(pk=token_id, user_id=principal.id).exists()
 
 
-def _decide(principal: Principal, approval: Approval, *, yes: bool, word: str) -> None:
+def _save_decision(
+    principal: Principal, approval: Approval, *, is_approved: bool, word: str
+) -> None:
     now = timezone.now()
     # The condition lets only one of two concurrent answers succeed.
-    mine = Approval.objects.filter(
+    updated = Approval.objects.filter(
         pk=approval.pk, state=Approval.State.WAITING, expires_at__gt=now
     ).update(
-        state=Approval.State.APPROVED if yes else Approval.State.DENIED,
+        state=Approval.State.APPROVED if is_approved else Approval.State.DENIED,
         decided_at=now,
         decided_by=principal.label,
         word=word,
         updated_at=now,
     )
-    if mine:
+    if updated:
         return
     approval.refresh_from_db()
     if approval.state in (Approval.State.WAITING, Approval.State.EXPIRED):
@@ -191,16 +197,16 @@ def _decide(principal: Principal, approval: Approval, *, yes: bool, word: str) -
     )
 
 
-def _create_permit(approval: Approval) -> None:
+def _create_approval_cell(approval: Approval) -> None:
     PermitRow.objects.create(
         id=approval.pk,
         organization_id=approval.organization_id,
         digest=approval.digest,
-        expires=int(approval.expires_at.timestamp() * MICROSECONDS),
+        expires=int(approval.expires_at.timestamp() * MICROSECONDS_PER_SECOND),
     )
 
 
-def _grant(principal: Principal, approval: Approval) -> None:
+def _create_session_approval(principal: Principal, approval: Approval) -> None:
     SessionGrant.objects.get_or_create(
         organization_id=approval.organization_id,
         agent=approval.agent,
@@ -213,10 +219,10 @@ def _grant(principal: Principal, approval: Approval) -> None:
     )
 
 
-def _resume(approval: Approval) -> None:
+def _wake_session(approval: Approval) -> None:
     """Wake the session that waits for the answer, if there is one."""
     if approval.session_id is not None:
-        wake(approval.session_id)
+        wake_session(approval.session_id)
 
 
 def build_page_path(approval: Approval) -> str:
@@ -231,8 +237,8 @@ def build_page_url(approval: Approval) -> str:
 
 def calculate_expiry(organization_id: UUID) -> datetime:
     """Return when an approval that is requested now expires."""
-    chosen = Organization.objects.filter(pk=organization_id).values_list("approval_hours")
-    hours = next((hours for (hours,) in chosen if hours), settings.BONOBOT_APPROVAL_H)
+    configured_hours = Organization.objects.filter(pk=organization_id).values_list("approval_hours")
+    hours = next((hours for (hours,) in configured_hours if hours), settings.BONOBOT_APPROVAL_H)
     return timezone.now() + timedelta(hours=hours)
 
 
@@ -245,40 +251,40 @@ def build_requester_fields(session: Session) -> dict[str, str]:
     }
 
 
-def create_approval(question: Approval) -> Approval:
+def create_approval(approval: Approval) -> Approval:
     """Save an approval and notify approvers; concurrent identical requests share one."""
-    question.expires_at = calculate_expiry(question.organization_id)
+    approval.expires_at = calculate_expiry(approval.organization_id)
     try:
         with transaction.atomic():
-            question.save(force_insert=True)
-            notify_approvers(question)
+            approval.save(force_insert=True)
+            notify_approvers(approval)
     except IntegrityError:
         waiting = Approval.objects.filter(
-            organization_id=question.organization_id,
-            digest=question.digest,
+            organization_id=approval.organization_id,
+            digest=approval.digest,
             state=Approval.State.WAITING,
         )
         # An overdue one that hasn't been expired yet is replaced.
         if waiting.overdue().update(state=Approval.State.EXPIRED):
-            return create_approval(question)
+            return create_approval(approval)
         return waiting.get()
-    return question
+    return approval
 
 
 def notify_approvers(approval: Approval) -> None:
     """Notify approvers of a pending approval, once, without the call's arguments."""
-    called = approval.own_name
+    call_label = approval.own_name
     if approval.server_name:
-        called = f"{called} ({approval.server_name})"
-    told = {"called": called, "who": approval.requested_by}
+        call_label = f"{call_label} ({approval.server_name})"
+    values = {"called": call_label, "who": approval.requested_by}
     if approval.agent:
         name = approval.agent.name
-        wish = format_message(
-            "The agent {agent} wants to call {called}, asked by {who}.", agent=name, **told
+        summary = format_message(
+            "The agent {agent} wants to call {called}, asked by {who}.", agent=name, **values
         )
     else:
-        wish = format_message("{who} wants to call {called}.", **told)
-    until = format_message(
+        summary = format_message("{who} wants to call {called}.", **values)
+    deadline = format_message(
         "Without an answer until {until} UTC it is refused.",
         until=f"{approval.expires_at:%Y-%m-%d %H:%M}",
     )
@@ -288,6 +294,6 @@ def notify_approvers(approval: Approval) -> None:
         NotificationSubject(
             "approval", str(approval.pk), approval.label, build_page_path(approval)
         ),
-        " ".join((wish, approval.reason, until)),
+        " ".join((summary, approval.reason, deadline)),
         topic=f"approval:{approval.pk}",
     )

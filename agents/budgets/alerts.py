@@ -20,44 +20,47 @@ from bonobot.notifications.notify import NotificationSubject, list_listening_org
 
 EVENTS = ("budget_warning", "budget_exhausted")
 # Longer than the interval between two runs, so that no refusal is missed.
-LOOKED_BACK = timedelta(minutes=10)
-BATCH = 500
-THE_ORGANIZATION = format_message("the organization")
+LOOKBACK = timedelta(minutes=10)
+BATCH_SIZE = 500
+ORGANIZATION_LABEL = format_message("the organization")
 # Notifications are stored in English.
-UNITS: dict[str, str] = {
+UNIT_LABELS: dict[str, str] = {
     **{unit: unit.value for unit in Budget.Unit},
     Budget.Unit.MONEY: "micro-dollars",
 }
-PERIODS: dict[str, str] = {
+PERIOD_LABELS: dict[str, str] = {
     Budget.Period.DAY: "a day",
     Budget.Period.MONTH: "a month",
     Budget.Period.TOTAL: "in total",
 }
 
 
-def watch() -> int:
+def notify_spent_budgets() -> int:
     """Notify organizations with listeners of spent budgets; return how many were reported."""
-    return sum(_watch(organization_id) for organization_id in list_listening_organizations(*EVENTS))
+    return sum(
+        _notify_organization(organization_id)
+        for organization_id in list_listening_organizations(*EVENTS)
+    )
 
 
-def _watch(organization_id: UUID) -> int:
-    refused = _list_refusing_cells(organization_id, timezone.now())
+def _notify_organization(organization_id: UUID) -> int:
+    refusing_keys = _list_refusing_cells(organization_id, timezone.now())
     # Budgets of single sessions are excluded: the session shows its own refusals.
     budgets = Budget.objects.for_organization(organization_id).filter(each_session=False)
-    told = 0
+    notified_count = 0
     for rows in _split_batches(
-        budgets.select_related("agent", "server").order_by("pk").iterator(BATCH)
+        budgets.select_related("agent", "server").order_by("pk").iterator(BATCH_SIZE)
     ):
         for row, use in zip(rows, load_budget_use(rows), strict=True):
-            if event := find_event(use, refused=use.key in refused):
-                told += notify(
+            if event := find_event(use, refused=use.key in refusing_keys):
+                notified_count += notify(
                     organization_id,
                     event,
                     _build_subject(row),
                     _format_message(row, use, event),
                     topic=f"{use.key}:{row.limit}",
                 )
-    return told
+    return notified_count
 
 
 def find_event(use: BudgetUse, *, refused: bool) -> str:
@@ -70,8 +73,8 @@ def find_event(use: BudgetUse, *, refused: bool) -> str:
 
 def _list_refusing_cells(organization_id: UUID, now: datetime) -> set[str]:
     """Return the keys of cells that recently refused a call (the refusal's rule)."""
-    rows = AuditRow.objects.of(organization_id).filter(
-        code="budget_exhausted", opened_at__gte=now - LOOKED_BACK
+    rows = AuditRow.objects.for_organization(organization_id).filter(
+        code="budget_exhausted", opened_at__gte=now - LOOKBACK
     )
     return set(rows.order_by().values_list("rule", flat=True).distinct())
 
@@ -83,7 +86,7 @@ def _build_subject(row: Budget) -> NotificationSubject:
     if row.server is not None:
         link = reverse("admin:mcp_servers_server_change", args=[row.server.pk])
         return NotificationSubject("mcp_server", str(row.server.pk), row.server.name, link)
-    return NotificationSubject("organization", str(row.organization_id), THE_ORGANIZATION)
+    return NotificationSubject("organization", str(row.organization_id), ORGANIZATION_LABEL)
 
 
 def _format_owner(row: Budget) -> str:
@@ -91,30 +94,30 @@ def _format_owner(row: Budget) -> str:
         return format_message("the agent {name}", name=row.agent.name)
     if row.server is not None:
         return format_message("the server {name}", name=row.server.name)
-    return THE_ORGANIZATION
+    return ORGANIZATION_LABEL
 
 
 def _format_message(row: Budget, use: BudgetUse, event: str) -> str:
-    told = {
+    values = {
         "whose": _format_owner(row),
         "spent": use.spent,
         "limit": row.limit,
-        "unit": UNITS[row.unit],
-        "period": PERIODS[row.period],
+        "unit": UNIT_LABELS[row.unit],
+        "period": PERIOD_LABELS[row.period],
     }
     if event == "budget_warning":
         return format_message(
             "The budget of {whose} is nearly spent: {spent:,} of {limit:,} {unit} {period}. "
             "Raise it, or expect refusals.",
-            **told,
+            **values,
         )
     return format_message(
         "The budget of {whose} is spent: {spent:,} of {limit:,} {unit} {period}. Calls are refused "
         "until the next period, or until somebody raises it.",
-        **told,
+        **values,
     )
 
 
 def _split_batches(rows: Iterator[Budget]) -> Iterator[list[Budget]]:
-    while batch := list(islice(rows, BATCH)):
+    while batch := list(islice(rows, BATCH_SIZE)):
         yield batch

@@ -13,7 +13,7 @@ from bonobot.ledger.types import BudgetReservation, RateCharge, build_rate_prefi
 
 # A third of a minute's calls may come at once, for parallel calls of one turn.
 BURST_SHARE = 3
-LEAST_BURST = 10
+MIN_BURST = 10
 # Count seconds in milliseconds; otherwise each short call would be rounded up to a second.
 CELL_UNITS = {"seconds": ("milliseconds", 1000)}
 
@@ -51,23 +51,23 @@ def get_cell_unit(unit: str) -> tuple[str, int]:
     return CELL_UNITS.get(unit, (unit, 1))
 
 
-def to_whole_units(unit: str, counted: int) -> int:
+def to_whole_units(unit: str, amount: int) -> int:
     """Return a cell's amount in whole units of its budget, rounded up."""
-    return ceil(counted / get_cell_unit(unit)[1])
+    return ceil(amount / get_cell_unit(unit)[1])
 
 
 def select_limits(
     limits: Iterable[BudgetLimit], *, server_id: UUID | None, session_id: UUID | None
 ) -> tuple[BudgetLimit, ...]:
     """Return the limits that apply to a call of this server in this session."""
-    found = []
+    selected = []
     for limit in limits:
         if limit.scope == "session":
             if session_id is not None:
-                found.append(replace(limit, scope_id=str(session_id)))
+                selected.append(replace(limit, scope_id=str(session_id)))
         elif limit.scope != "server" or limit.scope_id == str(server_id):
-            found.append(limit)
-    return tuple(found)
+            selected.append(limit)
+    return tuple(selected)
 
 
 def build_reservations(
@@ -86,22 +86,26 @@ def build_reservations(
 
 
 def build_settlements(
-    reserved: Iterable[BudgetReservation], amounts: Mapping[str, int] | None
+    reservations: Iterable[BudgetReservation], amounts: Mapping[str, int] | None
 ) -> tuple[tuple[str, int, int], ...]:
     """Return (key, reserved, actual) of each reservation; without `amounts` all of it is spent."""
-    by_cell = {get_cell_unit(unit)[0]: amount for unit, amount in (amounts or {}).items()}
+    amounts_by_unit = {get_cell_unit(unit)[0]: amount for unit, amount in (amounts or {}).items()}
     return tuple(
         (
-            one.key,
-            one.amount,
-            one.amount if amounts is None else by_cell[budgets.parse_unit(one.key)],
+            reservation.key,
+            reservation.amount,
+            reservation.amount
+            if amounts is None
+            else amounts_by_unit[budgets.parse_unit(reservation.key)],
         )
-        for one in reserved
+        for reservation in reservations
     )
 
 
 @lru_cache(maxsize=4096)
-def charge(organization_id: UUID, scope: str, scope_id: UUID | str, per_minute: int) -> RateCharge:
+def build_charge(
+    organization_id: UUID, scope: str, scope_id: UUID | str, per_minute: int
+) -> RateCharge:
     """Return a call's charge on a rate limit."""
     return RateCharge(
         f"{build_rate_prefix(organization_id)}{scope}:{scope_id}",
@@ -116,4 +120,4 @@ def build_global_charge(per_minute: int) -> RateCharge:
 
 
 def _calculate_burst(per_minute: int) -> int:
-    return max(min(LEAST_BURST, per_minute), per_minute // BURST_SHARE)
+    return max(min(MIN_BURST, per_minute), per_minute // BURST_SHARE)

@@ -17,7 +17,7 @@ from agents.models import Agent, Budget, Session
 from bonobot.accounts.models import Organization
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
-from bonobot.core.db.transactions import lock
+from bonobot.core.db.transactions import lock_rows
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import InvalidInput
 from bonobot.ledger.audit.admin_changes import record_change
@@ -25,8 +25,8 @@ from bonobot.ledger.queries import load_balances
 from mcp_servers.models import Server
 
 # The ledger's maximum amount, divided because seconds are counted in milliseconds.
-LARGEST = 2**53 // 1000
-WARN_AT = 80
+MAX_LIMIT = 2**53 // 1000
+DEFAULT_WARN_AT = 80
 
 Owner = Organization | Agent | Server
 
@@ -43,7 +43,7 @@ class BudgetLine:
     period: str
     limit: int
     each_session: bool = False
-    warn_at: int = WARN_AT
+    warn_at: int = DEFAULT_WARN_AT
 
 
 @dataclass(frozen=True)
@@ -96,8 +96,8 @@ def set_budgets(principal: Principal, owner: Owner, lines: Sequence[BudgetLine])
     """Replace an owner's budgets; spent amounts are kept. Raises `InvalidInput` naming the line."""
     principal.require(_get_required_action(owner))
     for index, line in enumerate(lines):
-        _check(line, f"budgets[{index}]", owner)
-        if _get_line_key(line) in {_get_line_key(one) for one in lines[:index]}:
+        _check_line(line, f"budgets[{index}]", owner)
+        if _get_line_key(line) in {_get_line_key(earlier_line) for earlier_line in lines[:index]}:
             raise InvalidInput(
                 format_message(
                     "There are two budgets of {unit} per {period}.",
@@ -117,7 +117,7 @@ def set_budgets(principal: Principal, owner: Owner, lines: Sequence[BudgetLine])
         resource_name=owner.name,
         details={"budgets": [asdict(line) for line in lines]},
     ):
-        lock(type(owner)._base_manager.filter(pk=owner.pk))
+        lock_rows(type(owner)._base_manager.filter(pk=owner.pk))
         list_budgets(owner).delete()
         Budget.objects.bulk_create(
             Budget(organization_id=organization_id, **_build_owner_filter(owner), **asdict(line))
@@ -128,20 +128,22 @@ def set_budgets(principal: Principal, owner: Owner, lines: Sequence[BudgetLine])
 def save_budget(principal: Principal, owner: Owner, line: BudgetLine) -> None:
     """Add a budget to an owner, or replace the one with the same unit and period."""
     with transaction.atomic():
-        lock(type(owner)._base_manager.filter(pk=owner.pk))  # so that the other lines can't change
-        kept = [
-            one
-            for one in map(build_line, list_budgets(owner))
-            if _get_line_key(one) != _get_line_key(line)
+        lock_rows(
+            type(owner)._base_manager.filter(pk=owner.pk)
+        )  # so that the other lines can't change
+        other_lines = [
+            other_line
+            for other_line in map(build_line, list_budgets(owner))
+            if _get_line_key(other_line) != _get_line_key(line)
         ]
-        set_budgets(principal, owner, [*kept, line])
+        set_budgets(principal, owner, [*other_lines, line])
 
 
-def remove_budget(principal: Principal, row: Budget) -> None:
+def delete_budget(principal: Principal, row: Budget) -> None:
     """Delete one budget; the spent amount is kept."""
     owner = row.agent or row.server or row.organization
-    kept = [build_line(one) for one in list_budgets(owner).exclude(pk=row.pk)]
-    set_budgets(principal, owner, kept)
+    other_lines = [build_line(other_row) for other_row in list_budgets(owner).exclude(pk=row.pk)]
+    set_budgets(principal, owner, other_lines)
 
 
 def list_budget_use(owner: Owner) -> list[BudgetUse]:
@@ -159,8 +161,8 @@ def load_budget_use(rows: Iterable[Budget], *, session_id: UUID | None = None) -
     """Return budgets with their use in the current period, in whole units."""
     now = timezone.now()
     keys = []
-    found = list(rows)
-    for row in found:
+    budgets = list(rows)
+    for row in budgets:
         limit = build_limit(row)
         if row.each_session:
             limit = replace(limit, scope_id=str(session_id or ""))
@@ -175,7 +177,7 @@ def load_budget_use(rows: Iterable[Budget], *, session_id: UUID | None = None) -
             spent=to_whole_units(row.unit, cells[key].spent),
             reserved=to_whole_units(row.unit, cells[key].reserved),
         )
-        for row, key in zip(found, keys, strict=True)
+        for row, key in zip(budgets, keys, strict=True)
     ]
 
 
@@ -201,36 +203,36 @@ def _get_line_key(line: BudgetLine) -> tuple[str, str, bool]:
     return line.unit, line.period, line.each_session
 
 
-def _check(line: BudgetLine, where: str, owner: Owner) -> None:
+def _check_line(line: BudgetLine, field_path: str, owner: Owner) -> None:
     units = Budget.Unit.values
     if isinstance(owner, Server):
         units = [unit for unit in units if unit != Budget.Unit.TOKENS]  # which models use
-    for name, value, known in (
+    for name, value, allowed_values in (
         ("unit", line.unit, units),
         ("period", line.period, Budget.Period.values),
     ):
-        if value not in known:
+        if value not in allowed_values:
             raise InvalidInput(
                 format_message("There is no {name} {value!r} here.", name=name, value=value),
-                field=f"{where}.{name}",
-                remedy=format_message("Use one of: {known}.", known=", ".join(known)),
+                field=f"{field_path}.{name}",
+                remedy=format_message("Use one of: {known}.", known=", ".join(allowed_values)),
             )
-    if not 0 <= line.limit <= LARGEST:
+    if not 0 <= line.limit <= MAX_LIMIT:
         raise InvalidInput(
             format_message("The limit is {limit}.", limit=line.limit),
-            field=f"{where}.limit",
-            remedy=format_message("Use a whole number from 0 to {largest}.", largest=LARGEST),
+            field=f"{field_path}.limit",
+            remedy=format_message("Use a whole number from 0 to {largest}.", largest=MAX_LIMIT),
         )
     if not 1 <= line.warn_at <= 100:
         raise InvalidInput(
             format_message("A warning at {warn_at} percent.", warn_at=line.warn_at),
-            field=f"{where}.warn_at",
+            field=f"{field_path}.warn_at",
             remedy="Use a whole number from 1 to 100.",
         )
     if line.each_session and not isinstance(owner, Agent):
         raise InvalidInput(
             "Only agents have sessions.",
-            field=f"{where}.each_session",
+            field=f"{field_path}.each_session",
             remedy="Set it at the agent.",
         )
 
@@ -239,10 +241,10 @@ def load_limits(
     organization_id: UUID, servers: Iterable[UUID], agent: Agent | None = None
 ) -> tuple[BudgetLimit, ...]:
     """Return all budget limits that may apply to calls; `select_limits` selects per call."""
-    whose = Q(agent=None, server=None) | Q(server__in=list(servers))
+    owner_filter = Q(agent=None, server=None) | Q(server__in=list(servers))
     if agent is not None:
-        whose |= Q(agent=agent)
-    rows = Budget.objects.filter(whose, organization_id=organization_id)
+        owner_filter |= Q(agent=agent)
+    rows = Budget.objects.filter(owner_filter, organization_id=organization_id)
     return tuple(build_limit(row) for row in rows)
 
 

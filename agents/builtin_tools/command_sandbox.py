@@ -16,18 +16,18 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
-from agents.builtin_tools.workspaces import INSIDE, Workspace, run_in_thread
+from agents.builtin_tools.workspaces import SANDBOX_PATH, Workspace, run_in_thread
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Problem
 from bonobot.core.text.untrusted_text import strip_terminal_sequences
 from mcp_servers.client import sandbox_modes
 from mcp_servers.client.child_process import send_group_signal
-from mcp_servers.client.sandbox import namespace_words
+from mcp_servers.client.sandbox import build_namespace_arguments
 from mcp_servers.client.sandbox_modes import ServerSandboxUnavailable
 from mcp_servers.client.server_sandbox import ProcessLimits
-from mcp_servers.client.system_view import system_words
+from mcp_servers.client.system_view import build_system_arguments
 
-SCRATCH = 64 * 1024 * 1024  # bytes of /tmp
+TMP_BYTES = 64 * 1024 * 1024  # bytes of /tmp
 ENVIRONMENT = {
     "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
     "HOME": "/tmp",  # noqa: S108 - its own one
@@ -44,37 +44,37 @@ class CommandSandbox:
     """
 
     root: Path
-    at: str = ""
+    start_folder: str = ""
     network: bool = False
     limits: ProcessLimits = field(default_factory=ProcessLimits)
-    covers: Mapping[str, Path] = field(default_factory=dict)
+    read_only_files: Mapping[str, Path] = field(default_factory=dict)
 
-    def words(self) -> tuple[str, ...]:
+    def build_arguments(self) -> tuple[str, ...]:
         """Return the arguments before a command. Blocks; raises `ServerSandboxUnavailable`."""
-        _require()
+        _require_working_sandbox()
         if self.root.resolve() != self.root:
             raise ServerSandboxUnavailable(
                 "the workspace leads elsewhere", "Attach the folder itself."
             )
-        covers = [
-            word
-            for path, ours in self.covers.items()
-            for word in ("--ro-bind", str(ours), f"{INSIDE}/{path}")
+        bind_arguments = [
+            argument
+            for path, source in self.read_only_files.items()
+            for argument in ("--ro-bind", str(source), f"{SANDBOX_PATH}/{path}")
         ]
-        start = f"{INSIDE}/{self.at}" if self.at else INSIDE
+        start_path = f"{SANDBOX_PATH}/{self.start_folder}" if self.start_folder else SANDBOX_PATH
         return (
-            *_build_bwrap_arguments(self.network, alone=_can_forbid_namespaces()),
-            *("--bind", str(self.root), INSIDE),
-            *covers,
-            *("--remount-ro", "/", "--chdir", start, "--"),
-            *self.limits.prefix(),
+            *_build_bwrap_arguments(self.network, forbids_namespaces=_can_forbid_namespaces()),
+            *("--bind", str(self.root), SANDBOX_PATH),
+            *bind_arguments,
+            *("--remount-ro", "/", "--chdir", start_path, "--"),
+            *self.limits.build_command_prefix(),
         )
 
 
 def find_sandbox_fault() -> ServerSandboxUnavailable | None:
     """Return why no sandbox can be created on this host; None if one can. Blocks."""
     try:
-        _require()
+        _require_working_sandbox()
     except ServerSandboxUnavailable as problem:
         return problem
     return None
@@ -83,16 +83,18 @@ def find_sandbox_fault() -> ServerSandboxUnavailable | None:
 _seen: set[str] = set()
 
 
-def _require() -> None:
+def _require_working_sandbox() -> None:
     """Raise `ServerSandboxUnavailable` unless a sandbox works; only success is cached."""
     if "works" in _seen:
         return
     if problem := sandbox_modes.find_sandbox_problem("bubblewrap", "none"):
         raise problem
     for network in (False, True):
-        if said := _try_sandbox(_build_bwrap_arguments(network, alone=False)):
+        if failure := _find_sandbox_failure(
+            _build_bwrap_arguments(network, forbids_namespaces=False)
+        ):
             raise ServerSandboxUnavailable(
-                format_message("the sandbox doesn't work here: {said}", said=said),
+                format_message("the sandbox doesn't work here: {said}", said=failure),
                 "Allow this user to make user and mount namespaces, as for confined servers.",
             )
     _seen.add("works")
@@ -101,28 +103,28 @@ def _require() -> None:
 @cache
 def _can_forbid_namespaces() -> bool:
     """Return whether bubblewrap can forbid nested namespaces; older versions can't."""
-    return not _try_sandbox(_build_bwrap_arguments(network=False, alone=True))
+    return not _find_sandbox_failure(_build_bwrap_arguments(network=False, forbids_namespaces=True))
 
 
-def _try_sandbox(words: tuple[str, ...]) -> str:
+def _find_sandbox_failure(arguments: tuple[str, ...]) -> str:
     """Return why a command can't be run in a sandbox; "" if it can."""
-    inside = ("--remount-ro", "/", "--", "/usr/bin/env", "true")
-    return sandbox_modes.try_command([*words, *inside], ENVIRONMENT)
+    command = ("--remount-ro", "/", "--", "/usr/bin/env", "true")
+    return sandbox_modes.try_command([*arguments, *command], ENVIRONMENT)
 
 
-def _build_bwrap_arguments(network: bool, *, alone: bool) -> tuple[str, ...]:
+def _build_bwrap_arguments(network: bool, *, forbids_namespaces: bool) -> tuple[str, ...]:
     return (
-        *namespace_words(network=network, forbids_namespaces=alone),
-        *system_words(network=network),
-        *("--size", str(SCRATCH), "--tmpfs", "/tmp"),  # noqa: S108
+        *build_namespace_arguments(network=network, forbids_namespaces=forbids_namespaces),
+        *build_system_arguments(network=network),
+        *("--size", str(TMP_BYTES), "--tmpfs", "/tmp"),  # noqa: S108
     )
 
 
-HEAD = 128 * 1024
-TAIL = 128 * 1024
-HOPELESS = 64 * 1024 * 1024
-REAP_S = 5.0
-WATCH_S = 1.0
+HEAD_BYTES = 128 * 1024
+TAIL_BYTES = 128 * 1024
+MAX_OUTPUT_BYTES = 64 * 1024 * 1024
+EXIT_TIMEOUT_S = 5.0
+QUOTA_CHECK_INTERVAL_S = 1.0
 
 
 class SandboxUnavailable(Problem):
@@ -140,9 +142,9 @@ class CommandResult:
     `output` is stdout and stderr together, without the middle of long output.
     """
 
-    status: int
-    out: str
-    ended: str = ""
+    exit_status: int
+    output: str
+    ended_by: str = ""
 
 
 @dataclass(slots=True)
@@ -156,32 +158,32 @@ class CommandOutput:
     def add(self, data: bytes) -> None:
         """Append `data`; bytes in the middle are dropped."""
         self.size += len(data)
-        room = HEAD - len(self.head)
+        room = HEAD_BYTES - len(self.head)
         self.head += data[:room]
         self.tail += data[room:] if room < len(data) else b""
-        if len(self.tail) > 2 * TAIL:
-            del self.tail[:-TAIL]
+        if len(self.tail) > 2 * TAIL_BYTES:
+            del self.tail[:-TAIL_BYTES]
 
-    def text(self) -> str:
+    def to_text(self) -> str:
         """Return the output as text, with a note where bytes are left out."""
-        head, tail = bytes(self.head), bytes(self.tail)[-TAIL:]
-        left_out = self.size - len(head) - len(tail)
-        note = f"\n[{left_out:,} bytes left out]\n".encode() if left_out else b""
+        head, tail = bytes(self.head), bytes(self.tail)[-TAIL_BYTES:]
+        omitted = self.size - len(head) - len(tail)
+        note = f"\n[{omitted:,} bytes left out]\n".encode() if omitted else b""
         text = (head + note + tail).decode("utf-8", "replace")
         return strip_terminal_sequences(text).replace("\r\n", "\n")
 
 
-async def run(
-    place: Workspace,
-    box: CommandSandbox,
+async def run_command(
+    workspace: Workspace,
+    sandbox: CommandSandbox,
     command: Sequence[str],
     *,
-    seconds: float,
+    timeout_s: float,
     env: Mapping[str, str] | None = None,
 ) -> CommandResult:
     """Run a command and return its result; raises `SandboxUnavailable`."""
     try:
-        words = await run_in_thread(box.words)
+        arguments = await run_in_thread(sandbox.build_arguments)
     except ServerSandboxUnavailable as problem:
         raise SandboxUnavailable(
             format_message(
@@ -191,22 +193,22 @@ async def run(
         ) from None
     command_run = _CommandProtocol()
     transport = await _start_process(
-        [*words, *command], {**ENVIRONMENT, **(env or {})}, command_run
+        [*arguments, *command], {**ENVIRONMENT, **(env or {})}, command_run
     )
     try:
-        ended = await _wait_for_end(command_run, place, seconds)
+        ended_by = await _wait_for_end(command_run, workspace, timeout_s)
     finally:
         # No process may outlive the call.
-        _kill(transport)
+        _kill_process_group(transport)
         try:
-            await _wait_for_event(command_run.unplugged, REAP_S)
+            await _wait_for_event(command_run.connection_closed, EXIT_TIMEOUT_S)
         finally:
             transport.close()
-    return CommandResult(transport.get_returncode() or 0, command_run.output.text(), ended)
+    return CommandResult(transport.get_returncode() or 0, command_run.output.to_text(), ended_by)
 
 
 async def _start_process(
-    words: Sequence[str], env: Mapping[str, str], running: "_CommandProtocol"
+    arguments: Sequence[str], env: Mapping[str, str], protocol: "_CommandProtocol"
 ) -> asyncio.SubprocessTransport:
     """Start a process in a process group of its own.
 
@@ -214,10 +216,10 @@ async def _start_process(
     others to die with it. So the start completes, and then the whole group is killed.
     """
     loop = asyncio.get_running_loop()
-    starting = asyncio.ensure_future(
+    start_future = asyncio.ensure_future(
         loop.subprocess_exec(
-            lambda: running,
-            *words,
+            lambda: protocol,
+            *arguments,
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
@@ -227,24 +229,24 @@ async def _start_process(
         )
     )
     try:
-        transport, _ = await asyncio.shield(starting)
+        transport, _ = await asyncio.shield(start_future)
     except asyncio.CancelledError:
-        running.start = starting
-        starting.add_done_callback(_kill_when_started)
+        protocol.start_future = start_future
+        start_future.add_done_callback(_kill_when_started)
         raise
     return transport
 
 
 def _kill_when_started(
-    starting: "asyncio.Future[tuple[asyncio.SubprocessTransport, _CommandProtocol]]",
+    start_future: "asyncio.Future[tuple[asyncio.SubprocessTransport, _CommandProtocol]]",
 ) -> None:
-    if not starting.cancelled() and starting.exception() is None:
-        transport, running = starting.result()
-        _kill(transport)
-        running.on_exit = transport.close
+    if not start_future.cancelled() and start_future.exception() is None:
+        transport, protocol = start_future.result()
+        _kill_process_group(transport)
+        protocol.on_exit = transport.close
 
 
-def _kill(transport: asyncio.SubprocessTransport) -> None:
+def _kill_process_group(transport: asyncio.SubprocessTransport) -> None:
     send_group_signal(transport.get_pid(), signal.SIGKILL)
 
 
@@ -254,16 +256,16 @@ class _CommandProtocol(asyncio.SubprocessProtocol):
     def __init__(self) -> None:
         self.output = CommandOutput()
         self.exited = asyncio.Event()
-        self.flooded = asyncio.Event()
-        self.unplugged = asyncio.Event()
+        self.output_exceeded = asyncio.Event()
+        self.connection_closed = asyncio.Event()
         self.on_exit: Callable[[], object] = lambda: None
-        self.start: object = None  # keeps a reference until the start completes
+        self.start_future: object = None  # keeps a reference until the start completes
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
         """Add output (called by the event loop)."""
         self.output.add(data)
-        if self.output.size > HOPELESS:
-            self.flooded.set()
+        if self.output.size > MAX_OUTPUT_BYTES:
+            self.output_exceeded.set()
 
     def process_exited(self) -> None:
         """Handle the exit (called by the event loop)."""
@@ -272,39 +274,47 @@ class _CommandProtocol(asyncio.SubprocessProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Handle the closed pipe (called by the event loop)."""
-        self.unplugged.set()
+        self.connection_closed.set()
 
 
-async def _wait_for_end(command: _CommandProtocol, place: Workspace, seconds: float) -> str:
+async def _wait_for_end(command: _CommandProtocol, workspace: Workspace, timeout_s: float) -> str:
     """Wait until the command ends or must be stopped; return the value of `ended_by`."""
-    exit_, flood, quota = tasks = [
-        asyncio.create_task(one)
-        for one in (command.exited.wait(), command.flooded.wait(), _wait_until_over_quota(place))
+    exit_task, output_task, quota_task = tasks = [
+        asyncio.create_task(awaitable)
+        for awaitable in (
+            command.exited.wait(),
+            command.output_exceeded.wait(),
+            _wait_until_over_quota(workspace),
+        )
     ]
     try:
-        await asyncio.wait(tasks, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-        endings = ((exit_, ""), (flood, "output"), (quota, "quota"))
-        return next((why for task, why in endings if task.done()), "time")
+        await asyncio.wait(tasks, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        endings = ((exit_task, ""), (output_task, "output"), (quota_task, "quota"))
+        return next((reason for task, reason in endings if task.done()), "time")
     finally:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _wait_for_event(event: asyncio.Event, seconds: float) -> None:
+async def _wait_for_event(event: asyncio.Event, timeout_s: float) -> None:
     with suppress(TimeoutError):
-        await asyncio.wait_for(event.wait(), seconds)
+        await asyncio.wait_for(event.wait(), timeout_s)
 
 
-async def _wait_until_over_quota(place: Workspace) -> None:
+async def _wait_until_over_quota(workspace: Workspace) -> None:
     """Return once the workspace exceeds its quota; attached folders have none."""
-    if place.attached:
+    if workspace.attached:
         await asyncio.Event().wait()
-    while not await run_in_thread(_is_over, place):
-        await asyncio.sleep(WATCH_S)
+    while not await run_in_thread(_is_over_quota, workspace):
+        await asyncio.sleep(QUOTA_CHECK_INTERVAL_S)
 
 
-def _is_over(place: Workspace) -> bool:
-    with place.open() as folder:
-        used = place.usage(folder)
-    return used.more or used.files > place.most_files or used.size > place.most_bytes
+def _is_over_quota(workspace: Workspace) -> bool:
+    with workspace.open() as folder:
+        usage = workspace.measure_usage(folder)
+    return (
+        usage.is_partial
+        or usage.file_count > workspace.max_files
+        or usage.size > workspace.max_bytes
+    )

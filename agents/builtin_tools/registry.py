@@ -16,10 +16,10 @@ from agents.builtin_tools.toolsets.default_tools import (
     READ_RESULT,
     READ_SKILL,
 )
-from agents.builtin_tools.toolsets.find_tools import FINDING
+from agents.builtin_tools.toolsets.find_tools import FIND_TOOLS_TOOL
 from agents.builtin_tools.toolsets.notes import FORGET, REMEMBER, SEARCH_NOTES
 from agents.builtin_tools.types import BuiltinTool, BuiltinToolContext
-from agents.flow_labels.rules import SEEN
+from agents.flow_labels.rules import HELD_LABELS
 from agents.flow_labels.services import list_current_labels
 from agents.models import Agent, Given
 from agents.policies.decisions import EffectivePolicy, ToolFacts
@@ -31,7 +31,7 @@ from mcp_servers.flow_labels import decode_labels, encode_labels
 BUILTIN_TOOLS: dict[str, BuiltinTool] = {
     tool.name: tool
     for tool in (
-        *(FINDING, READ_RESULT, LIST_RESOURCES, READ_RESOURCE, LIST_SKILLS, READ_SKILL),
+        *(FIND_TOOLS_TOOL, READ_RESULT, LIST_RESOURCES, READ_RESOURCE, LIST_SKILLS, READ_SKILL),
         *(REMEMBER, SEARCH_NOTES, FORGET),
         *filesystem.FILESYSTEM_TOOLS,
         *filesystem.EDIT_TOOLS,
@@ -47,17 +47,17 @@ BUILTIN_TOOLS: dict[str, BuiltinTool] = {
 class BuiltinToolAvailability:
     """What an agent has; `has_many_tools`: more tools than are shown to its model at once."""
 
-    resources: bool
-    skills: bool
-    many: bool
+    has_resources: bool
+    has_skills: bool
+    has_many_tools: bool
     toolbox: AgentToolsets
 
-    def uses(self, tool: BuiltinTool) -> bool:
+    def is_available(self, tool: BuiltinTool) -> bool:
         """Return whether a tool is available to the agent."""
         return (
-            (self.resources or not tool.of_resources)
-            and (self.skills or not tool.of_skills)
-            and (self.many or not tool.of_many)
+            (self.has_resources or not tool.needs_resources)
+            and (self.has_skills or not tool.needs_skills)
+            and (self.has_many_tools or not tool.needs_many_tools)
         )
 
 
@@ -86,28 +86,28 @@ class AgentBuiltinTool:
 class BuiltinToolCatalog:
     """An agent's built-in tools, skills, callable agents and workflows."""
 
-    given: Sequence[Given]
+    assignments: Sequence[Given]
     skills: Mapping[str, SkillTemplate]
     toolbox: AgentToolsets
-    _resources: bool
-    _many_above: int
+    _has_resources: bool
+    _tool_search_above: int
 
-    def tools(self, offered: int) -> Iterator[AgentBuiltinTool]:
+    def iterate_tools(self, server_tool_count: int) -> Iterator[AgentBuiltinTool]:
         """Yield the built-in tools of an agent that has this many tools of servers."""
-        has = BuiltinToolAvailability(
-            resources=self._resources,
-            skills=bool(self.skills),
+        availability = BuiltinToolAvailability(
+            has_resources=self._has_resources,
+            has_skills=bool(self.skills),
             toolbox=self.toolbox,
-            many=0 < self._many_above < offered,
+            has_many_tools=0 < self._tool_search_above < server_tool_count,
         )
         for tool in BUILTIN_TOOLS.values():
-            if has.uses(tool):
+            if availability.is_available(tool):
                 yield _build_agent_tool(tool, self.toolbox)
-        for one in self.given:
-            if one.callee:
-                yield _build_agent_tool(_TOOL_SOURCES["agent"](one.callee), self.toolbox)
-            elif one.workflow:
-                tool, row = _TOOL_SOURCES["workflow"](one.workflow), one.workflow
+        for assignment in self.assignments:
+            if assignment.callee:
+                yield _build_agent_tool(_TOOL_SOURCES["agent"](assignment.callee), self.toolbox)
+            elif assignment.workflow:
+                tool, row = _TOOL_SOURCES["workflow"](assignment.workflow), assignment.workflow
                 facts = ToolFacts(
                     source="builtin",
                     own_name=tool.name,
@@ -118,15 +118,15 @@ class BuiltinToolCatalog:
                 yield AgentBuiltinTool(tool, facts, tool.labels, row.digest)
 
 
-def load_builtin_tools(agent: Agent, ruling: EffectivePolicy) -> BuiltinToolCatalog:
+def load_builtin_tools(agent: Agent, effective_policy: EffectivePolicy) -> BuiltinToolCatalog:
     """Load an agent's built-in tools, skills, callable agents and workflows (queries)."""
-    given = list(agent.given.select_related("skill", "callee", "workflow"))
-    skills = [build_template(one.skill) for one in given if one.skill and one.skill.enabled]
+    assignments = list(agent.given.select_related("skill", "callee", "workflow"))
+    skills = [build_template(one.skill) for one in assignments if one.skill and one.skill.enabled]
     return BuiltinToolCatalog(
-        given,
+        assignments,
         {skill.name: skill for skill in sorted(skills, key=lambda one: one.name)},
         build_toolbox(agent),
-        any(scope.resources for scope in ruling.scopes.values()),
+        any(scope.resources for scope in effective_policy.scopes.values()),
         agent.tool_search_above,
     )
 
@@ -136,37 +136,39 @@ def _build_agent_tool(tool: BuiltinTool, toolbox: AgentToolsets) -> AgentBuiltin
         source="builtin",
         own_name=tool.name,
         label=tool.name,
-        kit=tool.kit,
-        granted=tool.granted(toolbox),
+        toolset=tool.toolset,
+        granted=tool.is_granted(toolbox),
     )
-    return AgentBuiltinTool(tool, facts, tool.labels_in(toolbox))
+    return AgentBuiltinTool(tool, facts, tool.list_labels(toolbox))
 
 
-async def run_builtin(
+async def run_builtin_tool(
     tool: BuiltinTool, context: BuiltinToolContext, arguments: dict[str, Any]
 ) -> dict[str, Any]:
     """Return the tool's result as an MCP result; raises `Problem`."""
-    if tool.writes:
-        await get_runtime().orm(_carry_over, context)
-    found = await tool.run(context, arguments)
-    return {"content": [{"type": "text", "text": found}]} if isinstance(found, str) else found
+    if tool.writes_workspace:
+        await get_runtime().run_orm(_save_workspace_labels, context)
+    result = await tool.run(context, arguments)
+    return {"content": [{"type": "text", "text": result}]} if isinstance(result, str) else result
 
 
-def _carry_over(context: BuiltinToolContext) -> None:
+def _save_workspace_labels(context: BuiltinToolContext) -> None:
     """Add the session's flow labels to the workspace before the tool writes to it.
 
     Files outlive the session: without this, private data that one session wrote could be read from
     the workspace and sent out by another. The change is governed, so the next call sees it.
     """
-    held = encode_labels(
+    current_labels = encode_labels(
         list_current_labels(
-            context.principal, session_id=context.holding_session, agent_id=context.agent_id
+            context.principal, session_id=context.label_session_id, agent_id=context.agent_id
         )
     )
-    if context.agent_id is None or not held & SEEN & ~encode_labels(context.toolbox.holds):
+    if context.agent_id is None or not current_labels & HELD_LABELS & ~encode_labels(
+        context.toolbox.stored_labels
+    ):
         return
     agent = Agent.objects.get(pk=context.agent_id)
-    if not (missing := held & SEEN & ~agent.workspace_holds):
+    if not (missing := current_labels & HELD_LABELS & ~agent.workspace_holds):
         return
     with record_change(
         organization_id=agent.organization_id,

@@ -9,12 +9,12 @@ from agents.builtin_tools.toolset_options import (
     MIB,
     AgentToolsets,
     apply_defaults,
-    check_kits,
+    clean_toolsets,
     list_restricted_changes,
 )
-from agents.builtin_tools.workspaces import build_workspace, check_folder
+from agents.builtin_tools.workspaces import build_workspace, clean_attached_folder
 from agents.models import Agent
-from agents.models.workspace_limits import MOST_FILES
+from agents.models.workspace_limits import MAX_WORKSPACE_FILES
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
 from bonobot.core.i18n.messages import format_message
@@ -22,7 +22,7 @@ from bonobot.core.problems import Conflict, Forbidden, InvalidInput
 from bonobot.ledger.audit.admin_changes import record_change
 from mcp_servers.flow_labels import decode_labels
 
-LARGEST_MIB = 1024 * 1024
+MAX_WORKSPACE_MIB = 1024 * 1024
 
 
 class ToolsetSpec(Protocol):
@@ -50,31 +50,34 @@ class ToolsetSpec(Protocol):
 Spec = TypeVar("Spec", bound=ToolsetSpec)
 
 
-def check_builtin_tools(principal: Principal, agent: Agent, spec: Spec) -> Spec:
+def clean_toolset_spec(principal: Principal, agent: Agent, spec: Spec) -> Spec:
     """Return the specification with its toolsets and folder as they are stored.
 
     Raises `InvalidInput`, or `Forbidden` (`platform_admin_only`) for newly granted access beyond
     the workspace.
     """
     if spec.builtin_tools is not None:
-        wanted = check_kits(spec.builtin_tools)
-        if granted := list_restricted_changes(agent.builtin_tools, wanted):
-            _require(
+        toolset_options = clean_toolsets(spec.builtin_tools)
+        if restricted_changes := list_restricted_changes(agent.builtin_tools, toolset_options):
+            _require_platform_admin(
                 principal,
-                f"builtin_tools.{granted[0]}",
-                format_message("grant `{granted}`", granted=granted[0]),
+                f"builtin_tools.{restricted_changes[0]}",
+                format_message("grant `{granted}`", granted=restricted_changes[0]),
             )
-        spec = replace(spec, builtin_tools=wanted)
+        spec = replace(spec, builtin_tools=toolset_options)
     if spec.workspace_folder and spec.workspace_folder != agent.workspace_folder:
-        _require(principal, "workspace_folder", "attach a folder of this host")
-        spec = replace(spec, workspace_folder=_check_workspace_folder(agent, spec.workspace_folder))
-    for name, most in (("workspace_mib", LARGEST_MIB), ("workspace_files", MOST_FILES)):
+        _require_platform_admin(principal, "workspace_folder", "attach a folder of this host")
+        spec = replace(spec, workspace_folder=_clean_workspace_folder(agent, spec.workspace_folder))
+    for name, maximum in (
+        ("workspace_mib", MAX_WORKSPACE_MIB),
+        ("workspace_files", MAX_WORKSPACE_FILES),
+    ):
         value = getattr(spec, name)
-        if value is not None and not 1 <= value <= most:
+        if value is not None and not 1 <= value <= maximum:
             raise InvalidInput(
                 format_message("{value} is out of bounds.", value=value),
                 field=name,
-                remedy=format_message("Write a number of 1 to {most:,}.", most=most),
+                remedy=format_message("Write a number of 1 to {most:,}.", most=maximum),
             )
     return spec
 
@@ -82,30 +85,30 @@ def check_builtin_tools(principal: Principal, agent: Agent, spec: Spec) -> Spec:
 def build_toolbox(agent: Agent) -> AgentToolsets:
     """Return the toolsets and workspace limits of an agent."""
     return AgentToolsets(
-        kits=apply_defaults(agent.builtin_tools),
+        options_by_toolset=apply_defaults(agent.builtin_tools),
         folder=agent.workspace_folder,
-        most_bytes=agent.workspace_mib * MIB,
-        most_files=agent.workspace_files,
-        holds=decode_labels(agent.workspace_holds),
+        max_bytes=agent.workspace_mib * MIB,
+        max_files=agent.workspace_files,
+        stored_labels=decode_labels(agent.workspace_holds),
     )
 
 
 def describe_workspace(agent: Agent) -> dict[str, Any]:
     """Return the workspace's folder, labels, usage and limits. Blocks while counting files."""
-    place = build_workspace(agent.organization_id, agent.pk, build_toolbox(agent))
-    found = {
+    workspace = build_workspace(agent.organization_id, agent.pk, build_toolbox(agent))
+    description = {
         "folder": agent.workspace_folder,
-        "attached": place.attached,
+        "attached": workspace.attached,
         "labels": list(decode_labels(agent.workspace_holds)),
     }
-    if place.attached:
-        return found | dict.fromkeys(("bytes", "files", "most_bytes", "most_files"))
-    bounds = {"most_bytes": place.most_bytes, "most_files": place.most_files}
-    if not place.root.is_dir():
-        return found | bounds | {"bytes": 0, "files": 0}
-    with place.open() as folder:
-        used = place.usage(folder)
-    return found | bounds | {"bytes": used.size, "files": used.files}
+    if workspace.attached:
+        return description | dict.fromkeys(("bytes", "files", "most_bytes", "most_files"))
+    limits = {"most_bytes": workspace.max_bytes, "most_files": workspace.max_files}
+    if not workspace.root.is_dir():
+        return description | limits | {"bytes": 0, "files": 0}
+    with workspace.open() as folder:
+        usage = workspace.measure_usage(folder)
+    return description | limits | {"bytes": usage.size, "files": usage.file_count}
 
 
 def clear_workspace(principal: Principal, agent: Agent) -> None:
@@ -120,7 +123,7 @@ def clear_workspace(principal: Principal, agent: Agent) -> None:
             code="attached_folder",
             remedy="Detach it first, or empty it where it is.",
         )
-    place = build_workspace(agent.organization_id, agent.pk, build_toolbox(agent))
+    workspace = build_workspace(agent.organization_id, agent.pk, build_toolbox(agent))
     with record_change(
         organization_id=agent.organization_id,
         actor=principal.actor,
@@ -129,42 +132,44 @@ def clear_workspace(principal: Principal, agent: Agent) -> None:
         resource_id=str(agent.pk),
         resource_name=agent.name,
     ):
-        with place.open() as folder, place.changing(folder):
-            for entry in folder.children("", MOST_FILES)[0]:
+        with workspace.open() as folder, workspace.lock(folder):
+            for entry in folder.list_entries("", MAX_WORKSPACE_FILES)[0]:
                 folder.delete(entry.path, with_contents=True)
         Agent.objects.filter(pk=agent.pk).update(workspace_holds=0)
     agent.workspace_holds = 0
 
 
-def _check_workspace_folder(agent: Agent, path: str) -> str:
+def _clean_workspace_folder(agent: Agent, path: str) -> str:
     """Return the folder; it may be another agent's, but not be inside or contain one.
 
     An agent that can rename folders above another's workspace could replace it with a link.
     """
-    found = Path(check_folder(path))
-    for other in _list_other_folders(agent):
-        if other != found and (other.is_relative_to(found) or found.is_relative_to(other)):
+    folder = Path(clean_attached_folder(path))
+    for other_folder in _iterate_other_folders(agent):
+        if other_folder != folder and (
+            other_folder.is_relative_to(folder) or folder.is_relative_to(other_folder)
+        ):
             raise InvalidInput(
                 format_message(
-                    "{found!r} lies in another agent's folder, or holds it.", found=str(found)
+                    "{found!r} lies in another agent's folder, or holds it.", found=str(folder)
                 ),
                 code="nested_folders",
                 field="workspace_folder",
                 remedy="Attach a folder beside it, or the very same one.",
             )
-    return str(found)
+    return str(folder)
 
 
-def _list_other_folders(agent: Agent) -> Iterator[Path]:
-    taken = Agent.objects.exclude(pk=agent.pk).exclude(workspace_folder="")
-    for folder in taken.values_list("workspace_folder", flat=True).distinct():
+def _iterate_other_folders(agent: Agent) -> Iterator[Path]:
+    other_agents = Agent.objects.exclude(pk=agent.pk).exclude(workspace_folder="")
+    for folder in other_agents.values_list("workspace_folder", flat=True).distinct():
         yield Path(folder)
 
 
-def _require(principal: Principal, field: str, what: str) -> None:
+def _require_platform_admin(principal: Principal, field: str, action: str) -> None:
     if not principal.may(Action.GRANT_HOST_ACCESS):
         raise Forbidden(
-            format_message("Only a platform administrator may {what}.", what=what),
+            format_message("Only a platform administrator may {what}.", what=action),
             code="platform_admin_only",
             field=field,
             rule="platform_admin",

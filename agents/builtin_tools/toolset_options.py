@@ -10,21 +10,21 @@ from typing import Any
 
 import re2
 
-from agents.models.workspace_limits import USUAL_FILES, USUAL_MIB
+from agents.models.workspace_limits import DEFAULT_WORKSPACE_FILES, DEFAULT_WORKSPACE_MIB
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import InvalidInput
 from mcp_servers.flow_labels import FlowLabel
 
 MIB = 1024 * 1024
-NOTES = "notes"
-METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
-MOST_HOSTS = 100
+NOTES_TOOLSET = "notes"
+HTTP_METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
+MAX_HOSTS = 100
 _HOST = re2.compile(r"(?:\*\.)?[a-z0-9_-]+(?:\.[a-z0-9_-]+)*|[0-9a-f:.]+|\*")
 
 # These run programs, which require a sandbox.
-SANDBOXED = frozenset({"git", "shell"})
+SANDBOXED_TOOLSETS = frozenset({"git", "shell"})
 
-Options = Mapping[str, Any]
+OptionValues = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +38,10 @@ class ToolsetOption:
     name: str
     title: str
     kind: str
-    usual: Any
+    default: Any
     about: str
-    least: int = 0
-    most: int = 0
+    minimum: int = 0
+    maximum: int = 0
     restricted: bool = False
 
 
@@ -55,14 +55,14 @@ class Toolset:
     options: tuple[ToolsetOption, ...] = ()
     restricted: bool = False
 
-    def option(self, name: str) -> ToolsetOption | None:
+    def find_option(self, name: str) -> ToolsetOption | None:
         """Return the option with this name, or None."""
-        return next((one for one in self.options if one.name == name), None)
+        return next((option for option in self.options if option.name == name), None)
 
     @property
-    def usual(self) -> dict[str, Any]:
+    def defaults(self) -> dict[str, Any]:
         """The default values of the options."""
-        return {one.name: one.usual for one in self.options}
+        return {option.name: option.default for option in self.options}
 
 
 _READ_ONLY = ToolsetOption(
@@ -80,11 +80,11 @@ _NETWORK = ToolsetOption(
     format_message("Commands reach the network of this host, its own addresses too."),
     restricted=True,
 )
-KITS: dict[str, Toolset] = {
+TOOLSETS: dict[str, Toolset] = {
     kit.name: kit
     for kit in (
         Toolset(
-            NOTES,
+            NOTES_TOOLSET,
             format_message("Notes"),
             format_message("Keep and search what it wants to know in later sessions."),
         ),
@@ -188,43 +188,45 @@ class AgentToolsets:
     sessions that read from it get them.
     """
 
-    kits: Mapping[str, Options] = field(default_factory=dict)
+    options_by_toolset: Mapping[str, OptionValues] = field(default_factory=dict)
     folder: str = ""
-    most_bytes: int = USUAL_MIB * MIB
-    most_files: int = USUAL_FILES
-    holds: tuple[FlowLabel, ...] = ()
+    max_bytes: int = DEFAULT_WORKSPACE_MIB * MIB
+    max_files: int = DEFAULT_WORKSPACE_FILES
+    stored_labels: tuple[FlowLabel, ...] = ()
 
-    def has(self, kit: str, *, writes: bool) -> bool:
+    def has_toolset(self, toolset_name: str, *, writes: bool) -> bool:
         """Return whether the agent has a toolset, with write access if `writes`."""
-        options = self.kits.get(kit)
+        options = self.options_by_toolset.get(toolset_name)
         return options is not None and not (writes and options.get("read_only"))
 
-    def labels(self) -> tuple[FlowLabel, ...]:
+    def list_labels(self) -> tuple[FlowLabel, ...]:
         """Return the flow labels that a session gets by reading from the workspace."""
-        own = (FlowLabel.PRIVATE_DATA,) if self.folder else ()
-        return tuple(dict.fromkeys((*own, *self.holds)))
+        folder_labels = (FlowLabel.PRIVATE_DATA,) if self.folder else ()
+        return tuple(dict.fromkeys((*folder_labels, *self.stored_labels)))
 
 
-def check_kits(said: Any) -> dict[str, dict[str, Any]]:
+def clean_toolsets(value: Any) -> dict[str, dict[str, Any]]:
     """Return toolsets as they are stored: by name, each with its non-default options.
 
     `value` is a list of names, or an object of names and options. Raises `InvalidInput`.
     """
-    if isinstance(said, list | tuple) and all(isinstance(name, str) for name in said):
-        said = {name: {} for name in said}
-    if not isinstance(said, Mapping):
+    if isinstance(value, list | tuple) and all(isinstance(name, str) for name in value):
+        value = {name: {} for name in value}
+    if not isinstance(value, Mapping):
         raise InvalidInput(
             "It must be a list of names, or an object of names with their options.",
             field="builtin_tools",
             remedy="Write, for example, [filesystem, search].",
         )
-    return {kit.name: options for kit, options in _clean_toolsets(said)}
+    return {toolset.name: options for toolset, options in _iterate_cleaned_toolsets(value)}
 
 
-def apply_defaults(stored: Mapping[str, Any]) -> dict[str, Options]:
+def apply_defaults(stored: Mapping[str, Any]) -> dict[str, OptionValues]:
     """Return stored toolsets with all their options; unknown ones are left out."""
     return {
-        name: {**KITS[name].usual, **options} for name, options in stored.items() if name in KITS
+        name: {**TOOLSETS[name].defaults, **options}
+        for name, options in stored.items()
+        if name in TOOLSETS
     }
 
 
@@ -233,94 +235,109 @@ def list_restricted_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> l
 
     Removing access doesn't need one.
     """
-    was, is_now = apply_defaults(old), apply_defaults(new)
-    found = []
-    for name, options in is_now.items():
-        kit, before = KITS[name], was.get(name)
-        if kit.restricted and before is None:
-            found.append(name)
-        for option in kit.options:
-            value, earlier = options[option.name], (before or kit.usual)[option.name]
-            grants = value != earlier and value != option.usual
-            if (option.restricted or (kit.restricted and _is_increase(value, earlier))) and grants:
-                found.append(f"{name}.{option.name}")
-    return found
+    old_options, new_options = apply_defaults(old), apply_defaults(new)
+    changes = []
+    for name, options in new_options.items():
+        toolset, previous = TOOLSETS[name], old_options.get(name)
+        if toolset.restricted and previous is None:
+            changes.append(name)
+        for option in toolset.options:
+            value, previous_value = (
+                options[option.name],
+                (previous or toolset.defaults)[option.name],
+            )
+            is_grant = value != previous_value and value != option.default
+            if (
+                option.restricted or (toolset.restricted and _is_increase(value, previous_value))
+            ) and is_grant:
+                changes.append(f"{name}.{option.name}")
+    return changes
 
 
-def _is_increase(value: Any, earlier: Any) -> bool:
-    return isinstance(value, int) and value > earlier
+def _is_increase(value: Any, previous: Any) -> bool:
+    return isinstance(value, int) and value > previous
 
 
-def _clean_toolsets(said: Mapping[str, Any]) -> Iterator[tuple[Toolset, dict[str, Any]]]:
-    for name, options in said.items():
-        kit = KITS.get(name)
-        if kit is None:
+def _iterate_cleaned_toolsets(
+    toolsets: Mapping[str, Any],
+) -> Iterator[tuple[Toolset, dict[str, Any]]]:
+    for name, options in toolsets.items():
+        toolset = TOOLSETS.get(name)
+        if toolset is None:
             raise InvalidInput(
                 format_message(
                     "There are no built-in tools {name!r} to switch on.", name=str(name)[:60]
                 ),
                 code="unknown_kit",
                 field="builtin_tools",
-                remedy=format_message("There are: {kits}.", kits=", ".join(KITS)),
+                remedy=format_message("There are: {kits}.", kits=", ".join(TOOLSETS)),
             )
         if options in (None, True):
             options = {}
         if not isinstance(options, Mapping):
-            raise _build_error(
+            raise _build_option_error(
                 name, "It must be an object of options.", "Write {} for the usual ones."
             )
-        yield kit, dict(_clean_options(kit, options))
+        yield toolset, dict(_iterate_changed_options(toolset, options))
 
 
-def _clean_options(kit: Toolset, said: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    for name, value in said.items():
-        option = kit.option(name)
+def _iterate_changed_options(
+    toolset: Toolset, values: Mapping[str, Any]
+) -> Iterator[tuple[str, Any]]:
+    for name, value in values.items():
+        option = toolset.find_option(name)
         if option is None:
-            there = ", ".join(one.name for one in kit.options) or "none"
-            raise _build_error(
-                f"{kit.name}.{str(name)[:60]}",
+            known_names = ", ".join(known_option.name for known_option in toolset.options) or "none"
+            raise _build_option_error(
+                f"{toolset.name}.{str(name)[:60]}",
                 "There is no such option.",
-                format_message("There are: {there}.", there=there),
+                format_message("There are: {there}.", there=known_names),
             )
-        found = _value(kit, option, value)
-        if found != option.usual and found != list(option.usual if option.kind == "texts" else ()):
-            yield name, found
+        cleaned = _clean_option_value(toolset, option, value)
+        if cleaned != option.default and cleaned != list(
+            option.default if option.kind == "texts" else ()
+        ):
+            yield name, cleaned
 
 
-def _value(kit: Toolset, option: ToolsetOption, value: Any) -> Any:
-    at = f"{kit.name}.{option.name}"
+def _clean_option_value(toolset: Toolset, option: ToolsetOption, value: Any) -> Any:
+    path = f"{toolset.name}.{option.name}"
     if option.kind == "flag" and isinstance(value, bool):
         return value
     if option.kind == "number" and isinstance(value, int) and not isinstance(value, bool):
-        if option.least <= value <= option.most:
+        if option.minimum <= value <= option.maximum:
             return value
-        bounds = f"{option.least:,} to {option.most:,}"
-        raise _build_error(
-            at,
+        allowed_range = f"{option.minimum:,} to {option.maximum:,}"
+        raise _build_option_error(
+            path,
             format_message("{value} is out of its bounds.", value=value),
-            format_message("Write a number of {bounds}.", bounds=bounds),
+            format_message("Write a number of {bounds}.", bounds=allowed_range),
         )
     if option.kind == "texts" and isinstance(value, list | tuple):
-        return [_clean_text(at, option, one) for one in value[: MOST_HOSTS + 1]]
-    kinds = {"flag": "true or false", "number": "a whole number", "texts": "a list of texts"}
-    raise _build_error(
-        at, format_message("It must be {kinds}.", kinds=kinds[option.kind]), "Change this option."
+        return [_clean_text(path, option, item) for item in value[: MAX_HOSTS + 1]]
+    kind_labels = {"flag": "true or false", "number": "a whole number", "texts": "a list of texts"}
+    raise _build_option_error(
+        path,
+        format_message("It must be {kinds}.", kinds=kind_labels[option.kind]),
+        "Change this option.",
     )
 
 
-def _clean_text(at: str, option: ToolsetOption, value: Any) -> str:
+def _clean_text(path: str, option: ToolsetOption, value: Any) -> str:
     text = str(value)
-    if option.name == "methods" and text.upper() in METHODS:
+    if option.name == "methods" and text.upper() in HTTP_METHODS:
         return text.upper()
     if option.name == "hosts" and len(text) < 254 and _HOST.fullmatch(text.lower()):
         return text.lower()
     remedy = (
-        format_message("Use some of: {methods}.", methods=", ".join(METHODS))
+        format_message("Use some of: {methods}.", methods=", ".join(HTTP_METHODS))
         if option.name == "methods"
         else "Write host names, such as `docs.example.com` or `*.example.com`."
     )
-    raise _build_error(at, format_message("{text!r} can't be used.", text=text[:80]), remedy)
+    raise _build_option_error(
+        path, format_message("{text!r} can't be used.", text=text[:80]), remedy
+    )
 
 
-def _build_error(at: str, why: str, remedy: str) -> InvalidInput:
-    return InvalidInput(f"`{at}`: {why}", field=f"builtin_tools.{at}", remedy=remedy)
+def _build_option_error(path: str, detail: str, remedy: str) -> InvalidInput:
+    return InvalidInput(f"`{path}`: {detail}", field=f"builtin_tools.{path}", remedy=remedy)

@@ -115,10 +115,10 @@ class AgentSnapshot(Protocol):
     def memo(self) -> dict[object, Any]:
         """Values cached for the lifetime of the snapshot."""
 
-    def searchable(self) -> Sequence[ToolDescription]:
+    def list_searchable_tools(self) -> Sequence[ToolDescription]:
         """Return the tools that `find_tools` searches."""
 
-    def offers_of(self, *kinds: str) -> Sequence[DefinitionDescription]:
+    def list_definitions(self, *kinds: str) -> Sequence[DefinitionDescription]:
         """Return the definitions of the given kinds."""
 
 
@@ -138,7 +138,7 @@ class BuiltinToolContext:
     agent_id: UUID | None
     session_id: UUID | None
     # The session whose flow labels apply: this one, or the root session if another started it.
-    holding_session: UUID | None
+    label_session_id: UUID | None
     snapshot: AgentSnapshot
     toolbox: AgentToolsets
     call: Callable[..., Awaitable[NestedCallOutcome]]
@@ -154,12 +154,12 @@ class BuiltinToolHints:
     idempotent: bool = True
     open_world: bool = False
 
-    def declared(self) -> dict[str, bool]:
+    def to_annotations(self) -> dict[str, bool]:
         """Return the annotations; two of them apply only to tools that aren't read-only."""
-        found = {"readOnlyHint": self.read_only}
+        annotations = {"readOnlyHint": self.read_only}
         if not self.read_only:
-            found |= {"destructiveHint": self.destructive, "idempotentHint": self.idempotent}
-        return found | {"openWorldHint": self.open_world}
+            annotations |= {"destructiveHint": self.destructive, "idempotentHint": self.idempotent}
+        return annotations | {"openWorldHint": self.open_world}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -179,16 +179,16 @@ class BuiltinTool:
     description: str
     input_schema: dict[str, Any]
     run: Callable[[BuiltinToolContext, dict[str, Any]], Awaitable[str | dict[str, Any]]]
-    kit: str = ""
-    of_resources: bool = False
-    of_skills: bool = False
-    instructs: bool = False
-    of_many: bool = False
+    toolset: str = ""
+    needs_resources: bool = False
+    needs_skills: bool = False
+    returns_instructions: bool = False
+    needs_many_tools: bool = False
     labels: tuple[FlowLabel, ...] = ()
-    brings: Callable[[UUID, dict[str, Any]], Iterable[FlowLabel]] | None = None
-    reads: bool = False
-    writes: bool = False
-    online: str = ""
+    list_result_labels: Callable[[UUID, dict[str, Any]], Iterable[FlowLabel]] | None = None
+    reads_workspace: bool = False
+    writes_workspace: bool = False
+    network_option: str = ""
     hints: BuiltinToolHints = field(default_factory=BuiltinToolHints)
 
     @property
@@ -198,16 +198,18 @@ class BuiltinTool:
             "name": self.name,
             "description": self.description,
             "inputSchema": self.input_schema,
-            "annotations": self.hints.declared(),
+            "annotations": self.hints.to_annotations(),
         }
 
-    def granted(self, toolbox: AgentToolsets) -> bool:
+    def is_granted(self, toolbox: AgentToolsets) -> bool:
         """Return whether an agent with this toolbox has the tool."""
-        return not self.kit or toolbox.has(self.kit, writes=self.writes)
+        return not self.toolset or toolbox.has_toolset(self.toolset, writes=self.writes_workspace)
 
-    def labels_in(self, toolbox: AgentToolsets) -> tuple[FlowLabel, ...]:
+    def list_labels(self, toolbox: AgentToolsets) -> tuple[FlowLabel, ...]:
         """Return the flow labels of calls: the tool's, the workspace's and the network's."""
-        found = [*self.labels, *(toolbox.labels() if self.reads else ())]
-        if self.online and toolbox.kits.get(self.kit, {}).get(self.online):
-            found += [FlowLabel.UNTRUSTED_CONTENT, FlowLabel.SENDS_OUT]
-        return tuple(dict.fromkeys(found))
+        labels = [*self.labels, *(toolbox.list_labels() if self.reads_workspace else ())]
+        if self.network_option and toolbox.options_by_toolset.get(self.toolset, {}).get(
+            self.network_option
+        ):
+            labels += [FlowLabel.UNTRUSTED_CONTENT, FlowLabel.SENDS_OUT]
+        return tuple(dict.fromkeys(labels))

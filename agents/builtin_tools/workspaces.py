@@ -27,12 +27,12 @@ from bonobot.core.crypto import key_files
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import InvalidInput, NotFound, Problem
 
-INSIDE = "/workspace"  # the workspace's path in the sandbox
-THREADS = 8
+SANDBOX_PATH = "/workspace"  # the workspace's path in the sandbox
+MAX_THREADS = 8
 # System folders: writing there changes the host.
-NEVER = ("/proc", "/sys", "/dev", "/run", "/boot", "/etc", "/usr", "/bin", "/sbin", "/lib")
+SYSTEM_FOLDERS = ("/proc", "/sys", "/dev", "/run", "/boot", "/etc", "/usr", "/bin", "/sbin", "/lib")
 
-_Found = TypeVar("_Found")
+_Result = TypeVar("_Result")
 
 
 class QuotaExceeded(Problem):
@@ -49,8 +49,8 @@ class Workspace:
 
     root: Path
     attached: bool
-    most_bytes: int
-    most_files: int
+    max_bytes: int
+    max_files: int
 
     def open(self) -> ConfinedFolder:
         """Return the open folder; raises `NotFound` if an attached one doesn't exist."""
@@ -65,12 +65,12 @@ class Workspace:
                 remedy="Its administrator attaches another one, or looks at the folder.",
             ) from error
 
-    def usage(self, folder: ConfinedFolder) -> FolderUsage:
+    def measure_usage(self, folder: ConfinedFolder) -> FolderUsage:
         """Return the workspace's usage; zero for an attached folder."""
-        return FolderUsage() if self.attached else folder.usage(self.most_files)
+        return FolderUsage() if self.attached else folder.measure_usage(self.max_files)
 
     @contextmanager
-    def changing(self, folder: ConfinedFolder) -> Iterator[None]:
+    def lock(self, folder: ConfinedFolder) -> Iterator[None]:
         """Hold the folder's lock, which serializes changes of the workspace."""
         fcntl.flock(folder.fd, fcntl.LOCK_EX)
         try:
@@ -78,21 +78,21 @@ class Workspace:
         finally:
             fcntl.flock(folder.fd, fcntl.LOCK_UN)
 
-    def require_room(self, folder: ConfinedFolder, more_bytes: int, more_files: int = 1) -> None:
+    def require_room(self, folder: ConfinedFolder, added_bytes: int, added_files: int = 1) -> None:
         """Raise `QuotaExceeded` if the addition doesn't fit; call it under `lock`."""
-        used = self.usage(folder)
-        if self.attached or not (more_bytes > 0 or more_files > 0):
+        usage = self.measure_usage(folder)
+        if self.attached or not (added_bytes > 0 or added_files > 0):
             return
-        files, size = used.files + more_files, used.size + more_bytes
-        if used.more or files > self.most_files or size > self.most_bytes:
+        files, size = usage.file_count + added_files, usage.size + added_bytes
+        if usage.is_partial or files > self.max_files or size > self.max_bytes:
             raise QuotaExceeded(
                 format_message(
                     "The workspace may hold {most_bytes:,} bytes in {most_files:,} "
                     "files and folders; it holds {size:,} bytes in {files:,}.",
-                    most_bytes=self.most_bytes,
-                    most_files=self.most_files,
-                    size=used.size,
-                    files=used.files,
+                    most_bytes=self.max_bytes,
+                    most_files=self.max_files,
+                    size=usage.size,
+                    files=usage.file_count,
                 ),
                 remedy="Delete what isn't needed any more, or ask for a larger workspace.",
             )
@@ -107,15 +107,15 @@ def build_workspace(
     return Workspace(
         root=Path(toolbox.folder) if toolbox.folder else get_own_folder(organization_id, agent_id),
         attached=bool(toolbox.folder),
-        most_bytes=toolbox.most_bytes,
-        most_files=toolbox.most_files,
+        max_bytes=toolbox.max_bytes,
+        max_files=toolbox.max_files,
     )
 
 
 def get_own_folder(organization_id: UUID, agent_id: UUID) -> Path:
     """Return the path of the agent's own folder, which may not exist."""
-    var: Path = settings.BONOBOT_VAR
-    return var.resolve() / "workspaces" / str(organization_id) / str(agent_id)
+    data_folder: Path = settings.BONOBOT_VAR
+    return data_folder.resolve() / "workspaces" / str(organization_id) / str(agent_id)
 
 
 def ensure_workspace_folder(organization_id: UUID, agent_id: UUID, folder: str = "") -> Path:
@@ -130,12 +130,12 @@ def ensure_workspace_folder(organization_id: UUID, agent_id: UUID, folder: str =
     )
 
 
-def remove_own_folder(organization_id: UUID, agent_id: UUID) -> None:
+def delete_own_folder(organization_id: UUID, agent_id: UUID) -> None:
     """Delete an agent's own folder with its contents, never an attached one."""
     shutil.rmtree(get_own_folder(organization_id, agent_id), ignore_errors=True)
 
 
-def check_folder(path: str) -> str:
+def clean_attached_folder(path: str) -> str:
     """Return the absolute path of a folder of this host, with links resolved.
 
     Raises `InvalidInput` if it doesn't exist, or is a system folder or one of Bonobot's.
@@ -145,35 +145,42 @@ def check_folder(path: str) -> str:
         folder = folder.resolve()
     if "\0" in path or not folder.is_dir():
         raise _build_attach_error(path, "There is no such folder", "Name an existing folder.")
-    near = [Path(settings.BASE_DIR), Path(settings.BONOBOT_VAR).resolve(), Path(sys.prefix)]
-    if any(folder.is_relative_to(one) or one.is_relative_to(folder) for one in near):
-        why = "It holds Bonobot's own files, or is among them"
-        raise _build_attach_error(path, why, "Attach a folder apart from them.")
-    if folder == Path("/") or any(folder.is_relative_to(one) for one in NEVER):
+    own_folders = [Path(settings.BASE_DIR), Path(settings.BONOBOT_VAR).resolve(), Path(sys.prefix)]
+    if any(
+        folder.is_relative_to(reserved) or reserved.is_relative_to(folder)
+        for reserved in own_folders
+    ):
+        detail = "It holds Bonobot's own files, or is among them"
+        raise _build_attach_error(path, detail, "Attach a folder apart from them.")
+    if folder == Path("/") or any(folder.is_relative_to(reserved) for reserved in SYSTEM_FOLDERS):
         raise _build_attach_error(
             path, "It belongs to the system", "Attach a folder with work in it."
         )
     return str(folder)
 
 
-def _build_attach_error(path: str, why: str, remedy: str) -> InvalidInput:
-    return InvalidInput(f"{why}: {path[:200]!r}.", field="workspace_folder", remedy=remedy)
+def _build_attach_error(path: str, detail: str, remedy: str) -> InvalidInput:
+    return InvalidInput(f"{detail}: {path[:200]!r}.", field="workspace_folder", remedy=remedy)
 
 
-async def run_in_thread(work: Callable[..., _Found], *args: object, **named: object) -> _Found:
+async def run_in_thread(
+    function: Callable[..., _Result], *args: object, **kwargs: object
+) -> _Result:
     """Run a blocking function in a separate thread pool, so slow disks block nothing else."""
     loop = asyncio.get_running_loop()
-    call = partial(_translate_os_errors, work, *args, **named)
+    call = partial(_call_converting_os_errors, function, *args, **kwargs)
     return await loop.run_in_executor(_get_thread_pool(os.getpid()), call)
 
 
-def _translate_os_errors(work: Callable[..., _Found], *args: object, **named: object) -> _Found:
+def _call_converting_os_errors(
+    function: Callable[..., _Result], *args: object, **kwargs: object
+) -> _Result:
     try:
-        return work(*args, **named)
+        return function(*args, **kwargs)
     except OSError as error:
         raise convert_os_error("the workspace", error) from error
 
 
 @cache
 def _get_thread_pool(pid: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(THREADS, thread_name_prefix=f"workspace-{pid}")
+    return ThreadPoolExecutor(MAX_THREADS, thread_name_prefix=f"workspace-{pid}")

@@ -11,9 +11,9 @@ from django.utils import timezone
 from agents.budgets.call_costs import FREE, estimate_amounts
 from agents.budgets.limits import (
     BudgetLimit,
+    build_charge,
     build_global_charge,
     build_reservations,
-    charge,
     select_limits,
 )
 from agents.calls.audited_arguments import build_audited_arguments
@@ -23,7 +23,7 @@ from agents.calls.resolve import Target
 from agents.calls.root_limits import merge_limits
 from agents.calls.snapshots import CallSnapshot, ServerFacts, SnapshotTool
 from agents.calls.types import CallRequest
-from agents.flow_labels.rules import build_flows, used_stores
+from agents.flow_labels.rules import build_flow_effects, list_used_stores
 from agents.policies.decisions import PolicyDecision
 from bonobot.core.db.fields import generate_uuid7
 from bonobot.ledger.types import Admission, BudgetReservation, Opening, RateCharge, Store
@@ -34,41 +34,43 @@ def build_admission(
     snapshot: CallSnapshot,
     target: Target,
     decision: PolicyDecision,
-    consent: ApprovalGrant | None = None,
-    of_root: tuple[BudgetLimit, ...] = (),
+    grant: ApprovalGrant | None = None,
+    root_limits: tuple[BudgetLimit, ...] = (),
 ) -> Admission:
     """Return the admission of a decided call, with its approval where it needs one.
 
     `root_limits` are the budgets of the root session, if another session started this one.
     """
-    stores = _stores(request, snapshot, target)
-    found = build_flows(
+    stores = _list_used_stores(request, snapshot, target)
+    flows = build_flow_effects(
         request.principal,
         target.labels,
-        session_id=request.holding_session,
+        session_id=request.label_session_id,
         agent_id=snapshot.agent_id,
         stores=stores,
     )
     # A later leg only adds answers that people gave to the server's own requests.
-    if consent is not None or request.continues is not None:
-        found = tuple(replace(flow, barred=0) for flow in found)
+    if grant is not None or request.continuation is not None:
+        flows = tuple(replace(flow, blocking_labels=0) for flow in flows)
     return Admission(
-        opening=build_opening(request, snapshot, target, decision, consent=consent),
-        reserves=_build_reservations(request, snapshot, target, of_root),
+        opening=build_opening(request, snapshot, target, decision, grant=grant),
+        reservations=_build_reservations(request, snapshot, target, root_limits),
         charges=_build_charges(request, snapshot, target),
         generation=snapshot.generation,
-        flows=found,
-        stores=stores if found else (),
-        permit=consent.permit if consent else None,
+        flows=flows,
+        stores=stores if flows else (),
+        approval=grant.approval if grant else None,
     )
 
 
-def _stores(request: CallRequest, snapshot: CallSnapshot, target: Target) -> tuple[Store, ...]:
+def _list_used_stores(
+    request: CallRequest, snapshot: CallSnapshot, target: Target
+) -> tuple[Store, ...]:
     """Return the server store that a call reads or writes."""
-    use, going_on = target.store_use, request.continues or request.relay
-    if going_on and (going_on.more or getattr(going_on, "updates", None)):
-        use = use.with_answers()
-    return used_stores(snapshot.organization_id, target.facts.server_id, use)
+    store_use, continuation = target.store_use, request.continuation or request.relay
+    if continuation and (continuation.extra_params or getattr(continuation, "updates", None)):
+        store_use = store_use.with_answers()
+    return list_used_stores(snapshot.organization_id, target.facts.server_id, store_use)
 
 
 def build_opening(
@@ -77,8 +79,8 @@ def build_opening(
     target: Target | None,
     decision: PolicyDecision,
     *,
-    consent: ApprovalGrant | None = None,
-    asked: UUID | None = None,
+    grant: ApprovalGrant | None = None,
+    approval_id: UUID | None = None,
 ) -> Opening:
     """Return the opening of the audit entry: who calls what, with which arguments.
 
@@ -86,29 +88,31 @@ def build_opening(
     the call may still run later under its own, or wait for another approval.
     """
     server = _find_server(snapshot, target)
-    named = _redact_name(request, snapshot, target, server)
-    called = target.facts.own_name if target and request.method == "tools/call" else named
+    redacted_name = _redact_name(request, snapshot, target, server)
+    tool_name = (
+        target.facts.own_name if target and request.method == "tools/call" else redacted_name
+    )
     return Opening(
-        call_id=generate_uuid7() if asked else request.call_id,
+        call_id=generate_uuid7() if approval_id else request.call_id,
         organization_id=snapshot.organization_id,
         action=_get_action(request, snapshot),
         event_type="call",
         resource_type=_get_resource_type(request, target),
-        resource_id=named,
+        resource_id=redacted_name,
         actor=request.principal.actor,
         decision=decision.verdict,
         rule=decision.rule,
         code=decision.code,
         details={
-            **_build_details(request, snapshot, called, target, server),
-            **_build_approval_details(consent, asked, request),
+            **_build_details(request, snapshot, tool_name, target, server),
+            **_build_approval_details(grant, approval_id, request),
             **_build_shadow_details(request, snapshot, target, decision),
         },
         agent_id=snapshot.agent_id,
         agent_name=snapshot.agent_name,
         server_id=server.id if server else None,
         server_name=server.name if server else "",
-        tool_name=called,
+        tool_name=tool_name,
         session_id=request.session_id,
         parent_id=request.parent_id,
     )
@@ -120,24 +124,24 @@ def _redact_name(
     """Return the requested name with secrets masked; cached for known tools."""
     if target is None or request.method != "tools/call":
         return str(redact_value(request.tool, snapshot.organization_id, server))
-    masker, known = get_organization_masker(snapshot.organization_id), snapshot.memo
-    found = known.get(("named", request.tool))
-    if found is None or found[0] is not masker:
-        found = masker, str(redact_value(request.tool, snapshot.organization_id, server))
-        known["named", request.tool] = found
-    return str(found[1])
+    masker, memo = get_organization_masker(snapshot.organization_id), snapshot.memo
+    cached = memo.get(("named", request.tool))
+    if cached is None or cached[0] is not masker:
+        cached = masker, str(redact_value(request.tool, snapshot.organization_id, server))
+        memo["named", request.tool] = cached
+    return str(cached[1])
 
 
 def _build_details(
     request: CallRequest,
     snapshot: CallSnapshot,
-    called: str,
+    tool_name: str,
     target: Target | None,
     server: ServerFacts | None,
 ) -> dict[str, Any]:
     organization_id = snapshot.organization_id
     details: dict[str, Any] = {
-        "tool_name": called,
+        "tool_name": tool_name,
         **build_audited_arguments(request.arguments, organization_id, server),
         "parent_execution": str(request.parent_id) if request.parent_id else None,
         "via": request.via,
@@ -159,32 +163,32 @@ def _build_target_details(
 ) -> Mapping[str, Any]:
     """Return the details that describe the target and its server; cached for tools."""
     key = ("about", target.name, target.labels) if isinstance(target, SnapshotTool) else None
-    if key and (known := snapshot.memo.get(key)) is not None:
-        about: Mapping[str, Any] = known
-        return about
-    said: dict[str, Any] = {}
+    if key and (cached := snapshot.memo.get(key)) is not None:
+        cached_details: Mapping[str, Any] = cached
+        return cached_details
+    details: dict[str, Any] = {}
     if server:
-        said |= {"mcp_server_id": str(server.id), "mcp_server_name": server.name}
-        said |= {"transport": server.endpoint.transport, "era": server.endpoint.era or ""}
+        details |= {"mcp_server_id": str(server.id), "mcp_server_name": server.name}
+        details |= {"transport": server.endpoint.transport, "era": server.endpoint.era or ""}
     if target and target.digest:
-        said["definition_digest"] = target.digest
+        details["definition_digest"] = target.digest
     if target and target.labels:
-        said["labels"] = list(target.labels)
+        details["labels"] = list(target.labels)
     if key:
-        snapshot.memo[key] = said
-    return said
+        snapshot.memo[key] = details
+    return details
 
 
 def _build_approval_details(
-    consent: ApprovalGrant | None, asked: UUID | None, request: CallRequest
+    grant: ApprovalGrant | None, approval_id: UUID | None, request: CallRequest
 ) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    if consent is not None:
-        permit = consent.permit
-        found["approval_id"] = str(permit.id) if permit else "session"
-    if asked is not None:
-        found |= {"approval_id": str(asked), "call_id": str(request.call_id)}
-    return found
+    details: dict[str, Any] = {}
+    if grant is not None:
+        approval = grant.approval
+        details["approval_id"] = str(approval.id) if approval else "session"
+    if approval_id is not None:
+        details |= {"approval_id": str(approval_id), "call_id": str(request.call_id)}
+    return details
 
 
 def _build_shadow_details(
@@ -193,8 +197,11 @@ def _build_shadow_details(
     """Return the shadow policies' decisions that differ from the actual one."""
     if not isinstance(target, SnapshotTool):
         return {}
-    others = snapshot.shadows(target, request.arguments, decision)
-    return {name: {"decision": one.verdict, "rule": one.rule} for name, one in others.items()}
+    shadow_decisions = snapshot.compare_shadow_policies(target, request.arguments, decision)
+    return {
+        name: {"decision": shadow_decision.verdict, "rule": shadow_decision.rule}
+        for name, shadow_decision in shadow_decisions.items()
+    }
 
 
 def _find_server(snapshot: CallSnapshot, target: Target | None) -> ServerFacts | None:
@@ -203,17 +210,17 @@ def _find_server(snapshot: CallSnapshot, target: Target | None) -> ServerFacts |
 
 
 def _get_action(request: CallRequest, snapshot: CallSnapshot) -> str:
-    alone, of_agent = {
+    server_action, agent_action = {
         "resources/read": ("resource_read", "agent_resource_read"),
         "prompts/get": ("prompt_get", "agent_prompt_get"),
         "completion/complete": ("completion", "agent_completion"),
     }.get(request.method, ("tool_call", "agent_tool_call"))
-    return of_agent if snapshot.agent_id else alone
+    return agent_action if snapshot.agent_id else server_action
 
 
 def _get_resource_type(request: CallRequest, target: Target | None) -> str:
-    builtin = target is not None and target.facts.source == "builtin"
-    return "builtin_tool" if builtin else f"mcp_{request.noun}"
+    is_builtin = target is not None and target.facts.source == "builtin"
+    return "builtin_tool" if is_builtin else f"mcp_{request.noun}"
 
 
 def calculate_deadline_ms(request: CallRequest, server: ServerFacts | None) -> int:
@@ -225,7 +232,10 @@ def calculate_deadline_ms(request: CallRequest, server: ServerFacts | None) -> i
 
 
 def _build_reservations(
-    request: CallRequest, snapshot: CallSnapshot, target: Target, of_root: tuple[BudgetLimit, ...]
+    request: CallRequest,
+    snapshot: CallSnapshot,
+    target: Target,
+    root_limits: tuple[BudgetLimit, ...],
 ) -> tuple[BudgetReservation, ...]:
     server = _find_server(snapshot, target)
     limits = select_limits(
@@ -234,7 +244,7 @@ def _build_reservations(
     amounts = estimate_amounts(
         server.price if server else FREE, calculate_deadline_ms(request, server)
     )
-    limits = merge_limits(limits, of_root)
+    limits = merge_limits(limits, root_limits)
     return build_reservations(snapshot.organization_id, limits, amounts, timezone.now())
 
 
@@ -251,7 +261,7 @@ def _build_charges(
         ("organization", organization_id, _get_organization_rate(snapshot)),
     ]
     charges = [
-        charge(organization_id, scope, scope_id, per_minute)
+        build_charge(organization_id, scope, scope_id, per_minute)
         for scope, scope_id, per_minute in rates
         if scope_id and per_minute
     ]
@@ -266,6 +276,8 @@ def _get_token_rate(request: CallRequest) -> int:
 
 
 def _get_organization_rate(snapshot: CallSnapshot) -> int:
-    own = snapshot.organization_calls_per_minute
-    rate: int = settings.BONOBOT_ORG_CALLS_PER_MINUTE if own is None else own
+    configured_rate = snapshot.organization_calls_per_minute
+    rate: int = (
+        settings.BONOBOT_ORG_CALLS_PER_MINUTE if configured_rate is None else configured_rate
+    )
     return rate

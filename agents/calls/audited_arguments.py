@@ -9,24 +9,24 @@ from bonobot.core.crypto.signatures import compute_fingerprint
 from bonobot.core.text.canonical_json import compute_digest, to_canonical_json, to_sorted_json
 from bonobot.core.text.untrusted_text import make_storable
 
-ARGUMENTS_KEPT = 16_384  # characters
+MAX_ARGUMENTS_LENGTH = 16_384  # characters
 
 
 def build_audited_arguments(
     arguments: dict[str, Any], organization_id: UUID, server: ServerFacts | None = None
 ) -> dict[str, Any]:
     """Return the masked arguments, at most 16,384 characters, and their fingerprint."""
-    shown = redact_value(arguments, organization_id, server)
+    masked = redact_value(arguments, organization_id, server)
     try:
-        text = to_canonical_json(shown)
+        text = to_canonical_json(masked)
     except ValueError:  # clients send numbers that JSON can't represent
-        shown = make_storable(shown)
-        text = to_canonical_json(shown)
-    written = text if shown is arguments else to_sorted_json(arguments)
-    if len(text) > ARGUMENTS_KEPT:
-        shown = {
-            "truncated": text[:ARGUMENTS_KEPT],
+        masked = make_storable(masked)
+        text = to_canonical_json(masked)
+    serialized = text if masked is arguments else to_sorted_json(arguments)
+    if len(text) > MAX_ARGUMENTS_LENGTH:
+        masked = {
+            "truncated": text[:MAX_ARGUMENTS_LENGTH],
             "sha256": compute_digest(text),
             "length": len(text),
         }
-    return {"arguments": shown, "input_sha256": compute_fingerprint(organization_id, written)}
+    return {"arguments": masked, "input_sha256": compute_fingerprint(organization_id, serialized)}

@@ -9,13 +9,13 @@ from dataclasses import dataclass, replace
 from uuid import UUID
 
 from agents.calls.admit import build_admission, build_opening
-from agents.calls.redaction import prepare
+from agents.calls.redaction import ensure_masker_loaded
 from agents.calls.require_approval import ApprovalGrant, ApprovalRequired, require_approval
 from agents.calls.resolve import (
     Target,
     build_not_found_error,
     estimate_match_cost,
-    find,
+    find_target,
     get_argument_schema,
 )
 from agents.calls.root_limits import load_root_limits
@@ -30,12 +30,12 @@ from bonobot.ledger.queries import load_policy_generation
 from bonobot.ledger.refusals import FlowNeedsApproval, Refusal, StaleSnapshot
 from bonobot.ledger.types import Admission
 from bonobot.ledger.writer.writer_thread import get_writer
-from mcp_servers.schemas.subprocess_pool import check
+from mcp_servers.schemas.subprocess_pool import check_tool_arguments
 
 # Only constant policy changes can make a snapshot stale this often between reading and admission.
-TRIES = 5
+MAX_ATTEMPTS = 5
 # Characters to match against URI templates on the event loop; more go to a thread.
-FOUND_INLINE = 16_384
+MAX_INLINE_MATCH_COST = 16_384
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class AdmittedCall:
     admission: Admission
 
 
-async def admit(request: CallRequest) -> AdmittedCall:
+async def admit_call(request: CallRequest) -> AdmittedCall:
     """Resolve, check and decide a call, and admit it.
 
     Raises `CallRefused` (`ApprovalRequired` if a person must approve it), `InvalidArguments`,
@@ -59,24 +59,28 @@ async def admit(request: CallRequest) -> AdmittedCall:
     `BadToken` if the caller's token is no longer valid.
     """
     request, snapshot = await _prepare_request(request, fresh=False)
-    asked: PolicyDecision | None = None
-    for _ in range(TRIES):
+    flow_decision: PolicyDecision | None = None
+    for _ in range(MAX_ATTEMPTS):
         target = await _find_target(request, snapshot)
         try:
             target = _require_target(request, snapshot, target)
-            await check(get_argument_schema(request, target), request.arguments, target.judgement)
+            await check_tool_arguments(
+                get_argument_schema(request, target), request.arguments, target.schema_verdict
+            )
             decision = _decide_call(request, snapshot, target)
             target = await _add_call_labels(request, snapshot, target)
-            if asked is not None and decision.allowed:
-                decision = asked
-            yes = await _check_approval(request, snapshot, target, decision)
-            of_root = await load_root_limits(request.root)
-            admitted = build_admission(request, snapshot, target, decision, yes, of_root)
-            await get_writer().admit_async(admitted)
+            if flow_decision is not None and decision.allowed:
+                decision = flow_decision
+            grant = await _check_approval(request, snapshot, target, decision)
+            root_limits = await load_root_limits(request.root)
+            admission = build_admission(request, snapshot, target, decision, grant, root_limits)
+            await get_writer().admit_call_async(admission)
         except StaleSnapshot:
             request, snapshot = await _prepare_request(request, fresh=True)
-        except FlowNeedsApproval as barred:
-            asked = PolicyDecision("ask", "flow", barred.code, str(barred), barred.remedy)
+        except FlowNeedsApproval as refusal:
+            flow_decision = PolicyDecision(
+                "ask", "flow", refusal.code, str(refusal), refusal.remedy
+            )
         except Problem as problem:
             if not isinstance(problem, Refusal) and await _is_stale(snapshot):
                 request, snapshot = await _prepare_request(request, fresh=True)
@@ -84,7 +88,7 @@ async def admit(request: CallRequest) -> AdmittedCall:
             await _record_refusal(request, snapshot, target, problem)
             raise
         else:
-            return AdmittedCall(request, snapshot, target, admitted)
+            return AdmittedCall(request, snapshot, target, admission)
     raise CallRefused(
         "The rules changed while this call was being decided.",
         code="rules_changing",
@@ -93,16 +97,18 @@ async def admit(request: CallRequest) -> AdmittedCall:
     )
 
 
-async def decide_again(request: CallRequest, passed: AdmittedCall) -> AdmittedCall:
+async def redecide_call(request: CallRequest, admitted: AdmittedCall) -> AdmittedCall:
     """Decide an admitted call again with the server's current definitions; writes nothing.
 
     Raises as `admit_call` does. An approval is only valid for the definition it was given for.
     """
     request, snapshot = await _prepare_request(request, fresh=True)
     target = _require_target(request, snapshot, await _find_target(request, snapshot))
-    await check(get_argument_schema(request, target), request.arguments, target.judgement)
+    await check_tool_arguments(
+        get_argument_schema(request, target), request.arguments, target.schema_verdict
+    )
     decision = _decide_call(request, snapshot, target)
-    if decision.verdict == "ask" and target.digest != passed.target.digest:
+    if decision.verdict == "ask" and target.digest != admitted.target.digest:
         raise CallRefused(
             format_message(
                 "`{tool}` was declared anew while it was being called.", tool=request.tool
@@ -111,13 +117,13 @@ async def decide_again(request: CallRequest, passed: AdmittedCall) -> AdmittedCa
             rule=decision.rule,
             remedy="Call it again: a person is asked about it as it is now.",
         )
-    return AdmittedCall(request, snapshot, target, passed.admission)
+    return AdmittedCall(request, snapshot, target, admitted.admission)
 
 
 async def _is_stale(snapshot: CallSnapshot) -> bool:
     """Return whether the snapshot is older than the current policy generation."""
-    now = await get_runtime().orm(load_policy_generation, snapshot.organization_id)
-    return now != snapshot.generation
+    generation = await get_runtime().run_orm(load_policy_generation, snapshot.organization_id)
+    return generation != snapshot.generation
 
 
 async def _prepare_request(
@@ -128,28 +134,35 @@ async def _prepare_request(
     The principal is read after the snapshot's generation, which admission compares, so both are
     valid at the same time. Raises `NotFound` for an agent or server the principal can't reach.
     """
-    snapshot = await _snapshot(request, fresh=fresh)
+    snapshot = await _load_snapshot(request, fresh=fresh)
     request = await _refresh_principal(request, snapshot, fresh=fresh)
     principal = request.principal
-    ours = snapshot.organization_id == principal.organization_id
-    if not ours or not principal.reaches(request.agent_id):
-        if ours and request.renewed and not fresh and await _is_stale(snapshot):
+    is_same_organization = snapshot.organization_id == principal.organization_id
+    if not is_same_organization or not principal.can_access_agent(request.agent_id):
+        if (
+            is_same_organization
+            and request.renew_principal
+            and not fresh
+            and await _is_stale(snapshot)
+        ):
             return await _prepare_request(request, fresh=True)
         kind, key = _get_snapshot_key(request)
         raise NotFound(
             format_message("There is no {kind} {key!r} here.", kind=kind, key=str(key)), field=kind
         )
-    await prepare(snapshot)
+    await ensure_masker_loaded(snapshot)
     return request, snapshot
 
 
 async def _refresh_principal(
     request: CallRequest, snapshot: CallSnapshot, *, fresh: bool
 ) -> CallRequest:
-    known = request.principal_generation
-    if request.renewed is None or not (fresh or known is None or known < snapshot.generation):
+    known_generation = request.principal_generation
+    if request.renew_principal is None or not (
+        fresh or known_generation is None or known_generation < snapshot.generation
+    ):
         return request
-    principal = await request.renewed()
+    principal = await request.renew_principal()
     return replace(request, principal=principal, principal_generation=snapshot.generation)
 
 
@@ -160,21 +173,21 @@ def _get_snapshot_key(request: CallRequest) -> tuple[str, UUID | None]:
     return "server", request.server_id
 
 
-async def _snapshot(request: CallRequest, *, fresh: bool) -> CallSnapshot:
+async def _load_snapshot(request: CallRequest, *, fresh: bool) -> CallSnapshot:
     kind, key = _get_snapshot_key(request)
     if key is None:
         raise NotFound("Name an agent or a server.", field="agent")
-    snapshot = None if fresh else get_snapshot_cache().cached(kind, key)
+    snapshot = None if fresh else get_snapshot_cache().find_cached(kind, key)
     if snapshot is None:
-        snapshot = await get_runtime().orm(get_snapshot_cache().read, kind, key)
+        snapshot = await get_runtime().run_orm(get_snapshot_cache().load, kind, key)
     return snapshot
 
 
 async def _find_target(request: CallRequest, snapshot: CallSnapshot) -> Target | None:
     """Find the target; in a thread if many templates have to match a long URI."""
-    if estimate_match_cost(request, snapshot) <= FOUND_INLINE:
-        return find(request, snapshot)
-    return await asyncio.to_thread(find, request, snapshot)
+    if estimate_match_cost(request, snapshot) <= MAX_INLINE_MATCH_COST:
+        return find_target(request, snapshot)
+    return await asyncio.to_thread(find_target, request, snapshot)
 
 
 def _require_target(request: CallRequest, snapshot: CallSnapshot, target: Target | None) -> Target:
@@ -188,8 +201,8 @@ def _decide_call(request: CallRequest, snapshot: CallSnapshot, target: Target) -
     """Return the decision; raises `CallRefused` for a denial that isn't a reviewer's trial."""
     decision = target.decision
     if isinstance(target, SnapshotTool):
-        decision = snapshot.decided(target, request.arguments)
-    if decision.offered or _is_unapproved_trial(request, decision):
+        decision = snapshot.decide_call(target, request.arguments)
+    if decision.is_callable or _is_unapproved_trial(request, decision):
         return decision
     raise CallRefused(
         decision.reason,
@@ -203,17 +216,19 @@ def _decide_call(request: CallRequest, snapshot: CallSnapshot, target: Target) -
 async def _add_call_labels(request: CallRequest, snapshot: CallSnapshot, target: Target) -> Target:
     """Return the target with the labels that this call's arguments add, if its tool reports any."""
     tool = target.builtin if isinstance(target, SnapshotTool) else None
-    if tool is None or tool.brings is None or snapshot.agent_id is None:
+    if tool is None or tool.list_result_labels is None or snapshot.agent_id is None:
         return target
-    found = await get_runtime().orm(tool.brings, snapshot.agent_id, request.arguments)
-    return replace(target, labels=tuple(dict.fromkeys((*target.labels, *found))))
+    call_labels = await get_runtime().run_orm(
+        tool.list_result_labels, snapshot.agent_id, request.arguments
+    )
+    return replace(target, labels=tuple(dict.fromkeys((*target.labels, *call_labels))))
 
 
 def _is_unapproved_trial(request: CallRequest, decision: PolicyDecision) -> bool:
     """Return whether a reviewer is trying a definition that is pending review."""
-    waits = decision.code in ("not_approved", "definition_changed")
-    trying = request.unapproved and waits and request.agent_id is None
-    return trying and request.principal.may(Action.APPROVE_DEFINITIONS)
+    is_pending_review = decision.code in ("not_approved", "definition_changed")
+    is_trial = request.allow_unapproved and is_pending_review and request.agent_id is None
+    return is_trial and request.principal.may(Action.APPROVE_DEFINITIONS)
 
 
 async def _check_approval(
@@ -221,7 +236,7 @@ async def _check_approval(
 ) -> ApprovalGrant | None:
     if decision.verdict != "ask":
         return None
-    return await get_runtime().orm(require_approval, request, snapshot, target, decision)
+    return await get_runtime().run_orm(require_approval, request, snapshot, target, decision)
 
 
 async def _record_refusal(
@@ -231,7 +246,12 @@ async def _record_refusal(
     if isinstance(problem, Refusal) and problem.code == "audit_unavailable":
         return
     decision = PolicyDecision("deny", problem.rule or problem.code, problem.code)
-    asked: UUID | None = None
+    approval_id: UUID | None = None
     if isinstance(problem, ApprovalRequired):
-        decision, asked = PolicyDecision("ask", decision.rule, decision.code), problem.approval_id
-    await get_writer().refuse_async(build_opening(request, snapshot, target, decision, asked=asked))
+        decision, approval_id = (
+            PolicyDecision("ask", decision.rule, decision.code),
+            problem.approval_id,
+        )
+    await get_writer().record_refusal_async(
+        build_opening(request, snapshot, target, decision, approval_id=approval_id)
+    )

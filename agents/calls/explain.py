@@ -11,13 +11,13 @@ from typing import Any
 
 from django.utils import timezone
 
-from agents.budgets.limits import build_budget_key, charge, select_limits, to_whole_units
+from agents.budgets.limits import build_budget_key, build_charge, select_limits, to_whole_units
 from agents.calls.snapshots import CallSnapshot, SnapshotTool
-from agents.flow_labels.rules import SEEN, build_flow_keys
+from agents.flow_labels.rules import HELD_LABELS, build_flow_keys
 from agents.policies.decisions import StageVerdict, evaluate_agent_stage, evaluate_tool_stages
 from agents.policies.rules import Arguments
 from bonobot.accounts.principals import Principal
-from bonobot.accounts.roles import WHO_MAY, Action
+from bonobot.accounts.roles import ALLOWED_ROLES, Action
 from bonobot.core import gcra
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Problem
@@ -25,11 +25,11 @@ from bonobot.core.runtime import get_runtime
 from bonobot.ledger.models import FlowCell, RateCell
 from bonobot.ledger.queries import load_balances
 from mcp_servers.flow_labels import FlowLabel, decode_labels
-from mcp_servers.schemas.subprocess_pool import check
+from mcp_servers.schemas.subprocess_pool import check_tool_arguments
 
-MICROSECONDS = 1_000_000
+MICROSECONDS_PER_SECOND = 1_000_000
 # The names of the decision stages here, in order.
-DECIDING = (
+DECISION_STAGES = (
     *("switches", "server", "binding", "definition"),
     *("binding_lists", "organization_rules", "policy"),
 )
@@ -53,7 +53,7 @@ CHANGED_BY: Mapping[str, Action | None] = {
     "definition_refused": None,
     "tool_gone": None,
 }
-WHOEVER_CALLS, THE_SERVER = "whoever calls", "the server's makers"
+CALLER, SERVER_MAKERS = "whoever calls", "the server's makers"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,12 +68,12 @@ class StageExplanation:
     remedy: str = ""
 
     @property
-    def who(self) -> str:
+    def changeable_by(self) -> str:
         """The roles, or other parties, that can change this verdict."""
         action = CHANGED_BY.get(self.code, CHANGED_BY[self.stage])
         if action is None:
-            return WHOEVER_CALLS if self.stage == "arguments" else THE_SERVER
-        return WHO_MAY[action]
+            return CALLER if self.stage == "arguments" else SERVER_MAKERS
+        return ALLOWED_ROLES[action]
 
     def as_dict(self) -> dict[str, Any]:
         """Return the explanation as JSON data."""
@@ -85,11 +85,11 @@ class StageExplanation:
             "code": self.code,
             "reason": self.reason,
             "remedy": self.remedy,
-            "who": self.who,
+            "who": self.changeable_by,
         }
 
 
-def explain(
+def explain_call(
     principal: Principal,
     snapshot: CallSnapshot,
     tool: SnapshotTool,
@@ -100,21 +100,23 @@ def explain(
     `first` names the first stage that denies, else the first that asks. Without `arguments`, rules
     with conditions count as in `CallSnapshot.tools`. Queries the database.
     """
-    found = list(_explain_stages(principal, snapshot, tool, arguments))
-    first = next((one for one in found if one.verdict == "deny"), None)
-    first = first or next((one for one in found if one.verdict == "ask"), None)
-    deciding = first or next(one for one in found if one.stage == "policy")
+    stages = list(_explain_stages(principal, snapshot, tool, arguments))
+    blocking_stage = next((stage for stage in stages if stage.verdict == "deny"), None)
+    blocking_stage = blocking_stage or next(
+        (stage for stage in stages if stage.verdict == "ask"), None
+    )
+    deciding_stage = blocking_stage or next(stage for stage in stages if stage.stage == "policy")
     return {
         "tool": tool.name,
-        "decision": first.verdict if first else "allow",
-        "allowed": first is None,
-        "first": first.stage if first else "",
-        "code": deciding.code,
-        "rule": deciding.rule,
-        "reason": deciding.reason,
-        "remedy": deciding.remedy,
-        "who": deciding.who if first else "",
-        "stages": [one.as_dict() for one in found],
+        "decision": blocking_stage.verdict if blocking_stage else "allow",
+        "allowed": blocking_stage is None,
+        "first": blocking_stage.stage if blocking_stage else "",
+        "code": deciding_stage.code,
+        "rule": deciding_stage.rule,
+        "reason": deciding_stage.reason,
+        "remedy": deciding_stage.remedy,
+        "who": deciding_stage.changeable_by if blocking_stage else "",
+        "stages": [stage.as_dict() for stage in stages],
     }
 
 
@@ -123,23 +125,23 @@ def _explain_stages(
 ) -> Iterator[StageExplanation]:
     yield _explain_resolution(tool)
     yield _explain_arguments(tool, arguments)
-    decided = list(evaluate_tool_stages(tool.facts, snapshot.ruling, arguments))
-    for name, stage in zip(DECIDING, decided, strict=True):
-        yield _as_explained(name, stage)
-    yield _explain_approval(decided)
+    verdicts = list(evaluate_tool_stages(tool.facts, snapshot.effective_policy, arguments))
+    for name, verdict in zip(DECISION_STAGES, verdicts, strict=True):
+        yield _build_stage_explanation(name, verdict)
+    yield _explain_approval(verdicts)
     yield _explain_flow_labels(principal, snapshot, tool)
     yield _explain_rate_limit(snapshot)
     yield _explain_budgets(snapshot, tool)
 
 
 def _explain_resolution(tool: SnapshotTool) -> StageExplanation:
-    whose = f"of the server `{tool.facts.server_name}`" if tool.facts.server_name else "built in"
+    origin = f"of the server `{tool.facts.server_name}`" if tool.facts.server_name else "built in"
     return StageExplanation(
         "resolve",
         "allow",
         "resolve",
         reason=format_message(
-            "It is the tool `{own_name}`, {whose}.", own_name=tool.facts.own_name, whose=whose
+            "It is the tool `{own_name}`, {whose}.", own_name=tool.facts.own_name, whose=origin
         ),
     )
 
@@ -148,10 +150,12 @@ def _explain_arguments(tool: SnapshotTool, arguments: Arguments | None) -> Stage
     if arguments is None:
         return StageExplanation("arguments", "skip", reason="No arguments were given to check.")
     try:
-        get_runtime().call(check, tool.input_schema, dict(arguments), tool.judgement)
+        get_runtime().call(
+            check_tool_arguments, tool.input_schema, dict(arguments), tool.schema_verdict
+        )
     except Problem as problem:
-        at = f"{problem.field}: " if problem.field else ""
-        reason = f"{at}{problem}"
+        prefix = f"{problem.field}: " if problem.field else ""
+        reason = f"{prefix}{problem}"
         return StageExplanation(
             "arguments", "deny", "arguments", problem.code, reason, problem.remedy
         )
@@ -160,20 +164,22 @@ def _explain_arguments(tool: SnapshotTool, arguments: Arguments | None) -> Stage
     )
 
 
-def _as_explained(name: str, stage: StageVerdict) -> StageExplanation:
-    verdict = "deny" if not stage.allows else "ask" if stage.asks else "allow"
-    code = "approval_required" if stage.asks else stage.code
-    return StageExplanation(name, verdict, stage.rule, code, stage.reason, stage.remedy)
+def _build_stage_explanation(name: str, stage_verdict: StageVerdict) -> StageExplanation:
+    verdict = "deny" if not stage_verdict.allows else "ask" if stage_verdict.asks else "allow"
+    code = "approval_required" if stage_verdict.asks else stage_verdict.code
+    return StageExplanation(
+        name, verdict, stage_verdict.rule, code, stage_verdict.reason, stage_verdict.remedy
+    )
 
 
-def _explain_approval(decided: list[StageVerdict]) -> StageExplanation:
-    asking = next((stage for stage in decided if stage.asks), None)
-    if asking is None:
+def _explain_approval(verdicts: list[StageVerdict]) -> StageExplanation:
+    asking_verdict = next((verdict for verdict in verdicts if verdict.asks), None)
+    if asking_verdict is None:
         return StageExplanation("consent", "allow", reason="No rule asks a person.")
     return StageExplanation(
         "consent",
         "ask",
-        asking.rule,
+        asking_verdict.rule,
         "approval_required",
         "A person has to say yes to this very call, or to the tool for one session.",
         "The call writes the question; it is answered in the approvals inbox.",
@@ -190,7 +196,7 @@ def _explain_flow_labels(
     reason = format_message(
         "Held outside a session: {seen}; the tool's labels: {adds}.", seen=seen, adds=adds
     )
-    if FlowLabel.SENDS_OUT in tool.labels and held & SEEN == SEEN:
+    if FlowLabel.SENDS_OUT in tool.labels and held & HELD_LABELS == HELD_LABELS:
         return StageExplanation(
             "flow",
             "ask",
@@ -214,30 +220,30 @@ def _load_held_labels(principal: Principal, snapshot: CallSnapshot) -> int:
 
 
 def _explain_rate_limit(snapshot: CallSnapshot) -> StageExplanation:
-    one = charge(
+    rate_charge = build_charge(
         snapshot.organization_id, "agent", snapshot.agent_id, snapshot.calls_per_minute or 1
     )
-    tat = RateCell.objects.filter(pk=one.key).values_list("tat", flat=True).first() or 0
+    tat = RateCell.objects.filter(pk=rate_charge.key).values_list("tat", flat=True).first() or 0
     now, interval = (
-        int(timezone.now().timestamp() * MICROSECONDS),
-        gcra.compute_interval(one.per_minute),
+        int(timezone.now().timestamp() * MICROSECONDS_PER_SECOND),
+        gcra.compute_interval(rate_charge.per_minute),
     )
     # Round up: a partly regained call doesn't count yet.
-    left = max(0, one.burst - -(-max(0, tat - now) // interval))
+    remaining = max(0, rate_charge.burst - -(-max(0, tat - now) // interval))
     reason = format_message(
         "{left} of {burst} calls are free at once; {per_minute} a minute come back.",
-        left=left,
-        burst=one.burst,
-        per_minute=one.per_minute,
+        left=remaining,
+        burst=rate_charge.burst,
+        per_minute=rate_charge.per_minute,
     )
-    verdict = gcra.admit(tat, now, interval, one.burst)
+    verdict = gcra.admit_request(tat, now, interval, rate_charge.burst)
     if verdict.allowed:
-        return StageExplanation("rate", "allow", one.key, reason=reason)
-    wait_s = -(-verdict.retry_after // MICROSECONDS)
+        return StageExplanation("rate", "allow", rate_charge.key, reason=reason)
+    wait_s = -(-verdict.retry_after // MICROSECONDS_PER_SECOND)
     return StageExplanation(
         "rate",
         "deny",
-        one.key,
+        rate_charge.key,
         "rate_limited",
         reason,
         format_message("Try again in {wait_s} s.", wait_s=wait_s),
@@ -252,26 +258,28 @@ def _explain_budgets(snapshot: CallSnapshot, tool: SnapshotTool) -> StageExplana
     now = timezone.now()
     keys = [build_budget_key(snapshot.organization_id, limit, now) for limit in limits]
     cells = load_balances(keys)
-    said, spent_up = [], ""
+    descriptions, exhausted_key = [], ""
     for limit, key in zip(limits, keys, strict=True):
         used = to_whole_units(limit.unit, cells[key].spent + cells[key].reserved)
-        left = max(0, limit.limit - used)
+        remaining = max(0, limit.limit - used)
         period = {"day": "a day", "month": "a month"}.get(limit.period, "in total")
-        said.append(f"{_format_remaining(limit.unit, left, limit.limit)} {period} ({limit.scope})")
-        if not left and limit.unit == "calls":
-            spent_up = spent_up or key
-    reason = format_message("Left: {said}.", said="; ".join(said))
-    if not spent_up:
+        descriptions.append(
+            f"{_format_remaining(limit.unit, remaining, limit.limit)} {period} ({limit.scope})"
+        )
+        if not remaining and limit.unit == "calls":
+            exhausted_key = exhausted_key or key
+    reason = format_message("Left: {said}.", said="; ".join(descriptions))
+    if not exhausted_key:
         return StageExplanation("budgets", "allow", reason=reason)
     remedy = "Wait for the next period, or ask who may to raise the budget."
-    return StageExplanation("budgets", "deny", spent_up, "budget_exhausted", reason, remedy)
+    return StageExplanation("budgets", "deny", exhausted_key, "budget_exhausted", reason, remedy)
 
 
-def _format_remaining(unit: str, left: int, limit: int) -> str:
+def _format_remaining(unit: str, remaining: int, limit: int) -> str:
     """Return the remaining amount for people: money in dollars."""
     if unit == "microusd":
-        return f"${left / 1e6:,.4f} of ${limit / 1e6:,.2f}"
-    return f"{left:,} of {limit:,} {unit}"
+        return f"${remaining / 1e6:,.4f} of ${limit / 1e6:,.2f}"
+    return f"{remaining:,} of {limit:,} {unit}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,45 +299,45 @@ def find_no_tools_reason(snapshot: CallSnapshot) -> NoToolsReason | None:
 
     Built-in tools don't count: an agent needs at least one server tool to be useful.
     """
-    mcp = [tool for tool in snapshot.tools.values() if tool.facts.source == "mcp"]
-    if any(tool.decision.offered for tool in mcp):
+    mcp_tools = [tool for tool in snapshot.tools.values() if tool.facts.source == "mcp"]
+    if any(tool.decision.is_callable for tool in mcp_tools):
         return None
-    stage = evaluate_agent_stage(snapshot.ruling.switches)
+    stage = evaluate_agent_stage(snapshot.effective_policy.switches)
     if not stage.allows:
         return NoToolsReason(stage.code, stage.reason, stage.remedy)
     if not snapshot.servers:
         return NoToolsReason(
             "no_server", "The agent has no server.", "Give it one on its servers tab."
         )
-    there = [tool for tool in mcp if tool.facts.state != "gone"]
-    if not there:
+    available_tools = [tool for tool in mcp_tools if tool.facts.state != "gone"]
+    if not available_tools:
         return NoToolsReason(
             "nothing_offered",
             "Its servers have offered no tool so far.",
             "Refresh them and look at their health.",
         )
-    return _find_main_reason(there, snapshot)
+    return _find_main_reason(available_tools, snapshot)
 
 
 def _find_main_reason(tools: list[SnapshotTool], snapshot: CallSnapshot) -> NoToolsReason:
     """Return the most frequent reason, as worded for one of the tools."""
-    if snapshot.ruling.policy.mode == "none":
+    if snapshot.effective_policy.policy.mode == "none":
         return NoToolsReason(
             "denied_by_policy",
             "The tool policy's mode is `none`: it blocks every tool.",
             "An operator or owner can choose another mode on the agent's policy tab.",
         )
     code, count = Counter(tool.decision.code for tool in tools).most_common(1)[0]
-    one = next(tool.decision for tool in tools if tool.decision.code == code)
+    decision = next(tool.decision for tool in tools if tool.decision.code == code)
     if len(tools) == 1:
-        return NoToolsReason(code, one.reason, one.remedy)
+        return NoToolsReason(code, decision.reason, decision.remedy)
     return NoToolsReason(
         code,
         format_message(
             "{count} of its {total} tools are refused alike: {reason}",
             count=count,
             total=len(tools),
-            reason=one.reason,
+            reason=decision.reason,
         ),
-        one.remedy,
+        decision.remedy,
     )

@@ -7,10 +7,10 @@ from time import perf_counter
 from typing import Any
 from uuid import UUID
 
-from agents.builtin_tools.registry import run_builtin
+from agents.builtin_tools.registry import run_builtin_tool
 from agents.builtin_tools.types import BuiltinToolContext
 from agents.calls.admit import calculate_deadline_ms
-from agents.calls.check_and_admit import AdmittedCall, decide_again
+from agents.calls.check_and_admit import AdmittedCall, redecide_call
 from agents.calls.pending_calls import send_leg
 from agents.calls.resolve import build_params, get_argument_schema
 from agents.calls.snapshots import SnapshotTool, get_snapshot_cache
@@ -24,13 +24,13 @@ from mcp_servers.client.protocol_versions import HEADER_MISMATCH
 from mcp_servers.refresh_definitions import await_refresh_on_error
 
 CANCEL_TIMEOUT_S = 5.0
-LEAST_S = 0.1  # for a retry shortly before the deadline
+MIN_TIMEOUT_S = 0.1  # for a retry shortly before the deadline
 
 MakeCall = Callable[[CallRequest], Awaitable[CallOutcome]]
 
 
 async def forward_call(
-    request: CallRequest, passed: AdmittedCall, make_call: MakeCall
+    request: CallRequest, admitted: AdmittedCall, make_call: MakeCall
 ) -> dict[str, Any]:
     """Return the raw result; retry once if the server rejects headers built from an old schema.
 
@@ -38,45 +38,47 @@ async def forward_call(
     refreshed, and the call is decided again before it is resent (MCP 2026-07-28, transports).
     `make_call` makes the calls of built-in tools.
     """
-    began = perf_counter()
+    started_at = perf_counter()
     try:
-        return await _send(request, passed, make_call)
+        return await _send_call(request, admitted, make_call)
     except UpstreamError as problem:
-        old, server_id = passed.target, passed.target.facts.server_id
+        old_target, server_id = admitted.target, admitted.target.facts.server_id
         if (
             problem.rpc_code != HEADER_MISMATCH
-            or not isinstance(old, SnapshotTool)
+            or not isinstance(old_target, SnapshotTool)
             or server_id is None
         ):
             raise
         await await_refresh_on_error(server_id, problem, request.holder)
-        renewed = await decide_again(request, passed)
-        if get_argument_schema(request, renewed.target) == old.input_schema:
+        redecided = await redecide_call(request, admitted)
+        if get_argument_schema(request, redecided.target) == old_target.input_schema:
             raise
-    server = renewed.snapshot.servers.get(server_id)
-    left_s = calculate_deadline_ms(request, server) / 1000 - (perf_counter() - began)
-    in_time = replace(renewed.request, timeout_s=max(left_s, LEAST_S))
-    return await _send(in_time, renewed, make_call)
+    server = redecided.snapshot.servers.get(server_id)
+    remaining_s = calculate_deadline_ms(request, server) / 1000 - (perf_counter() - started_at)
+    retry_request = replace(redecided.request, timeout_s=max(remaining_s, MIN_TIMEOUT_S))
+    return await _send_call(retry_request, redecided, make_call)
 
 
-async def _send(request: CallRequest, passed: AdmittedCall, make_call: MakeCall) -> dict[str, Any]:
-    snapshot, target = passed.snapshot, passed.target
+async def _send_call(
+    request: CallRequest, admitted: AdmittedCall, make_call: MakeCall
+) -> dict[str, Any]:
+    snapshot, target = admitted.snapshot, admitted.target
     if request.may_send is not None and not await request.may_send():
         raise CallSuperseded("Another process took this session over before the call was sent.")
     if (builtin := target.builtin if isinstance(target, SnapshotTool) else None) is not None:
-        context = _build_tool_context(request, passed, make_call)
-        return await run_builtin(builtin, context, request.arguments)
+        context = _build_tool_context(request, admitted, make_call)
+        return await run_builtin_tool(builtin, context, request.arguments)
     server_id = target.facts.server_id
     if server_id is None:
         raise NotFound("This tool has no server.", code="unknown_tool")
-    reached = snapshot.servers[server_id].endpoint
-    endpoint = await resolve_user_endpoint(reached, request.principal, request.session_id)
+    shared_endpoint = snapshot.servers[server_id].endpoint
+    endpoint = await resolve_user_endpoint(shared_endpoint, request.principal, request.session_id)
 
-    async def ask(method: str, said: Mapping[str, Any]) -> dict[str, Any]:
-        return await get_connection_pool().request(
+    async def send_request(method: str, params: Mapping[str, Any]) -> dict[str, Any]:
+        return await get_connection_pool().send_request(
             endpoint,
             method,
-            said,
+            params,
             holder=request.holder,
             timeout_s=request.timeout_s,
             on_progress=request.on_progress,
@@ -86,29 +88,29 @@ async def _send(request: CallRequest, passed: AdmittedCall, make_call: MakeCall)
             host=request.host,
         )
 
-    return await send_leg(request, endpoint, ask, build_params(request, target))
+    return await send_leg(request, endpoint, send_request, build_params(request, target))
 
 
 def _build_tool_context(
-    request: CallRequest, passed: AdmittedCall, make_call: MakeCall
+    request: CallRequest, admitted: AdmittedCall, make_call: MakeCall
 ) -> BuiltinToolContext:
-    snapshot, toolbox = passed.snapshot, passed.snapshot.toolbox
+    snapshot, toolbox = admitted.snapshot, admitted.snapshot.toolbox
     return BuiltinToolContext(
         organization_id=snapshot.organization_id,
         agent_id=snapshot.agent_id,
         session_id=request.session_id,
         principal=request.principal,
         call_id=request.call_id,
-        labels=passed.target.labels,
-        holding_session=request.holding_session,
+        labels=admitted.target.labels,
+        label_session_id=request.label_session_id,
         snapshot=snapshot,
         toolbox=replace(toolbox, folder=request.folder) if request.folder else toolbox,
-        call=partial(_call_on_behalf, make_call, request),
+        call=partial(_make_nested_call, make_call, request),
         timeout_s=request.timeout_s,
     )
 
 
-async def _call_on_behalf(
+async def _make_nested_call(
     make_call: MakeCall, parent: CallRequest, method: Method, server_id: UUID, name: str
 ) -> CallOutcome:
     """Make a call for a built-in tool; it is decided, admitted and audited on its own.
@@ -119,7 +121,7 @@ async def _call_on_behalf(
         CallRequest(
             principal=parent.principal,
             principal_generation=parent.principal_generation,
-            renewed=parent.renewed,
+            renew_principal=parent.renew_principal,
             method=method,
             tool=name,
             arguments={},
@@ -133,9 +135,9 @@ async def _call_on_behalf(
             client=parent.client,
             timeout_s=parent.timeout_s,
             may_send=parent.may_send,
-            leaving=parent.leaving,
+            should_stop_polling=parent.should_stop_polling,
             host=parent.host,
-            continues=parent.continues,
+            continuation=parent.continuation,
         )
     )
     if outcome.exchange_id is not None:
@@ -147,12 +149,12 @@ async def cancel_task(request: CallRequest, task_id: str) -> None:
     """Send `tasks/cancel` for a task whose result is no longer needed."""
     if request.agent_id is None or request.server_id is None:
         return
-    snapshot = await get_runtime().orm(get_snapshot_cache().read, "agent", request.agent_id)
+    snapshot = await get_runtime().run_orm(get_snapshot_cache().load, "agent", request.agent_id)
     server = snapshot.servers.get(request.server_id)
     if server is None or not server.enabled:
         return
     endpoint = await resolve_user_endpoint(server.endpoint, request.principal, request.session_id)
-    await get_connection_pool().request(
+    await get_connection_pool().send_request(
         endpoint,
         "tasks/cancel",
         {"taskId": task_id},

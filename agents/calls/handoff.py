@@ -18,26 +18,26 @@ from bonobot.core.redis_bus import wake_listeners
 HELD, ASKED, TAKEN = Handover.State.HELD, Handover.State.ASKED, Handover.State.TAKEN
 ANSWERED, LEFT = Handover.State.ANSWERED, Handover.State.LEFT
 # The bus channel that holders of calls listen on.
-HOLDERS = "held-calls"
+HOLDERS_CHANNEL = "held-calls"
 # Older rows belong to processes that crashed.
-FORGOTTEN = timedelta(hours=1)
+ABANDONED_AFTER = timedelta(hours=1)
 
 
 @dataclass(frozen=True, slots=True)
 class HandoffStatus:
     """The state of a handoff: whether it has a result, the result, and the last heartbeat."""
 
-    answered: bool
-    found: str
-    beaten_at: datetime
+    is_answered: bool
+    result: str
+    heartbeat_at: datetime
 
 
 @dataclass(frozen=True, slots=True)
 class HandoffRequests:
     """What other processes request of held calls: continue with answers, or end."""
 
-    taken: list[tuple[str, str]]
-    left: list[str]
+    claimed: list[tuple[str, str]]
+    abandoned: list[str]
 
 
 def build_channel(call_id: str) -> str:
@@ -48,48 +48,50 @@ def build_channel(call_id: str) -> str:
 def create_handoff(organization_id: UUID, call_id: str) -> None:
     """Make a call available to other processes; deletes abandoned rows."""
     now = timezone.now()
-    delete_in_order(Handover.objects.filter(beaten_at__lt=now - FORGOTTEN))
+    delete_in_order(Handover.objects.filter(beaten_at__lt=now - ABANDONED_AFTER))
     Handover.objects.create(pk=call_id, organization_id=organization_id, beaten_at=now)
 
 
-def update_heartbeats(calls: Collection[str]) -> None:
+def update_heartbeats(call_ids: Collection[str]) -> None:
     """Update the heartbeats of held calls (one query)."""
-    update_in_order(Handover.objects.filter(pk__in=calls), beaten_at=timezone.now())
+    update_in_order(Handover.objects.filter(pk__in=call_ids), beaten_at=timezone.now())
 
 
-def take(calls: Collection[str]) -> HandoffRequests:
+def claim_requests(call_ids: Collection[str]) -> HandoffRequests:
     """Claim the requests for held calls (one query, plus one per claimed call)."""
-    rows = Handover.objects.filter(pk__in=calls, state__in=(ASKED, LEFT))
-    found = list(rows.values_list("pk", "state", "said"))
+    rows = Handover.objects.filter(pk__in=call_ids, state__in=(ASKED, LEFT))
+    requests = list(rows.values_list("pk", "state", "said"))
     return HandoffRequests(
-        taken=[
-            (str(pk), said)
-            for pk, state, said in found
+        claimed=[
+            (str(pk), answers)
+            for pk, state, answers in requests
             if state == ASKED
             and Handover.objects.filter(pk=pk, state=ASKED).update(state=TAKEN, said="")
         ],
-        left=[str(pk) for pk, state, _ in found if state == LEFT],
+        abandoned=[str(pk) for pk, state, _ in requests if state == LEFT],
     )
 
 
-def answer(call_id: str, found: str) -> None:
+def save_result(call_id: str, result: str) -> None:
     """Save the result of a claimed call and wake its caller."""
-    Handover.objects.filter(pk=call_id, state=TAKEN).update(state=ANSWERED, found=found)
+    Handover.objects.filter(pk=call_id, state=TAKEN).update(state=ANSWERED, found=result)
     wake_listeners(build_channel(call_id))
 
 
-def close(call_id: str) -> None:
+def delete_handoff(call_id: str) -> None:
     """Delete the row of a finished call and wake callers that wait for it."""
     Handover.objects.filter(pk=call_id).exclude(state__in=(TAKEN, ANSWERED)).delete()
     wake_listeners(build_channel(call_id))
 
 
-def send_answers(organization_id: UUID, call_id: str, said: str) -> bool:
+def send_answers(organization_id: UUID, call_id: str, answers: str) -> bool:
     """Save answers for the holder; False if the call isn't held or another caller is first."""
-    mine = Handover.objects.filter(pk=call_id, organization_id=organization_id)
-    passed = mine.filter(state__in=(HELD, ANSWERED)).update(state=ASKED, said=said, found="")
-    wake_listeners(HOLDERS)
-    return passed > 0
+    handoffs = Handover.objects.filter(pk=call_id, organization_id=organization_id)
+    updated_count = handoffs.filter(state__in=(HELD, ANSWERED)).update(
+        state=ASKED, said=answers, found=""
+    )
+    wake_listeners(HOLDERS_CHANNEL)
+    return updated_count > 0
 
 
 def find_status(call_id: str) -> HandoffStatus | None:
@@ -98,18 +100,18 @@ def find_status(call_id: str) -> HandoffStatus | None:
     return HandoffStatus(row.state == ANSWERED, row.found, row.beaten_at) if row else None
 
 
-def leave(call_id: str) -> bool:
+def abandon_call(call_id: str) -> bool:
     """Mark the call as abandoned, so that its holder ends it; False if it has a result."""
-    waiting = Handover.objects.filter(pk=call_id, state__in=(ASKED, TAKEN))
-    given_up = waiting.update(state=LEFT)
-    wake_listeners(HOLDERS)
-    return given_up > 0
+    handoffs = Handover.objects.filter(pk=call_id, state__in=(ASKED, TAKEN))
+    updated_count = handoffs.update(state=LEFT)
+    wake_listeners(HOLDERS_CHANNEL)
+    return updated_count > 0
 
 
-def mark_received(call_id: str, *, over: bool) -> None:
+def mark_received(call_id: str, *, is_over: bool) -> None:
     """Mark the result as received; deletes the row if the call is over."""
     row = Handover.objects.filter(pk=call_id, state=ANSWERED)
-    if over:
+    if is_over:
         row.delete()
     else:
         row.update(state=HELD, found="")

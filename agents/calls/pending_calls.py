@@ -28,14 +28,14 @@ from agents.approvals.services import calculate_expiry
 from agents.calls.check_and_admit import AdmittedCall
 from agents.calls.redaction import redact_result
 from agents.calls.results import (
-    ROUNDS,
+    MAX_ROUNDS,
     URL_NEEDED,
     IncompleteResult,
     InvalidInputRequest,
     parse_incomplete_result,
     parse_input_requests,
+    parse_poll_ms,
     parse_url_elicitations,
-    poll_ms,
 )
 from agents.calls.snapshots import CallSnapshot, SnapshotTool
 from agents.calls.types import CallContinuation, CallRequest, RelayOptions
@@ -47,52 +47,62 @@ from bonobot.core.problems import NotFound
 from bonobot.core.runtime import get_runtime
 from bonobot.core.text.canonical_json import to_sorted_json
 from bonobot.core.text.untrusted_text import make_storable
-from bonobot.ledger.audit.admin_changes import ChangeEvent, record
+from bonobot.ledger.audit.admin_changes import ChangeEvent, record_finished_change
 from mcp_servers.client.endpoint import ServerEndpoint
 from mcp_servers.client.errors import UpstreamError, build_protocol_error, build_rpc_error
 from mcp_servers.client.pool import get_connection_pool
 
 # The lifetime of a task without a `ttlMs`, and the longest that any task is waited for.
-TASK_TIME = timedelta(hours=24)
-LONGEST_TASK = timedelta(days=7)
+DEFAULT_TASK_TTL = timedelta(hours=24)
+MAX_TASK_TTL = timedelta(days=7)
 
 
-def note(
-    request: CallRequest, found: IncompleteResult, *, server_id: UUID, name: str, own: str
+def write_incomplete_result(
+    request: CallRequest, incomplete: IncompleteResult, *, server_id: UUID, name: str, own: str
 ) -> Exchange:
     """Save the incomplete result of a leg of a session's call.
 
     Raises `InvalidInputRequest` if the server asks too many times.
     """
-    before = request.continues
-    if before is None:
-        exchange = _build_pending_call(request, server_id, name, own)
+    continuation = request.continuation
+    if continuation is None:
+        pending_call = _build_pending_call(request, server_id, name, own)
     else:
-        exchange = Exchange.objects.get(pk=before.exchange_id)
-    if exchange.kind != Exchange.Kind.TASK and found.kind == "task":
-        kept = TASK_TIME if found.ttl_ms is None else timedelta(milliseconds=found.ttl_ms)
-        exchange.ends_at = timezone.now() + min(kept, LONGEST_TASK)
-    asks = {key: one for key, one in found.requests.items() if key not in exchange.answered}
-    if asks or found.kind != "task":
-        exchange.round += 1
-    if exchange.round > ROUNDS:
-        raise InvalidInputRequest(f"it asks for more than {ROUNDS} times")
-    exchange.kind = found.kind
-    exchange.requests = make_storable(asks)
-    exchange.request_state = found.state
-    exchange.responses = {}
+        pending_call = Exchange.objects.get(pk=continuation.exchange_id)
+    if pending_call.kind != Exchange.Kind.TASK and incomplete.kind == "task":
+        ttl = (
+            DEFAULT_TASK_TTL
+            if incomplete.ttl_ms is None
+            else timedelta(milliseconds=incomplete.ttl_ms)
+        )
+        pending_call.ends_at = timezone.now() + min(ttl, MAX_TASK_TTL)
+    open_requests = {
+        key: input_request
+        for key, input_request in incomplete.requests.items()
+        if key not in pending_call.answered
+    }
+    if open_requests or incomplete.kind != "task":
+        pending_call.round += 1
+    if pending_call.round > MAX_ROUNDS:
+        raise InvalidInputRequest(f"it asks for more than {MAX_ROUNDS} times")
+    pending_call.kind = incomplete.kind
+    pending_call.requests = make_storable(open_requests)
+    pending_call.request_state = incomplete.state
+    pending_call.responses = {}
     # The session continues its own call, even if a built-in tool made this one for it.
-    exchange.call_id = request.parent_id or request.call_id
-    parts = dict.fromkeys((exchange.call_id, request.call_id))
-    exchange.legs = [*exchange.legs, *map(str, parts)]
-    exchange.task_id = found.task_id or exchange.task_id
-    exchange.poll_ms = found.poll_ms
-    exchange.next_at = None
-    exchange.save(force_insert=before is None)
-    return exchange
+    pending_call.call_id = request.parent_id or request.call_id
+    leg_ids = dict.fromkeys((pending_call.call_id, request.call_id))
+    pending_call.legs = [*pending_call.legs, *map(str, leg_ids)]
+    pending_call.task_id = incomplete.task_id or pending_call.task_id
+    pending_call.poll_ms = incomplete.poll_ms
+    pending_call.next_at = None
+    pending_call.save(force_insert=continuation is None)
+    return pending_call
 
 
-def _build_pending_call(request: CallRequest, server_id: UUID, name: str, own: str) -> Exchange:
+def _build_pending_call(
+    request: CallRequest, server_id: UUID, server_name: str, own_name: str
+) -> Exchange:
     assert request.session_id is not None  # noqa: S101 - only a session's call can go on
     session = Session.objects.get(pk=request.session_id)
     return Exchange(
@@ -100,141 +110,156 @@ def _build_pending_call(request: CallRequest, server_id: UUID, name: str, own: s
         agent_id=session.agent_id,
         session=session,
         server_id=server_id,
-        server_name=name,
-        own_name=own[:2048],
+        server_name=server_name,
+        own_name=own_name[:2048],
         method=request.method,
         round=0,
         ends_at=calculate_expiry(session.organization_id),
     )
 
 
-def build_continuation(exchange: Exchange) -> CallContinuation:
+def build_continuation(pending_call: Exchange) -> CallContinuation:
     """Return the continuation for the next leg: the responses and the unchanged request state."""
-    answers: dict[str, Any] = exchange.responses.open() or {}
-    more: dict[str, Any] = {}
-    if exchange.kind == Exchange.Kind.INPUT:
-        more = {"inputResponses": answers} if exchange.requests else {}
-        if exchange.request_state is not None:
-            more["requestState"] = exchange.request_state
+    answers: dict[str, Any] = pending_call.responses.open() or {}
+    extra_params: dict[str, Any] = {}
+    if pending_call.kind == Exchange.Kind.INPUT:
+        extra_params = {"inputResponses": answers} if pending_call.requests else {}
+        if pending_call.request_state is not None:
+            extra_params["requestState"] = pending_call.request_state
     return CallContinuation(
-        exchange_id=exchange.pk,
-        legs=frozenset(UUID(leg) for leg in exchange.legs),
-        more=more,
-        task_id=exchange.task_id,
-        poll_s=exchange.poll_ms / 1000,
-        updates=answers if exchange.kind == Exchange.Kind.TASK else {},
-        answered=frozenset((*exchange.answered, *answers)),
-        ends_at=exchange.ends_at,
+        exchange_id=pending_call.pk,
+        legs=frozenset(UUID(leg) for leg in pending_call.legs),
+        extra_params=extra_params,
+        task_id=pending_call.task_id,
+        poll_s=pending_call.poll_ms / 1000,
+        updates=answers if pending_call.kind == Exchange.Kind.TASK else {},
+        answered_keys=frozenset((*pending_call.answered, *answers)),
+        ends_at=pending_call.ends_at,
     )
 
 
-def save_responses(exchange: Exchange, responses: Mapping[str, Any]) -> None:
+def save_responses(pending_call: Exchange, responses: Mapping[str, Any]) -> None:
     """Save responses until the server has received them, so that none is created twice."""
-    exchange.responses = {**(exchange.responses.open() or {}), **make_storable(dict(responses))}
-    exchange.save(update_fields=["responses", "updated_at"])
+    pending_call.responses = {
+        **(pending_call.responses.open() or {}),
+        **make_storable(dict(responses)),
+    }
+    pending_call.save(update_fields=["responses", "updated_at"])
 
 
-def mark_delivered(exchange_id: UUID, keys: Iterable[str]) -> None:
+def mark_delivered(pending_call_id: UUID, keys: Iterable[str]) -> None:
     """Mark responses as delivered to a task and clear them."""
-    exchange = Exchange.objects.get(pk=exchange_id)
-    exchange.answered = [*exchange.answered, *keys]
-    exchange.responses = {}
-    exchange.requests = {}
-    exchange.save(update_fields=["answered", "responses", "requests", "updated_at"])
+    pending_call = Exchange.objects.get(pk=pending_call_id)
+    pending_call.answered = [*pending_call.answered, *keys]
+    pending_call.responses = {}
+    pending_call.requests = {}
+    pending_call.save(update_fields=["answered", "responses", "requests", "updated_at"])
 
 
-def open_one(exchange_id: UUID | str | None = None, call_id: UUID | None = None) -> Exchange | None:
+def find_open_call(
+    pending_call_id: UUID | str | None = None, call_id: UUID | None = None
+) -> Exchange | None:
     """Return an open pending call by its id or by the id of its last leg."""
-    wanted = Q(pk=exchange_id) if exchange_id else Q(call_id=call_id)
-    return Exchange.objects.filter(wanted, closed_at=None).first()
+    condition = Q(pk=pending_call_id) if pending_call_id else Q(call_id=call_id)
+    return Exchange.objects.filter(condition, closed_at=None).first()
 
 
-def close(exchange_id: UUID | str) -> None:
+def close_pending_call(pending_call_id: UUID | str) -> None:
     """Close a pending call and clear the answers that were entered for it."""
-    if (exchange := open_one(exchange_id)) is None:
+    if (pending_call := find_open_call(pending_call_id)) is None:
         return
-    exchange.closed_at = timezone.now()
-    exchange.responses = {}
-    exchange.request_state = None
-    exchange.save(update_fields=["closed_at", "responses", "request_state", "updated_at"])
-    for question in exchange.questions.all():
-        question.content = {}
-        question.save(update_fields=["content"])
+    pending_call.closed_at = timezone.now()
+    pending_call.responses = {}
+    pending_call.request_state = None
+    pending_call.save(update_fields=["closed_at", "responses", "request_state", "updated_at"])
+    for elicitation_request in pending_call.questions.all():
+        elicitation_request.content = {}
+        elicitation_request.save(update_fields=["content"])
 
 
-def schedule_check(exchange: Exchange, at: datetime) -> None:
+def schedule_check(pending_call: Exchange, at: datetime) -> None:
     """Schedule the next check of a task, so that no worker has to wait for it."""
-    Exchange.objects.filter(pk=exchange.pk).update(next_at=at)
+    Exchange.objects.filter(pk=pending_call.pk).update(next_at=at)
 
 
-def open_of(session_id: UUID) -> list[Exchange]:
+def list_open_calls(session_id: UUID) -> list[Exchange]:
     """Return a session's open pending calls."""
     return list(Exchange.objects.filter(session_id=session_id, closed_at=None))
 
 
 def filter_waiting_sessions(sessions: Any) -> Any:
     """Filter sessions that wait for an elicitation or for a scheduled task check."""
-    asked = Question.objects.filter(state=Question.State.WAITING, exchange__isnull=False)
-    later = Exchange.objects.filter(closed_at=None, next_at__gt=timezone.now())
+    waiting_requests = Question.objects.filter(state=Question.State.WAITING, exchange__isnull=False)
+    scheduled_calls = Exchange.objects.filter(closed_at=None, next_at__gt=timezone.now())
     return sessions.filter(
-        Q(pk__in=asked.values("session_id")) | Q(pk__in=later.values("session_id"))
+        Q(pk__in=waiting_requests.values("session_id"))
+        | Q(pk__in=scheduled_calls.values("session_id"))
     )
 
 
-Ask = Callable[[str, Mapping[str, Any]], Awaitable[dict[str, Any]]]
+SendRequest = Callable[[str, Mapping[str, Any]], Awaitable[dict[str, Any]]]
 
 # Consecutive polls that may fail before the task is left for later.
-FAILURES = 3
-UNKNOWN_TASK = -32602
+MAX_POLL_FAILURES = 3
+UNKNOWN_TASK_CODE = -32602
 
 
 async def send_leg(
-    request: CallRequest, endpoint: ServerEndpoint, ask: Ask, params: Mapping[str, Any]
+    request: CallRequest,
+    endpoint: ServerEndpoint,
+    send_request: SendRequest,
+    params: Mapping[str, Any],
 ) -> dict[str, Any]:
     """Send a leg of a call, or poll its task; return the raw result."""
-    going_on = request.continues
-    if going_on and going_on.task_id:
-        return await _poll_task(request, endpoint, going_on, ask)
+    continuation = request.continuation
+    if continuation and continuation.task_id:
+        return await _poll_task(request, endpoint, continuation, send_request)
     if request.relay:
-        return await ask(request.method, _build_relayed_params(params, request.relay))
-    said = {**params, **(going_on.more if going_on else {})}
+        return await send_request(request.method, _build_relayed_params(params, request.relay))
+    leg_params = {**params, **(continuation.extra_params if continuation else {})}
     try:
-        result = await ask(request.method, said)
-        for _ in range(ROUNDS):
+        result = await send_request(request.method, leg_params)
+        for _ in range(MAX_ROUNDS):
             if result.get("resultType") != "input_required" or result.get("inputRequests"):
                 return result
-            state = parse_incomplete_result(result, endpoint.may_ask)
-            result = await ask(request.method, {**params, "requestState": state and state.state})
-        raise InvalidInputRequest(f"it wants to be asked again more than {ROUNDS} times")
+            incomplete = parse_incomplete_result(result, endpoint.may_ask)
+            result = await send_request(
+                request.method, {**params, "requestState": incomplete and incomplete.state}
+            )
+        raise InvalidInputRequest(f"it wants to be asked again more than {MAX_ROUNDS} times")
     except InvalidInputRequest as fault:
         raise build_protocol_error(endpoint, str(fault)) from None
     except UpstreamError as error:
-        wanted = parse_url_elicitations(error.rpc_data) if error.rpc_code == URL_NEEDED else {}
-        if not wanted or request.session_id is None or "elicitation" not in endpoint.may_ask:
+        elicitations = (
+            parse_url_elicitations(error.rpc_data) if error.rpc_code == URL_NEEDED else {}
+        )
+        if not elicitations or request.session_id is None or "elicitation" not in endpoint.may_ask:
             raise
-        return {"resultType": "url", "inputRequests": wanted}
+        return {"resultType": "url", "inputRequests": elicitations}
 
 
 async def save_pending_call(
-    request: CallRequest, passed: AdmittedCall, result: Mapping[str, Any]
+    request: CallRequest, admitted: AdmittedCall, result: Mapping[str, Any]
 ) -> UUID | None:
     """Save a call whose result is incomplete as a pending call, and return its id.
 
     Raises `UpstreamError` (`protocol_error`) if the server asks for something it may not.
     """
-    server_id = passed.target.facts.server_id
-    server = passed.snapshot.servers.get(server_id) if server_id else None
+    server_id = admitted.target.facts.server_id
+    server = admitted.snapshot.servers.get(server_id) if server_id else None
     if server is None or result.get("resultType", "complete") == "complete":
         return None
     try:
-        found = parse_incomplete_result(result, _get_allowed_requests(request, server.endpoint))
-        if found is None or request.relay:
+        incomplete = parse_incomplete_result(
+            result, _get_allowed_requests(request, server.endpoint)
+        )
+        if incomplete is None or request.relay:
             return None
         if request.session_id is None or request.host is None:
             raise InvalidInputRequest("it asks for input where nobody was offered to give it")
-        write = partial(note, server_id=server.id, name=server.name)
-        own = passed.target.facts.own_name
-        return (await get_runtime().orm(partial(write, own=own), request, found)).pk
+        write = partial(write_incomplete_result, server_id=server.id, name=server.name)
+        own_name = admitted.target.facts.own_name
+        return (await get_runtime().run_orm(partial(write, own=own_name), request, incomplete)).pk
     except InvalidInputRequest as fault:
         raise build_protocol_error(server.endpoint, str(fault)) from None
 
@@ -242,83 +267,95 @@ async def save_pending_call(
 def _build_relayed_params(params: Mapping[str, Any], relay: RelayOptions) -> dict[str, Any]:
     """Return the parameters of a relayed call, with the client's responses and request state."""
     meta = {"_meta": dict(relay.meta)} if relay.meta else {}
-    return {**params, **relay.more, **meta}
+    return {**params, **relay.extra_params, **meta}
 
 
 def _get_allowed_requests(request: CallRequest, endpoint: ServerEndpoint) -> frozenset[str]:
     """Return the requests a server may send: enabled for it and supported by the caller."""
-    chosen = frozenset(str(one) for one in endpoint.may_ask)
-    return chosen & request.relay.may_ask if request.relay else chosen
+    allowed = frozenset(str(method) for method in endpoint.may_ask)
+    return allowed & request.relay.may_ask if request.relay else allowed
 
 
 async def _poll_task(
-    request: CallRequest, endpoint: ServerEndpoint, going_on: CallContinuation, ask: Ask
+    request: CallRequest,
+    endpoint: ServerEndpoint,
+    continuation: CallContinuation,
+    send_request: SendRequest,
 ) -> dict[str, Any]:
     """Poll a task until it ends, asks for input, or this leg times out.
 
     After repeated failures the task is left for later. Raises `UpstreamError`: the task's own
     error, or `task_lost`, `task_cancelled`, `task_expired`.
     """
-    named = {"taskId": going_on.task_id}
-    if going_on.updates:
-        await ask("tasks/update", {**named, "inputResponses": dict(going_on.updates)})
-        await get_runtime().orm(mark_delivered, going_on.exchange_id, list(going_on.updates))
-    until = monotonic() + (request.timeout_s or endpoint.read_s)
+    task_params = {"taskId": continuation.task_id}
+    if continuation.updates:
+        await send_request(
+            "tasks/update", {**task_params, "inputResponses": dict(continuation.updates)}
+        )
+        await get_runtime().run_orm(
+            mark_delivered, continuation.exchange_id, list(continuation.updates)
+        )
+    deadline = monotonic() + (request.timeout_s or endpoint.read_s)
     failures = 0
     while True:
-        if timezone.now() >= going_on.ends_at:
-            await ask("tasks/cancel", named)
+        if timezone.now() >= continuation.ends_at:
+            await send_request("tasks/cancel", task_params)
             raise _build_task_error(endpoint, "task_expired", "did not finish it in time")
         try:
-            found, failures = await ask("tasks/get", named), 0
+            task, failures = await send_request("tasks/get", task_params), 0
         except UpstreamError as problem:
             failures += 1
-            if problem.rpc_code == UNKNOWN_TASK:
+            if problem.rpc_code == UNKNOWN_TASK_CODE:
                 raise _build_task_error(
                     endpoint, "task_lost", "does not know it any more"
                 ) from problem
             if not problem.retryable and problem.code != "call_timeout":
                 raise
-            found = {"status": "working"}
-        if (result := _parse_task_result(endpoint, going_on, found)) is not None:
+            task = {"status": "working"}
+        if (result := _parse_task_result(endpoint, continuation, task)) is not None:
             return result
-        pause_s = max(going_on.poll_s, poll_ms(found.get("pollIntervalMs")) / 1000)
-        leaving = request.leaving is not None and request.leaving()
-        if leaving or failures >= FAILURES or monotonic() + pause_s > until:
-            pace = round(pause_s * 1000)
-            return {**named, "resultType": "task", "status": "working", "pollIntervalMs": pace}
+        pause_s = max(continuation.poll_s, parse_poll_ms(task.get("pollIntervalMs")) / 1000)
+        should_stop = request.should_stop_polling is not None and request.should_stop_polling()
+        if should_stop or failures >= MAX_POLL_FAILURES or monotonic() + pause_s > deadline:
+            interval_ms = round(pause_s * 1000)
+            return {
+                **task_params,
+                "resultType": "task",
+                "status": "working",
+                "pollIntervalMs": interval_ms,
+            }
         await asyncio.sleep(pause_s)
 
 
 def _parse_task_result(
-    endpoint: ServerEndpoint, going_on: CallContinuation, found: Mapping[str, Any]
+    endpoint: ServerEndpoint, continuation: CallContinuation, task: Mapping[str, Any]
 ) -> dict[str, Any] | None:
     """Return the result of a task; None while it is still working."""
-    status = found.get("status")
+    status = task.get("status")
     if status == "completed":
-        result = found.get("result")
+        result = task.get("result")
         if not isinstance(result, dict):
             raise build_protocol_error(endpoint, "a finished task without a result")
         return {name: value for name, value in result.items() if name != "resultType"}
     if status == "failed":
-        raise build_rpc_error(endpoint, found.get("error"))
+        raise build_rpc_error(endpoint, task.get("error"))
     if status == "cancelled":
         raise _build_task_error(endpoint, "task_cancelled", "gave it up")
     if status != "input_required":
         return None
     try:
-        wanted = parse_input_requests(found.get("inputRequests") or {}, endpoint.may_ask)
+        input_requests = parse_input_requests(task.get("inputRequests") or {}, endpoint.may_ask)
     except InvalidInputRequest as fault:
         raise build_protocol_error(endpoint, str(fault)) from None
-    if not set(wanted) - going_on.answered:
+    if not set(input_requests) - continuation.answered_keys:
         return None  # it has our responses but hasn't processed them yet
-    return {**found, "resultType": "task", "taskId": going_on.task_id}
+    return {**task, "resultType": "task", "taskId": continuation.task_id}
 
 
-def _build_task_error(endpoint: ServerEndpoint, code: str, what: str) -> UpstreamError:
+def _build_task_error(endpoint: ServerEndpoint, code: str, event: str) -> UpstreamError:
     return UpstreamError(
         format_message(
-            "`{endpoint}` made a task of this call, and {what}.", endpoint=endpoint.name, what=what
+            "`{endpoint}` made a task of this call, and {what}.", endpoint=endpoint.name, what=event
         ),
         code=code,
         server=endpoint.name,
@@ -329,8 +366,8 @@ def _build_task_error(endpoint: ServerEndpoint, code: str, what: str) -> Upstrea
 
 TaskMethod = Literal["tasks/get", "tasks/update", "tasks/cancel"]
 
-OVER = ("completed", "failed", "cancelled")
-MOST_SEEN = 10_000
+FINISHED_STATUSES = ("completed", "failed", "cancelled")
+MAX_SEEN_TASKS = 10_000
 
 
 @dataclass(frozen=True)
@@ -343,12 +380,12 @@ class RemoteTask:
     call_id: UUID
 
 
-async def ask(
+async def send_task_request(
     request: CallRequest,
     snapshot: CallSnapshot,
     task: RemoteTask,
     method: TaskMethod,
-    said: Mapping[str, Any],
+    params: Mapping[str, Any],
 ) -> dict[str, Any]:
     """Send a task request to a server and return its response with secrets masked.
 
@@ -356,36 +393,40 @@ async def ask(
     called, and `UpstreamError`.
     """
     tool, server = snapshot.tools.get(task.tool), snapshot.servers.get(task.server_id)
-    known = tool is not None and tool.facts.server_id == task.server_id and tool.decision.offered
-    if tool is None or server is None or not known or not server.enabled:
+    is_callable = (
+        tool is not None and tool.facts.server_id == task.server_id and tool.decision.is_callable
+    )
+    if tool is None or server is None or not is_callable or not server.enabled:
         raise NotFound("There is no such task.", code="unknown_task")
     endpoint = await resolve_user_endpoint(server.endpoint, request.principal, request.session_id)
     meta = {"_meta": dict(request.relay.meta)} if request.relay and request.relay.meta else {}
-    found = await get_connection_pool().request(
+    response = await get_connection_pool().send_request(
         endpoint,
         method,
-        {**said, "taskId": task.id, **meta},
+        {**params, "taskId": task.id, **meta},
         holder=request.holder,
         timeout_s=request.timeout_s,
         host=request.host,
     )
-    if found.get("status") in OVER and _mark_seen(task):
-        await get_runtime().orm(partial(_note, request, snapshot, tool, task, found))
-    return redact_result(found, snapshot.organization_id)
+    if response.get("status") in FINISHED_STATUSES and _mark_seen(task):
+        await get_runtime().run_orm(
+            partial(_record_task_end, request, snapshot, tool, task, response)
+        )
+    return redact_result(response, snapshot.organization_id)
 
 
-def _note(
+def _record_task_end(
     request: CallRequest,
     snapshot: CallSnapshot,
     tool: SnapshotTool,
     task: RemoteTask,
-    found: Mapping[str, Any],
+    response: Mapping[str, Any],
 ) -> None:
     """Record the end of a task in the audit log."""
-    result, failure = found.get("result"), found.get("error")
-    failed = failure is not None or (isinstance(result, Mapping) and bool(result.get("isError")))
-    text = to_sorted_json(result if result is not None else failure)
-    record(
+    result, error = response.get("result"), response.get("error")
+    is_error = error is not None or (isinstance(result, Mapping) and bool(result.get("isError")))
+    text = to_sorted_json(result if result is not None else error)
+    record_finished_change(
         organization_id=snapshot.organization_id,
         actor=request.principal.actor,
         action="call_task_ended",
@@ -393,28 +434,28 @@ def _note(
         resource_id=str(task.call_id),
         resource_name=tool.facts.own_name,
         details={
-            "status": found["status"],
+            "status": response["status"],
             "output_sha256": compute_fingerprint(snapshot.organization_id, text),
         },
         governed=False,
         event=ChangeEvent(
             "change",
-            outcome="error" if failed else "ok",
-            code=("upstream_error" if failure is not None else "tool_error") if failed else "",
+            outcome="error" if is_error else "ok",
+            code=("upstream_error" if error is not None else "tool_error") if is_error else "",
             server_id=task.server_id,
             server_name=tool.facts.server_name,
         ),
     )
 
 
-_seen: OrderedDict[UUID, None] = OrderedDict()
+_seen_tasks: OrderedDict[UUID, None] = OrderedDict()
 
 
 def _mark_seen(task: RemoteTask) -> bool:
     """Return True the first time this process sees that a task has ended."""
-    if task.call_id in _seen:
+    if task.call_id in _seen_tasks:
         return False
-    _seen[task.call_id] = None
-    if len(_seen) > MOST_SEEN:
-        _seen.popitem(last=False)
+    _seen_tasks[task.call_id] = None
+    if len(_seen_tasks) > MAX_SEEN_TASKS:
+        _seen_tasks.popitem(last=False)
     return True

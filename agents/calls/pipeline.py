@@ -18,7 +18,7 @@ from uuid import UUID
 
 from opentelemetry.trace import Span
 
-from agents.calls.check_and_admit import AdmittedCall, admit
+from agents.calls.check_and_admit import AdmittedCall, admit_call
 from agents.calls.forward import cancel_task, forward_call
 from agents.calls.inspect_result import inspect_result
 from agents.calls.pending_calls import save_pending_call
@@ -38,75 +38,81 @@ __all__ = [
     "CallOutcome",
     "CallRefused",
     "CallRequest",
-    "call",
     "cancel_task",
-    "disconnect",
-    "release",
+    "make_call",
+    "release_connections",
+    "release_server_connections",
 ]
 
 
-async def call(request: CallRequest) -> CallOutcome:
+async def make_call(request: CallRequest) -> CallOutcome:
     """Make one governed call.
 
     Raises `CallRefused`, `InvalidArguments`, `NotFound` (unknown tool) or the ledger's `Refusal`,
     each after recording it in the audit log. A server's failure is an outcome, not an exception.
     """
     with LogContext(call=str(request.call_id)), _trace_call(request) as span:
-        return _set_span_outcome(span, await _forward_and_settle(await admit(request)))
+        return _set_span_outcome(span, await _forward_and_settle(await admit_call(request)))
 
 
-async def _forward_and_settle(passed: AdmittedCall) -> CallOutcome:
+async def _forward_and_settle(admitted: AdmittedCall) -> CallOutcome:
     """Forward the call and always settle it, even if the caller disconnects."""
-    request, began, end = passed.request, perf_counter(), CallResult()
+    request, started_at, call_result = admitted.request, perf_counter(), CallResult()
     try:
-        await _complete_call(request, passed, end)
+        await _complete_call(request, admitted, call_result)
     except Problem as problem:
-        await record_failure(request, passed, problem, end)
+        await record_failure(request, admitted, problem, call_result)
     finally:
-        end.duration_ms = round((perf_counter() - began) * 1000)
-        await settle_call(request, passed, end)
+        call_result.duration_ms = round((perf_counter() - started_at) * 1000)
+        await settle_call(request, admitted, call_result)
     return CallOutcome(
         call_id=request.call_id,
-        outcome=end.outcome,
-        text=end.shown.text,
-        result=end.result,
-        duration_ms=end.duration_ms,
-        code=end.code,
-        remedy=end.remedy,
-        cost_microusd=end.took["microusd"],
-        server_name=passed.target.facts.server_name,
-        own_name=_get_requested_name(request, passed.target),
-        sanitized=end.shown.sanitized,
-        flagged=end.shown.flagged,
-        instructs=end.outcome == "ok" and _is_trusted_instruction(passed.target),
-        exchange_id=end.exchange_id,
-        error=end.error,
+        outcome=call_result.outcome,
+        text=call_result.result_text.text,
+        result=call_result.result,
+        duration_ms=call_result.duration_ms,
+        code=call_result.code,
+        remedy=call_result.remedy,
+        cost_microusd=call_result.amounts["microusd"],
+        server_name=admitted.target.facts.server_name,
+        own_name=_get_requested_name(request, admitted.target),
+        sanitized=call_result.result_text.sanitized,
+        flagged=call_result.result_text.flagged,
+        instructs=call_result.outcome == "ok" and _is_trusted_instruction(admitted.target),
+        exchange_id=call_result.exchange_id,
+        error=call_result.error,
     )
 
 
 def _is_trusted_instruction(target: Target) -> bool:
     """Return whether the result is a trusted instruction of the organization's own people."""
-    return isinstance(target, SnapshotTool) and bool(target.builtin and target.builtin.instructs)
+    return isinstance(target, SnapshotTool) and bool(
+        target.builtin and target.builtin.returns_instructions
+    )
 
 
-async def _complete_call(request: CallRequest, passed: AdmittedCall, end: CallResult) -> None:
+async def _complete_call(
+    request: CallRequest, admitted: AdmittedCall, call_result: CallResult
+) -> None:
     try:
-        end.result = await forward_call(request, passed, call)
-    except CallIncomplete as part:
-        end.outcome, end.code = "ok", part.outcome.code
-        end.exchange_id = part.outcome.exchange_id
+        call_result.result = await forward_call(request, admitted, make_call)
+    except CallIncomplete as incomplete:
+        call_result.outcome, call_result.code = "ok", incomplete.outcome.code
+        call_result.exchange_id = incomplete.outcome.exchange_id
         return
-    end.answered = True
-    end.exchange_id = await save_pending_call(request, passed, end.result)
-    kind = str(end.result.get("resultType", "complete"))
-    if end.exchange_id is not None or (request.relay and kind != "complete"):
-        end.outcome, end.code = "ok", kind
+    call_result.answered = True
+    call_result.exchange_id = await save_pending_call(request, admitted, call_result.result)
+    result_type = str(call_result.result.get("resultType", "complete"))
+    if call_result.exchange_id is not None or (request.relay and result_type != "complete"):
+        call_result.outcome, call_result.code = "ok", result_type
         return
     if request.method == "completion/complete":
-        end.result = clean_completion(end.result)
-    end.shown, end.result, end.told = await inspect_result(request, passed, end.result)
-    failed = bool(end.result.get("isError"))
-    end.outcome, end.code = ("error", "tool_error") if failed else ("ok", "")
+        call_result.result = clean_completion(call_result.result)
+    call_result.result_text, call_result.result, call_result.audit_details = await inspect_result(
+        request, admitted, call_result.result
+    )
+    is_tool_error = bool(call_result.result.get("isError"))
+    call_result.outcome, call_result.code = ("error", "tool_error") if is_tool_error else ("ok", "")
 
 
 def _get_requested_name(request: CallRequest, target: Target) -> str:
@@ -114,20 +120,20 @@ def _get_requested_name(request: CallRequest, target: Target) -> str:
     return target.facts.own_name if request.method == "tools/call" else request.tool
 
 
-async def release(holder: str) -> None:
+async def release_connections(holder: str) -> None:
     """Close all connections of a holder: child processes and MCP sessions."""
     await get_connection_pool().release(holder)
 
 
-async def disconnect(holder: str, server_id: UUID) -> None:
+async def release_server_connections(holder: str, server_id: UUID) -> None:
     """Close a holder's connections to one server."""
     await get_connection_pool().release(holder, server_id)
 
 
 def _trace_call(request: CallRequest) -> AbstractContextManager[Span | None]:
     """Start the span of a call; a no-op without tracing."""
-    if not tracing.is_on():
-        return tracing.NOTHING
+    if not tracing.is_tracing():
+        return tracing.NO_SPAN
     return tracing.start_span(
         f"execute_tool {request.tool}" if request.method == "tools/call" else request.method,
         gen_ai__operation__name="execute_tool",
@@ -143,6 +149,6 @@ def _trace_call(request: CallRequest) -> AbstractContextManager[Span | None]:
 def _set_span_outcome(span: Span | None, outcome: CallOutcome) -> CallOutcome:
     """Record the outcome on the span and return it."""
     if span is not None:
-        tracing.note(span, bonobot__outcome=outcome.outcome)
+        tracing.set_span_attributes(span, bonobot__outcome=outcome.outcome)
         tracing.mark_span_failed(span, outcome.code if outcome.outcome != "ok" else "")
     return outcome

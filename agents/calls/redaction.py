@@ -8,16 +8,16 @@ from typing import Any
 from uuid import UUID
 
 from agents.calls.snapshots import CallSnapshot, ServerFacts
-from bonobot.core.crypto.organization_secrets import find_cached_masker, read_masker
+from bonobot.core.crypto.organization_secrets import find_cached_masker, load_masker
 from bonobot.core.runtime import get_runtime
 from bonobot.core.text.masking import Masker, build_searchable_text, get_organization_secrets
 
 
-async def prepare(snapshot: CallSnapshot) -> None:
+async def ensure_masker_loaded(snapshot: CallSnapshot) -> None:
     """Load the organization's secrets unless they are cached."""
     organization_id, generation = snapshot.organization_id, snapshot.generation
     if find_cached_masker(organization_id, generation) is None:
-        await get_runtime().orm(read_masker, organization_id, generation)
+        await get_runtime().run_orm(load_masker, organization_id, generation)
 
 
 def redact_value(value: Any, organization_id: UUID, server: ServerFacts | None) -> Any:
@@ -26,25 +26,33 @@ def redact_value(value: Any, organization_id: UUID, server: ServerFacts | None) 
     Returns the same object if nothing has to be masked.
     """
     masker = get_organization_masker(organization_id)
-    words = build_searchable_text(value)
-    held = server is not None and words and server.endpoint.masker.finds_known(words)
-    if words is not None and not held and not masker.finds(words):
+    searchable_text = build_searchable_text(value)
+    has_server_values = (
+        server is not None
+        and searchable_text
+        and server.endpoint.masker.may_mask_known(searchable_text)
+    )
+    if (
+        searchable_text is not None
+        and not has_server_values
+        and not masker.may_mask(searchable_text)
+    ):
         return value
     if server is not None:
-        value = server.endpoint.masker.exact(value)
-    return masker.value(value)
+        value = server.endpoint.masker.mask_known(value)
+    return masker.mask_value(value)
 
 
 def redact_result(result: dict[str, Any], organization_id: UUID) -> dict[str, Any]:
     """Return a result with stored secrets masked; the same object if it has none."""
     masker = get_organization_masker(organization_id)
-    words = build_searchable_text(result)
-    if words is not None and not masker.finds_known(words):
+    searchable_text = build_searchable_text(result)
+    if searchable_text is not None and not masker.may_mask_known(searchable_text):
         return result
-    found: dict[str, Any] = masker.exact(result)
-    return found
+    redacted: dict[str, Any] = masker.mask_known(result)
+    return redacted
 
 
 def get_organization_masker(organization_id: UUID) -> Masker:
     """Return the masker for the organization's current secrets."""
-    return get_organization_secrets(str(organization_id)).masker()
+    return get_organization_secrets(str(organization_id)).get_masker()

@@ -35,7 +35,7 @@ class ApprovalRequired(CallRefused):
 
     def __init__(self, approval: Approval) -> None:
         self.approval_id = approval.pk
-        where = build_page_url(approval)
+        page_url = build_page_url(approval)
         super().__init__(
             format_message(
                 "{reason} It waits for an answer until {expires_at:%Y-%m-%d %H:%M} UTC.",
@@ -45,11 +45,11 @@ class ApprovalRequired(CallRefused):
             rule=approval.rule,
             remedy=format_message(
                 "It is answered at {where}; after a yes, the same call may be sent again.",
-                where=where,
+                where=page_url,
             ),
             extra={
                 "approval_id": str(approval.pk),
-                "approval_url": where,
+                "approval_url": page_url,
                 "expires_at": approval.expires_at.isoformat(),
             },
         )
@@ -59,7 +59,7 @@ class ApprovalRequired(CallRefused):
 class ApprovalGrant:
     """An approval for this one call, or None if the tool is approved for the session."""
 
-    permit: ApprovalReference | None = None
+    approval: ApprovalReference | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,40 +69,42 @@ class ApprovalDigests:
     arguments: str
     definition: str
     rules: str
-    whole: str
+    combined: str
 
 
 def require_approval(
-    request: CallRequest, snapshot: CallSnapshot, target: Target, asked: PolicyDecision
+    request: CallRequest, snapshot: CallSnapshot, target: Target, decision: PolicyDecision
 ) -> ApprovalGrant:
     """Return the call's approval (queries the database).
 
     Raises `ApprovalRequired`, or `CallRefused` (`approval_denied`, `approval_expired`).
     """
-    binding = bind(request, target, asked)
-    if request.session_id and _has_session_grant(request.session_id, target, binding):
+    digests = compute_approval_digests(request, target, decision)
+    if request.session_id and _has_session_grant(request.session_id, target, digests):
         return ApprovalGrant()
-    found = (
-        Approval.objects.filter(organization_id=snapshot.organization_id, digest=binding.whole)
+    approval = (
+        Approval.objects.filter(organization_id=snapshot.organization_id, digest=digests.combined)
         .order_by("-created_at")
         .first()
     )
-    if found is None:
+    if approval is None:
         raise ApprovalRequired(
-            create_approval(_build_approval(request, snapshot, target, asked, binding))
+            create_approval(_build_approval(request, snapshot, target, decision, digests))
         )
-    own = found.call_id == request.call_id
-    if found.state == Approval.State.APPROVED and not _is_spent(found):
-        return ApprovalGrant(ApprovalReference(found.pk, found.digest))
-    if _is_spent_by_leg(request, found):
+    is_own_approval = approval.call_id == request.call_id
+    if approval.state == Approval.State.APPROVED and not _is_spent(approval):
+        return ApprovalGrant(ApprovalReference(approval.pk, approval.digest))
+    if _is_spent_by_leg(request, approval):
         return ApprovalGrant()
-    if found.answerable(timezone.now()):
-        raise ApprovalRequired(found)
-    no = build_refusal(found)
-    if no is not None and (own or (is_denied(found) and found.expires_at > timezone.now())):
-        raise no
+    if approval.is_answerable(timezone.now()):
+        raise ApprovalRequired(approval)
+    refusal = build_refusal(approval)
+    if refusal is not None and (
+        is_own_approval or (is_denied(approval) and approval.expires_at > timezone.now())
+    ):
+        raise refusal
     raise ApprovalRequired(
-        create_approval(_build_approval(request, snapshot, target, asked, binding))
+        create_approval(_build_approval(request, snapshot, target, decision, digests))
     )
 
 
@@ -124,17 +126,19 @@ def is_denied(approval: Approval) -> bool:
     return approval.state == Approval.State.DENIED
 
 
-def bind(request: CallRequest, target: Target, asked: PolicyDecision) -> ApprovalDigests:
+def compute_approval_digests(
+    request: CallRequest, target: Target, decision: PolicyDecision
+) -> ApprovalDigests:
     """Return the digests that an approval of this call is bound to."""
     # Keyed, so that short secrets in arguments can't be found by brute force.
     arguments = compute_fingerprint(
         request.principal.organization_id, to_canonical_json(request.arguments)
     )
-    rules = compute_digest(to_canonical_json([asked.code, asked.rule]))
-    who = str(request.session_id or f"{request.principal.kind}:{request.principal.id}")
-    whole = to_canonical_json(
+    rules = compute_digest(to_canonical_json([decision.code, decision.rule]))
+    requester = str(request.session_id or f"{request.principal.kind}:{request.principal.id}")
+    canonical_call = to_canonical_json(
         {
-            "who": who,
+            "who": requester,
             "agent": str(request.agent_id or ""),
             "server": str(target.facts.server_id or ""),
             "method": request.method,
@@ -145,16 +149,16 @@ def bind(request: CallRequest, target: Target, asked: PolicyDecision) -> Approva
             "rules": rules,
         }
     )
-    return ApprovalDigests(arguments, target.digest, rules, compute_digest(whole))
+    return ApprovalDigests(arguments, target.digest, rules, compute_digest(canonical_call))
 
 
-def _has_session_grant(session_id: UUID, target: Target, binding: ApprovalDigests) -> bool:
+def _has_session_grant(session_id: UUID, target: Target, digests: ApprovalDigests) -> bool:
     return SessionGrant.objects.filter(
         session_id=session_id,
         server_id=target.facts.server_id,
         own_name=target.facts.own_name,
-        definition_digest=binding.definition,
-        rules_digest=binding.rules,
+        definition_digest=digests.definition,
+        rules_digest=digests.rules,
     ).exists()
 
 
@@ -172,8 +176,8 @@ def _build_approval(
     request: CallRequest,
     snapshot: CallSnapshot,
     target: Target,
-    asked: PolicyDecision,
-    binding: ApprovalDigests,
+    decision: PolicyDecision,
+    digests: ApprovalDigests,
 ) -> Approval:
     facts = target.facts
     server = snapshot.servers.get(facts.server_id) if facts.server_id else None
@@ -183,13 +187,13 @@ def _build_approval(
         session_id=request.session_id,
         call_id=request.call_id,
         method=request.method,
-        **aimed_at(target, request.arguments, snapshot.organization_id, server),
-        arguments_digest=binding.arguments,
-        rules_digest=binding.rules,
-        digest=binding.whole,
-        rule=asked.rule[:255],
-        code=asked.code,
-        reason=asked.reason,
+        **build_target_fields(target, request.arguments, snapshot.organization_id, server),
+        arguments_digest=digests.arguments,
+        rules_digest=digests.rules,
+        digest=digests.combined,
+        rule=decision.rule[:255],
+        code=decision.code,
+        reason=decision.reason,
         held=_load_held_labels(request),
         **_build_requester(request),
     )
@@ -198,36 +202,36 @@ def _build_approval(
 def _build_requester(request: CallRequest) -> dict[str, str]:
     if request.session_id is not None:
         return build_requester_fields(Session.objects.get(pk=request.session_id))
-    asks = request.principal
+    principal = request.principal
     return {
-        "requested_by_kind": asks.kind,
-        "requested_by_id": asks.id,
-        "requested_by": asks.label,
+        "requested_by_kind": principal.kind,
+        "requested_by_id": principal.id,
+        "requested_by": principal.label,
     }
 
 
 def _load_held_labels(request: CallRequest) -> list[str]:
     """Return the flow labels the caller holds now, to show them to the approver."""
     keys = build_flow_keys(
-        request.principal, session_id=request.holding_session, agent_id=request.agent_id
+        request.principal, session_id=request.label_session_id, agent_id=request.agent_id
     )
-    found = 0
+    held_labels = 0
     for labels in FlowCell.objects.filter(pk__in=keys).values_list("labels", flat=True):
-        found |= labels
-    return [str(label) for label in decode_labels(found)]
+        held_labels |= labels
+    return [str(label) for label in decode_labels(held_labels)]
 
 
 def _build_denial(approval: Approval, code: str, reason: str) -> CallRefused:
-    said = f" They say: {approval.word}" if approval.word else ""
+    comment = f" They say: {approval.word}" if approval.word else ""
     return CallRefused(
-        f"{reason}{said}",
+        f"{reason}{comment}",
         code=code,
         rule=approval.rule,
         remedy="Do without this call, or ask the person what to do instead.",
     )
 
 
-def aimed_at(
+def build_target_fields(
     target: Target, arguments: dict[str, Any], organization_id: UUID, server: ServerFacts | None
 ) -> dict[str, Any]:
     """Return the approval's fields about the target, with secrets masked."""

@@ -11,7 +11,7 @@ from uuid import UUID
 
 from agents.calls.snapshots import CallSnapshot, SnapshotDefinition, SnapshotTool
 from agents.calls.types import CallRequest
-from agents.policies.decisions import can_span_slashes, decide_offer
+from agents.policies.decisions import can_span_slashes, decide_definition
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import NotFound
 from mcp_servers.uri_templates import matches_template
@@ -19,11 +19,11 @@ from mcp_servers.uri_templates import matches_template
 Target = SnapshotTool | SnapshotDefinition
 
 # A person disabled or rejected this exact resource: templates must not allow it again.
-FINAL = frozenset({"resource_disabled", "definition_refused"})
-_TEXTS = {"type": "object", "additionalProperties": {"type": "string"}}
+FINAL_DENIAL_CODES = frozenset({"resource_disabled", "definition_refused"})
+_STRING_MAP_SCHEMA = {"type": "object", "additionalProperties": {"type": "string"}}
 
 
-def find(request: CallRequest, snapshot: CallSnapshot) -> Target | None:
+def find_target(request: CallRequest, snapshot: CallSnapshot) -> Target | None:
     """Return the requested definition with its decision, or None."""
     if request.method == "tools/call":
         tool = snapshot.tools.get(request.tool)
@@ -36,9 +36,9 @@ def find(request: CallRequest, snapshot: CallSnapshot) -> Target | None:
     if server_id is None or server_id not in snapshot.servers:
         return None
     if request.noun == "prompt":
-        return snapshot.offers.get((server_id, "prompt", request.tool))
+        return snapshot.definitions.get((server_id, "prompt", request.tool))
     if request.method == "completion/complete":
-        return snapshot.offers.get((server_id, "resource_template", request.tool))
+        return snapshot.definitions.get((server_id, "resource_template", request.tool))
     return find_resource(snapshot, server_id, request.tool)
 
 
@@ -46,36 +46,38 @@ def _apply_folder_labels(tool: SnapshotTool, folder: str, snapshot: CallSnapshot
     """Return the tool with the labels it has while a folder is attached to the session."""
     if tool.builtin is None:
         return tool
-    return replace(tool, labels=tool.builtin.labels_in(replace(snapshot.toolbox, folder=folder)))
+    return replace(tool, labels=tool.builtin.list_labels(replace(snapshot.toolbox, folder=folder)))
 
 
 def estimate_match_cost(request: CallRequest, snapshot: CallSnapshot) -> int:
     """Return about how many characters `find_target` matches: each template reads the whole URI."""
     if request.method != "resources/read":
         return 0
-    templates = sum(one.facts.kind == "resource_template" for one in snapshot.offers.values())
-    return templates * len(request.tool)
+    template_count = sum(
+        definition.facts.kind == "resource_template" for definition in snapshot.definitions.values()
+    )
+    return template_count * len(request.tool)
 
 
 def build_not_found_error(request: CallRequest, snapshot: CallSnapshot) -> NotFound:
     """Return the error for a target that doesn't exist."""
-    whose = f"The agent `{snapshot.agent_name}`" if snapshot.agent_id else "This server"
+    owner = f"The agent `{snapshot.agent_name}`" if snapshot.agent_id else "This server"
     server = snapshot.servers.get(request.server_id) if request.server_id else None
     if request.method != "tools/call" and snapshot.agent_id and server is None:
         return NotFound(
-            format_message("{whose} does not have this server.", whose=whose),
+            format_message("{whose} does not have this server.", whose=owner),
             code="not_bound",
             field="server_id",
             rule="resolve",
             remedy="Give the agent the server first.",
         )
-    return build_unknown_name_error(whose, request.noun, request.tool)
+    return build_unknown_name_error(owner, request.noun, request.tool)
 
 
-def build_unknown_name_error(whose: str, noun: str, name: str) -> NotFound:
+def build_unknown_name_error(owner: str, noun: str, name: str) -> NotFound:
     """Return the error for an unknown name."""
     return NotFound(
-        format_message("{whose} has no {noun} {name!r}.", whose=whose, noun=noun, name=name),
+        format_message("{whose} has no {noun} {name!r}.", whose=owner, noun=noun, name=name),
         code=f"unknown_{noun}",
         field={"tool": "tool", "resource": "uri"}.get(noun, "name"),
         rule="resolve",
@@ -106,12 +108,12 @@ def build_params(request: CallRequest, target: Target) -> dict[str, Any]:
     return {"name": target.facts.own_name, "arguments": request.arguments}
 
 
-def _build_completion_schema(offer: SnapshotDefinition) -> dict[str, Any]:
-    if offer.facts.kind == "prompt":
-        names, key, kind = list(offer.argument_schema["properties"]), "name", "ref/prompt"
+def _build_completion_schema(definition: SnapshotDefinition) -> dict[str, Any]:
+    if definition.facts.kind == "prompt":
+        names, key, kind = list(definition.argument_schema["properties"]), "name", "ref/prompt"
     else:
-        names, key, kind = list(offer.variables), "uri", "ref/resource"
-    ref = {"type": {"const": kind}, key: {"const": offer.name}, "title": {"type": "string"}}
+        names, key, kind = list(definition.variables), "uri", "ref/resource"
+    ref = {"type": {"const": kind}, key: {"const": definition.name}, "title": {"type": "string"}}
     argument = {"name": {"enum": names}, "value": {"type": "string", "maxLength": 1_024}}
     return {
         "type": "object",
@@ -128,7 +130,7 @@ def _build_completion_schema(offer: SnapshotDefinition) -> dict[str, Any]:
                 "required": ["name", "value"],
                 "additionalProperties": False,
             },
-            "context": {"type": "object", "properties": {"arguments": _TEXTS}},
+            "context": {"type": "object", "properties": {"arguments": _STRING_MAP_SCHEMA}},
         },
         "required": ["ref", "argument"],
         "additionalProperties": False,
@@ -137,24 +139,26 @@ def _build_completion_schema(offer: SnapshotDefinition) -> dict[str, Any]:
 
 def find_resource(snapshot: CallSnapshot, server_id: UUID, uri: str) -> SnapshotDefinition | None:
     """Return the resource with this URI or a template that matches it, allowed ones first."""
-    exact = snapshot.offers.get((server_id, "resource", uri))
-    if exact and (exact.decision.allowed or exact.decision.code in FINAL):
+    exact = snapshot.definitions.get((server_id, "resource", uri))
+    if exact and (exact.decision.allowed or exact.decision.code in FINAL_DENIAL_CODES):
         return exact
-    through = list(_match_templates(snapshot, server_id, uri))
-    allowed = next((offer for offer in through if offer.decision.allowed), None)
-    return allowed or exact or next(iter(through), None)
+    template_matches = list(_match_templates(snapshot, server_id, uri))
+    allowed = next(
+        (definition for definition in template_matches if definition.decision.allowed), None
+    )
+    return allowed or exact or next(iter(template_matches), None)
 
 
 def _match_templates(
     snapshot: CallSnapshot, server_id: UUID, uri: str
 ) -> Iterator[SnapshotDefinition]:
-    scope = snapshot.ruling.scope(server_id)
-    across = can_span_slashes(scope, uri)
-    for offer in snapshot.offers.values():
-        facts = offer.facts
+    scope = snapshot.effective_policy.find_scope(server_id)
+    spans_slashes = can_span_slashes(scope, uri)
+    for definition in snapshot.definitions.values():
+        facts = definition.facts
         if facts.kind != "resource_template" or facts.server_id != server_id:
             continue
-        if matches_template(facts.own_name, uri, across=across):
-            asked = replace(facts, uri=uri)
-            decision = decide_offer(asked, snapshot.ruling)
-            yield replace(offer, facts=asked, decision=decision)
+        if matches_template(facts.own_name, uri, across=spans_slashes):
+            resource_facts = replace(facts, uri=uri)
+            decision = decide_definition(resource_facts, snapshot.effective_policy)
+            yield replace(definition, facts=resource_facts, decision=decision)

@@ -10,14 +10,14 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from mcp_servers.client.server_requests import METHODS
+from mcp_servers.client.server_requests import KINDS_BY_METHOD
 from mcp_servers.scanning import clean_result, inspect_result
 
 # MCP's limit on the number of completion values, and our limit on their length.
-MOST_COMPLETIONS = 100
-LONGEST_COMPLETION = 512
+MAX_COMPLETIONS = 100
+MAX_COMPLETION_LENGTH = 512
 # Text types that don't start with `text/`.
-TEXTS = frozenset({"application/json", "application/xml", "application/yaml"})
+TEXT_MIME_TYPES = frozenset({"application/json", "application/xml", "application/yaml"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,96 +29,100 @@ class ResultText:
     """
 
     text: str
-    whole: str = ""
+    full_text: str = ""
     sanitized: Mapping[str, int] = field(default_factory=dict)
     flagged: Mapping[str, int] = field(default_factory=dict)
-    before: int = 0
-    after: int = 0
+    length_before: int = 0
+    length_after: int = 0
 
-    def changes(self) -> dict[str, Any]:
+    def build_audit_details(self) -> dict[str, Any]:
         """Return the counts and rules for the audit log, never the text."""
         counted = {"rules": dict(self.sanitized)} if self.sanitized else {}
-        return {"before": self.before, "after": self.after, **counted}
+        return {"before": self.length_before, "after": self.length_after, **counted}
 
 
 def render_result(result: dict[str, Any], *, limit: int, result_id: object) -> ResultText:
     """Return `result` as text, truncated to `limit` bytes plus a note."""
-    read = clean_text("\n".join(_render_parts(result)))
-    whole = read.text
-    raw = whole.encode()
+    cleaned = clean_text("\n".join(_render_parts(result)))
+    full_text = cleaned.text
+    raw = full_text.encode()
     if len(raw) <= limit:
-        return read
-    kept = raw[:limit].decode(errors="ignore")
+        return cleaned
+    visible_text = raw[:limit].decode(errors="ignore")
     note = (
-        f"\n[cut: {len(kept)} of {len(whole)} characters shown; "
+        f"\n[cut: {len(visible_text)} of {len(full_text)} characters shown; "
         f"the rest can be read with read_result, result_id {result_id}]"
     )
-    return replace(read, text=kept + note, whole=whole)
+    return replace(cleaned, text=visible_text + note, full_text=full_text)
 
 
 def clean_text(text: str) -> ResultText:
     """Return a text that is safe for models, with counts of what was removed or flagged."""
-    found = inspect_result(text)
+    inspected = inspect_result(text)
     # JSON allows lone surrogates; databases and models don't.
-    shown = found.text.encode(errors="replace").decode()
+    cleaned = inspected.text.encode(errors="replace").decode()
     return ResultText(
-        shown,
-        sanitized=found.sanitized,
-        flagged=found.flagged,
-        before=len(text),
-        after=len(shown),
+        cleaned,
+        sanitized=inspected.sanitized,
+        flagged=inspected.flagged,
+        length_before=len(text),
+        length_after=len(cleaned),
     )
 
 
-def estimate_size(value: Any, enough: int) -> int:
+def estimate_size(value: Any, limit: int) -> int:
     """Return about how many characters a JSON value has; stops counting beyond `limit`."""
     if isinstance(value, str):
         return len(value)
-    members: Iterable[Any] = value.values() if isinstance(value, dict) else ()
+    items: Iterable[Any] = value.values() if isinstance(value, dict) else ()
     total = 8
-    for member in value if isinstance(value, list) else members:
-        total += estimate_size(member, enough - total)
-        if total > enough:
+    for item in value if isinstance(value, list) else items:
+        total += estimate_size(item, limit - total)
+        if total > limit:
             break
     return total
 
 
 def clean_completion(result: dict[str, Any]) -> dict[str, Any]:
     """Return a completion that is safe to show: at most 100 short values without hidden content."""
-    found = result.get("completion")
-    said = found if isinstance(found, dict) else {}
-    values = said.get("values")
-    texts = [one for one in values if isinstance(one, str)] if isinstance(values, list) else []
-    shown = [clean_result(text[:LONGEST_COMPLETION]).text for text in texts[:MOST_COMPLETIONS]]
-    bounded: dict[str, Any] = {"values": shown}
-    if isinstance(total := said.get("total"), int):
-        bounded["total"] = total
-    bounded["hasMore"] = said.get("hasMore") is True or len(texts) > len(shown)
-    return result | {"completion": bounded}
+    completion = result.get("completion")
+    fields = completion if isinstance(completion, dict) else {}
+    values = fields.get("values")
+    texts = (
+        [value for value in values if isinstance(value, str)] if isinstance(values, list) else []
+    )
+    cleaned_values = [
+        clean_result(text[:MAX_COMPLETION_LENGTH]).text for text in texts[:MAX_COMPLETIONS]
+    ]
+    cleaned: dict[str, Any] = {"values": cleaned_values}
+    if isinstance(total := fields.get("total"), int):
+        cleaned["total"] = total
+    cleaned["hasMore"] = fields.get("hasMore") is True or len(texts) > len(cleaned_values)
+    return result | {"completion": cleaned}
 
 
 def _render_parts(result: dict[str, Any]) -> Iterable[str]:
     """Yield the texts of tool content, resource contents, prompt messages or completion values."""
-    texts = [_render_part(part) for part in _list(result, "content")]
+    texts = [_render_part(part) for part in _get_list(result, "content")]
     if any(texts):
         yield from texts
     elif "structuredContent" in result:
         yield json.dumps(result["structuredContent"], ensure_ascii=False)
-    for resource in _list(result, "contents"):
+    for resource in _get_list(result, "contents"):
         yield _render_part({"type": "resource", "resource": resource})
-    for message in _list(result, "messages"):
+    for message in _get_list(result, "messages"):
         if isinstance(message, dict):
             content = message.get("content")
-            said = content if isinstance(content, list) else [content]
-            yield f"{message.get('role', '')}: " + "\n".join(_render_part(part) for part in said)
+            parts = content if isinstance(content, list) else [content]
+            yield f"{message.get('role', '')}: " + "\n".join(_render_part(part) for part in parts)
     completion = result.get("completion")
     if isinstance(completion, dict):
-        yield from (one for one in _list(completion, "values") if isinstance(one, str))
+        yield from (value for value in _get_list(completion, "values") if isinstance(value, str))
 
 
-def _list(holder: dict[str, Any], member: str) -> list[Any]:
-    found = holder.get(member)
-    return found if isinstance(found, list) else []
+def _get_list(source: dict[str, Any], key: str) -> list[Any]:
+    value = source.get(key)
+    return value if isinstance(value, list) else []
 
 
 def _render_part(part: Any) -> str:
@@ -140,15 +144,15 @@ def _render_resource(resource: dict[str, Any]) -> str:
         return str(resource["text"])
     if (text := decode_text_blob(resource)) is not None:
         return text
-    named = f"resource {resource.get('uri', '')}"
-    return _describe_blob(named, resource, resource["blob"]) if "blob" in resource else f"[{named}]"
+    label = f"resource {resource.get('uri', '')}"
+    return _describe_blob(label, resource, resource["blob"]) if "blob" in resource else f"[{label}]"
 
 
 def decode_text_blob(resource: dict[str, Any]) -> str | None:
     """Return the text of a blob with a text type, else None."""
     kind = str(resource.get("mimeType") or "").partition(";")[0].strip().lower()
     blob = resource.get("blob")
-    if not isinstance(blob, str) or not (kind.startswith("text/") or kind in TEXTS):
+    if not isinstance(blob, str) or not (kind.startswith("text/") or kind in TEXT_MIME_TYPES):
         return None
     try:
         return base64.b64decode(blob, validate=True).decode()
@@ -156,22 +160,22 @@ def decode_text_blob(resource: dict[str, Any]) -> str | None:
         return None
 
 
-def _describe_blob(what: str, part: dict[str, Any], data: Any) -> str:
+def _describe_blob(label: str, part: dict[str, Any], data: Any) -> str:
     size = len(data.rstrip("=")) * 3 // 4 if isinstance(data, str) else 0
-    return f"[{what} {part.get('mimeType', '')}, {size} bytes]"
+    return f"[{label} {part.get('mimeType', '')}, {size} bytes]"
 
 
 Kind = Literal["input", "url", "task"]
 
 URL_NEEDED = -32042
-MOST_REQUESTS = 16
-LONGEST_KEY = 255
-LONGEST_STATE = 64 * 1024
-MOST_ASKED = 64 * 1024
-ROUNDS = 10
-LEAST_POLL_MS = 500
-USUAL_POLL_MS = 2_000
-MOST_POLL_MS = 3_600_000
+MAX_INPUT_REQUESTS = 16
+MAX_KEY_LENGTH = 255
+MAX_STATE_LENGTH = 64 * 1024
+MAX_REQUESTS_SIZE = 64 * 1024
+MAX_ROUNDS = 10
+MIN_POLL_MS = 500
+DEFAULT_POLL_MS = 2_000
+MAX_POLL_MS = 3_600_000
 
 
 class InvalidInputRequest(Exception):
@@ -202,8 +206,8 @@ def parse_incomplete_result(
     if kind != "input_required":
         return None
     state = result.get("requestState")
-    if state is not None and (not isinstance(state, str) or len(state) > LONGEST_STATE):
-        raise InvalidInputRequest(f"its state is no text of at most {LONGEST_STATE} characters")
+    if state is not None and (not isinstance(state, str) or len(state) > MAX_STATE_LENGTH):
+        raise InvalidInputRequest(f"its state is no text of at most {MAX_STATE_LENGTH} characters")
     requests = parse_input_requests(result.get("inputRequests") or {}, may_ask)
     if state is None and not requests:
         raise InvalidInputRequest("it asks for input without saying which")
@@ -212,49 +216,53 @@ def parse_incomplete_result(
 
 def parse_task(result: Mapping[str, Any], may_ask: Collection[str]) -> IncompleteResult:
     """Return the state of a task; raises `InvalidInputRequest`."""
-    number, poll, ttl = (result.get(name) for name in ("taskId", "pollIntervalMs", "ttlMs"))
-    if not isinstance(number, str) or not 0 < len(number) <= LONGEST_KEY:
+    task_id, poll_interval, ttl = (
+        result.get(name) for name in ("taskId", "pollIntervalMs", "ttlMs")
+    )
+    if not isinstance(task_id, str) or not 0 < len(task_id) <= MAX_KEY_LENGTH:
         raise InvalidInputRequest("its task has no usable id")
     requests: Mapping[str, dict[str, Any]] = {}
     if result.get("status") == "input_required":
         requests = parse_input_requests(result.get("inputRequests") or {}, may_ask)
-    return IncompleteResult("task", requests, None, number, poll_ms(poll), _parse_whole_number(ttl))
+    return IncompleteResult(
+        "task", requests, None, task_id, parse_poll_ms(poll_interval), _parse_whole_number(ttl)
+    )
 
 
 def parse_input_requests(requests: Any, may_ask: Collection[str]) -> dict[str, dict[str, Any]]:
     """Return the input requests by key; raises `InvalidInputRequest`."""
-    if not isinstance(requests, dict) or len(requests) > MOST_REQUESTS:
-        raise InvalidInputRequest(f"it asks for more than {MOST_REQUESTS} things at once")
-    if estimate_size(requests, MOST_ASKED) > MOST_ASKED:
+    if not isinstance(requests, dict) or len(requests) > MAX_INPUT_REQUESTS:
+        raise InvalidInputRequest(f"it asks for more than {MAX_INPUT_REQUESTS} things at once")
+    if estimate_size(requests, MAX_REQUESTS_SIZE) > MAX_REQUESTS_SIZE:
         raise InvalidInputRequest("it asks at too great length")
-    found = {}
-    for key, one in requests.items():
-        method = one.get("method") if isinstance(one, dict) else None
-        if not 0 < len(key) <= LONGEST_KEY or not isinstance(method, str):
+    parsed = {}
+    for key, input_request in requests.items():
+        method = input_request.get("method") if isinstance(input_request, dict) else None
+        if not 0 < len(key) <= MAX_KEY_LENGTH or not isinstance(method, str):
             raise InvalidInputRequest("it asks without a key or a method")
-        if METHODS.get(method) not in may_ask:
+        if KINDS_BY_METHOD.get(method) not in may_ask:
             raise InvalidInputRequest(f"it asks for `{method[:60]}`, which it was not offered")
-        params = one.get("params")
-        found[key] = {"method": method, "params": params if isinstance(params, dict) else {}}
-    return found
+        params = input_request.get("params")
+        parsed[key] = {"method": method, "params": params if isinstance(params, dict) else {}}
+    return parsed
 
 
 def parse_url_elicitations(data: Any) -> dict[str, dict[str, Any]]:
     """Return the URL elicitations of an error -32042 as input requests by key."""
-    wanted = data.get("elicitations") if isinstance(data, dict) else None
-    listed = wanted if isinstance(wanted, list) else []
+    elicitations = data.get("elicitations") if isinstance(data, dict) else None
+    items = elicitations if isinstance(elicitations, list) else []
     return {
-        str(place): {"method": "elicitation/create", "params": one}
-        for place, one in enumerate(listed)
-        if isinstance(one, dict) and one.get("mode") == "url"
+        str(index): {"method": "elicitation/create", "params": elicitation}
+        for index, elicitation in enumerate(items)
+        if isinstance(elicitation, dict) and elicitation.get("mode") == "url"
     }
 
 
-def poll_ms(value: Any) -> int:
+def parse_poll_ms(value: Any) -> int:
     """Return the poll interval of a task in milliseconds."""
-    return max(LEAST_POLL_MS, min(_parse_whole_number(value) or USUAL_POLL_MS, MOST_POLL_MS))
+    return max(MIN_POLL_MS, min(_parse_whole_number(value) or DEFAULT_POLL_MS, MAX_POLL_MS))
 
 
 def _parse_whole_number(value: Any) -> int | None:
-    fits = isinstance(value, int | float) and not isinstance(value, bool) and value >= 0
-    return int(value) if fits else None
+    is_valid = isinstance(value, int | float) and not isinstance(value, bool) and value >= 0
+    return int(value) if is_valid else None

@@ -25,21 +25,21 @@ async def load_root_limits(root: RootSession | None) -> tuple[BudgetLimit, ...]:
 
     Read after the call's snapshot, so that a later change makes the snapshot stale.
     """
-    return await get_runtime().orm(_load_limits, root) if root else ()
+    return await get_runtime().run_orm(_load_limits, root) if root else ()
 
 
 def _load_limits(root: RootSession) -> tuple[BudgetLimit, ...]:
-    found = []
-    for limit in get_snapshot_cache().current("agent", root.agent_id).limits:
+    limits = []
+    for limit in get_snapshot_cache().load_current("agent", root.agent_id).limits:
         if limit.scope == "agent":
-            found.append(limit)
+            limits.append(limit)
         elif limit.scope == "session":
-            found.append(replace(limit, scope_id=str(root.session_id)))
-    return tuple(found)
+            limits.append(replace(limit, scope_id=str(root.session_id)))
+    return tuple(limits)
 
 
 def merge_limits(
-    own: tuple[BudgetLimit, ...], of_root: tuple[BudgetLimit, ...]
+    own_limits: tuple[BudgetLimit, ...], root_limits: tuple[BudgetLimit, ...]
 ) -> tuple[BudgetLimit, ...]:
     """Return both sets of limits without duplicates: an agent may be its own root."""
-    return tuple(dict.fromkeys((*own, *of_root)))
+    return tuple(dict.fromkeys((*own_limits, *root_limits)))

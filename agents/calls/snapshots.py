@@ -26,15 +26,15 @@ from agents.builtin_tools.toolset_options import AgentToolsets
 from agents.builtin_tools.toolsets.find_tools import FIND_TOOLS
 from agents.builtin_tools.types import BuiltinTool
 from agents.models import Agent, Binding, ToolName
-from agents.policies.compare_decisions import RULED
+from agents.policies.compare_decisions import POLICY_DENIAL_CODES
 from agents.policies.decisions import (
     DefinitionFacts,
     EffectivePolicy,
     Kind,
     PolicyDecision,
     ToolFacts,
-    decide,
-    decide_offer,
+    decide_definition,
+    decide_tool_call,
 )
 from agents.policies.queries import (
     build_agent_draft,
@@ -52,7 +52,7 @@ from bonobot.ledger.queries import load_policy_generation
 from mcp_servers.build_endpoint import build_endpoint
 from mcp_servers.client.endpoint import ServerEndpoint
 from mcp_servers.flow_labels.inference import LabelContext
-from mcp_servers.flow_labels.services import get_effective_labels, load_label_context, store_use_of
+from mcp_servers.flow_labels.services import get_effective_labels, get_store_use, load_label_context
 from mcp_servers.flow_labels.store_use import NO_STORE, READS_ONLY, StoreUse
 from mcp_servers.models import Definition, Server
 from mcp_servers.schemas import SchemaVerdict
@@ -78,21 +78,21 @@ class SnapshotDefinition:
     store_use: ClassVar[StoreUse] = READS_ONLY
 
     @property
-    def judgement(self) -> SchemaVerdict:
+    def schema_verdict(self) -> SchemaVerdict:
         """How arguments are checked: inline, because we build these schemas."""
         return SchemaVerdict("inline", "")
 
     @property
     def title(self) -> str:
         """The title, else the name, else an empty string."""
-        said = self.declaration.get("title") or self.declaration.get("name")
-        return said if isinstance(said, str) else ""
+        title = self.declaration.get("title") or self.declaration.get("name")
+        return title if isinstance(title, str) else ""
 
     @property
     def description(self) -> str:
         """The description or an empty string."""
-        said = self.declaration.get("description")
-        return said if isinstance(said, str) else ""
+        description = self.declaration.get("description")
+        return description if isinstance(description, str) else ""
 
     @property
     def argument_schema(self) -> dict[str, Any]:
@@ -101,33 +101,38 @@ class SnapshotDefinition:
         return {
             "type": "object",
             "properties": {
-                one["name"]: {"type": "string", "description": str(one.get("description") or "")}
-                for one in declared
+                argument["name"]: {
+                    "type": "string",
+                    "description": str(argument.get("description") or ""),
+                }
+                for argument in declared
             },
-            "required": [one["name"] for one in declared if one.get("required") is True],
+            "required": [
+                argument["name"] for argument in declared if argument.get("required") is True
+            ],
             "additionalProperties": False,
         }
 
 
 # Server, kind and own name identify a resource, template or prompt.
-OfferKey = tuple[UUID, str, str]
+DefinitionKey = tuple[UUID, str, str]
 
 
-def split(rows: Iterable[Definition]) -> tuple[list[Definition], list[Definition]]:
+def split_tools(rows: Iterable[Definition]) -> tuple[list[Definition], list[Definition]]:
     """Return the tools, and the resources, templates and prompts."""
-    found = list(rows)
-    others = (
+    definitions = list(rows)
+    other_kinds = (
         Definition.Kind.RESOURCE,
         Definition.Kind.RESOURCE_TEMPLATE,
         Definition.Kind.PROMPT,
     )
     return (
-        [row for row in found if row.kind == Definition.Kind.TOOL],
-        [row for row in found if row.kind in others],
+        [row for row in definitions if row.kind == Definition.Kind.TOOL],
+        [row for row in definitions if row.kind in other_kinds],
     )
 
 
-def servers_with_changed_instructions(rows: Iterable[Definition]) -> frozenset[UUID]:
+def list_servers_with_changed_instructions(rows: Iterable[Definition]) -> frozenset[UUID]:
     """Return the servers whose instructions differ from the approved ones.
 
     None of their definitions can be called until the new instructions are reviewed, because
@@ -142,48 +147,50 @@ def servers_with_changed_instructions(rows: Iterable[Definition]) -> frozenset[U
     )
 
 
-def state_of(row: Definition, changed: frozenset[UUID]) -> str:
+def get_effective_state(row: Definition, changed_servers: frozenset[UUID]) -> str:
     """Return a definition's state for decisions, considering its server's instructions."""
-    held = row.server_id in changed and row.state == Definition.State.APPROVED
-    return "instructions_changed" if held else str(row.state)
+    is_blocked = row.server_id in changed_servers and row.state == Definition.State.APPROVED
+    return "instructions_changed" if is_blocked else str(row.state)
 
 
 def collect_server_instructions(
-    rows: Iterable[Definition], servers: "Mapping[UUID, ServerFacts]", ruling: EffectivePolicy
+    rows: Iterable[Definition],
+    servers: "Mapping[UUID, ServerFacts]",
+    effective_policy: EffectivePolicy,
 ) -> dict[str, str]:
     """Return the approved instructions of enabled servers, by server name.
 
     Changed instructions are withheld, and block the server's other definitions.
     """
-    found = {}
+    instructions = {}
     for row in rows:
         if row.kind != Definition.Kind.INSTRUCTIONS or not row.enabled:
             continue
-        server, scope = servers[row.server_id], ruling.scope(row.server_id)
+        server, scope = servers[row.server_id], effective_policy.find_scope(row.server_id)
         in_use = server.enabled and scope is not None and scope.enabled
         if in_use and row.state == Definition.State.APPROVED:
-            found[server.name] = str(row.payload.get("text") or "")
-    return found
+            instructions[server.name] = str(row.payload.get("text") or "")
+    return instructions
 
 
 def build_definitions(
     rows: Iterable[Definition],
     servers: "Mapping[UUID, ServerFacts]",
-    ruling: EffectivePolicy,
-    changed: frozenset[UUID] = frozenset(),
-) -> dict[OfferKey, SnapshotDefinition]:
+    effective_policy: EffectivePolicy,
+    changed_servers: frozenset[UUID] = frozenset(),
+) -> dict[DefinitionKey, SnapshotDefinition]:
     """Return the definitions of the rows, each with its decision.
 
     `changed_servers` are the servers with changed instructions.
     """
-    offers = {}
+    definitions = {}
     for row in rows:
         server = servers[row.server_id]
-        facts = _build_definition_facts(row, server, state_of(row, changed))
-        offers[row.server_id, row.kind, row.name] = SnapshotDefinition(
+        facts = _build_definition_facts(row, server, get_effective_state(row, changed_servers))
+        definitions[row.server_id, row.kind, row.name] = SnapshotDefinition(
             name=row.name,
             facts=facts,
-            decision=decide_offer(facts, ruling),
+            decision=decide_definition(facts, effective_policy),
             declaration=row.payload,
             digest=row.digest,
             definition_id=row.pk,
@@ -191,7 +198,7 @@ def build_definitions(
             # Parsed here, off the event loop: importing the parser takes time.
             variables=list_variables(row.name) if facts.kind == "resource_template" else (),
         )
-    return offers
+    return definitions
 
 
 def _build_definition_facts(row: Definition, server: "ServerFacts", state: str) -> DefinitionFacts:
@@ -206,45 +213,47 @@ def _build_definition_facts(row: Definition, server: "ServerFacts", state: str) 
     )
 
 
-Names = dict[tuple[UUID, str], str]
+ToolNames = dict[tuple[UUID, str], str]
 
 
-def create_tool_names(agent: Agent, servers: Sequence[Server], rows: Sequence[Definition]) -> Names:
+def create_tool_names(
+    agent: Agent, servers: Sequence[Server], rows: Sequence[Definition]
+) -> ToolNames:
     """Return (server id, own name) → name for `rows`; stores new names."""
     names = _load_tool_names(agent)
-    new = [row for row in rows if (row.server_id, row.name) not in names]
-    if not new:
+    new_rows = [row for row in rows if (row.server_id, row.name) not in names]
+    if not new_rows:
         return names
     try:
         with transaction.atomic():
-            ToolName.objects.bulk_create(_build_tool_names(agent, servers, new, names))
+            ToolName.objects.bulk_create(_build_tool_names(agent, servers, new_rows, names))
     except IntegrityError:
         # Another process created the names in the meantime; use those.
         return create_tool_names(agent, servers, rows)
     return _load_tool_names(agent)
 
 
-def _load_tool_names(agent: Agent) -> Names:
+def _load_tool_names(agent: Agent) -> ToolNames:
     # There may be thousands per snapshot: don't build model objects.
     rows = agent.tool_names.values_list("server_id", "own_name", "name")
     return {(server_id, own_name): name for server_id, own_name, name in rows}
 
 
 def _build_tool_names(
-    agent: Agent, servers: Sequence[Server], new: Sequence[Definition], names: Names
+    agent: Agent, servers: Sequence[Server], new_rows: Sequence[Definition], names: ToolNames
 ) -> list[ToolName]:
     slugs = {server.pk: server.slug for server in servers}
-    taken = set(names.values()) | set(BUILTIN_TOOLS)
-    made = []
-    for row in new:
+    taken_names = set(names.values()) | set(BUILTIN_TOOLS)
+    tool_names = []
+    for row in new_rows:
         name = build_tool_name(
             slugs[row.server_id],
             row.name,
             style=cast(Style, settings.BONOBOT_TOOL_NAME_STYLE),
-            taken=taken,
+            taken=taken_names,
         )
-        taken.add(name)
-        made.append(
+        taken_names.add(name)
+        tool_names.append(
             ToolName(
                 organization_id=agent.organization_id,
                 agent=agent,
@@ -253,11 +262,11 @@ def _build_tool_names(
                 name=name,
             )
         )
-    return made
+    return tool_names
 
 
-KEPT = 1000
-MOST_DECIDED = 1000  # one per tool and set of met conditions
+MAX_CACHED_SNAPSHOTS = 1000
+MAX_CACHED_DECISIONS = 1000  # one per tool and set of met conditions
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,7 +281,7 @@ class SnapshotTool:
     facts: ToolFacts
     decision: PolicyDecision
     declaration: Mapping[str, Any]
-    judgement: SchemaVerdict = field(default_factory=lambda: SchemaVerdict("inline", ""))
+    schema_verdict: SchemaVerdict = field(default_factory=lambda: SchemaVerdict("inline", ""))
     digest: str = ""
     definition_id: UUID | None = None
     conditional: tuple[Rule, ...] = ()
@@ -324,48 +333,55 @@ class CallSnapshot:
     calls_per_minute: int = 0
     organization_calls_per_minute: int | None = None
     limits: tuple[BudgetLimit, ...] = ()
-    ruling: EffectivePolicy = field(default_factory=EffectivePolicy)
-    offers: Mapping[OfferKey, SnapshotDefinition] = field(default_factory=dict)
-    notes: Mapping[str, str] = field(default_factory=dict)
+    effective_policy: EffectivePolicy = field(default_factory=EffectivePolicy)
+    definitions: Mapping[DefinitionKey, SnapshotDefinition] = field(default_factory=dict)
+    instructions: Mapping[str, str] = field(default_factory=dict)
     skills: Mapping[str, SkillTemplate] = field(default_factory=dict)
     draft: EffectivePolicy | None = None
     organization_draft: EffectivePolicy | None = None
     # Cache of values derived from the snapshot.
     memo: dict[object, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
     toolbox: AgentToolsets = field(default_factory=AgentToolsets)
-    _decided: dict[tuple[str, tuple[bool, ...]], PolicyDecision] = field(
+    _decisions: dict[tuple[str, tuple[bool, ...]], PolicyDecision] = field(
         default_factory=dict, init=False, compare=False, repr=False
     )
 
-    def offered(self) -> list[SnapshotTool]:
+    def list_callable_tools(self) -> list[SnapshotTool]:
         """Return the tools that may be called, including those that need approval, by name."""
-        return [tool for _, tool in sorted(self.tools.items()) if tool.decision.offered]
+        return [tool for _, tool in sorted(self.tools.items()) if tool.decision.is_callable]
 
-    def searchable(self) -> list[SnapshotTool]:
+    def list_searchable_tools(self) -> list[SnapshotTool]:
         """Return the callable tools that a model must search for if it isn't shown all."""
-        return [tool for tool in self.offered() if tool.facts.source == "mcp"]
+        return [tool for tool in self.list_callable_tools() if tool.facts.source == "mcp"]
 
-    def shown(self, found: Collection[str]) -> list[SnapshotTool]:
+    def list_shown_tools(self, found_names: Collection[str]) -> list[SnapshotTool]:
         """Return the tools shown to a model: all, or the built-in and the found ones."""
         search = self.tools.get(FIND_TOOLS)
-        if search is None or not search.decision.offered:
-            return self.offered()
-        return [tool for tool in self.offered() if tool.facts.source != "mcp" or tool.name in found]
+        if search is None or not search.decision.is_callable:
+            return self.list_callable_tools()
+        return [
+            tool
+            for tool in self.list_callable_tools()
+            if tool.facts.source != "mcp" or tool.name in found_names
+        ]
 
-    def decided(self, tool: SnapshotTool, arguments: Arguments) -> PolicyDecision:
+    def decide_call(self, tool: SnapshotTool, arguments: Arguments) -> PolicyDecision:
         """Return the decision for a call of a tool with these arguments."""
         if not tool.conditional:
             return tool.decision
         # Arguments affect a decision only through the conditions they meet.
-        met = tool.name, tuple([rule.holds(arguments) for rule in tool.conditional])
-        decision = self._decided.get(met)
+        met_conditions = (
+            tool.name,
+            tuple([rule.is_condition_met(arguments) for rule in tool.conditional]),
+        )
+        decision = self._decisions.get(met_conditions)
         if decision is None:
-            decision = decide(tool.facts, self.ruling, arguments)
-            if len(self._decided) < MOST_DECIDED:
-                self._decided[met] = decision
+            decision = decide_tool_call(tool.facts, self.effective_policy, arguments)
+            if len(self._decisions) < MAX_CACHED_DECISIONS:
+                self._decisions[met_conditions] = decision
         return decision
 
-    def shadows(
+    def compare_shadow_policies(
         self, tool: SnapshotTool, arguments: Arguments, decision: PolicyDecision
     ) -> dict[str, PolicyDecision]:
         """Return the shadow policies' decisions about a call that differ from the current one.
@@ -374,49 +390,59 @@ class CallSnapshot:
         """
         if self.draft is None and self.organization_draft is None:
             return {}
-        if decision.verdict == "deny" and decision.code not in RULED:
+        if decision.verdict == "deny" and decision.code not in POLICY_DENIAL_CODES:
             return {}
         drafts = {SHADOW: self.draft, ORGANIZATION_SHADOW: self.organization_draft}
-        now = self.decided(tool, arguments).verdict
-        found = {
-            name: decide(tool.facts, draft, arguments) for name, draft in drafts.items() if draft
+        current_verdict = self.decide_call(tool, arguments).verdict
+        draft_decisions = {
+            name: decide_tool_call(tool.facts, draft, arguments)
+            for name, draft in drafts.items()
+            if draft
         }
-        return {name: other for name, other in found.items() if other.verdict != now}
+        return {
+            name: draft_decision
+            for name, draft_decision in draft_decisions.items()
+            if draft_decision.verdict != current_verdict
+        }
 
-    def offers_of(self, *kinds: str) -> list[SnapshotDefinition]:
+    def list_definitions(self, *kinds: str) -> list[SnapshotDefinition]:
         """Return the definitions of these kinds, sorted by server name, kind and own name."""
-        found = [offer for offer in self.offers.values() if offer.facts.kind in kinds]
-        return sorted(found, key=lambda one: (one.facts.server_name, one.facts.kind, one.name))
+        definitions = [
+            definition for definition in self.definitions.values() if definition.facts.kind in kinds
+        ]
+        return sorted(
+            definitions, key=lambda one: (one.facts.server_name, one.facts.kind, one.name)
+        )
 
 
 class SnapshotCache:
     """A bounded cache of snapshots by agent or server; safe from several threads."""
 
     def __init__(self) -> None:
-        self._kept: OrderedDict[tuple[str, UUID], CallSnapshot] = OrderedDict()
+        self._snapshots: OrderedDict[tuple[str, UUID], CallSnapshot] = OrderedDict()
         self._lock = Lock()
 
-    def cached(self, kind: str, key: UUID) -> CallSnapshot | None:
+    def find_cached(self, kind: str, key: UUID) -> CallSnapshot | None:
         """Return the cached snapshot, which may be stale; admission detects that."""
         with self._lock:
-            return self._kept.get((kind, key))
+            return self._snapshots.get((kind, key))
 
-    def read(self, kind: str, key: UUID) -> CallSnapshot:
+    def load(self, kind: str, key: UUID) -> CallSnapshot:
         """Load a snapshot from the database and cache it; raises `NotFound`."""
         snapshot = _load_agent_snapshot(key) if kind == "agent" else _load_server_snapshot(key)
         with self._lock:
-            self._kept[kind, key] = snapshot
-            self._kept.move_to_end((kind, key))
-            while len(self._kept) > KEPT:
-                self._kept.popitem(last=False)
+            self._snapshots[kind, key] = snapshot
+            self._snapshots.move_to_end((kind, key))
+            while len(self._snapshots) > MAX_CACHED_SNAPSHOTS:
+                self._snapshots.popitem(last=False)
         return snapshot
 
-    def current(self, kind: str, key: UUID) -> CallSnapshot:
+    def load_current(self, kind: str, key: UUID) -> CallSnapshot:
         """Return a current snapshot; one query if the cached one is still valid."""
-        snapshot = self.cached(kind, key)
+        snapshot = self.find_cached(kind, key)
         if snapshot and snapshot.generation == load_policy_generation(snapshot.organization_id):
             return snapshot
-        return self.read(kind, key)
+        return self.load(kind, key)
 
 
 _SNAPSHOTS = SnapshotCache()
@@ -433,27 +459,32 @@ def _load_agent_snapshot(agent_id: UUID) -> CallSnapshot:
         raise NotFound(
             format_message("There is no agent {key!r}.", key=str(agent_id)), field="agent"
         )
-    read_at = load_policy_generation(agent.organization_id)
+    generation = load_policy_generation(agent.organization_id)
     # Read again after the generation, so that the row isn't older than it.
     agent = Agent.objects.select_related("tool_policy", "organization").get(pk=agent_id)
-    bindings = _load_attached_servers(agent)
-    servers = {binding.server_id: _build_server_facts(binding.server) for binding in bindings}
-    own = find_organization_policy(agent.organization_id)
-    ruling = build_agent_policy(agent, bindings, own)
-    declared = list(Definition.objects.filter(server__in=servers).for_deciding())
-    rows, others = split(declared)
-    names = create_tool_names(agent, [binding.server for binding in bindings], rows)
-    changed = servers_with_changed_instructions(declared)
-    tools = _list_server_tools(rows, servers, changed, names)
-    decided = {tool.name: _decide_tool(tool, ruling) for tool in tools}
-    ours = load_builtin_tools(agent, ruling)
-    offered = sum(tool.decision.offered for tool in decided.values())
-    for tool in map(_build_builtin_tool, ours.tools(offered)):
-        decided[tool.name] = _decide_tool(tool, ruling)
+    attached_servers = _load_attached_servers(agent)
+    servers = {
+        attached_server.server_id: _build_server_facts(attached_server.server)
+        for attached_server in attached_servers
+    }
+    organization_policy = find_organization_policy(agent.organization_id)
+    effective_policy = build_agent_policy(agent, attached_servers, organization_policy)
+    definitions = list(Definition.objects.filter(server__in=servers).only_call_fields())
+    tool_rows, other_definitions = split_tools(definitions)
+    names = create_tool_names(
+        agent, [attached_server.server for attached_server in attached_servers], tool_rows
+    )
+    changed_servers = list_servers_with_changed_instructions(definitions)
+    tools = _list_server_tools(tool_rows, servers, changed_servers, names)
+    decided_tools = {tool.name: _decide_tool(tool, effective_policy) for tool in tools}
+    builtin_tools = load_builtin_tools(agent, effective_policy)
+    callable_count = sum(tool.decision.is_callable for tool in decided_tools.values())
+    for tool in map(_build_builtin_tool, builtin_tools.iterate_tools(callable_count)):
+        decided_tools[tool.name] = _decide_tool(tool, effective_policy)
     return CallSnapshot(
         organization_id=agent.organization_id,
-        generation=read_at,
-        tools=decided,
+        generation=generation,
+        tools=decided_tools,
         servers=servers,
         agent_id=agent.pk,
         agent_name=agent.name,
@@ -461,19 +492,23 @@ def _load_agent_snapshot(agent_id: UUID) -> CallSnapshot:
         calls_per_minute=agent.calls_per_minute,
         organization_calls_per_minute=agent.organization.calls_per_minute,
         limits=load_limits(agent.organization_id, servers, agent),
-        ruling=ruling,
-        offers=build_definitions(others, servers, ruling, changed),
-        notes=collect_server_instructions(declared, servers, ruling),
-        skills=ours.skills,
-        draft=build_agent_draft(agent, ruling),
-        organization_draft=build_organization_draft(own, ruling, of_agent=True),
-        toolbox=ours.toolbox,
+        effective_policy=effective_policy,
+        definitions=build_definitions(
+            other_definitions, servers, effective_policy, changed_servers
+        ),
+        instructions=collect_server_instructions(definitions, servers, effective_policy),
+        skills=builtin_tools.skills,
+        draft=build_agent_draft(agent, effective_policy),
+        organization_draft=build_organization_draft(
+            organization_policy, effective_policy, for_agent=True
+        ),
+        toolbox=builtin_tools.toolbox,
     )
 
 
 def _load_attached_servers(agent: Agent) -> list[Binding]:
-    bound = agent.bindings.select_related("server__preset")
-    return list(bound.prefetch_related("server__secrets"))
+    attached_servers = agent.bindings.select_related("server__preset")
+    return list(attached_servers.prefetch_related("server__secrets"))
 
 
 def _load_server_snapshot(server_id: UUID) -> CallSnapshot:
@@ -483,30 +518,34 @@ def _load_server_snapshot(server_id: UUID) -> CallSnapshot:
         raise NotFound(
             format_message("There is no server {key!r}.", key=str(server_id)), field="server"
         )
-    read_at = load_policy_generation(server.organization_id)
+    generation = load_policy_generation(server.organization_id)
     server = (
         Server.objects.select_related("organization", "preset")
         .prefetch_related("secrets")
         .get(pk=server_id)
     )
     facts = _build_server_facts(server)
-    own = find_organization_policy(server.organization_id)
-    ruling = build_server_policy(server, own)
-    declared = list(server.definitions.for_deciding())
-    rows, others = split(declared)
-    changed = servers_with_changed_instructions(declared)
-    tools = _list_server_tools(rows, {server.pk: facts}, changed)
+    organization_policy = find_organization_policy(server.organization_id)
+    effective_policy = build_server_policy(server, organization_policy)
+    definitions = list(server.definitions.only_call_fields())
+    tool_rows, other_definitions = split_tools(definitions)
+    changed_servers = list_servers_with_changed_instructions(definitions)
+    tools = _list_server_tools(tool_rows, {server.pk: facts}, changed_servers)
     return CallSnapshot(
         organization_id=server.organization_id,
-        generation=read_at,
-        tools={tool.name: _decide_tool(tool, ruling) for tool in tools},
+        generation=generation,
+        tools={tool.name: _decide_tool(tool, effective_policy) for tool in tools},
         servers={server.pk: facts},
         organization_calls_per_minute=server.organization.calls_per_minute,
         limits=load_limits(server.organization_id, {server.pk: facts}),
-        ruling=ruling,
-        offers=build_definitions(others, {server.pk: facts}, ruling, changed),
-        notes=collect_server_instructions(declared, {server.pk: facts}, ruling),
-        organization_draft=build_organization_draft(own, ruling, of_agent=False),
+        effective_policy=effective_policy,
+        definitions=build_definitions(
+            other_definitions, {server.pk: facts}, effective_policy, changed_servers
+        ),
+        instructions=collect_server_instructions(definitions, {server.pk: facts}, effective_policy),
+        organization_draft=build_organization_draft(
+            organization_policy, effective_policy, for_agent=False
+        ),
     )
 
 
@@ -529,7 +568,7 @@ _NO_DECISION = PolicyDecision("deny", "undecided")
 def _list_server_tools(
     rows: Iterable[Definition],
     servers: Mapping[UUID, ServerFacts],
-    changed: frozenset[UUID],
+    changed_servers: frozenset[UUID],
     names: Mapping[tuple[UUID, str], str] = MappingProxyType({}),
 ) -> list[SnapshotTool]:
     """Return the servers' tools, under the agent's names if there are any."""
@@ -538,7 +577,7 @@ def _list_server_tools(
             names.get((row.server_id, row.name), row.name),
             row,
             servers[row.server_id],
-            state_of(row, changed),
+            get_effective_state(row, changed_servers),
         )
         for row in rows
     ]
@@ -560,11 +599,11 @@ def _build_mcp_tool(name: str, row: Definition, server: ServerFacts, state: str)
         facts=facts,
         decision=_NO_DECISION,
         declaration=row.payload,
-        judgement=_build_judgment(row),
+        schema_verdict=_build_judgment(row),
         digest=row.digest,
         definition_id=row.pk,
         labels=get_effective_labels(row, server.origin),
-        store_use=store_use_of(row, server.origin),
+        store_use=get_store_use(row, server.origin),
     )
 
 
@@ -577,22 +616,22 @@ def _build_judgment(row: Definition) -> SchemaVerdict:
     return verdicts.get(row.schema_verdict) or SchemaVerdict("confined", "")
 
 
-def _build_builtin_tool(own: AgentBuiltinTool) -> SnapshotTool:
+def _build_builtin_tool(builtin_tool: AgentBuiltinTool) -> SnapshotTool:
     return SnapshotTool(
-        name=own.tool.name,
-        facts=own.facts,
+        name=builtin_tool.tool.name,
+        facts=builtin_tool.facts,
         decision=_NO_DECISION,
-        declaration=own.tool.declaration,
-        digest=own.digest,
-        labels=own.labels,
-        builtin=own.tool,
+        declaration=builtin_tool.tool.declaration,
+        digest=builtin_tool.digest,
+        labels=builtin_tool.labels,
+        builtin=builtin_tool.tool,
     )
 
 
-def _decide_tool(tool: SnapshotTool, ruling: EffectivePolicy) -> SnapshotTool:
-    about = ruling.rules_about(tool.facts)
+def _decide_tool(tool: SnapshotTool, effective_policy: EffectivePolicy) -> SnapshotTool:
+    rules = effective_policy.list_tool_rules(tool.facts)
     return replace(
         tool,
-        decision=decide(tool.facts, ruling),
-        conditional=tuple(rule for rule in about if rule.condition is not None),
+        decision=decide_tool_call(tool.facts, effective_policy),
+        conditional=tuple(rule for rule in rules if rule.condition is not None),
     )

@@ -69,11 +69,11 @@ class CallContinuation:
     exchange_id: UUID
     legs: frozenset[UUID]
     ends_at: datetime
-    more: Mapping[str, Any] = field(default_factory=dict)
+    extra_params: Mapping[str, Any] = field(default_factory=dict)
     task_id: str = ""
     poll_s: float = 0.0
     updates: Mapping[str, Any] = field(default_factory=dict)
-    answered: frozenset[str] = frozenset()
+    answered_keys: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,7 +86,7 @@ class RelayOptions:
     """
 
     meta: Mapping[str, Any] = field(default_factory=dict)
-    more: Mapping[str, Any] = field(default_factory=dict)
+    extra_params: Mapping[str, Any] = field(default_factory=dict)
     legs: frozenset[UUID] = frozenset()
     may_ask: frozenset[str] = frozenset()
     on_log: OnLog | None = None
@@ -122,36 +122,36 @@ class CallRequest:
     parent_id: UUID | None = None
     call_id: UUID = field(default_factory=generate_uuid7)
     timeout_s: float | None = None
-    unapproved: bool = False
+    allow_unapproved: bool = False
     client: str = ""
     folder: str = ""
     principal_generation: int | None = None
-    renewed: Callable[[], Awaitable[Principal]] | None = None
+    renew_principal: Callable[[], Awaitable[Principal]] | None = None
     may_send: Callable[[], Awaitable[bool]] | None = None
-    leaving: Callable[[], bool] | None = None
+    should_stop_polling: Callable[[], bool] | None = None
     host: Host | None = None
-    continues: CallContinuation | None = None
+    continuation: CallContinuation | None = None
     relay: RelayOptions | None = None
     on_progress: Callable[[float, float | None, str | None], Awaitable[None]] | None = None
 
     @property
-    def holding_session(self) -> UUID | None:
+    def label_session_id(self) -> UUID | None:
         """The session that holds the flow labels: the root session if there is one."""
         return self.root.session_id if self.root else self.session_id
 
     @property
     def legs(self) -> frozenset[UUID]:
         """The ids of the earlier legs of this call."""
-        going_on = self.continues or self.relay
-        return going_on.legs if going_on else frozenset()
+        continuation = self.continuation or self.relay
+        return continuation.legs if continuation else frozenset()
 
     @property
     def noun(self) -> str:
         """The kind of target: `tool`, `resource` or `prompt`."""
         if self.method == "completion/complete":
             ref = self.arguments.get("ref")
-            of_prompt = isinstance(ref, dict) and ref.get("type") == "ref/prompt"
-            return "prompt" if of_prompt else "resource"
+            is_prompt = isinstance(ref, dict) and ref.get("type") == "ref/prompt"
+            return "prompt" if is_prompt else "resource"
         return {"resources/read": "resource", "prompts/get": "prompt"}.get(self.method, "tool")
 
 

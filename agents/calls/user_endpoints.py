@@ -21,11 +21,11 @@ async def resolve_user_endpoint(
     """
     if not is_per_person(endpoint):
         return endpoint
-    person = await get_runtime().orm(find_person, principal, session_id)
-    return build_person_endpoint(endpoint, person)
+    user_id = await get_runtime().run_orm(find_user_id, principal, session_id)
+    return build_person_endpoint(endpoint, user_id)
 
 
-def find_person(principal: Principal, session_id: UUID | None) -> UUID | None:
+def find_user_id(principal: Principal, session_id: UUID | None) -> UUID | None:
     """Return the id of the calling person, or of the only person who wrote to the session.
 
     For an OAuth client, that is the person who authorized it. Other tokens and CLI commands have
@@ -34,19 +34,19 @@ def find_person(principal: Principal, session_id: UUID | None) -> UUID | None:
     """
     if principal.kind == "user":
         return UUID(principal.id)
-    if principal.giver is not None:
-        return principal.giver
+    if principal.granted_by_id is not None:
+        return principal.granted_by_id
     if principal.kind != "session" or session_id is None or str(session_id) != principal.id:
         return None
     session = Session.objects.filter(
         pk=session_id, organization_id=principal.organization_id, started_by_kind="user"
     )
-    started = session.values_list("started_by_id", flat=True).first()
-    if started is None:
+    starter_id = session.values_list("started_by_id", flat=True).first()
+    if starter_id is None:
         return None
-    spoken = Inbox.objects.filter(session=session_id, kind=Inbox.Kind.MESSAGE)
-    if spoken.exclude(actor_kind="user", actor_id=started).exists():
+    messages = Inbox.objects.filter(session=session_id, kind=Inbox.Kind.MESSAGE)
+    if messages.exclude(actor_kind="user", actor_id=starter_id).exists():
         return None
-    belongs = Q(memberships__organization=principal.organization_id) | Q(is_superuser=True)
-    here = User.objects.filter(belongs, pk=started, is_active=True).exists()
-    return UUID(started) if here else None
+    is_member = Q(memberships__organization=principal.organization_id) | Q(is_superuser=True)
+    is_active_member = User.objects.filter(is_member, pk=starter_id, is_active=True).exists()
+    return UUID(starter_id) if is_active_member else None

@@ -9,14 +9,14 @@ from django.utils import timezone
 from rich.console import RenderableType
 
 from agents.models import Agent
-from agents.policies.rules import choose
-from agents.services import bind, set_attachment_enabled
+from agents.policies.rules import clean_patterns
+from agents.services import attach_server, set_attachment_enabled
 from bonobot.core.cli import command_group
 from bonobot.core.cli.command_group import CommandContext, CommandFailed, CommandVerb, build_table
 from bonobot.core.problems import InvalidInput, NotFound
 from bonobot.core.text.untrusted_text import make_visible
 from mcp_servers.cli.discovery import discover_servers
-from mcp_servers.cli.servers import find
+from mcp_servers.cli.servers import get_server
 from mcp_servers.definition_reviews import set_definition_enabled
 from mcp_servers.models import Definition, Server
 from mcp_servers.oauth_client.queries import LoginStatus, load_login_statuses
@@ -24,7 +24,7 @@ from mcp_servers.services import set_server_enabled
 from mcp_servers.subscriptions.queries import load_change_notification_status
 from mcp_servers.tool_names import matches_tool_name
 
-LONGEST_ERROR = 120
+MAX_ERROR_LENGTH = 120
 # Options that choose what an agent gets of a server.
 CHOICES = ("tools", "without", "resource", "prompt")
 
@@ -36,35 +36,36 @@ def _add_status_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _show_status(cli: CommandContext, options: argparse.Namespace) -> None:
-    chosen = [find(cli, name).pk for name in options.servers]
+    server_ids = [get_server(cli, name).pk for name in options.servers]
     agent = _get_agent(cli, options.agent) if options.agent else None
 
-    def look() -> list[dict[str, Any]]:
-        servers = list(_iterate_servers(cli, chosen, agent))
-        found = load_login_statuses(cli.principal, servers)
+    def load_rows() -> list[dict[str, Any]]:
+        servers = list(_iterate_servers(cli, server_ids, agent))
+        logins = load_login_statuses(cli.principal, servers)
         return [
-            _as_json(server) | {"sign_in": _serialize_sign_in(found, server)} for server in servers
+            _serialize_server(server) | {"sign_in": _serialize_sign_in(logins, server)}
+            for server in servers
         ]
 
-    command_group.show(cli, options, look, _render_status)
+    command_group.show_rows(cli, options, load_rows, _render_status)
 
 
 def _iterate_servers(
-    cli: CommandContext, chosen: list[Any], agent: Agent | None
+    cli: CommandContext, server_ids: list[Any], agent: Agent | None
 ) -> Iterator[Server]:
     rows = Server.objects.for_organization(cli.principal.organization_id)
-    if chosen:
-        rows = rows.filter(pk__in=chosen)
+    if server_ids:
+        rows = rows.filter(pk__in=server_ids)
     if agent is not None:
         rows = rows.filter(pk__in=agent.bindings.filter(enabled=True).values("server_id"))
     return rows.select_related("watch").iterator()
 
 
-def _serialize_sign_in(found: dict[UUID, LoginStatus], server: Server) -> dict[str, Any] | None:
-    return found[server.pk].as_dict() if server.pk in found else None
+def _serialize_sign_in(logins: dict[UUID, LoginStatus], server: Server) -> dict[str, Any] | None:
+    return logins[server.pk].as_dict() if server.pk in logins else None
 
 
-def _as_json(server: Server) -> dict[str, Any]:
+def _serialize_server(server: Server) -> dict[str, Any]:
     return {
         "name": server.name,
         "slug": server.slug,
@@ -82,43 +83,44 @@ def _as_json(server: Server) -> dict[str, Any]:
     }
 
 
-def _render_status(found: list[dict[str, Any]]) -> RenderableType:
+def _render_status(statuses: list[dict[str, Any]]) -> RenderableType:
     rows = [
         (
-            one["name"],
-            one["status"],
-            "" if one["latency_ms"] is None else f"{one['latency_ms']} ms",
-            _format_age(one["last_connected_at"]),
-            one["failures"] or "",
-            one["change_notices"]["state"].replace("_", " "),
-            _format_sign_in(one["sign_in"]),
+            status["name"],
+            status["status"],
+            "" if status["latency_ms"] is None else f"{status['latency_ms']} ms",
+            _format_age(status["last_connected_at"]),
+            status["failures"] or "",
+            status["change_notices"]["state"].replace("_", " "),
+            _format_sign_in(status["sign_in"]),
             make_visible(
-                " ".join(part for part in (one["code"], one["detail"]) if part), LONGEST_ERROR
+                " ".join(part for part in (status["code"], status["detail"]) if part),
+                MAX_ERROR_LENGTH,
             ),
         )
-        for one in found
+        for status in statuses
     ]
     columns = (
         *("NAME", "STATE", "LATENCY", "CONNECTED", "FAILURES", "NOTICES", "SIGN-IN"),
         "LAST ERROR",
     )
     empty = "No servers yet. Add one: bonobot mcp add NAME --url URL"
-    drawn: RenderableType = build_table(*columns, rows=rows, empty=empty)
-    return drawn
+    table: RenderableType = build_table(*columns, rows=rows, empty=empty)
+    return table
 
 
-def _format_sign_in(stand: dict[str, Any] | None) -> str:
-    if stand is None:
+def _format_sign_in(sign_in: dict[str, Any] | None) -> str:
+    if sign_in is None:
         return ""
-    if stand["state"] == "personal":
-        return f"{stand['people']} people" if stand["people"] != 1 else "1 person"
-    return str(stand["state"]).replace("_", " ")
+    if sign_in["state"] == "personal":
+        return f"{sign_in['people']} people" if sign_in["people"] != 1 else "1 person"
+    return str(sign_in["state"]).replace("_", " ")
 
 
-def _format_age(moment: Any) -> str:
-    if moment is None:
+def _format_age(timestamp: Any) -> str:
+    if timestamp is None:
         return "never"
-    seconds = max(int((timezone.now() - moment).total_seconds()), 0)
+    seconds = max(int((timezone.now() - timestamp).total_seconds()), 0)
     for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)):
         if seconds >= length:
             return f"{seconds // length} {unit} ago"
@@ -130,7 +132,7 @@ def _add_attachment_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--agent", metavar="SLUG", help="for this agent only")
 
 
-def _connect_arguments(parser: argparse.ArgumentParser) -> None:
+def _add_connect_arguments(parser: argparse.ArgumentParser) -> None:
     _add_attachment_arguments(parser)
     parser.add_argument(
         "--tools",
@@ -151,26 +153,26 @@ def _connect_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _connect(cli: CommandContext, options: argparse.Namespace) -> None:
-    server = find(cli, options.server)
+def _connect_server(cli: CommandContext, options: argparse.Namespace) -> None:
+    server = get_server(cli, options.server)
     if options.agent:
         agent = _get_agent(cli, options.agent)
         _attach_server(cli, agent, server, options)
         _show_attachment(cli, agent, server, connected=True)
         return
-    chosen = [name for name in CHOICES if getattr(options, name)]
-    if chosen:
+    chosen_options = [name for name in CHOICES if getattr(options, name)]
+    if chosen_options:
         raise InvalidInput(
             "What is given is chosen for an agent.",
-            field=f"--{chosen[0]}",
+            field=f"--{chosen_options[0]}",
             remedy="Add --agent SLUG; `bonobot mcp tools` switches tools for everybody.",
         )
     if not server.enabled:
         set_server_enabled(cli.principal, server, enabled=True)
     outcome = discover_servers(cli, [server])[server.name]
     server.refresh_from_db()
-    cli.emit(_as_json(server) | {"discovery": outcome.as_dict()})
-    cli.say(make_visible(f"{server.name}: {outcome.told()}"))
+    cli.emit(_serialize_server(server) | {"discovery": outcome.as_dict()})
+    cli.print_message(make_visible(f"{server.name}: {outcome.format_summary()}"))
     if outcome.problem is not None:
         raise CommandFailed
 
@@ -180,17 +182,17 @@ def _attach_server(
 ) -> None:
     """Attach the server, or enable the attachment; lists that aren't given stay unchanged."""
     tools = list(server.definitions.tools())
-    only, without = _split_names(options.tools), _split_names(options.without)
-    _match_tools(server, tools, without, "--without")
-    binding = agent.bindings.filter(server=server).first()
-    if binding is not None and all(getattr(options, name) is None for name in CHOICES):
+    selected, excluded = _split_names(options.tools), _split_names(options.without)
+    _match_tools(server, tools, excluded, "--without")
+    attachment = agent.bindings.filter(server=server).first()
+    if attachment is not None and all(getattr(options, name) is None for name in CHOICES):
         set_attachment_enabled(cli.principal, agent, server, enabled=True)
         return
-    allowed = binding.allowed_tools if binding else []
-    if only is not None:
-        allowed = choose(only, {row.name for row in tools}, field="--tools")
-    denied = binding.denied_tools if binding and without is None else without
-    bind(
+    allowed = attachment.allowed_tools if attachment else []
+    if selected is not None:
+        allowed = clean_patterns(selected, {row.name for row in tools}, field="--tools")
+    denied = attachment.denied_tools if attachment and excluded is None else excluded
+    attach_server(
         cli.principal,
         agent,
         server,
@@ -201,16 +203,16 @@ def _attach_server(
     )
 
 
-def _split_names(given: Sequence[str] | None) -> list[str] | None:
+def _split_names(values: Sequence[str] | None) -> list[str] | None:
     """Return the comma-separated names, or None if the option isn't given."""
-    if given is None:
+    if values is None:
         return None
-    parts = (part.strip() for text in given for part in text.split(","))
+    parts = (part.strip() for text in values for part in text.split(","))
     return [part for part in parts if part]
 
 
-def _disconnect(cli: CommandContext, options: argparse.Namespace) -> None:
-    server = find(cli, options.server)
+def _disconnect_server(cli: CommandContext, options: argparse.Namespace) -> None:
+    server = get_server(cli, options.server)
     if options.agent:
         agent = _get_agent(cli, options.agent)
         set_attachment_enabled(cli.principal, agent, server, enabled=False)
@@ -218,19 +220,21 @@ def _disconnect(cli: CommandContext, options: argparse.Namespace) -> None:
         return
     if server.enabled:
         set_server_enabled(cli.principal, server, enabled=False)
-    cli.emit(_as_json(server))
-    cli.say(make_visible(f"{server.name} is disconnected for everybody, from the next call on."))
+    cli.emit(_serialize_server(server))
+    cli.print_message(
+        make_visible(f"{server.name} is disconnected for everybody, from the next call on.")
+    )
 
 
 def _show_attachment(cli: CommandContext, agent: Agent, server: Server, *, connected: bool) -> None:
     cli.emit({"agent": agent.slug, "server": server.slug, "connected": connected})
-    what = "has" if connected else "no longer has"
-    cli.say(make_visible(f"{agent.slug} {what} {server.name}, from the next call on."))
+    verb = "has" if connected else "no longer has"
+    cli.print_message(make_visible(f"{agent.slug} {verb} {server.name}, from the next call on."))
 
 
 def _get_agent(cli: CommandContext, slug: str) -> Agent:
-    found: Agent = Agent.objects.get_or_404(cli.principal.organization_id, slug=slug)
-    return found
+    agent: Agent = Agent.objects.get_or_404(cli.principal.organization_id, slug=slug)
+    return agent
 
 
 def _add_tools_arguments(parser: argparse.ArgumentParser) -> None:
@@ -240,40 +244,42 @@ def _add_tools_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _handle_tools(cli: CommandContext, options: argparse.Namespace) -> None:
-    server = find(cli, options.server)
+    server = get_server(cli, options.server)
     tools = list(server.definitions.tools())
-    off = _match_tools(server, tools, options.disable, "--disable")
-    on = _match_tools(server, tools, options.enable, "--enable")
+    disabled = _match_tools(server, tools, options.disable, "--disable")
+    enabled = _match_tools(server, tools, options.enable, "--enable")
     for row in tools:
-        wanted = row.name in on or (row.enabled and row.name not in off)
-        if row.enabled is not wanted:
-            set_definition_enabled(cli.principal, row, enabled=wanted)
-            row.enabled = wanted
-    found = [_serialize_tool(row) for row in tools]
-    shown = [
+        should_enable = row.name in enabled or (row.enabled and row.name not in disabled)
+        if row.enabled is not should_enable:
+            set_definition_enabled(cli.principal, row, enabled=should_enable)
+            row.enabled = should_enable
+    serialized = [_serialize_tool(row) for row in tools]
+    rows = [
         (tool["name"], tool["state"], "on" if tool["enabled"] else "off", tool["description"])
-        for tool in found
+        for tool in serialized
     ]
     empty = f"No tools yet: bonobot mcp refresh {server.slug}"
-    cli.emit(found, build_table("TOOL", "STATE", "SWITCH", "DESCRIPTION", rows=shown, empty=empty))
+    cli.emit(
+        serialized, build_table("TOOL", "STATE", "SWITCH", "DESCRIPTION", rows=rows, empty=empty)
+    )
 
 
 def _match_tools(
     server: Server, tools: Sequence[Definition], patterns: Sequence[str] | None, field: str
 ) -> set[str]:
     """Return the names that match the patterns; raises `NotFound` for a pattern without match."""
-    found: set[str] = set()
+    matches: set[str] = set()
     for pattern in patterns or ():
-        named = {row.name for row in tools if matches_tool_name(pattern, row.name)}
-        if not named:
+        matched = {row.name for row in tools if matches_tool_name(pattern, row.name)}
+        if not matched:
             raise NotFound(
                 f"{server.name} has no tool {pattern!r}.",
                 code="unknown_tool",
                 field=field,
                 remedy=f"`bonobot mcp tools {server.slug}` lists them.",
             )
-        found |= named
-    return found
+        matches |= matched
+    return matches
 
 
 def _serialize_tool(row: Definition) -> dict[str, Any]:
@@ -297,8 +303,8 @@ VERBS = (
     CommandVerb(
         "connect",
         "Switch a server on and discover it; with --agent, give it to that agent.",
-        _connect,
-        _connect_arguments,
+        _connect_server,
+        _add_connect_arguments,
         (
             "mcp connect time",
             "mcp connect time --agent demo --tools get_current_time,convert_time",
@@ -310,7 +316,7 @@ VERBS = (
     CommandVerb(
         "disconnect",
         "Switch a server off, for everybody or for one agent; it holds on the next call.",
-        _disconnect,
+        _disconnect_server,
         _add_attachment_arguments,
         ("mcp disconnect time", "mcp disconnect time --agent demo"),
     ),

@@ -6,22 +6,22 @@ from typing import Any
 
 from django.db.models import Count, Q
 
-from agents.builtin_tools.toolset_options import KITS
-from agents.callable_agents import list_callable_agents, set_callees
-from agents.calls.explain import explain
+from agents.builtin_tools.toolset_options import TOOLSETS
+from agents.callable_agents import list_callable_agents, set_callable_agents
+from agents.calls.explain import explain_call
 from agents.calls.snapshots import get_snapshot_cache
 from agents.cli import chat, policy_simulations, sessions
 from agents.config_file.read_config import AGENT_LIMITS
 from agents.models import Agent, ModelEndpoint, Session
 from agents.policies.services import load_policy_spec, set_policy
 from agents.policies.shadow_mode import find_draft
-from agents.services import AgentSpec, add_agent, remove_agent, update_agent
+from agents.services import AgentSpec, create_agent, delete_agent, update_agent
 from bonobot.core.cli import command_group
 from bonobot.core.cli.command_group import CommandContext, CommandVerb, build_table
 from bonobot.core.problems import InvalidInput, NotFound
 from bonobot.core.text.untrusted_text import make_visible
 
-_HELP = {
+_LIMIT_HELP = {
     "max_turns": "model turns per message",
     "max_calls": "calls per message",
     "max_run_s": "seconds of running per message",
@@ -34,31 +34,31 @@ def _add_limit_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("slug", metavar="SLUG")
     for name in AGENT_LIMITS:
         flag = f"--{name.replace('_', '-')}"
-        parser.add_argument(flag, dest=name, type=int, metavar="N", help=_HELP[name])
+        parser.add_argument(flag, dest=name, type=int, metavar="N", help=_LIMIT_HELP[name])
 
 
-def _set(cli: CommandContext, options: argparse.Namespace) -> None:
-    agent = Agent.objects.named(cli.principal, options.slug)
-    said = {name: getattr(options, name) for name in AGENT_LIMITS}
-    said = {name: value for name, value in said.items() if value is not None}
-    for name, value in said.items():
+def _set_limits(cli: CommandContext, options: argparse.Namespace) -> None:
+    agent = Agent.objects.get_by_name(cli.principal, options.slug)
+    limits = {name: getattr(options, name) for name in AGENT_LIMITS}
+    limits = {name: value for name, value in limits.items() if value is not None}
+    for name, value in limits.items():
         if value < 0:
             raise InvalidInput(
-                f"{value} is no number of {_HELP[name]}.",
+                f"{value} is no number of {_LIMIT_HELP[name]}.",
                 field=f"--{name.replace('_', '-')}",
                 remedy="Give a whole number that is not below zero.",
             )
-    if said:
-        agent = update_agent(cli.principal, agent, AgentSpec(name=agent.name, **said))
-    now = {name: getattr(agent, name) for name in AGENT_LIMITS}
-    cli.emit({"slug": agent.slug, **now})
-    cli.say(", ".join(f"{name}: {value}" for name, value in now.items()))
+    if limits:
+        agent = update_agent(cli.principal, agent, AgentSpec(name=agent.name, **limits))
+    current_limits = {name: getattr(agent, name) for name in AGENT_LIMITS}
+    cli.emit({"slug": agent.slug, **current_limits})
+    cli.print_message(", ".join(f"{name}: {value}" for name, value in current_limits.items()))
 
 
-SET = CommandVerb(
+SET_VERB = CommandVerb(
     "set",
     "Show or change an agent's bounds, and how many tools its model is shown at once.",
-    _set,
+    _set_limits,
     _add_limit_arguments,
     (
         "agents set helper",
@@ -70,16 +70,16 @@ SET = CommandVerb(
 
 MARKS = {"allow": "✓", "ask": "?", "deny": "✗", "skip": "–"}
 # Session states that are counted in the list.
-BUSY = (Session.Status.RUNNING.value, Session.Status.WAITING.value)
+BUSY_STATUSES = (Session.Status.RUNNING.value, Session.Status.WAITING.value)
 
 
-def find(cli: CommandContext, slug: str) -> Agent:
+def get_agent(cli: CommandContext, slug: str) -> Agent:
     """Return an agent by slug; raises `NotFound`."""
-    found: Agent = Agent.objects.get_or_404(cli.principal.organization_id, slug=slug)
-    return found
+    agent: Agent = Agent.objects.get_or_404(cli.principal.organization_id, slug=slug)
+    return agent
 
 
-def as_json(agent: Agent) -> dict[str, Any]:
+def serialize_agent(agent: Agent) -> dict[str, Any]:
     """Return the JSON representation of an agent."""
     policy = load_policy_spec(agent)
     return {
@@ -95,36 +95,46 @@ def as_json(agent: Agent) -> dict[str, Any]:
     }
 
 
-def _list(cli: CommandContext, options: argparse.Namespace) -> None:
-    mine = Agent.objects.for_organization(cli.principal.organization_id)
-    busy = {f"{status}_sessions": _count_sessions(status) for status in BUSY}
+def _list_agents(cli: CommandContext, options: argparse.Namespace) -> None:
+    rows = Agent.objects.for_organization(cli.principal.organization_id)
+    session_counts = {f"{status}_sessions": _count_sessions(status) for status in BUSY_STATUSES}
 
-    def look() -> list[dict[str, Any]]:
-        agents = mine.select_related("model_endpoint").annotate(**busy)
-        return [as_json(one) | {name: getattr(one, name) for name in busy} for one in agents]
+    def load_rows() -> list[dict[str, Any]]:
+        agents = rows.select_related("model_endpoint").annotate(**session_counts)
+        return [
+            serialize_agent(agent) | {name: getattr(agent, name) for name in session_counts}
+            for agent in agents
+        ]
 
-    command_group.show(cli, options, look, _render_agents)
+    command_group.show_rows(cli, options, load_rows, _render_agents)
 
 
 def _count_sessions(status: str) -> Count:
     return Count("sessions", filter=Q(sessions__status=status))
 
 
-def _render_agents(found: list[dict[str, Any]]) -> Any:
+def _render_agents(agents: list[dict[str, Any]]) -> Any:
     rows = [
         (
             *(a["slug"], a["name"], a["model"], a["policy"]["mode"]),
-            *(a[f"{status}_sessions"] for status in BUSY),
+            *(a[f"{status}_sessions"] for status in BUSY_STATUSES),
             ", ".join(a["servers"]),
         )
-        for a in found
+        for a in agents
     ]
     empty = "No agents yet. Make one: bonobot agents add NAME"
-    columns = ("SLUG", "NAME", "MODEL", "POLICY", *(status.upper() for status in BUSY), "SERVERS")
+    columns = (
+        "SLUG",
+        "NAME",
+        "MODEL",
+        "POLICY",
+        *(status.upper() for status in BUSY_STATUSES),
+        "SERVERS",
+    )
     return build_table(*columns, rows=rows, empty=empty)
 
 
-def _add_arguments(parser: argparse.ArgumentParser) -> None:
+def _add_create_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", metavar="NAME")
     parser.add_argument("--slug")
     parser.add_argument("--instructions", default="")
@@ -133,12 +143,12 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--builtin",
         action="append",
-        choices=list(KITS),
+        choices=list(TOOLSETS),
         help="built-in tools that it has; may be given several times",
     )
 
 
-def _add(cli: CommandContext, options: argparse.Namespace) -> None:
+def _create_agent(cli: CommandContext, options: argparse.Namespace) -> None:
     endpoint = None
     if options.model:
         endpoint = ModelEndpoint.objects.get_or_404(
@@ -152,40 +162,44 @@ def _add(cli: CommandContext, options: argparse.Namespace) -> None:
         model_endpoint=endpoint,
         builtin_tools=options.builtin,
     )
-    agent = add_agent(cli.principal, spec)
-    cli.emit(as_json(agent))
-    cli.say(f"{agent.slug} is made; its policy blocks every tool until you change it:")
-    cli.say(f"bonobot agents policy {agent.slug} --mode all")
+    agent = create_agent(cli.principal, spec)
+    cli.emit(serialize_agent(agent))
+    cli.print_message(f"{agent.slug} is made; its policy blocks every tool until you change it:")
+    cli.print_message(f"bonobot agents policy {agent.slug} --mode all")
 
 
 def _add_policy_arguments(parser: argparse.ArgumentParser) -> None:
-    whose = parser.add_mutually_exclusive_group(required=True)
-    whose.add_argument("slug", metavar="SLUG", nargs="?", help="the agent")
-    whose.add_argument(
+    owners = parser.add_mutually_exclusive_group(required=True)
+    owners.add_argument("slug", metavar="SLUG", nargs="?", help="the agent")
+    owners.add_argument(
         "--organization", action="store_true", help="the organization's own, over every agent"
     )
     policy_simulations.add_policy_arguments(parser)
-    deeds = parser.add_mutually_exclusive_group()
-    deeds.add_argument(
+    draft_actions = parser.add_mutually_exclusive_group()
+    draft_actions.add_argument(
         "--shadow", action="store_true", help="only record what it would decide, beside the policy"
     )
-    deeds.add_argument(
+    draft_actions.add_argument(
         "--enforce", action="store_true", help="make what runs in the shadow the policy"
     )
-    deeds.add_argument("--discard", action="store_true", help="drop what runs in the shadow")
+    draft_actions.add_argument(
+        "--discard", action="store_true", help="drop what runs in the shadow"
+    )
 
 
 def _handle_policy(cli: CommandContext, options: argparse.Namespace) -> None:
     if options.organization:
         policy_simulations.handle_organization_policy(cli, options)
         return
-    agent = find(cli, options.slug)
+    agent = get_agent(cli, options.slug)
     policy_simulations.apply_draft_options(cli, agent, options)
-    wanted = None if options.shadow else policy_simulations.collect_policy_options(agent, options)
-    if wanted is not None:
-        set_policy(cli.principal, agent, wanted)
-    now, draft = load_policy_spec(agent), find_draft(agent)
-    tools = get_snapshot_cache().current("agent", agent.pk).tools
+    new_policy = (
+        None if options.shadow else policy_simulations.collect_policy_options(agent, options)
+    )
+    if new_policy is not None:
+        set_policy(cli.principal, agent, new_policy)
+    current_policy, draft = load_policy_spec(agent), find_draft(agent)
+    tools = get_snapshot_cache().load_current("agent", agent.pk).tools
     effective = [
         {
             "name": name,
@@ -197,7 +211,7 @@ def _handle_policy(cli: CommandContext, options: argparse.Namespace) -> None:
     ]
     cli.emit(
         {
-            **now.as_dict(),
+            **current_policy.as_dict(),
             "tools": effective,
             "draft": draft.as_dict() if draft else None,
         },
@@ -209,19 +223,19 @@ def _handle_policy(cli: CommandContext, options: argparse.Namespace) -> None:
             empty="This agent has no tools: give it a server first.",
         ),
     )
-    cli.say(policy_simulations.format_policy(now))
+    cli.print_message(policy_simulations.format_policy(current_policy))
     policy_simulations.show_draft(cli, agent, draft)
 
 
-def _explain_arguments(parser: argparse.ArgumentParser) -> None:
+def _add_explain_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("slug", metavar="SLUG")
     parser.add_argument("tool", metavar="TOOL")
     parser.add_argument("--arguments", metavar="JSON", help="what a call with these would come to")
 
 
-def _explain(cli: CommandContext, options: argparse.Namespace) -> None:
-    agent = find(cli, options.slug)
-    snapshot = get_snapshot_cache().current("agent", agent.pk)
+def _explain_decision(cli: CommandContext, options: argparse.Namespace) -> None:
+    agent = get_agent(cli, options.slug)
+    snapshot = get_snapshot_cache().load_current("agent", agent.pk)
     tool = snapshot.tools.get(options.tool)
     if tool is None:
         raise NotFound(
@@ -230,9 +244,9 @@ def _explain(cli: CommandContext, options: argparse.Namespace) -> None:
             field="TOOL",
             remedy=f"`bonobot agents policy {agent.slug}` lists its tools.",
         )
-    given = options.arguments
-    arguments = policy_simulations.parse_json_object(given, "--arguments") if given else None
-    told = explain(cli.principal, snapshot, tool, arguments)
+    text = options.arguments
+    arguments = policy_simulations.parse_json_object(text, "--arguments") if text else None
+    explanation = explain_call(cli.principal, snapshot, tool, arguments)
     rows = [
         (
             stage["stage"].replace("_", " "),
@@ -241,33 +255,39 @@ def _explain(cli: CommandContext, options: argparse.Namespace) -> None:
             stage["reason"],
             stage["who"] if stage["verdict"] in ("ask", "deny") else "",
         )
-        for stage in told["stages"]
+        for stage in explanation["stages"]
     ]
     columns = ("STAGE", "", "RULE", "REASON", "WHO CAN CHANGE IT")
-    cli.emit(told, build_table(*columns, rows=rows, empty=""))
-    if told["allowed"]:
-        cli.say("allowed")
+    cli.emit(explanation, build_table(*columns, rows=rows, empty=""))
+    if explanation["allowed"]:
+        cli.print_message("allowed")
         return
-    where = told["first"].replace("_", " ")
-    cli.say(make_visible(f"{told['code']} ({where}): {told['reason']} {told['remedy']}"))
-    cli.say(f"Who can change it: {told['who']}.")
+    stage_name = explanation["first"].replace("_", " ")
+    cli.print_message(
+        make_visible(
+            f"{explanation['code']} ({stage_name}): {explanation['reason']} {explanation['remedy']}"
+        )
+    )
+    cli.print_message(f"Who can change it: {explanation['who']}.")
 
 
-def _remove(cli: CommandContext, options: argparse.Namespace) -> None:
-    agent = find(cli, options.slug)
-    remove_agent(cli.principal, agent)
+def _delete_agent(cli: CommandContext, options: argparse.Namespace) -> None:
+    agent = get_agent(cli, options.slug)
+    delete_agent(cli.principal, agent)
     cli.emit({"removed": options.slug})
-    cli.say(f"{options.slug} is removed.")
+    cli.print_message(f"{options.slug} is removed.")
 
 
 def _build_enable_handler(enabled: bool) -> Callable[[CommandContext, argparse.Namespace], None]:
-    def switch(cli: CommandContext, options: argparse.Namespace) -> None:
-        agent = find(cli, options.slug)
+    def set_enabled(cli: CommandContext, options: argparse.Namespace) -> None:
+        agent = get_agent(cli, options.slug)
         update_agent(cli.principal, agent, AgentSpec(name=agent.name, enabled=enabled))
         cli.emit({"slug": agent.slug, "enabled": agent.enabled})
-        cli.say(f"{agent.slug} is on." if enabled else f"{agent.slug} is off; its sessions end.")
+        cli.print_message(
+            f"{agent.slug} is on." if enabled else f"{agent.slug} is off; its sessions end."
+        )
 
-    return switch
+    return set_enabled
 
 
 def _add_slug_argument(parser: argparse.ArgumentParser) -> None:
@@ -278,15 +298,17 @@ VERBS = (
     CommandVerb(
         "list",
         "List the agents, with their sessions that run or wait.",
-        _list,
+        _list_agents,
         command_group.add_watch_arguments,
         ("agents list --json", "agents list --watch"),
     ),
-    CommandVerb("add", "Make an agent.", _add, _add_arguments, ("agents add Helper",)),
+    CommandVerb(
+        "add", "Make an agent.", _create_agent, _add_create_arguments, ("agents add Helper",)
+    ),
     CommandVerb(
         "run",
         "Give an agent a message and wait for its answer.",
-        sessions.run,
+        sessions.handle_run,
         sessions.add_run_arguments,
         (
             'agents run demo "What time is it in Asia/Tokyo?"',
@@ -308,7 +330,7 @@ VERBS = (
     CommandVerb(
         "retry",
         "Send a message of a session again, in its place, and wait for the answer.",
-        sessions.retry,
+        sessions.handle_retry,
         sessions.add_retry_arguments,
         (
             "agents retry 0198c0de-…",
@@ -318,7 +340,7 @@ VERBS = (
     CommandVerb(
         "export-session",
         "Write a session down: as Markdown, or as JSON with every step.",
-        sessions.export,
+        sessions.handle_export,
         sessions.add_export_arguments,
         (
             "agents export-session 0198c0de-… --output talk.md",
@@ -339,7 +361,7 @@ VERBS = (
             "agents policy demo --enforce",
         ),
     ),
-    SET,
+    SET_VERB,
     CommandVerb(
         "enable",
         "Switch an agent on.",
@@ -357,15 +379,15 @@ VERBS = (
     CommandVerb(
         "remove",
         "Remove an agent with its sessions, bindings and own servers; the audit stays.",
-        _remove,
+        _delete_agent,
         _add_slug_argument,
         ("agents remove demo",),
     ),
     CommandVerb(
         "explain",
         "Say why an agent can, or can't, use a tool.",
-        _explain,
-        _explain_arguments,
+        _explain_decision,
+        _add_explain_arguments,
         (
             "agents explain demo mcp_git_git_commit",
             """agents explain demo mcp_time_get_current_time --arguments '{"timezone": "UTC"}'""",
@@ -374,13 +396,13 @@ VERBS = (
 )
 
 
-def _may_ask(cli: CommandContext, options: argparse.Namespace) -> None:
-    agent = find(cli, options.slug)
+def _handle_callable_agents(cli: CommandContext, options: argparse.Namespace) -> None:
+    agent = get_agent(cli, options.slug)
     if options.others or options.none:
-        set_callees(cli.principal, agent, () if options.none else options.others)
-    found = list_callable_agents(agent)
-    cli.emit({"agent": agent.slug, "may_ask": found})
-    cli.say(f"{agent.slug} may ask: {', '.join(found) or 'nobody'}")
+        set_callable_agents(cli.principal, agent, () if options.none else options.others)
+    callable_agents = list_callable_agents(agent)
+    cli.emit({"agent": agent.slug, "may_ask": callable_agents})
+    cli.print_message(f"{agent.slug} may ask: {', '.join(callable_agents) or 'nobody'}")
 
 
 def _add_callable_agents_arguments(parser: argparse.ArgumentParser) -> None:
@@ -393,7 +415,7 @@ CALLABLE_AGENT_VERBS = (
     CommandVerb(
         "may-ask",
         "Show or say which agents an agent may ask.",
-        _may_ask,
+        _handle_callable_agents,
         _add_callable_agents_arguments,
         ("agents may-ask demo", "agents may-ask demo researcher writer"),
     ),

@@ -8,7 +8,7 @@ from typing import Any
 from rich.json import JSON
 from rich.padding import Padding
 
-from agents.approvals.services import answer, build_page_url, is_own
+from agents.approvals.services import build_page_url, is_own_call, resolve_approval
 from agents.cli import elicitations
 from agents.models import Approval, Session
 from bonobot.core.cli import command_group
@@ -18,11 +18,11 @@ from bonobot.core.text.untrusted_text import make_visible
 
 # Answers at a terminal; the first one is the default.
 ANSWERS = {"no": "deny", "yes": "approve", "for this session": "approve_session"}
-LOOK_EVERY_S = 1.0
-SHOWN = ("id", "state", "name", "server", "agent", "requested_by", "expires_at")
+POLL_INTERVAL_S = 1.0
+SHOWN_FIELDS = ("id", "state", "name", "server", "agent", "requested_by", "expires_at")
 
 
-def as_json(approval: Approval) -> dict[str, Any]:
+def serialize_approval(approval: Approval) -> dict[str, Any]:
     """Return the JSON representation of an approval."""
     return {
         "id": str(approval.pk),
@@ -56,26 +56,26 @@ def answer_pending_requests(
     """
     if not _is_waiting(session):
         return False
-    if elicitations.answer_here(cli, session):
+    if elicitations.answer_at_terminal(cli, session):
         return True
-    asked = list(session.approvals.waiting().order_by("created_at"))
-    if cli.can_ask and asked and not is_own(cli.principal, asked[0]):
-        for approval in asked:
-            _draw(cli, approval)
-            answer(cli.principal, approval, cli.choose("May this call be made?", ANSWERS))
+    pending = list(session.approvals.waiting().order_by("created_at"))
+    if cli.can_ask and pending and not is_own_call(cli.principal, pending[0]):
+        for approval in pending:
+            _print_approval(cli, approval)
+            resolve_approval(cli.principal, approval, cli.choose("May this call be made?", ANSWERS))
         return True
     if not wait:
         return False
     show_pending_requests(cli, session)
-    until = time.monotonic() + timeout_s
+    deadline = time.monotonic() + timeout_s
     while _is_waiting(session):
-        if time.monotonic() > until:
+        if time.monotonic() > deadline:
             raise ServiceUnavailable(
                 f"The session {session.pk} still waits for a person.",
                 code="still_waiting",
                 remedy="bonobot approvals list",
             )
-        command_group.pause(LOOK_EVERY_S)
+        command_group.pause(POLL_INTERVAL_S)
     return True
 
 
@@ -83,11 +83,11 @@ def show_pending_requests(cli: CommandContext, session: Session) -> None:
     """Print what the session waits for and how to answer it."""
     elicitations.show_elicitation_requests(cli, session)
     for approval in session.approvals.waiting():
-        cli.say(
+        cli.print_message(
             f"{make_visible(approval.label, 120)} waits for a person: "
             f"{make_visible(approval.reason)}"
         )
-        cli.say(
+        cli.print_message(
             f"bonobot approvals approve {approval.pk}   (or deny; or {build_page_url(approval)})"
         )
 
@@ -96,30 +96,33 @@ def _is_waiting(session: Session) -> bool:
     return Session.objects.filter(pk=session.pk, status=Session.Status.WAITING).exists()
 
 
-def _find(cli: CommandContext, pk: str) -> Approval:
-    found: Approval = elicitations.find(cli, Approval, pk)
-    return found
+def _get_approval(cli: CommandContext, pk: str) -> Approval:
+    approval: Approval = elicitations.get_request(cli, Approval, pk)
+    return approval
 
 
-def _list(cli: CommandContext, options: argparse.Namespace) -> None:
-    def drawn(found: list[dict[str, Any]]) -> Any:
+def _list_approvals(cli: CommandContext, options: argparse.Namespace) -> None:
+    def render_approvals(approvals: list[dict[str, Any]]) -> Any:
         columns = ("ID", "STATE", "CALL", "SERVER", "AGENT", "ASKED BY", "EXPIRES")
-        rows = [elicitations.build_row(one, *SHOWN[:-1]) for one in found]
+        rows = [elicitations.build_row(approval, *SHOWN_FIELDS[:-1]) for approval in approvals]
         return build_table(*columns, rows=rows, empty="No call waits for a person.")
 
-    elicitations.show_list(cli, options, Approval, as_json, drawn)
+    elicitations.list_requests(cli, options, Approval, serialize_approval, render_approvals)
 
 
-def _show(cli: CommandContext, options: argparse.Namespace) -> None:
-    approval = _find(cli, options.id)
-    cli.emit(as_json(approval))
+def _show_approval(cli: CommandContext, options: argparse.Namespace) -> None:
+    approval = _get_approval(cli, options.id)
+    cli.emit(serialize_approval(approval))
     if not cli.as_json:
-        _draw(cli, approval)
+        _print_approval(cli, approval)
 
 
-def _draw(cli: CommandContext, approval: Approval) -> None:
-    shown = as_json(approval)
-    rows = [(name, shown[name]) for name in (*SHOWN, "rule", "reason", "decided_by", "word", "url")]
+def _print_approval(cli: CommandContext, approval: Approval) -> None:
+    serialized = serialize_approval(approval)
+    rows = [
+        (name, serialized[name])
+        for name in (*SHOWN_FIELDS, "rule", "reason", "decided_by", "word", "url")
+    ]
     rows.append(("seen before", ", ".join(approval.held)))
     cli.emit(None, build_table("", "", rows=[row for row in rows if row[1]], empty=""))
     if not cli.as_json:
@@ -127,58 +130,58 @@ def _draw(cli: CommandContext, approval: Approval) -> None:
         cli.out.print(Padding(JSON(text) if text.isascii() else text, (0, 2)), markup=False)
 
 
-def _approve_arguments(parser: argparse.ArgumentParser) -> None:
+def _add_approve_arguments(parser: argparse.ArgumentParser) -> None:
     elicitations.add_id_argument(parser)
     parser.add_argument("--session", action="store_true", help="for the rest of its session")
 
 
-def _approve(cli: CommandContext, options: argparse.Namespace) -> None:
-    said = "approve_session" if options.session else "approve"
-    _answer(cli, options.id, said)
+def _approve_call(cli: CommandContext, options: argparse.Namespace) -> None:
+    decision = "approve_session" if options.session else "approve"
+    _decide_call(cli, options.id, decision)
 
 
-def _deny_arguments(parser: argparse.ArgumentParser) -> None:
+def _add_deny_arguments(parser: argparse.ArgumentParser) -> None:
     elicitations.add_id_argument(parser)
     parser.add_argument("--word", default="", help="told to the model")
 
 
-def _deny(cli: CommandContext, options: argparse.Namespace) -> None:
-    _answer(cli, options.id, "deny", options.word)
+def _deny_call(cli: CommandContext, options: argparse.Namespace) -> None:
+    _decide_call(cli, options.id, "deny", options.word)
 
 
-def _answer(cli: CommandContext, pk: str, said: str, word: str = "") -> None:
-    done = answer(cli.principal, _find(cli, pk), said, word)
-    cli.emit(as_json(done))
-    cli.say(f"{make_visible(done.label, 120)}: {done.state}")
+def _decide_call(cli: CommandContext, pk: str, decision: str, message: str = "") -> None:
+    approval = resolve_approval(cli.principal, _get_approval(cli, pk), decision, message)
+    cli.emit(serialize_approval(approval))
+    cli.print_message(f"{make_visible(approval.label, 120)}: {approval.state}")
 
 
 VERBS = (
     CommandVerb(
         "list",
-        f"List the latest {elicitations.LISTED} calls that wait for a person.",
-        _list,
+        f"List the latest {elicitations.MAX_LISTED} calls that wait for a person.",
+        _list_approvals,
         partial(elicitations.add_list_arguments, model=Approval),
         ("approvals list", "approvals list --watch", "approvals list --state all --json"),
     ),
     CommandVerb(
         "show",
         "Show what is asked, with the exact arguments.",
-        _show,
+        _show_approval,
         elicitations.add_id_argument,
         ("approvals show 0198c0de-…",),
     ),
     CommandVerb(
         "approve",
         "Let a call through once, or its tool for the session.",
-        _approve,
-        _approve_arguments,
+        _approve_call,
+        _add_approve_arguments,
         ("approvals approve 0198c0de-…", "approvals approve 0198c0de-… --session"),
     ),
     CommandVerb(
         "deny",
         "Deny a call, with a word to the model.",
-        _deny,
-        _deny_arguments,
+        _deny_call,
+        _add_deny_arguments,
         ('approvals deny 0198c0de-… --word "Use the staging server."',),
     ),
 )

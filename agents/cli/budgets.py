@@ -6,7 +6,7 @@ from decimal import Decimal, InvalidOperation
 from typing import Any
 
 from agents.budgets.services import (
-    WARN_AT,
+    DEFAULT_WARN_AT,
     BudgetLine,
     BudgetUse,
     Owner,
@@ -18,15 +18,15 @@ from agents.models import Agent, Budget
 from bonobot.accounts.models import Organization
 from bonobot.core.cli.command_group import CommandContext, CommandVerb, build_table
 from bonobot.core.problems import InvalidInput
-from mcp_servers.cli.servers import MICRO, add_price_arguments, collect_price_options, find
-from mcp_servers.cli.servers import as_json as server_json
+from mcp_servers.cli.servers import MICRO, add_price_arguments, collect_price_options, get_server
+from mcp_servers.cli.servers import serialize_server as server_json
 from mcp_servers.server_config import set_prices
 
-_LINE = re.compile(r"(?:(session):)?([a-z]+)/([a-z]+)=\$?([\d.,]+)(?:@(\d+)%?)?")
-HOW = "[session:]UNIT/PERIOD=LIMIT[@PERCENT]"
+_LINE_PATTERN = re.compile(r"(?:(session):)?([a-z]+)/([a-z]+)=\$?([\d.,]+)(?:@(\d+)%?)?")
+LINE_FORMAT = "[session:]UNIT/PERIOD=LIMIT[@PERCENT]"
 
 
-def as_json(row: Budget, use: BudgetUse) -> dict[str, Any]:
+def serialize_budget(row: Budget, use: BudgetUse) -> dict[str, Any]:
     """Return the JSON representation of a budget."""
     return {
         "id": str(row.pk),
@@ -42,41 +42,49 @@ def as_json(row: Budget, use: BudgetUse) -> dict[str, Any]:
     }
 
 
-def _list(cli: CommandContext, options: argparse.Namespace) -> None:
-    whole = Budget.objects.for_organization(cli.principal.organization_id)
-    one = options.agent or options.server
-    rows = list_budgets(_get_owner(cli, options)) if one else whole
-    _show(cli, list(rows.select_related("agent", "server", "organization")))
+def _list_budgets(cli: CommandContext, options: argparse.Namespace) -> None:
+    all_budgets = Budget.objects.for_organization(cli.principal.organization_id)
+    owner_name = options.agent or options.server
+    rows = list_budgets(_get_owner(cli, options)) if owner_name else all_budgets
+    _print_budgets(cli, list(rows.select_related("agent", "server", "organization")))
 
 
-def _set(cli: CommandContext, options: argparse.Namespace) -> None:
+def _set_budgets(cli: CommandContext, options: argparse.Namespace) -> None:
     owner = _get_owner(cli, options)
     if not options.lines and not options.none:
         raise InvalidInput(
-            "No budget is given.", field="LINE", remedy=f"Write {HOW}, or --none for no budgets."
+            "No budget is given.",
+            field="LINE",
+            remedy=f"Write {LINE_FORMAT}, or --none for no budgets.",
         )
     set_budgets(cli.principal, owner, [_parse_line(text) for text in options.lines])
     rows = list_budgets(owner).select_related("agent", "server", "organization")
-    _show(cli, list(rows))
+    _print_budgets(cli, list(rows))
 
 
-def _show(cli: CommandContext, rows: list[Budget]) -> None:
-    found = [as_json(row, use) for row, use in zip(rows, load_budget_use(rows), strict=True)]
-    shown = [
+def _print_budgets(cli: CommandContext, rows: list[Budget]) -> None:
+    serialized = [
+        serialize_budget(row, use) for row, use in zip(rows, load_budget_use(rows), strict=True)
+    ]
+    table_rows = [
         (
-            one["owner"] + (" (each session)" if one["scope"] == "session" else ""),
-            "dollars" if one["unit"] == Budget.Unit.MONEY else one["unit"],
-            one["period"],
-            _format_amount(one["unit"], one["limit"]),
-            "-" if one["scope"] == "session" else _format_amount(one["unit"], one["spent"]),
-            _format_amount(one["unit"], one["reserved"]),
-            "warned" if one["warned"] and one["scope"] != "session" else f"at {one['warn_at']} %",
+            budget["owner"] + (" (each session)" if budget["scope"] == "session" else ""),
+            "dollars" if budget["unit"] == Budget.Unit.MONEY else budget["unit"],
+            budget["period"],
+            _format_amount(budget["unit"], budget["limit"]),
+            "-"
+            if budget["scope"] == "session"
+            else _format_amount(budget["unit"], budget["spent"]),
+            _format_amount(budget["unit"], budget["reserved"]),
+            "warned"
+            if budget["warned"] and budget["scope"] != "session"
+            else f"at {budget['warn_at']} %",
         )
-        for one in found
+        for budget in serialized
     ]
     columns = ("WHOSE", "UNIT", "PERIOD", "LIMIT", "SPENT", "HELD", "WARNING")
     empty = "No budgets yet. Set one: bonobot budgets set --agent SLUG tokens/day=200000"
-    cli.emit(found, build_table(*columns, rows=shown, empty=empty))
+    cli.emit(serialized, build_table(*columns, rows=table_rows, empty=empty))
 
 
 def _format_amount(unit: str, value: int) -> str:
@@ -89,55 +97,55 @@ def _get_owner(cli: CommandContext, options: argparse.Namespace) -> Owner:
         agent: Agent = Agent.objects.get_or_404(organization_id, slug=options.agent)
         return agent
     if options.server:
-        return find(cli, options.server)
+        return get_server(cli, options.server)
     return Organization.objects.get(pk=organization_id)
 
 
 def _parse_line(text: str) -> BudgetLine:
-    found = _LINE.fullmatch(text)
-    if found is None:
-        raise InvalidInput(f"{text!r} is no budget.", field="LINE", remedy=f"Write {HOW}.")
-    each, unit, period, limit, warn_at = found.groups()
-    money = unit == "dollars"
+    match = _LINE_PATTERN.fullmatch(text)
+    if match is None:
+        raise InvalidInput(f"{text!r} is no budget.", field="LINE", remedy=f"Write {LINE_FORMAT}.")
+    session_prefix, unit, period, limit, warn_at = match.groups()
+    is_money = unit == "dollars"
     try:
-        amount = Decimal(limit.replace(",", "")) * (MICRO if money else 1)
+        amount = Decimal(limit.replace(",", "")) * (MICRO if is_money else 1)
     except InvalidOperation:
         amount = Decimal("0.5")
     if amount != int(amount):
         raise InvalidInput(f"{limit!r} is no limit.", field="LINE", remedy="Write a whole number.")
     return BudgetLine(
-        Budget.Unit.MONEY.value if money else unit,
+        Budget.Unit.MONEY.value if is_money else unit,
         period,
         int(amount),
-        each_session=bool(each),
-        warn_at=int(warn_at) if warn_at else WARN_AT,
+        each_session=bool(session_prefix),
+        warn_at=int(warn_at) if warn_at else DEFAULT_WARN_AT,
     )
 
 
 def _set_server_prices(cli: CommandContext, options: argparse.Namespace) -> None:
-    server = find(cli, options.server)
+    server = get_server(cli, options.server)
     set_prices(cli.principal, server, **collect_price_options(options))
     cli.emit(server_json(server))
     rate = f"{server.calls_per_minute} calls a minute" if server.calls_per_minute else "no limit"
-    cli.say(
+    cli.print_message(
         f"{server.name}: ${server.call_price / MICRO:g} a call, "
         f"${server.second_price / MICRO:g} a second, {rate}"
     )
 
 
 def _add_owner_arguments(parser: argparse.ArgumentParser) -> None:
-    whose = parser.add_mutually_exclusive_group()
-    whose.add_argument("--agent", metavar="SLUG", help="those of an agent and its sessions")
-    whose.add_argument("--server", metavar="SERVER", help="those of a server: slug, name or id")
+    owners = parser.add_mutually_exclusive_group()
+    owners.add_argument("--agent", metavar="SLUG", help="those of an agent and its sessions")
+    owners.add_argument("--server", metavar="SERVER", help="those of a server: slug, name or id")
 
 
-def _set_arguments(parser: argparse.ArgumentParser) -> None:
+def _add_set_arguments(parser: argparse.ArgumentParser) -> None:
     _add_owner_arguments(parser)
     parser.add_argument(
         "lines",
         metavar="LINE",
         nargs="*",
-        help=f"{HOW}; units: tokens, dollars, calls, seconds; periods: day, month, total; "
+        help=f"{LINE_FORMAT}; units: tokens, dollars, calls, seconds; periods: day, month, total; "
         "session: for each session of the agent; PERCENT: when to warn",
     )
     parser.add_argument("--none", action="store_true", help="have no budgets any more")
@@ -152,15 +160,15 @@ VERBS = (
     CommandVerb(
         "list",
         "List the budgets with what is spent of them.",
-        _list,
+        _list_budgets,
         _add_owner_arguments,
         ("budgets list", "budgets list --agent helper --json"),
     ),
     CommandVerb(
         "set",
         "Replace the budgets of the organization, an agent or a server.",
-        _set,
-        _set_arguments,
+        _set_budgets,
+        _add_set_arguments,
         (
             "budgets set dollars/month=200@90",
             "budgets set --agent helper tokens/day=200000 session:dollars/total=1.50",

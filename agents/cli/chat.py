@@ -19,18 +19,24 @@ from agents.attachments import Attachment
 from agents.cli import approvals
 from agents.cli.sessions import (
     SessionRenderer,
-    find,
+    get_session,
     read_attachments,
     render_call,
     render_model_text,
     show_session_steps,
-    write,
+    write_text_file,
 )
 from agents.models import Agent, Session, Step
 from agents.sessions.events import build_step_data
-from agents.sessions.export import build_filename, export_session, report
+from agents.sessions.export import build_filename, build_report, export_session
 from agents.sessions.history import list_current_steps
-from agents.sessions.services import cancel, require_run, send, send_again, start
+from agents.sessions.services import (
+    cancel_session,
+    require_run_permission,
+    resend_message,
+    send_message,
+    start_session,
+)
 from agents.sessions.worker import get_session_runner
 from bonobot.core.cli.command_group import CommandContext, CommandFailed
 from bonobot.core.problems import InvalidInput, NotFound, Problem
@@ -44,18 +50,18 @@ def defer_interrupt() -> Iterator[None]:
 
     Works in the main thread only. If the block raises, its exception wins.
     """
-    pressed = False
+    interrupted = False
 
-    def note(number: int, frame: FrameType | None) -> None:
-        nonlocal pressed
-        pressed = True
+    def record_signal(number: int, frame: FrameType | None) -> None:
+        nonlocal interrupted
+        interrupted = True
 
-    before = signal.signal(signal.SIGINT, note)
+    previous_handler = signal.signal(signal.SIGINT, record_signal)
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
-    if pressed:
+        signal.signal(signal.SIGINT, previous_handler)
+    if interrupted:
         raise KeyboardInterrupt
 
 
@@ -63,7 +69,7 @@ def defer_interrupt() -> Iterator[None]:
 STEPS_SHOWN = 12
 PROMPT = "> "
 # A line with this suffix continues on the next line.
-GOES_ON = "\\"
+CONTINUATION = "\\"
 
 
 def add_chat_arguments(parser: argparse.ArgumentParser) -> None:
@@ -77,21 +83,21 @@ def add_chat_arguments(parser: argparse.ArgumentParser) -> None:
 def run_chat(cli: CommandContext, options: argparse.Namespace) -> None:
     """Chat until the input ends."""
     agent: Agent = Agent.objects.get_or_404(cli.principal.organization_id, slug=options.slug)
-    require_run(cli.principal, agent)
-    session = find(cli, options.session) if options.session else None
+    require_run_permission(cli.principal, agent)
+    session = get_session(cli, options.session) if options.session else None
     if session is not None and session.agent_id != agent.pk:
         raise NotFound(
             f"The session {session.pk} is with another agent, `{session.agent.slug}`.",
             field="--session",
             remedy=f"bonobot agents chat {session.agent.slug} --session {session.pk}",
         )
-    talk = TerminalChat(cli, agent, session, options.working_dir)
-    talk.files = read_attachments(options.attach or ())
-    talk.greet()
-    for line in talk.lines():
-        if not talk.heard(line):
+    chat = TerminalChat(cli, agent, session, options.working_dir)
+    chat.attachments = read_attachments(options.attach or ())
+    chat.greet()
+    for line in chat.read_lines():
+        if not chat.handle_line(line):
             break
-    if talk.failed:
+    if chat.failed:
         raise CommandFailed
 
 
@@ -99,16 +105,16 @@ class TerminalChat:
     """A chat with an agent, with its session and the attachments of the next message."""
 
     def __init__(
-        self, cli: CommandContext, agent: Agent, session: Session | None, folder: str
+        self, cli: CommandContext, agent: Agent, session: Session | None, working_dir: str
     ) -> None:
         self.cli = cli
         self.agent = agent
         self.session = session
-        self.files: list[Attachment] = []
+        self.attachments: list[Attachment] = []
         # Whether a message got no answer; sets the exit status in a pipe.
         self.failed = False
-        self._folder = folder
-        self._drawing = SessionRenderer(cli, answers=True)
+        self._working_dir = working_dir
+        self._renderer = SessionRenderer(cli, show_answers=True)
 
     @property
     def steps(self) -> list[Step]:
@@ -118,57 +124,59 @@ class TerminalChat:
 
     def greet(self) -> None:
         """Print the agent's name and the latest steps."""
-        if self._asks:
-            self.cli.say(
+        if self._is_interactive:
+            self.cli.print_message(
                 f"{make_visible(self.agent.name)} listens. /help says what else you can do."
             )
         if self.session is None:
             return
         steps = self.steps
-        self._drawing.after = steps[-1].seq if steps else 0
+        self._renderer.last_seq = steps[-1].seq if steps else 0
         for step in steps[-STEPS_SHOWN:] if not self.cli.as_json else ():
-            self._show_again(step)
-        self.finish()
+            self._show_past_step(step)
+        self.follow_session()
 
-    def lines(self) -> Iterator[str]:
+    def read_lines(self) -> Iterator[str]:
         """Yield the lines of the terminal until Ctrl-D, or of a pipe or file."""
-        if not self._asks:
+        if not self._is_interactive:
             yield from (line.rstrip("\n") for line in sys.stdin)
             return
         with suppress(ImportError):
             import readline  # noqa: F401 - moving in the line, and earlier lines
         while True:
             try:
-                yield self._read()
+                yield self._read_line()
             except EOFError:
                 return
             except KeyboardInterrupt:
-                self.cli.say("\nCtrl-D leaves.")
+                self.cli.print_message("\nCtrl-D leaves.")
 
-    def heard(self, line: str) -> bool:
+    def handle_line(self, line: str) -> bool:
         """Handle a line and print problems; return False if it ends the chat."""
         if not line.strip():
             return True
         try:
-            return self._heard(line)
+            return self._process_line(line)
         except Problem as problem:
-            self.failed = self.failed or not self._asks
+            self.failed = self.failed or not self._is_interactive
             self.cli.show_problem(problem)
             return True
 
-    def say(self, text: str) -> None:
+    def send_message(self, text: str) -> None:
         """Send a message and follow the session."""
-        self._carry_out(lambda: self._send(text))
+        self._run_and_follow(lambda: self._send_or_start(text))
 
-    def say_again(self, text: str | None) -> None:
+    def retry_message(self, text: str | None) -> None:
         """Send the last message again, in its place, with `text` if given."""
-        session = self.talked
-        self._carry_out(
-            lambda: send_again(self.cli.principal, session, text=text, attachments=self.files)
+        session = self.started_session
+        self._run_and_follow(
+            lambda: resend_message(
+                self.cli.principal, session, text=text, attachments=self.attachments
+            )
         )
 
     @property
-    def talked(self) -> Session:
+    def started_session(self) -> Session:
         """The session; raises `InvalidInput` before the first message."""
         if self.session is None:
             raise InvalidInput(
@@ -176,74 +184,76 @@ class TerminalChat:
             )
         return self.session
 
-    def finish(self) -> None:
+    def follow_session(self) -> None:
         """Follow the session until it stops, asking for approvals; Ctrl-C cancels it."""
-        self._carry_out(None)
+        self._run_and_follow(None)
 
-    def _carry_out(self, send: Callable[[], object] | None) -> None:
+    def _run_and_follow(self, send: Callable[[], object] | None) -> None:
         try:
             if send is not None:
                 # The session starts on send, so Ctrl-C must find it to cancel it.
                 with defer_interrupt():
                     send()
-                    self.files = []
-            session = self.talked
-            show_session_steps(self.cli, session, self._drawing, None)
+                    self.attachments = []
+            session = self.started_session
+            show_session_steps(self.cli, session, self._renderer, None)
             while approvals.answer_pending_requests(self.cli, session, wait=False, timeout_s=0):
-                show_session_steps(self.cli, session, self._drawing, None)
+                show_session_steps(self.cli, session, self._renderer, None)
         except KeyboardInterrupt:
-            self._cancel(self.talked)
-        self._tell_outcome(self.talked)
+            self._cancel_session(self.started_session)
+        self._show_outcome(self.started_session)
 
-    def _send(self, text: str) -> None:
+    def _send_or_start(self, text: str) -> None:
         if self.session is not None:
-            send(self.cli.principal, self.session, text, self.files)
+            send_message(self.cli.principal, self.session, text, self.attachments)
             return
-        self.session = start(
+        self.session = start_session(
             self.cli.principal,
             self.agent,
             text,
-            working_dir=self._folder,
-            attachments=self.files,
+            working_dir=self._working_dir,
+            attachments=self.attachments,
         )
 
-    def _cancel(self, session: Session) -> None:
+    def _cancel_session(self, session: Session) -> None:
         """Cancel the session and wait until that is stored; a second Ctrl-C stops waiting."""
-        self.cli.say("Cancelling …")
+        self.cli.print_message("Cancelling …")
         with suppress(KeyboardInterrupt):
-            if cancel(self.cli.principal, session):
+            if cancel_session(self.cli.principal, session):
                 # If this process runs the session, handle the cancellation now.
-                get_runtime().call(get_session_runner().take, session.pk)
-                show_session_steps(self.cli, session, self._drawing, None)
+                get_runtime().call(get_session_runner().claim_and_run, session.pk)
+                show_session_steps(self.cli, session, self._renderer, None)
 
-    def _tell_outcome(self, session: Session) -> None:
+    def _show_outcome(self, session: Session) -> None:
         session.refresh_from_db()
         if self.cli.as_json:
-            self.cli.out.file.write(json.dumps(report(session.pk), default=str) + "\n")
+            self.cli.out.file.write(json.dumps(build_report(session.pk), default=str) + "\n")
             self.cli.out.file.flush()
         if session.status == Session.Status.DONE:
             return
-        self.failed = self.failed or not self._asks
+        self.failed = self.failed or not self._is_interactive
         if session.status == Session.Status.WAITING:
             approvals.show_pending_requests(self.cli, session)
         elif session.status == Session.Status.CANCELLED:
-            self.cli.say("Cancelled.")
+            self.cli.print_message("Cancelled.")
         elif session.error_detail:
-            self.cli.say(f"{session.status}: {make_visible(session.error_detail)}")
+            self.cli.print_message(f"{session.status}: {make_visible(session.error_detail)}")
 
-    def _heard(self, line: str) -> bool:
-        word, _, rest = line.strip().partition(" ")
-        if found := COMMANDS.get(word):
-            return found.do(self, rest.strip())
-        if word.startswith("/") and not word.startswith("//"):
-            close = get_close_matches(word, COMMANDS, n=1, cutoff=0.7)
-            if close:
-                self.cli.say(f"Did you mean {close[0]}? Begin with // to send it as a message.")
+    def _process_line(self, line: str) -> bool:
+        name, _, rest = line.strip().partition(" ")
+        if command := COMMANDS.get(name):
+            return command.run(self, rest.strip())
+        if name.startswith("/") and not name.startswith("//"):
+            suggestions = get_close_matches(name, COMMANDS, n=1, cutoff=0.7)
+            if suggestions:
+                self.cli.print_message(
+                    f"Did you mean {suggestions[0]}? Begin with // to send it as a message."
+                )
                 return True
-        self.say(line.removeprefix("/") if line.startswith("//") else line)
+        self.send_message(line.removeprefix("/") if line.startswith("//") else line)
         return True
 
-    def _show_again(self, step: Step) -> None:
+    def _show_past_step(self, step: Step) -> None:
         """Print a step of an existing session."""
         data = build_step_data(step)
         if step.kind == Step.Kind.MESSAGE:
@@ -254,89 +264,91 @@ class TerminalChat:
             self.cli.out.print(render_model_text(data["text"], formatted=self.cli.out.is_terminal))
 
     @property
-    def _asks(self) -> bool:
+    def _is_interactive(self) -> bool:
         return self.cli.can_ask
 
-    def _read(self) -> str:
+    def _read_line(self) -> str:
         line = self.cli.out.input(PROMPT, markup=False)
-        while line.endswith(GOES_ON):
-            line = f"{line.removesuffix(GOES_ON)}\n{self.cli.out.input('  ', markup=False)}"
+        while line.endswith(CONTINUATION):
+            line = f"{line.removesuffix(CONTINUATION)}\n{self.cli.out.input('  ', markup=False)}"
         return line
 
 
 @dataclass(frozen=True)
-class Command:
+class ChatCommand:
     """A slash command; `run` returns whether the chat continues."""
 
     help: str
-    do: Callable[[TerminalChat, str], bool]
+    run: Callable[[TerminalChat, str], bool]
 
 
-def _show_help(talk: TerminalChat, rest: str) -> bool:
-    for word, command in COMMANDS.items():
-        talk.cli.say(f"{word:<10} {command.help}")
-    talk.cli.say(
+def _show_help(chat: TerminalChat, argument: str) -> bool:
+    for name, command in COMMANDS.items():
+        chat.cli.print_message(f"{name:<10} {command.help}")
+    chat.cli.print_message(
         "Ctrl-C cancels what the agent does, Ctrl-D leaves; a line that ends with \\ goes on."
     )
     return True
 
 
-def _retry(talk: TerminalChat, rest: str) -> bool:
-    talk.say_again(None)
+def _retry_last_message(chat: TerminalChat, argument: str) -> bool:
+    chat.retry_message(None)
     return True
 
 
-def _replace_last_message(talk: TerminalChat, rest: str) -> bool:
-    if not rest:
+def _replace_last_message(chat: TerminalChat, argument: str) -> bool:
+    if not argument:
         raise InvalidInput("/edit what?", field="message", remedy="Write the new words behind it.")
-    talk.say_again(rest)
+    chat.retry_message(argument)
     return True
 
 
-def _attach(talk: TerminalChat, rest: str) -> bool:
-    talk.files += read_attachments([rest])
-    names = ", ".join(make_visible(one.name, 120) for one in talk.files)
-    talk.cli.say(f"The next message carries: {names}.")
+def _attach_file(chat: TerminalChat, argument: str) -> bool:
+    chat.attachments += read_attachments([argument])
+    names = ", ".join(make_visible(attachment.name, 120) for attachment in chat.attachments)
+    chat.cli.print_message(f"The next message carries: {names}.")
     return True
 
 
-def _export(talk: TerminalChat, rest: str) -> bool:
-    form = "json" if rest.endswith(".json") else "markdown"
-    path = Path(rest or build_filename(talk.talked, form)).expanduser()
-    write(path, export_session(talk.talked, form), "/export")
-    talk.cli.say(f"Written to {path}.")
+def _export_chat(chat: TerminalChat, argument: str) -> bool:
+    form = "json" if argument.endswith(".json") else "markdown"
+    path = Path(argument or build_filename(chat.started_session, form)).expanduser()
+    write_text_file(path, export_session(chat.started_session, form), "/export")
+    chat.cli.print_message(f"Written to {path}.")
     return True
 
 
-def _show(talk: TerminalChat, rest: str) -> bool:
-    calls = [one for one in talk.steps if one.kind == Step.Kind.CALL]
-    wanted = [one for one in calls if rest in ("", str(one.seq))]
-    if not wanted:
+def _show_call(chat: TerminalChat, argument: str) -> bool:
+    calls = [step for step in chat.steps if step.kind == Step.Kind.CALL]
+    matches = [step for step in calls if argument in ("", str(step.seq))]
+    if not matches:
         raise NotFound(
-            f"There is no call #{rest}." if rest else "No call was made yet.",
+            f"There is no call #{argument}." if argument else "No call was made yet.",
             field="/show",
             remedy="Name the number behind a call.",
         )
-    talk.cli.out.print(render_call(build_step_data(wanted[-1]), whole=True))
+    chat.cli.out.print(render_call(build_step_data(matches[-1]), full=True))
     return True
 
 
-def _show_resume_command(talk: TerminalChat, rest: str) -> bool:
-    talk.cli.say(f"bonobot agents chat {talk.agent.slug} --session {talk.talked.pk}")
+def _show_resume_command(chat: TerminalChat, argument: str) -> bool:
+    chat.cli.print_message(
+        f"bonobot agents chat {chat.agent.slug} --session {chat.started_session.pk}"
+    )
     return True
 
 
-def _end_chat(talk: TerminalChat, rest: str) -> bool:
+def _end_chat(chat: TerminalChat, argument: str) -> bool:
     return False
 
 
 COMMANDS = {
-    "/help": Command("what you can do", _show_help),
-    "/retry": Command("send the last message again", _retry),
-    "/edit": Command("say it in other words: /edit WORDS", _replace_last_message),
-    "/attach": Command("an image or a text for the next message: /attach FILE", _attach),
-    "/show": Command("a call as a whole: /show, or /show NUMBER", _show),
-    "/export": Command("write the conversation down: /export [FILE.md or .json]", _export),
-    "/session": Command("how to go on with this conversation later", _show_resume_command),
-    "/quit": Command("leave", _end_chat),
+    "/help": ChatCommand("what you can do", _show_help),
+    "/retry": ChatCommand("send the last message again", _retry_last_message),
+    "/edit": ChatCommand("say it in other words: /edit WORDS", _replace_last_message),
+    "/attach": ChatCommand("an image or a text for the next message: /attach FILE", _attach_file),
+    "/show": ChatCommand("a call as a whole: /show, or /show NUMBER", _show_call),
+    "/export": ChatCommand("write the conversation down: /export [FILE.md or .json]", _export_chat),
+    "/session": ChatCommand("how to go on with this conversation later", _show_resume_command),
+    "/quit": ChatCommand("leave", _end_chat),
 }

@@ -8,20 +8,20 @@ from typing import Any
 
 from rich.prompt import Prompt
 
-from agents.elicitations.forms import ElicitationField, fields_of
-from agents.elicitations.services import answer, build_page_url, may_answer
+from agents.elicitations.forms import ElicitationField, iterate_fields
+from agents.elicitations.services import answer_request, build_page_url, can_answer
 from agents.models import Question, Session
 from bonobot.core.cli import command_group
 from bonobot.core.cli.command_group import CommandContext, CommandVerb, build_table
 from bonobot.core.problems import InvalidInput
 from bonobot.core.text.untrusted_text import make_visible
 
-LISTED = 100
+MAX_LISTED = 100
 
-Shown = dict[str, Any]
+SerializedRow = dict[str, Any]
 
 
-def find(cli: CommandContext, model: Any, pk: str) -> Any:
+def get_request(cli: CommandContext, model: Any, pk: str) -> Any:
     """Return the elicitation request or approval with this id; raises `NotFound`."""
     rows = model.objects.select_related("agent")
     return rows.get_or_404(cli.principal.organization_id, pk=pk)
@@ -38,34 +38,34 @@ def add_id_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("id", metavar="ID", help="id of the question, as listed")
 
 
-def show_list(
+def list_requests(
     cli: CommandContext,
     options: argparse.Namespace,
     model: Any,
-    as_json: Callable[[Any], Shown],
-    drawn: Callable[[list[Shown]], Any],
+    serialize: Callable[[Any], SerializedRow],
+    render: Callable[[list[SerializedRow]], Any],
 ) -> None:
     """Show the latest rows of `model` in the state that the options name."""
 
-    def look() -> list[Shown]:
+    def load_rows() -> list[SerializedRow]:
         rows = model.objects.for_organization(cli.principal.organization_id)
         if options.state != "all":
             rows = rows.filter(state=options.state)
-        return [as_json(row) for row in rows.select_related("agent")[:LISTED]]
+        return [serialize(row) for row in rows.select_related("agent")[:MAX_LISTED]]
 
-    command_group.show(cli, options, look, drawn)
+    command_group.show_rows(cli, options, load_rows, render)
 
 
-def build_row(one: Mapping[str, Any], *names: str) -> list[Any]:
+def build_row(request: Mapping[str, Any], *names: str) -> list[Any]:
     """Return the table cells of a request; the last is its expiry."""
-    return [*(one[name] for name in names), f"{one['expires_at']:%m-%d %H:%M}"]
+    return [*(request[name] for name in names), f"{request['expires_at']:%m-%d %H:%M}"]
 
 
-SHOWN = ("id", "state", "server", "agent", "requested_by", "expires_at")
-YES = frozenset({"y", "yes", "true", "1", "on"})
+SHOWN_FIELDS = ("id", "state", "server", "agent", "requested_by", "expires_at")
+YES_ANSWERS = frozenset({"y", "yes", "true", "1", "on"})
 
 
-def as_json(question: Question) -> dict[str, Any]:
+def serialize_elicitation_request(question: Question) -> dict[str, Any]:
     """Return the JSON representation of an elicitation request."""
     return {
         "id": str(question.pk),
@@ -87,101 +87,115 @@ def as_json(question: Question) -> dict[str, Any]:
     }
 
 
-def answer_here(cli: CommandContext, session: Session) -> bool:
+def answer_at_terminal(cli: CommandContext, session: Session) -> bool:
     """Ask the pending requests on the terminal; return whether they were answered."""
-    asked = list(session.questions.waiting().select_related("agent").order_by("created_at"))
-    if not asked or not cli.can_ask or not all(may_answer(cli.principal, one) for one in asked):
+    pending = list(session.questions.waiting().select_related("agent").order_by("created_at"))
+    if (
+        not pending
+        or not cli.can_ask
+        or not all(can_answer(cli.principal, item) for item in pending)
+    ):
         return False
-    for question in asked:
-        _draw(cli, question)
+    for question in pending:
+        _print_elicitation_request(cli, question)
         if not cli.confirm("Answer it?"):
-            answer(cli.principal, question, "decline")
+            answer_request(cli.principal, question, "decline")
             continue
         content = {}
         if question.mode == Question.Mode.FORM:
-            content = {one.name: _ask_field(cli, one) for one in fields_of(question.schema)}
-        answer(cli.principal, question, "accept", content)
+            content = {item.name: _ask_field(cli, item) for item in iterate_fields(question.schema)}
+        answer_request(cli.principal, question, "accept", content)
     return True
 
 
 def show_elicitation_requests(cli: CommandContext, session: Session) -> None:
     """Print the session's pending elicitation requests and how to answer them."""
     for question in session.questions.waiting():
-        cli.say(
+        cli.print_message(
             f"{make_visible(question.server_name, 120)} asks: {make_visible(question.message, 500)}"
         )
-        cli.say(f"bonobot questions answer {question.pk} accept   (or {build_page_url(question)})")
+        cli.print_message(
+            f"bonobot questions answer {question.pk} accept   (or {build_page_url(question)})"
+        )
 
 
 def _ask_field(cli: CommandContext, field: ElicitationField) -> Any:
     name = make_visible(field.title or field.name, 120)
     choices = f" ({', '.join(value for value, _ in field.options)})" if field.options else ""
-    said = Prompt.ask(f"{name}{make_visible(choices, 500)}", console=cli.err, default="").strip()
-    return _value(field, said) if said else None
+    text = Prompt.ask(f"{name}{make_visible(choices, 500)}", console=cli.err, default="").strip()
+    return _parse_value(field, text) if text else None
 
 
-def _value(field: ElicitationField, said: str) -> Any:
+def _parse_value(field: ElicitationField, text: str) -> Any:
     """Convert the typed text to the JSON type of the field; raises `InvalidInput`."""
     if field.kind == "boolean":
-        return said.lower() in YES
+        return text.lower() in YES_ANSWERS
     if field.kind == "choices":
-        return [one.strip() for one in said.split(",")]
+        return [choice.strip() for choice in text.split(",")]
     if field.kind not in ("integer", "number"):
-        return said
+        return text
     try:
-        return int(said) if field.kind == "integer" else float(said)
+        return int(text) if field.kind == "integer" else float(text)
     except ValueError:
         raise InvalidInput(
             f"`{field.name}` is no {field.kind}.", field=field.name, remedy="Write digits."
         ) from None
 
 
-def _find(cli: CommandContext, pk: str) -> Question:
-    found: Question = find(cli, Question, pk)
-    return found
+def _get_elicitation_request(cli: CommandContext, pk: str) -> Question:
+    question: Question = get_request(cli, Question, pk)
+    return question
 
 
-def _list(cli: CommandContext, options: argparse.Namespace) -> None:
-    def drawn(found: list[dict[str, Any]]) -> Any:
-        rows = [[*build_row(one, *SHOWN[:-1]), one["message"][:80]] for one in found]
+def _list_elicitation_requests(cli: CommandContext, options: argparse.Namespace) -> None:
+    def render_requests(requests: list[dict[str, Any]]) -> Any:
+        rows = [
+            [*build_row(request, *SHOWN_FIELDS[:-1]), request["message"][:80]]
+            for request in requests
+        ]
         columns = ("ID", "STATE", "SERVER", "AGENT", "ASKED OF", "EXPIRES", "QUESTION")
         return build_table(*columns, rows=rows, empty="No server asks anything.")
 
-    show_list(cli, options, Question, as_json, drawn)
+    list_requests(cli, options, Question, serialize_elicitation_request, render_requests)
 
 
-def _show(cli: CommandContext, options: argparse.Namespace) -> None:
-    question = _find(cli, options.id)
-    cli.emit(as_json(question))
+def _show_elicitation_request(cli: CommandContext, options: argparse.Namespace) -> None:
+    question = _get_elicitation_request(cli, options.id)
+    cli.emit(serialize_elicitation_request(question))
     if not cli.as_json:
-        _draw(cli, question)
+        _print_elicitation_request(cli, question)
 
 
-def _draw(cli: CommandContext, question: Question) -> None:
-    shown = as_json(question)
-    rows = [(name, shown[name]) for name in (*SHOWN, "message", "url_to_visit", "answered_by")]
+def _print_elicitation_request(cli: CommandContext, question: Question) -> None:
+    serialized = serialize_elicitation_request(question)
+    rows = [
+        (name, serialized[name])
+        for name in (*SHOWN_FIELDS, "message", "url_to_visit", "answered_by")
+    ]
     rows.append(("warnings", ", ".join(question.flags)))
     if question.mode == Question.Mode.FORM:
-        for field in fields_of(question.schema):
-            needed = ", required" if field.required else ""
+        for field in iterate_fields(question.schema):
+            required_mark = ", required" if field.required else ""
             choices = f": {', '.join(value for value, _ in field.options)}" if field.options else ""
-            rows.append((f"  {field.name}", f"{field.kind}{needed}{choices}"))
+            rows.append((f"  {field.name}", f"{field.kind}{required_mark}{choices}"))
     cli.emit(None, build_table("", "", rows=[row for row in rows if row[1]], empty=""))
 
 
-def _answer_arguments(parser: argparse.ArgumentParser) -> None:
+def _add_answer_arguments(parser: argparse.ArgumentParser) -> None:
     add_id_argument(parser)
     parser.add_argument("action", choices=["accept", "decline", "cancel"])
     parser.add_argument("--content", default="", metavar="JSON", help="the values of the form")
     parser.add_argument("--set", action="append", metavar="NAME=VALUE", help="one value of it")
 
 
-def _answer(cli: CommandContext, options: argparse.Namespace) -> None:
-    question = _find(cli, options.id)
-    content = _build_content(options, tuple(fields_of(question.schema)) if question.schema else ())
-    done = answer(cli.principal, question, options.action, content)
-    cli.emit(as_json(done))
-    cli.say(f"{make_visible(done.server_name, 120)}: {done.state}")
+def _answer_elicitation_request(cli: CommandContext, options: argparse.Namespace) -> None:
+    question = _get_elicitation_request(cli, options.id)
+    content = _build_content(
+        options, tuple(iterate_fields(question.schema)) if question.schema else ()
+    )
+    answered = answer_request(cli.principal, question, options.action, content)
+    cli.emit(serialize_elicitation_request(answered))
+    cli.print_message(f"{make_visible(answered.server_name, 120)}: {answered.state}")
 
 
 def _build_content(
@@ -193,35 +207,37 @@ def _build_content(
         raise InvalidInput(f"It is no JSON: {error}.", field="--content") from None
     if not isinstance(content, dict):
         raise InvalidInput("It is no JSON object.", field="--content")
-    known = {field.name: field for field in fields}
+    fields_by_name = {field.name: field for field in fields}
     for pair in options.set or ():
-        name, parted, said = pair.partition("=")
-        if not parted:
+        name, separator, value = pair.partition("=")
+        if not separator:
             raise InvalidInput(f"{pair!r} is not like NAME=VALUE.", field="--set")
-        content[name] = _value(known[name], said) if name in known else said
+        content[name] = (
+            _parse_value(fields_by_name[name], value) if name in fields_by_name else value
+        )
     return content
 
 
 VERBS = (
     CommandVerb(
         "list",
-        f"List the latest {LISTED} questions that wait for a person.",
-        _list,
+        f"List the latest {MAX_LISTED} questions that wait for a person.",
+        _list_elicitation_requests,
         partial(add_list_arguments, model=Question),
         ("questions list", "questions list --watch", "questions list --state all --json"),
     ),
     CommandVerb(
         "show",
         "Show what a server asks: its form, or the page to visit.",
-        _show,
+        _show_elicitation_request,
         add_id_argument,
         ("questions show 0198c0de-…",),
     ),
     CommandVerb(
         "answer",
         "Answer a server's question; the session goes on by itself.",
-        _answer,
-        _answer_arguments,
+        _answer_elicitation_request,
+        _add_answer_arguments,
         (
             "questions answer 0198c0de-… accept --set name=Ada --set age=36",
             "questions answer 0198c0de-… decline",

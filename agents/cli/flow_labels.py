@@ -2,10 +2,10 @@
 
 import argparse
 
-from agents.cli.agents import find
+from agents.cli.agents import get_agent
 from agents.flow_labels.services import (
-    clear_agent,
-    clear_token,
+    clear_agent_labels,
+    clear_token_labels,
     list_agent_labels,
     list_token_labels,
 )
@@ -14,36 +14,38 @@ from bonobot.core.cli.command_group import CommandContext, CommandVerb
 
 
 def _show_agent_labels(cli: CommandContext, options: argparse.Namespace) -> None:
-    agent = find(cli, options.slug)
+    agent = get_agent(cli, options.slug)
     _show_labels(cli, agent.slug, list_agent_labels(agent))
 
 
-def _clear_agent(cli: CommandContext, options: argparse.Namespace) -> None:
-    agent = find(cli, options.slug)
-    clear_agent(cli.principal, agent)
+def _clear_agent_labels(cli: CommandContext, options: argparse.Namespace) -> None:
+    agent = get_agent(cli, options.slug)
+    clear_agent_labels(cli.principal, agent)
     _show_labels(cli, agent.slug, list_agent_labels(agent))
 
 
 def _show_token_labels(cli: CommandContext, options: argparse.Namespace) -> None:
-    token = _find(cli, options.key)
+    token = _get_token(cli, options.key)
     _show_labels(cli, token.name, list_token_labels(token))
 
 
-def _clear_token(cli: CommandContext, options: argparse.Namespace) -> None:
-    token = _find(cli, options.key)
-    clear_token(cli.principal, token)
+def _clear_token_labels(cli: CommandContext, options: argparse.Namespace) -> None:
+    token = _get_token(cli, options.key)
+    clear_token_labels(cli.principal, token)
     _show_labels(cli, token.name, list_token_labels(token))
 
 
-def _find(cli: CommandContext, key: str) -> Token:
-    found: Token = Token.objects.get_or_404(cli.principal.organization_id, key=key)
-    return found
+def _get_token(cli: CommandContext, key: str) -> Token:
+    token: Token = Token.objects.get_or_404(cli.principal.organization_id, key=key)
+    return token
 
 
 def _show_labels(cli: CommandContext, name: str, labels: tuple[str, ...]) -> None:
-    held = [str(label) for label in labels]
-    cli.emit({"name": name, "held": held})
-    cli.say(f"{name} holds {', '.join(held) or 'nothing'} from calls without a session.")
+    label_names = [str(label) for label in labels]
+    cli.emit({"name": name, "held": label_names})
+    cli.print_message(
+        f"{name} holds {', '.join(label_names) or 'nothing'} from calls without a session."
+    )
 
 
 def _add_slug_argument(parser: argparse.ArgumentParser) -> None:
@@ -54,31 +56,36 @@ def _add_key_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("key", metavar="KEY", help="the token's public key, as listed")
 
 
-HELD = "Show which flow labels {} holds from calls without a session."
-LET_GO = "Let go of what {} holds from calls without a session; audited."
+HELD_HELP = "Show which flow labels {} holds from calls without a session."
+CLEAR_HELP = "Let go of what {} holds from calls without a session; audited."
 OF_AGENTS = (
     CommandVerb(
         "held",
-        HELD.format("an agent"),
+        HELD_HELP.format("an agent"),
         _show_agent_labels,
         _add_slug_argument,
         ("agents held demo",),
     ),
     CommandVerb(
-        *("clear-held", LET_GO.format("an agent and its tokens"), _clear_agent, _add_slug_argument),
+        *(
+            "clear-held",
+            CLEAR_HELP.format("an agent and its tokens"),
+            _clear_agent_labels,
+            _add_slug_argument,
+        ),
         ("agents clear-held demo",),
     ),
 )
 OF_TOKENS = (
     CommandVerb(
         "held",
-        HELD.format("a token"),
+        HELD_HELP.format("a token"),
         _show_token_labels,
         _add_key_argument,
         ("tokens held 1a2b3c4d5e6f",),
     ),
     CommandVerb(
-        *("clear-held", LET_GO.format("a token"), _clear_token, _add_key_argument),
+        *("clear-held", CLEAR_HELP.format("a token"), _clear_token_labels, _add_key_argument),
         ("tokens clear-held 1a2b3c4d5e6f",),
     ),
 )

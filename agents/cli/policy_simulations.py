@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from agents.api.policies import PolicySerializer, build_policy_text
+from agents.api.policies import PolicySerializer, build_policy_spec
 from agents.models import Agent
 from agents.policies.services import (
     EFFECTS,
@@ -30,18 +30,18 @@ from agents.policies.shadow_mode import (
     set_draft,
 )
 from agents.policies.simulations import (
-    DAYS,
-    MOST_ROWS,
+    DEFAULT_DAYS,
+    MAX_ROWS,
     PolicySimulation,
     SimulationGroup,
-    replay,
+    simulate_policy,
     simulate_shadow_policy,
 )
 from bonobot.accounts.models import Organization
 from bonobot.core.cli.command_group import CommandContext, CommandVerb, build_table
 from bonobot.core.problems import InvalidInput, NotFound
 
-MOST_S = 300.0  # a person waits at the terminal and can stop it
+MAX_SECONDS = 300.0  # a person waits at the terminal and can stop it
 
 
 def add_policy_arguments(parser: argparse.ArgumentParser) -> None:
@@ -57,62 +57,71 @@ def add_policy_arguments(parser: argparse.ArgumentParser) -> None:
 
 def handle_organization_policy(cli: CommandContext, options: argparse.Namespace) -> None:
     """Show or change the organization's policy and its draft; raises `InvalidInput`."""
-    own = Organization.objects.get(pk=cli.principal.organization_id)
-    apply_draft_options(cli, own, options)
-    text = None if options.shadow else collect_policy_options(own, options)
-    if text is not None:
-        set_policy(cli.principal, own, text)
-    now, draft = load_policy_spec(own), find_draft(own)
-    cli.emit({**now.as_dict(), "draft": draft.as_dict() if draft else None})
-    cli.say(format_policy(now))
-    cli.say("What it denies or asks about holds for every agent; the rest without an agent.")
-    show_draft(cli, own, draft)
+    organization = Organization.objects.get(pk=cli.principal.organization_id)
+    apply_draft_options(cli, organization, options)
+    policy = None if options.shadow else collect_policy_options(organization, options)
+    if policy is not None:
+        set_policy(cli.principal, organization, policy)
+    current_policy, draft = load_policy_spec(organization), find_draft(organization)
+    cli.emit({**current_policy.as_dict(), "draft": draft.as_dict() if draft else None})
+    cli.print_message(format_policy(current_policy))
+    cli.print_message(
+        "What it denies or asks about holds for every agent; the rest without an agent."
+    )
+    show_draft(cli, organization, draft)
 
 
 def show_draft(cli: CommandContext, owner: Owner, draft: ShadowDraft | None) -> None:
     """Print the draft in shadow mode and how to simulate it."""
     if draft is not None:
-        whose = f"--agent {owner.slug}" if isinstance(owner, Agent) else "--organization"
-        cli.say(f"In its shadow since {draft.since:%Y-%m-%d %H:%M}:")
-        cli.say(format_policy(draft.text))
-        cli.say(f"What it would have decided: bonobot audit replay {whose} --shadow")
+        owner_option = f"--agent {owner.slug}" if isinstance(owner, Agent) else "--organization"
+        cli.print_message(f"In its shadow since {draft.since:%Y-%m-%d %H:%M}:")
+        cli.print_message(format_policy(draft.spec))
+        cli.print_message(
+            f"What it would have decided: bonobot audit replay {owner_option} --shadow"
+        )
 
 
-def collect_policy_options(agent: Owner, options: argparse.Namespace) -> PolicySpec | None:
+def collect_policy_options(owner: Owner, options: argparse.Namespace) -> PolicySpec | None:
     """Return the policy in the options, or None; raises `InvalidInput`."""
-    given = {effect: getattr(options, effect) for effect in EFFECTS}
-    if not (options.policy or options.mode or any(given.values())):
+    texts_by_effect = {effect: getattr(options, effect) for effect in EFFECTS}
+    if not (options.policy or options.mode or any(texts_by_effect.values())):
         return None
-    now = _read(options.policy) if options.policy else load_policy_spec(agent)
+    current_policy = (
+        _read_policy_file(options.policy) if options.policy else load_policy_spec(owner)
+    )
     lists = {
-        effect: tuple(map(_parse_rule, new)) if new else now.entries(effect)
-        for effect, new in given.items()
+        effect: tuple(map(_parse_rule, texts)) if texts else current_policy.get_entries(effect)
+        for effect, texts in texts_by_effect.items()
     }
-    return PolicySpec(options.mode or now.mode, **lists)
+    return PolicySpec(options.mode or current_policy.mode, **lists)
 
 
-def apply_draft_options(cli: CommandContext, agent: Owner, options: argparse.Namespace) -> None:
+def apply_draft_options(cli: CommandContext, owner: Owner, options: argparse.Namespace) -> None:
     """Create, enforce or delete the draft, as the options say."""
     if options.shadow:
-        text = collect_policy_options(agent, options)
-        if text is None:
+        policy = collect_policy_options(owner, options)
+        if policy is None:
             raise InvalidInput(
                 "Nothing says what is to run in the shadow.",
                 code="no_policy",
                 field="--shadow",
                 remedy="Add --policy FILE, or --mode, --allow, --ask or --deny.",
             )
-        set_draft(cli.principal, agent, text)
+        set_draft(cli.principal, owner, policy)
     elif options.enforce:
-        enforce_draft(cli.principal, agent)
+        enforce_draft(cli.principal, owner)
     elif options.discard:
-        delete_draft(cli.principal, agent)
+        delete_draft(cli.principal, owner)
 
 
-def format_policy(text: PolicySpec) -> str:
+def format_policy(policy: PolicySpec) -> str:
     """Format a policy as one line."""
     return "; ".join(
-        [f"mode {text.mode}", *(f"{e} {format_entries(text.entries(e))}" for e in EFFECTS)]
+        [
+            f"mode {policy.mode}",
+            *(f"{effect} {format_entries(policy.get_entries(effect))}" for effect in EFFECTS),
+        ]
     )
 
 
@@ -120,9 +129,9 @@ def _parse_rule(text: str) -> Entry:
     """Parse a rule: a name or glob, or JSON with a tool and its condition."""
     if not text.lstrip().startswith("{"):
         return text
-    given = parse_json_object(text, "--allow, --ask or --deny")
-    tool, when = given.get("tool"), given.get("when")
-    if set(given) == {"tool", "when"} and isinstance(tool, str) and isinstance(when, dict):
+    rule = parse_json_object(text, "--allow, --ask or --deny")
+    tool, when = rule.get("tool"), rule.get("when")
+    if set(rule) == {"tool", "when"} and isinstance(tool, str) and isinstance(when, dict):
         return RuleSpec(tool, when)
     raise InvalidInput(
         "A rule with a condition needs a tool and its condition.",
@@ -134,34 +143,34 @@ def _parse_rule(text: str) -> Entry:
 def parse_json_object(text: str, field: str) -> dict[str, Any]:
     """Parse a JSON object; raises `InvalidInput`."""
     with suppress(ValueError):
-        found = json.loads(text)
-        if isinstance(found, dict):
-            return found
+        value = json.loads(text)
+        if isinstance(value, dict):
+            return value
     raise InvalidInput("That is not a JSON object.", field=field, remedy='Write {"name": "value"}.')
 
 
-def _read(path: str) -> PolicySpec:
+def _read_policy_file(path: str) -> PolicySpec:
     try:
         text = sys.stdin.read() if path == "-" else Path(path).read_text(encoding="utf-8")
-        shape = PolicySerializer(data=yaml.safe_load(text))
+        serializer = PolicySerializer(data=yaml.safe_load(text))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise _build_file_error(path, str(error)) from error
-    if not shape.is_valid():
-        name, faults = next(iter(shape.errors.items()))
-        raise _build_file_error(path, f"{name}: {_get_first_error(faults)}")
-    return build_policy_text(shape.validated_data)
+    if not serializer.is_valid():
+        name, errors = next(iter(serializer.errors.items()))
+        raise _build_file_error(path, f"{name}: {_get_first_error(errors)}")
+    return build_policy_spec(serializer.validated_data)
 
 
-def _get_first_error(faults: Any) -> Any:
+def _get_first_error(errors: Any) -> Any:
     """Return the first message of a serializer's errors."""
-    while isinstance(faults, dict | list) and faults:
-        faults = next(iter(faults.values())) if isinstance(faults, dict) else faults[0]
-    return faults
+    while isinstance(errors, dict | list) and errors:
+        errors = next(iter(errors.values())) if isinstance(errors, dict) else errors[0]
+    return errors
 
 
-def _build_file_error(path: str, why: str) -> InvalidInput:
+def _build_file_error(path: str, reason: str) -> InvalidInput:
     return InvalidInput(
-        f"{path!r} can't be used: {why}",
+        f"{path!r} can't be used: {reason}",
         code="unusable_file",
         field="--policy",
         remedy='Write it like {"mode": "allowlist", "allow": ["mcp_time_*"]}.',
@@ -169,14 +178,14 @@ def _build_file_error(path: str, why: str) -> InvalidInput:
 
 
 def _add_simulation_arguments(parser: argparse.ArgumentParser) -> None:
-    whose = parser.add_mutually_exclusive_group(required=True)
-    whose.add_argument("--agent", metavar="SLUG", help="whose calls and policy")
-    whose.add_argument(
+    owners = parser.add_mutually_exclusive_group(required=True)
+    owners.add_argument("--agent", metavar="SLUG", help="whose calls and policy")
+    owners.add_argument(
         "--organization", action="store_true", help="all calls, and the organization's own policy"
     )
-    parser.add_argument("--days", type=int, default=DAYS, help=f"default: {DAYS}")
+    parser.add_argument("--days", type=int, default=DEFAULT_DAYS, help=f"default: {DEFAULT_DAYS}")
     parser.add_argument(
-        "--rows", type=int, default=MOST_ROWS, help=f"at most so many (default: {MOST_ROWS})"
+        "--rows", type=int, default=MAX_ROWS, help=f"at most so many (default: {MAX_ROWS})"
     )
     parser.add_argument(
         "--shadow", action="store_true", help="what the draft has recorded since it stands"
@@ -184,48 +193,48 @@ def _add_simulation_arguments(parser: argparse.ArgumentParser) -> None:
     add_policy_arguments(parser)
 
 
-def _replay(cli: CommandContext, options: argparse.Namespace) -> None:
+def _replay_audit(cli: CommandContext, options: argparse.Namespace) -> None:
     organization_id = cli.principal.organization_id
     owner: Owner = (
         Organization.objects.get(pk=organization_id)
         if options.organization
         else Agent.objects.get_or_404(organization_id, slug=options.agent)
     )
-    with cli.waiting("Reading the audit …"):
-        found = _simulate_policy(cli, owner, options)
-    cli.emit(found.as_dict(), _render_simulation(found))
-    for line in _summarize_simulation(found):
-        cli.say(line)
+    with cli.show_spinner("Reading the audit …"):
+        simulation = _simulate_policy(cli, owner, options)
+    cli.emit(simulation.as_dict(), _render_simulation(simulation))
+    for line in _summarize_simulation(simulation):
+        cli.print_message(line)
 
 
 def _simulate_policy(
-    cli: CommandContext, agent: Owner, options: argparse.Namespace
+    cli: CommandContext, owner: Owner, options: argparse.Namespace
 ) -> PolicySimulation:
-    bounds = {"most_rows": max(options.rows, 1), "most_s": MOST_S}
-    text = collect_policy_options(agent, options)
+    limits = {"most_rows": max(options.rows, 1), "most_s": MAX_SECONDS}
+    policy = collect_policy_options(owner, options)
     if options.shadow:
-        found = simulate_shadow_policy(cli.principal, agent, **bounds)
-        if found is None:
+        simulation = simulate_shadow_policy(cli.principal, owner, **limits)
+        if simulation is None:
             raise NotFound(
-                f"Nothing runs in the shadow of the policy of `{agent.slug}`.",
+                f"Nothing runs in the shadow of the policy of `{owner.slug}`.",
                 code="no_draft",
                 field="--shadow",
-                remedy=f"bonobot agents policy {format_owner_option(agent)} --shadow --mode …",
+                remedy=f"bonobot agents policy {format_owner_option(owner)} --shadow --mode …",
             )
-        return found
-    if text is None:
+        return simulation
+    if policy is None:
         raise InvalidInput(
             "Nothing says which policy to try.",
             code="no_policy",
             field="--policy",
             remedy="Add --policy FILE, or --mode, --allow, --ask or --deny; or --shadow.",
         )
-    return replay(cli.principal, agent, text, days=options.days, **bounds)
+    return simulate_policy(cli.principal, owner, policy, days=options.days, **limits)
 
 
-def _render_simulation(found: PolicySimulation) -> Any:
-    rows = [_build_row(group) for group in (*found.flips, *found.unsure)]
-    empty = "Nothing flips." if found.rows else "No call was made in this time."
+def _render_simulation(simulation: PolicySimulation) -> Any:
+    rows = [_build_row(group) for group in (*simulation.flips, *simulation.unsure)]
+    empty = "Nothing flips." if simulation.rows else "No call was made in this time."
     columns = ("SERVER", "TOOL", "BEFORE", "AFTER", "CALLS", "RULE")
     return build_table(*columns, rows=rows, empty=empty)
 
@@ -242,18 +251,22 @@ def _build_row(group: SimulationGroup) -> tuple[Any, ...]:
     )
 
 
-def _summarize_simulation(found: PolicySimulation) -> list[str]:
+def _summarize_simulation(simulation: PolicySimulation) -> list[str]:
     lines = [
-        f"{found.calls} calls since {found.since:%Y-%m-%d %H:%M}: {found.flipped} flip, "
-        f"{found.same} stay, {found.undecidable} undecidable, "
-        f"{found.elsewhere} refused by something else than rules."
+        f"{simulation.calls} calls since {simulation.since:%Y-%m-%d %H:%M}: "
+        f"{simulation.flipped} flip, "
+        f"{simulation.same} stay, {simulation.undecidable} undecidable, "
+        f"{simulation.elsewhere} refused by something else than rules."
     ]
-    if found.otherwise:
-        lines.append(f"{found.otherwise} were decided in another way then than they would be now.")
-    if found.stopped and found.until:
+    if simulation.otherwise:
         lines.append(
-            f"Stopped at its limit of {found.stopped}: these are the first (newest) {found.rows} "
-            f"rows, back to {found.until:%Y-%m-%d %H:%M}. Give fewer --days, or more --rows."
+            f"{simulation.otherwise} were decided in another way then than they would be now."
+        )
+    if simulation.stopped and simulation.until:
+        lines.append(
+            f"Stopped at its limit of {simulation.stopped}: these are the first (newest) "
+            f"{simulation.rows} "
+            f"rows, back to {simulation.until:%Y-%m-%d %H:%M}. Give fewer --days, or more --rows."
         )
     return lines
 
@@ -263,7 +276,7 @@ AUDIT_VERBS = (
     CommandVerb(
         "replay",
         "Say what another policy would have decided about past calls.",
-        _replay,
+        _replay_audit,
         _add_simulation_arguments,
         (
             "audit replay --agent demo --deny 'mcp_git_*'",

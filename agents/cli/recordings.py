@@ -9,7 +9,12 @@ from agents.api.recordings import RecordingReplayDetailSerializer, RecordingSeri
 from agents.cli import sessions
 from agents.cli.policy_simulations import add_policy_arguments, collect_policy_options
 from agents.evaluation import replay_runner as playing
-from agents.evaluation.services import ReplayOverrides, record, remove, replay
+from agents.evaluation.services import (
+    ReplayOverrides,
+    create_recording,
+    create_replay,
+    delete_recording,
+)
 from agents.models import Agent, Recording, Replay
 from agents.sessions.leases import has_live_runner
 from agents.sessions.worker import get_session_runner
@@ -24,10 +29,10 @@ from bonobot.core.problems import ServiceUnavailable
 from bonobot.core.runtime import get_runtime
 from bonobot.core.text.untrusted_text import make_visible
 
-LOOK_S = 0.5
-SHOWN = 200
-LISTED = 100
-WORDS = {
+POLL_INTERVAL_S = 0.5
+MAX_TEXT_SHOWN = 200
+MAX_LISTED = 100
+DIFFERENCE_LABELS = {
     "call_added": "call added",
     "call_missing": "call missing",
     "arguments_changed": "arguments changed",
@@ -38,16 +43,18 @@ WORDS = {
 }
 
 
-def _serialize_row(shape: Any, row: Any) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(json.dumps(shape(row).data, default=str))
-    return found
+def _serialize_row(serializer_class: Any, row: Any) -> dict[str, Any]:
+    data: dict[str, Any] = json.loads(json.dumps(serializer_class(row).data, default=str))
+    return data
 
 
-def _record(cli: CommandContext, options: argparse.Namespace) -> None:
-    made = record(cli.principal, sessions.find(cli, options.session))
-    cli.emit(_serialize_row(RecordingSerializer, made))
-    cli.say(f"Recorded with {made.turns} turns and {made.calls} calls. Try a change on it:")
-    cli.say(f"bonobot agents replay {made.pk} --instructions-file FILE")
+def _record_session(cli: CommandContext, options: argparse.Namespace) -> None:
+    recording = create_recording(cli.principal, sessions.get_session(cli, options.session))
+    cli.emit(_serialize_row(RecordingSerializer, recording))
+    cli.print_message(
+        f"Recorded with {recording.turns} turns and {recording.calls} calls. Try a change on it:"
+    )
+    cli.print_message(f"bonobot agents replay {recording.pk} --instructions-file FILE")
 
 
 def _list_recordings(cli: CommandContext, options: argparse.Namespace) -> None:
@@ -55,97 +62,108 @@ def _list_recordings(cli: CommandContext, options: argparse.Namespace) -> None:
     if options.slug:
         agent = Agent.objects.get_or_404(cli.principal.organization_id, slug=options.slug)
         rows = rows.filter(agent=agent)
-    found = [
-        _serialize_row(RecordingSerializer, row) for row in rows.defer("conversation")[:LISTED]
+    serialized = [
+        _serialize_row(RecordingSerializer, row) for row in rows.defer("conversation")[:MAX_LISTED]
     ]
-    shown = [
-        (one["id"], one["agent"], make_visible(one["title"], 60), one["turns"], one["calls"])
-        for one in found
+    table_rows = [
+        (
+            recording["id"],
+            recording["agent"],
+            make_visible(recording["title"], 60),
+            recording["turns"],
+            recording["calls"],
+        )
+        for recording in serialized
     ]
     empty = "No recordings yet. Make one: bonobot agents record SESSION"
     cli.emit(
-        found, build_table("ID", "AGENT", "SESSION", "TURNS", "CALLS", rows=shown, empty=empty)
+        serialized,
+        build_table("ID", "AGENT", "SESSION", "TURNS", "CALLS", rows=table_rows, empty=empty),
     )
 
 
-def _remove(cli: CommandContext, options: argparse.Namespace) -> None:
+def _delete_recording(cli: CommandContext, options: argparse.Namespace) -> None:
     recording = _get_recording(cli, options.recording)
-    told = _serialize_row(RecordingSerializer, recording)
-    remove(cli.principal, recording)
-    cli.emit(told)
-    cli.say("The recording is gone, with its replays.")
+    serialized = _serialize_row(RecordingSerializer, recording)
+    delete_recording(cli.principal, recording)
+    cli.emit(serialized)
+    cli.print_message("The recording is gone, with its replays.")
 
 
-def _replay(cli: CommandContext, options: argparse.Namespace) -> None:
+def _replay_recording(cli: CommandContext, options: argparse.Namespace) -> None:
     recording = _get_recording(cli, options.recording)
-    changed = ReplayOverrides(
+    overrides = ReplayOverrides(
         instructions=read_text(options.instructions_file, "--instructions-file"),
         endpoint=options.endpoint,
         policy=collect_policy_options(recording.agent, options),
     )
-    made = replay(cli.principal, recording, changed)
+    new_replay = create_replay(cli.principal, recording, overrides)
     if not options.no_wait:
-        with cli.waiting("Replaying …"):
-            _wait_for_replay(made, options.timeout)
-    made = Replay.objects.select_related("recording").get(pk=made.pk)
-    told = _serialize_row(RecordingReplayDetailSerializer, made)
-    cli.emit(told, _render_differences(told))
-    _show_comparison(cli, told)
-    if made.differs or made.status == Replay.Status.FAILED:
+        with cli.show_spinner("Replaying …"):
+            _wait_for_replay(new_replay, options.timeout)
+    new_replay = Replay.objects.select_related("recording").get(pk=new_replay.pk)
+    serialized = _serialize_row(RecordingReplayDetailSerializer, new_replay)
+    cli.emit(serialized, _render_differences(serialized))
+    _show_comparison(cli, serialized)
+    if new_replay.differs or new_replay.status == Replay.Status.FAILED:
         raise CommandFailed
 
 
-def _wait_for_replay(made: Replay, timeout_s: float) -> None:
+def _wait_for_replay(pending_replay: Replay, timeout_s: float) -> None:
     """Wait for the end of a replay; without a worker, run it in this process."""
-    if not has_live_runner(besides=get_session_runner().runner_id):
-        get_runtime().call(playing.take, made.pk, timeout_s=timeout_s)
-    until = monotonic() + timeout_s
-    while Replay.objects.filter(pk=made.pk, finished_at=None).exists():
-        if monotonic() > until:
+    if not has_live_runner(exclude_runner_id=get_session_runner().runner_id):
+        get_runtime().call(playing.run_replay, pending_replay.pk, timeout_s=timeout_s)
+    deadline = monotonic() + timeout_s
+    while Replay.objects.filter(pk=pending_replay.pk, finished_at=None).exists():
+        if monotonic() > deadline:
             raise ServiceUnavailable(
-                f"The replay {made.pk} is still running after {timeout_s:.0f} s.",
+                f"The replay {pending_replay.pk} is still running after {timeout_s:.0f} s.",
                 code="still_running",
                 remedy="It goes on; look at it in the admin, or give a longer --timeout.",
             )
-        sleep(LOOK_S)
+        sleep(POLL_INTERVAL_S)
 
 
-def _render_differences(told: dict[str, Any]) -> Any:
+def _render_differences(replay_data: dict[str, Any]) -> Any:
     rows = [
         (
-            one["message"],
-            one["turn"] or "",
-            WORDS[one["kind"]],
-            one["tool"],
-            make_visible(one["before"], SHOWN),
-            make_visible(one["after"], SHOWN),
-            one["code"],
+            difference["message"],
+            difference["turn"] or "",
+            DIFFERENCE_LABELS[difference["kind"]],
+            difference["tool"],
+            make_visible(difference["before"], MAX_TEXT_SHOWN),
+            make_visible(difference["after"], MAX_TEXT_SHOWN),
+            difference["code"],
         )
-        for one in told["differences"]
+        for difference in replay_data["differences"]
     ]
-    empty = {"done": "Nothing differs.", "failed": ""}.get(told["status"], "It is being made.")
+    empty = {"done": "Nothing differs.", "failed": ""}.get(
+        replay_data["status"], "It is being made."
+    )
     columns = ("MESSAGE", "TURN", "WHAT", "TOOL", "BEFORE", "AFTER", "CODE")
     return build_table(*columns, rows=rows, empty=empty)
 
 
-def _show_comparison(cli: CommandContext, told: dict[str, Any]) -> None:
-    for one in told["differences"]:
-        for line in one["diff"]:
-            cli.say(make_visible(line, SHOWN))
-    if sides := told["sides"]:
+def _show_comparison(cli: CommandContext, replay_data: dict[str, Any]) -> None:
+    for difference in replay_data["differences"]:
+        for line in difference["diff"]:
+            cli.print_message(make_visible(line, MAX_TEXT_SHOWN))
+    if sides := replay_data["sides"]:
         before, after = sides["before"], sides["after"]
-        named = {"turns": "turns", "calls": "calls", "tokens": "tokens"}
-        said = [f"{before[key]:,} → {after[key]:,} {word}" for key, word in named.items()]
+        labels = {"turns": "turns", "calls": "calls", "tokens": "tokens"}
+        changes = [f"{before[key]:,} → {after[key]:,} {word}" for key, word in labels.items()]
         cost = [f"${side['cost_microusd'] / 1_000_000:.4f}" for side in (before, after)]
-        cli.say(f"{', '.join(said)}, {cost[0]} → {cost[1]}")
-    if told["error_code"]:
-        cli.say(f"{told['error_code']}: {make_visible(told['error_detail'])}")
+        cli.print_message(f"{', '.join(changes)}, {cost[0]} → {cost[1]}")
+    if replay_data["error_code"]:
+        cli.print_message(
+            f"{replay_data['error_code']}: {make_visible(replay_data['error_detail'])}"
+        )
 
 
 def _get_recording(cli: CommandContext, pk: str) -> Recording:
     rows: Any = Recording.objects.visible_to(cli.principal).select_related("agent")
-    found: Recording = rows.get_or_404(cli.principal.organization_id, pk=pk)
-    return found
+    recording: Recording = rows.get_or_404(cli.principal.organization_id, pk=pk)
+    return recording
 
 
 def _add_session_argument(parser: argparse.ArgumentParser) -> None:
@@ -160,7 +178,7 @@ def _add_agent_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("slug", metavar="SLUG", nargs="?", help="those of one agent")
 
 
-def _replay_arguments(parser: argparse.ArgumentParser) -> None:
+def _add_replay_arguments(parser: argparse.ArgumentParser) -> None:
     _add_recording_argument(parser)
     parser.add_argument("--instructions-file", metavar="FILE", help="other instructions; -: stdin")
     parser.add_argument("--endpoint", metavar="NAME", help="slug of another model endpoint")
@@ -173,7 +191,7 @@ VERBS = (
     CommandVerb(
         "record",
         "Keep a session to try changes of its agent on it.",
-        _record,
+        _record_session,
         _add_session_argument,
         ("agents record 0198c0de-…",),
     ),
@@ -187,8 +205,8 @@ VERBS = (
     CommandVerb(
         "replay",
         "Tell a recording to the agent as it would be; exit status 1 where something differs.",
-        _replay,
-        _replay_arguments,
+        _replay_recording,
+        _add_replay_arguments,
         (
             "agents replay 0198c0de-… --instructions-file prompt.txt",
             "agents replay 0198c0de-… --endpoint local --json",
@@ -198,7 +216,7 @@ VERBS = (
     CommandVerb(
         "remove-recording",
         "Remove a recording with its replays.",
-        _remove,
+        _delete_recording,
         _add_recording_argument,
         ("agents remove-recording 0198c0de-…",),
     ),

@@ -10,7 +10,7 @@ from agents.calls.snapshots import CallSnapshot, SnapshotDefinition, get_snapsho
 from agents.calls.types import Method
 from agents.models import Agent
 from bonobot.core.cli.command_group import (
-    CLIENT,
+    CLIENT_NAME,
     CommandContext,
     CommandFailed,
     CommandVerb,
@@ -20,35 +20,35 @@ from bonobot.core.cli.command_group import (
 from bonobot.core.problems import InvalidInput
 from bonobot.core.runtime import get_runtime
 from bonobot.core.text.untrusted_text import make_visible
-from mcp_servers.cli.servers import find
+from mcp_servers.cli.servers import get_server
 from mcp_servers.models import Server
 
-TEXT_SHOWN = 100
+MAX_TEXT_SHOWN = 100
 
 
 def _test_tool(cli: CommandContext, options: argparse.Namespace) -> None:
-    server = find(cli, options.server)
+    server = get_server(cli, options.server)
     request = pipeline.CallRequest(
         principal=cli.principal,
         tool=options.tool,
         arguments=_parse_arguments(options.arguments),
         via="cli",
-        client=CLIENT,
+        client=CLIENT_NAME,
         holder=f"server:{server.pk}:cli",
         server_id=server.pk,
-        unapproved=options.unapproved,
+        allow_unapproved=options.unapproved,
     )
-    with cli.waiting(f"Calling {options.tool} …"):
-        outcome = get_runtime().call(pipeline.call, request)
+    with cli.show_spinner(f"Calling {options.tool} …"):
+        outcome = get_runtime().call(pipeline.make_call, request)
     cli.emit(outcome.as_dict())
-    cli.say(make_visible(outcome.text))
+    cli.print_message(make_visible(outcome.text))
     if outcome.is_error:
         raise CommandFailed
 
 
 def _parse_arguments(text: str) -> dict[str, Any]:
     try:
-        found = json.loads(text)
+        arguments = json.loads(text)
     except json.JSONDecodeError as error:
         raise InvalidInput(
             f"The arguments are not JSON: {error.msg} at character {error.pos}.",
@@ -56,62 +56,85 @@ def _parse_arguments(text: str) -> dict[str, Any]:
             field="ARGUMENTS",
             remedy="""Quote them for the shell: '{"timezone": "Europe/Berlin"}'""",
         ) from None
-    if not isinstance(found, dict):
+    if not isinstance(arguments, dict):
         raise InvalidInput("The arguments must be a JSON object.", field="ARGUMENTS")
-    return found
+    return arguments
 
 
 def _list_resources(cli: CommandContext, options: argparse.Namespace) -> None:
-    offers = _list_definitions(cli, options, ("resource", "resource_template"))
-    rows = [(_format_kind(o), o["name"], o["mime_type"], o["allowed"], o["about"]) for o in offers]
+    definitions = _list_definitions(cli, options, ("resource", "resource_template"))
+    rows = [
+        (
+            _format_kind(definition),
+            definition["name"],
+            definition["mime_type"],
+            definition["allowed"],
+            definition["about"],
+        )
+        for definition in definitions
+    ]
     empty = f"No resources are known; to ask anew: bonobot mcp refresh {options.server}"
     columns = ("KIND", "URI OR TEMPLATE", "TYPE", "CAN BE READ", "ABOUT")
-    cli.emit(offers, build_table(*columns, rows=_format_availability(offers, rows, 3), empty=empty))
+    cli.emit(
+        definitions,
+        build_table(*columns, rows=_format_availability(definitions, rows, 3), empty=empty),
+    )
 
 
 def _list_prompts(cli: CommandContext, options: argparse.Namespace) -> None:
-    offers = _list_definitions(cli, options, ("prompt",))
+    definitions = _list_definitions(cli, options, ("prompt",))
     rows = [
-        (o["name"], _format_arguments(o["arguments"]), o["allowed"], o["about"]) for o in offers
+        (
+            definition["name"],
+            _format_arguments(definition["arguments"]),
+            definition["allowed"],
+            definition["about"],
+        )
+        for definition in definitions
     ]
     empty = f"No prompts are known; to ask anew: bonobot mcp refresh {options.server}"
     columns = ("PROMPT", "ARGUMENTS", "CAN BE USED", "ABOUT")
-    cli.emit(offers, build_table(*columns, rows=_format_availability(offers, rows, 2), empty=empty))
+    cli.emit(
+        definitions,
+        build_table(*columns, rows=_format_availability(definitions, rows, 2), empty=empty),
+    )
 
 
-def _read(cli: CommandContext, options: argparse.Namespace) -> None:
-    _call(cli, options, "resources/read", options.uri, {})
+def _read_resource(cli: CommandContext, options: argparse.Namespace) -> None:
+    _call_server(cli, options, "resources/read", options.uri, {})
 
 
 def _get_prompt(cli: CommandContext, options: argparse.Namespace) -> None:
-    _call(cli, options, "prompts/get", options.name, dict(parse_pairs(options.arguments, "K=V")))
+    _call_server(
+        cli, options, "prompts/get", options.name, dict(parse_pairs(options.arguments, "K=V"))
+    )
 
 
-def _call(
+def _call_server(
     cli: CommandContext,
     options: argparse.Namespace,
     method: Method,
     name: str,
-    given: dict[str, Any],
+    arguments: dict[str, Any],
 ) -> None:
-    server = find(cli, options.server)
+    server = get_server(cli, options.server)
     agent = _find_agent(cli, options)
     request = pipeline.CallRequest(
         principal=cli.principal,
         method=method,
         tool=name,
-        arguments=given,
+        arguments=arguments,
         via="cli",
-        client=CLIENT,
+        client=CLIENT_NAME,
         holder=f"server:{server.pk}:cli",
         agent_id=agent.pk if agent else None,
         server_id=server.pk,
-        unapproved=options.unapproved,
+        allow_unapproved=options.unapproved,
     )
-    with cli.waiting(f"Asking {server.name} …"):
-        outcome = get_runtime().call(pipeline.call, request)
+    with cli.show_spinner(f"Asking {server.name} …"):
+        outcome = get_runtime().call(pipeline.make_call, request)
     cli.emit(outcome.as_dict())
-    cli.say(make_visible(outcome.text))
+    cli.print_message(make_visible(outcome.text))
     if outcome.is_error:
         raise CommandFailed
 
@@ -119,62 +142,69 @@ def _call(
 def _list_definitions(
     cli: CommandContext, options: argparse.Namespace, kinds: tuple[str, ...]
 ) -> list[dict[str, Any]]:
-    server = find(cli, options.server)
-    snapshot = _snapshot(server, _find_agent(cli, options))
-    offers = snapshot.offers_of(*kinds)
-    return [_as_json(one) for one in offers if one.facts.server_id == server.pk]
+    server = get_server(cli, options.server)
+    snapshot = _load_snapshot(server, _find_agent(cli, options))
+    definitions = snapshot.list_definitions(*kinds)
+    return [
+        _serialize_definition(definition)
+        for definition in definitions
+        if definition.facts.server_id == server.pk
+    ]
 
 
-def _snapshot(server: Server, agent: Agent | None) -> CallSnapshot:
+def _load_snapshot(server: Server, agent: Agent | None) -> CallSnapshot:
     if agent is None:
-        return get_snapshot_cache().current("server", server.pk)
-    return get_snapshot_cache().current("agent", agent.pk)
+        return get_snapshot_cache().load_current("server", server.pk)
+    return get_snapshot_cache().load_current("agent", agent.pk)
 
 
 def _find_agent(cli: CommandContext, options: argparse.Namespace) -> Agent | None:
     if not options.agent:
         return None
-    found: Agent = Agent.objects.get_or_404(cli.principal.organization_id, slug=options.agent)
-    return found
+    agent: Agent = Agent.objects.get_or_404(cli.principal.organization_id, slug=options.agent)
+    return agent
 
 
-def _as_json(offer: SnapshotDefinition) -> dict[str, Any]:
-    schema = offer.argument_schema if offer.facts.kind == "prompt" else {}
+def _serialize_definition(definition: SnapshotDefinition) -> dict[str, Any]:
+    schema = definition.argument_schema if definition.facts.kind == "prompt" else {}
     required = schema.get("required", ())
-    about = " – ".join(part for part in (offer.title, offer.description) if part)
+    about = " – ".join(part for part in (definition.title, definition.description) if part)
     return {
-        "kind": offer.facts.kind,
-        "name": offer.name,
-        "title": offer.title,
-        "description": offer.description,
-        "about": " ".join(about.split())[:TEXT_SHOWN],
-        "mime_type": offer.declaration.get("mimeType") or "",
+        "kind": definition.facts.kind,
+        "name": definition.name,
+        "title": definition.title,
+        "description": definition.description,
+        "about": " ".join(about.split())[:MAX_TEXT_SHOWN],
+        "mime_type": definition.declaration.get("mimeType") or "",
         "arguments": [
-            {"name": name, "description": one["description"], "required": name in required}
-            for name, one in schema.get("properties", {}).items()
+            {"name": name, "description": argument["description"], "required": name in required}
+            for name, argument in schema.get("properties", {}).items()
         ],
-        "allowed": offer.decision.allowed,
-        "code": offer.decision.code,
-        "reason": offer.decision.reason,
-        "remedy": offer.decision.remedy,
+        "allowed": definition.decision.allowed,
+        "code": definition.decision.code,
+        "reason": definition.decision.reason,
+        "remedy": definition.decision.remedy,
     }
 
 
-def _format_kind(offer: dict[str, Any]) -> str:
-    return "template" if offer["kind"] == "resource_template" else "resource"
+def _format_kind(definition: dict[str, Any]) -> str:
+    return "template" if definition["kind"] == "resource_template" else "resource"
 
 
 def _format_arguments(arguments: Iterable[dict[str, Any]]) -> str:
-    return " ".join(one["name"] if one["required"] else f"[{one['name']}]" for one in arguments)
+    return " ".join(
+        argument["name"] if argument["required"] else f"[{argument['name']}]"
+        for argument in arguments
+    )
 
 
 def _format_availability(
-    offers: Iterable[dict[str, Any]], rows: Iterable[tuple[Any, ...]], at: int
+    definitions: Iterable[dict[str, Any]], rows: Iterable[tuple[Any, ...]], column: int
 ) -> list[tuple[Any, ...]]:
     """Replace the `allowed` cell of each row with `yes` or the decision code."""
     return [
-        (*row[:at], "yes" if offer["allowed"] else offer["code"], *row[at + 1 :])
-        for offer, row in zip(offers, rows, strict=True)
+        (*row[:column], "yes" if definition["allowed"] else definition["code"], *row[column + 1 :])
+        for definition, row in zip(definitions, rows, strict=True)
     ]
 
 
@@ -190,7 +220,7 @@ def _add_call_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _read_arguments(parser: argparse.ArgumentParser) -> None:
+def _add_read_arguments(parser: argparse.ArgumentParser) -> None:
     _add_call_arguments(parser)
     parser.add_argument("uri", metavar="URI", help="of a resource, or one that a template means")
 
@@ -201,7 +231,7 @@ def _add_prompt_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("arguments", metavar="K=V", nargs="*", help="the prompt's arguments")
 
 
-def _test_tool_arguments(parser: argparse.ArgumentParser) -> None:
+def _add_test_tool_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("server", metavar="SERVER", help="slug, name or id")
     parser.add_argument("tool", metavar="TOOL", help="the server's own name of the tool")
     parser.add_argument("arguments", metavar="ARGUMENTS", nargs="?", default="{}", help="JSON")
@@ -215,7 +245,7 @@ VERBS = (
         "test-tool",
         "Call a tool through the door, without an agent.",
         _test_tool,
-        _test_tool_arguments,
+        _add_test_tool_arguments,
         ("""mcp test-tool time get_current_time '{"timezone": "Asia/Tokyo"}'""",),
     ),
     CommandVerb(
@@ -235,8 +265,8 @@ VERBS = (
     CommandVerb(
         "read",
         "Read a resource through the door.",
-        _read,
-        _read_arguments,
+        _read_resource,
+        _add_read_arguments,
         ("mcp read docs docs://intro", "mcp read docs docs://pages/7 --agent demo --json"),
     ),
     CommandVerb(

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from agents.server_imports import ServerImport, carry_out, plan_import
+from agents.server_imports import ServerImport, apply_import, plan_import
 from bonobot.core.cli.command_group import (
     CommandContext,
     CommandFailed,
@@ -19,12 +19,17 @@ from bonobot.core.cli.command_group import (
 from bonobot.core.problems import InvalidInput, Problem
 from bonobot.core.text.untrusted_text import make_visible
 from mcp_servers.cli.discovery import DiscoveryOutcome, discover_servers, show_review_findings
-from mcp_servers.definition_reviews import approve
-from mcp_servers.import_export import parse
-from mcp_servers.import_export.client_files import CLIENTS, UserMachine, read_client, read_text
+from mcp_servers.definition_reviews import approve_definitions
+from mcp_servers.import_export import parse_import
+from mcp_servers.import_export.client_files import (
+    CLIENT_NAMES,
+    UserMachine,
+    read_client_config,
+    read_text,
+)
 from mcp_servers.import_export.import_plan import ImportChoices, PlannedServer, plan_entries
 from mcp_servers.models import Server
-from mcp_servers.presets.catalog import load
+from mcp_servers.presets.catalog import load_catalog
 from mcp_servers.presets.installed_programs import InstalledProgram, list_installed_programs
 
 
@@ -39,17 +44,19 @@ class ImportReport(ServerImport):
         """Return the JSON representation."""
         return {"source": self.source} | super().as_dict()
 
-    def entry(self, one: PlannedServer) -> dict[str, Any]:
+    def describe_entry(self, planned_server: PlannedServer) -> dict[str, Any]:
         """Return one entry, with its discovery outcome."""
-        shown = super().entry(one)
-        if (outcome := self.outcomes.get(one.entry.name)) is not None:
-            shown["discovery"] = outcome.as_dict()
-        return shown
+        serialized = super().describe_entry(planned_server)
+        if (outcome := self.outcomes.get(planned_server.entry.name)) is not None:
+            serialized["discovery"] = outcome.as_dict()
+        return serialized
 
 
-def _import_arguments(parser: argparse.ArgumentParser) -> None:
+def _add_import_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", metavar="FILE", nargs="?", help="JSON or YAML; - reads stdin")
-    parser.add_argument("--from", dest="client", choices=CLIENTS, help="a client on this machine")
+    parser.add_argument(
+        "--from", dest="client", choices=CLIENT_NAMES, help="a client on this machine"
+    )
     parser.add_argument(
         "--installed", action="store_true", help="known servers installed on this machine"
     )
@@ -61,71 +68,71 @@ def _import_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--yes", action="store_true", help="add what holds, without asking")
 
 
-def _import(cli: CommandContext, options: argparse.Namespace) -> None:
+def _import_servers(cli: CommandContext, options: argparse.Namespace) -> None:
     if options.installed and not (options.file or options.client):
-        finish(cli, options, _plan_installed_servers(cli, options))
+        complete_import(cli, options, _plan_installed_servers(cli, options))
         return
-    source, text = _read(cli, options)
+    source, text = _read_source(cli, options)
     # The caller's environment; `placeholders` rejects Bonobot's own variables.
     values = {**os.environ, **parse_pairs(options.set, "--set")}
-    found = _plan_import(cli, options, source, text, values)
-    finish(cli, options, found)
+    report = _plan_import(cli, options, source, text, values)
+    complete_import(cli, options, report)
 
 
-def finish(cli: CommandContext, options: argparse.Namespace, found: ImportReport) -> None:
+def complete_import(cli: CommandContext, options: argparse.Namespace, report: ImportReport) -> None:
     """Show the plan, apply it if confirmed, and show the result."""
-    _show(cli, found)
-    if not options.dry_run and _confirm_import(cli, options, found):
-        _carry_out(cli, options, found)
-    cli.emit(found.as_dict())
-    if found.applied and not cli.as_json:
-        _show_result(cli, found)
-    failed = any(outcome.problem for outcome in found.outcomes.values())
-    if found.problems or found.refused or failed:
+    _show_plan(cli, report)
+    if not options.dry_run and _confirm_import(cli, options, report):
+        _apply_import(cli, options, report)
+    cli.emit(report.as_dict())
+    if report.applied and not cli.as_json:
+        _show_result(cli, report)
+    failed = any(outcome.problem for outcome in report.outcomes.values())
+    if report.problems or report.problems_by_name or failed:
         raise CommandFailed
 
 
-def _read(cli: CommandContext, options: argparse.Namespace) -> tuple[str, str]:
+def _read_source(cli: CommandContext, options: argparse.Namespace) -> tuple[str, str]:
     if bool(options.file) + bool(options.client) + options.installed != 1:
         raise InvalidInput(
             "Name one source.",
             code="no_source",
             field="FILE",
             remedy="FILE, or - for stdin, or --installed, or --from with one of: "
-            f"{', '.join(CLIENTS)}.",
+            f"{', '.join(CLIENT_NAMES)}.",
         )
     if options.file == "-":
         return "standard input", sys.stdin.read()
     if options.file:
         return str(options.file), read_text(Path(options.file))
     machine = UserMachine(home=Path.home(), folder=Path.cwd(), environ=os.environ)
-    file = read_client(options.client, machine)
-    cli.say(f"Reading {file.path}")
-    for other in file.beside:
-        cli.say(f"Also there, not read: {other}")
+    file = read_client_config(options.client, machine)
+    cli.print_message(f"Reading {file.path}")
+    for other in file.other_paths:
+        cli.print_message(f"Also there, not read: {other}")
     return str(file.path), file.text
 
 
 def _plan_import(
     cli: CommandContext, options: argparse.Namespace, source: str, text: str, values: dict[str, str]
 ) -> ImportReport:
-    names = {entry.name for entry in parse(text, values=values)}
+    names = {entry.name for entry in parse_import(text, values=values)}
     _check_entry_names(options, names)
     choices = ImportChoices(
         values=values,
         allow_private=names if options.allow_private else (),
         chosen=options.only,
     )
-    found = plan_import(cli.principal, text, choices)
+    plan = plan_import(cli.principal, text, choices)
     return ImportReport(
-        source=source, planned=found.planned, wishes=found.wishes, shares=found.shares
+        source=source, planned=plan.planned, overrides=plan.overrides, shares=plan.shares
     )
 
 
 def _check_entry_names(options: argparse.Namespace, names: set[str]) -> None:
-    if strangers := sorted(set(options.only or ()) - names):
+    if unknown_names := sorted(set(options.only or ()) - names):
         raise InvalidInput(
-            f"There is no entry {strangers[0]!r} in it.",
+            f"There is no entry {unknown_names[0]!r} in it.",
             code="unknown_entry",
             field="--only",
             remedy=f"Its entries: {', '.join(sorted(names))}.",
@@ -134,133 +141,147 @@ def _check_entry_names(options: argparse.Namespace, names: set[str]) -> None:
 
 def _plan_installed_servers(cli: CommandContext, options: argparse.Namespace) -> ImportReport:
     """Plan the known servers that are installed on this machine and not yet in the pool."""
-    given = parse_pairs(options.set, "--set")
-    pool = Server.objects.for_organization(cli.principal.organization_id).pool()
-    here = set(pool.values_list("slug", flat=True))
+    values = parse_pairs(options.set, "--set")
+    pool = Server.objects.for_organization(cli.principal.organization_id).in_organization_pool()
+    existing_slugs = set(pool.values_list("slug", flat=True))
     entries = [
-        found.entry(_collect_secrets(found) | given)
-        for found in list_installed_programs(load())
-        if found.preset.slug not in here
+        program.build_entry(_collect_secrets(program) | values)
+        for program in list_installed_programs(load_catalog())
+        if program.preset.slug not in existing_slugs
     ]
     _check_entry_names(options, {entry.name for entry in entries})
     planned = plan_entries(cli.principal, entries, ImportChoices(chosen=options.only))
     return ImportReport(source="this machine", planned=planned)
 
 
-def _collect_secrets(found: InstalledProgram) -> dict[str, str]:
+def _collect_secrets(program: InstalledProgram) -> dict[str, str]:
     """Return a preset's secrets from the caller's environment; ignores other parameters."""
-    names = (p["name"] for p in found.preset.parameters if p.get("secret"))
+    names = (p["name"] for p in program.preset.parameters if p.get("secret"))
     return {name: os.environ[name] for name in names if name in os.environ}
 
 
-def _confirm_import(cli: CommandContext, options: argparse.Namespace, found: ImportReport) -> bool:
+def _confirm_import(cli: CommandContext, options: argparse.Namespace, report: ImportReport) -> bool:
     """Return whether to apply: by `--yes`, by answer, or (without a terminal) without problems."""
-    shares = [share for share in found.shares if share.action in ("give", "take")]
-    if not found.ready and not shares:
+    shares = [share for share in report.shares if share.action in ("give", "take")]
+    if not report.ready and not shares:
         return False
     if options.yes:
         return True
-    what = f"Add {len(found.ready)} of {len(found.planned)} servers?"
+    question = f"Add {len(report.ready)} of {len(report.planned)} servers?"
     if sys.stdin.isatty() and not cli.as_json:
-        return cli.confirm(what)
-    if found.problems:
-        cli.say("Nothing was added, because some of it is refused: --yes adds the rest.")
+        return cli.confirm(question)
+    if report.problems:
+        cli.print_message("Nothing was added, because some of it is refused: --yes adds the rest.")
         return False
     return True
 
 
-def _carry_out(cli: CommandContext, options: argparse.Namespace, found: ImportReport) -> None:
-    carry_out(cli.principal, found)
-    switched_on = [server for server in found.added.values() if server.enabled]
-    found.outcomes = discover_servers(cli, switched_on)
-    for name, outcome in found.outcomes.items():
+def _apply_import(cli: CommandContext, options: argparse.Namespace, report: ImportReport) -> None:
+    apply_import(cli.principal, report)
+    enabled_servers = [server for server in report.added.values() if server.enabled]
+    report.outcomes = discover_servers(cli, enabled_servers)
+    for name, outcome in report.outcomes.items():
         if outcome.problem is None:
-            server = found.added[name]
+            server = report.added[name]
             if options.approve:
-                approve(cli.principal, server)
+                approve_definitions(cli.principal, server)
                 show_review_findings(cli, server)
-            waiting = server.definitions.waiting().count()
-            found.outcomes[name] = replace(outcome, waiting=waiting)
+            waiting = server.definitions.awaiting_review().count()
+            report.outcomes[name] = replace(outcome, waiting=waiting)
 
 
-def _show(cli: CommandContext, found: ImportReport) -> None:
+def _show_plan(cli: CommandContext, report: ImportReport) -> None:
     if cli.as_json:
         return
     rows = [
-        (one.as_dict()["action"], one.entry.name, one.entry.transport_type, _format_endpoint(one))
-        for one in found.planned
+        (
+            planned.as_dict()["action"],
+            planned.entry.name,
+            planned.entry.transport_type,
+            _format_endpoint(planned),
+        )
+        for planned in report.planned
     ]
     cli.out.print(
         build_table("", "NAME", "TRANSPORT", "WHERE", rows=rows, empty="There is nothing to add.")
     )
-    for share in found.shares:
+    for share in report.shares:
         tools = ", ".join(share.share.allowed) or "all tools"
         without = f" but {', '.join(share.share.denied)}" if share.share.denied else ""
-        cli.say(
+        cli.print_message(
             make_visible(f"{share.action} {share.share.server} → {share.agent}: {tools}{without}")
         )
-    for one in found.planned:
-        for problem in one.problems:
-            _show_problem(cli, one.entry.name, problem, one.entry.line)
-    of_shares = {str(s.problem): s.problem for s in found.shares if s.problem}
-    for problem in (*found.wishes.problems, *of_shares.values()):
+    for planned in report.planned:
+        for problem in planned.problems:
+            _show_problem(cli, planned.entry.name, problem, planned.entry.line)
+    share_problems = {str(s.problem): s.problem for s in report.shares if s.problem}
+    for problem in (*report.overrides.problems, *share_problems.values()):
         _show_problem(cli, "", problem, 0)
-    for text in dict.fromkeys(_collect_warnings(found) if found.planned else ()):
-        cli.say(f"! {text}")
-    if any(problem.code == "missing_value" for one in found.planned for problem in one.problems):
-        cli.say("→ Give values in the environment, or by --set NAME=VALUE.")
-    if any(one.private and one.problems for one in found.planned):
-        cli.say("→ If these private addresses are meant: --allow-private")
+    for text in dict.fromkeys(_collect_warnings(report) if report.planned else ()):
+        cli.print_message(f"! {text}")
+    if any(
+        problem.code == "missing_value"
+        for planned in report.planned
+        for problem in planned.problems
+    ):
+        cli.print_message("→ Give values in the environment, or by --set NAME=VALUE.")
+    if any(planned.private and planned.problems for planned in report.planned):
+        cli.print_message("→ If these private addresses are meant: --allow-private")
 
 
-def _collect_warnings(found: ImportReport) -> Sequence[str]:
+def _collect_warnings(report: ImportReport) -> Sequence[str]:
     """Return the warnings: common ones once, others with the server's name."""
-    entries = [one.entry for one in found.planned]
-    of_all = [
-        notice for notice in entries[0].notices if all(notice in one.notices for one in entries)
+    entries = [item.entry for item in report.planned]
+    common_notices = [
+        notice for notice in entries[0].notices if all(notice in item.notices for item in entries)
     ]
-    general = of_all if len(entries) > 1 else []
-    own = [
+    general = common_notices if len(entries) > 1 else []
+    specific_texts = [
         f"{entry.name}: {notice.detail}"
         for entry in entries
         for notice in entry.notices
         if notice not in general and notice.code != "private_address"
     ]
-    said = [notice.detail for notice in (*general, *found.wishes.notices)]
-    return [make_visible(text) for text in (*said, *own)]
+    general_texts = [notice.detail for notice in (*general, *report.overrides.notices)]
+    return [make_visible(text) for text in (*general_texts, *specific_texts)]
 
 
 def _show_problem(cli: CommandContext, name: str, problem: Problem, line: int) -> None:
-    at = f"line {problem.extra.get('line') or line}" if problem.extra.get("line") or line else ""
-    where = " ".join(part for part in (at, name, problem.field) if part)
+    location = (
+        f"line {problem.extra.get('line') or line}" if problem.extra.get("line") or line else ""
+    )
+    where = " ".join(part for part in (location, name, problem.field) if part)
     text = f"✗ {where}: {problem.code}: {problem} {problem.remedy}".strip()
     cli.out.print(make_visible(text), style="red", markup=False)
 
 
-def _format_endpoint(one: PlannedServer) -> str:
-    shown = one.as_dict()["endpoint_config"]
-    return str(shown.get("url") or " ".join([shown.get("command", ""), *shown.get("args", [])]))
+def _format_endpoint(planned: PlannedServer) -> str:
+    endpoint_config = planned.as_dict()["endpoint_config"]
+    return str(
+        endpoint_config.get("url")
+        or " ".join([endpoint_config.get("command", ""), *endpoint_config.get("args", [])])
+    )
 
 
-def _show_result(cli: CommandContext, found: ImportReport) -> None:
-    for name, outcome in found.outcomes.items():
+def _show_result(cli: CommandContext, report: ImportReport) -> None:
+    for name, outcome in report.outcomes.items():
         mark, style = ("✓", "green") if outcome.problem is None else ("✗", "red")
         cli.out.print(
-            f"{mark} {make_visible(name)}: {make_visible(outcome.told())}",
+            f"{mark} {make_visible(name)}: {make_visible(outcome.format_summary())}",
             style=style,
             markup=False,
         )
-    for name, problem in found.refused.items():
+    for name, problem in report.problems_by_name.items():
         _show_problem(cli, name, problem, 0)
-    cli.say(f"{len(found.added)} servers added.")
+    cli.print_message(f"{len(report.added)} servers added.")
 
 
 VERBS = (
     CommandVerb(
         "import",
         "Add the servers of a client's configuration: shown first, then added and discovered.",
-        _import,
-        _import_arguments,
+        _import_servers,
+        _add_import_arguments,
         (
             "mcp import --from claude-desktop --dry-run",
             "mcp import servers.yaml --set API_TOKEN='${MY_TOKEN}'",

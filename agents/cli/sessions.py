@@ -21,14 +21,14 @@ from rich.padding import Padding
 from rich.spinner import Spinner
 from rich.text import Text
 
-from agents.approvals.services import revoke
-from agents.attachments import LARGEST_TOGETHER, Attachment
+from agents.approvals.services import revoke_session_approval
+from agents.attachments import MAX_TOTAL_BYTES, Attachment
 from agents.cli import approvals
 from agents.models import Agent, Session, SessionGrant, Step
 from agents.sessions.events import PROGRESS, TEXT, SessionEvent, watch_session
-from agents.sessions.export import MEDIA_TYPES, export_session, report
-from agents.sessions.leases import LEASE, has_live_runner
-from agents.sessions.services import cancel, send_again, start
+from agents.sessions.export import MEDIA_TYPES, build_report, export_session
+from agents.sessions.leases import LEASE_DURATION, has_live_runner
+from agents.sessions.services import cancel_session, resend_message, start_session
 from agents.sessions.worker import get_session_runner
 from bonobot.core.cli.command_group import CommandContext, CommandFailed, CommandVerb, build_table
 from bonobot.core.problems import InvalidInput, ServiceUnavailable
@@ -36,10 +36,10 @@ from bonobot.core.runtime import get_runtime
 from bonobot.core.text.untrusted_text import make_visible
 
 # Limits for arguments and results in shortened calls.
-LINES, CHARACTERS = 12, 2_000
+MAX_LINES, MAX_CHARACTERS = 12, 2_000
 MARKS = {"done": ("✓", "green"), "unknown": ("?", "yellow")}
 # Terminal rows to keep free below streamed text.
-BELOW = 6
+FREE_ROWS = 6
 
 
 class SessionRenderer:
@@ -48,99 +48,105 @@ class SessionRenderer:
     `show_answers`: print the model's texts too; not needed if the caller prints the answer.
     """
 
-    def __init__(self, cli: CommandContext, *, answers: bool, after: int = 0) -> None:
-        self.after = after
+    def __init__(self, cli: CommandContext, *, show_answers: bool, last_seq: int = 0) -> None:
+        self.last_seq = last_seq
         self._cli = cli
-        self._answers = answers
-        self._open: dict[int, dict[str, Any]] = {}
-        self._drawn: set[int] = set()
+        self._show_answers = show_answers
+        self._open_steps: dict[int, dict[str, Any]] = {}
+        self._printed: set[int] = set()
         self._live: Live | None = None
 
     @contextmanager
-    def shown(self) -> Iterator[None]:
+    def show_live_steps(self) -> Iterator[None]:
         """Show unfinished steps at the bottom of a terminal while the block runs."""
-        self._open.clear()
+        self._open_steps.clear()
         if self._cli.as_json or not self._cli.out.is_terminal:
             yield
             return
         with Live(console=self._cli.out, transient=True, refresh_per_second=8) as self._live:
-            self._refresh()
+            self._refresh_live()
             try:
                 yield
             finally:
                 self._live.update(Text(""))
         self._live = None
 
-    def take(self, events: list[SessionEvent]) -> None:
+    def handle_events(self, events: list[SessionEvent]) -> None:
         """Render new events."""
         for event in events:
-            self._take(event)
+            self._handle_event(event)
         if self._live is not None and events:
-            self._refresh()
+            self._refresh_live()
 
-    def _take(self, event: SessionEvent) -> None:
+    def _handle_event(self, event: SessionEvent) -> None:
         data = event.data
         if event.kind == TEXT:
-            step = self._open.get(data["seq"])
+            step = self._open_steps.get(data["seq"])
             if step is not None:
                 step["text"] = step.get("text", "")[: data["at"]] + data["text"]
         elif event.kind == PROGRESS:
-            self._open.get(data["seq"], {})["progress"] = data
+            self._open_steps.get(data["seq"], {})["progress"] = data
         elif "seq" in data:
-            self._step(event)
+            self._handle_step(event)
 
-    def _step(self, event: SessionEvent) -> None:
+    def _handle_step(self, event: SessionEvent) -> None:
         seq, data = event.data["seq"], event.data
         if event.id is not None:
-            self.after = event.id
+            self.last_seq = event.id
         if data["state"] == Step.State.INTENT:
-            self._open[seq] = dict(data)
+            self._open_steps[seq] = dict(data)
             return
-        self._open.pop(seq, None)
-        if seq not in self._drawn:
-            self._drawn.add(seq)
-            self._settled(data)
+        self._open_steps.pop(seq, None)
+        if seq not in self._printed:
+            self._printed.add(seq)
+            self._print_step(data)
 
-    def _settled(self, data: dict[str, Any]) -> None:
+    def _print_step(self, data: dict[str, Any]) -> None:
         if self._cli.as_json:
             return
         if data["kind"] == Step.Kind.CALL:
             self._cli.out.print(render_call(data))
         elif data["kind"] == Step.Kind.NOTICE:
             self._cli.out.print(f"! {make_visible(data['text'])}", style="yellow", markup=False)
-        elif self._answers and data["kind"] == Step.Kind.MODEL and data.get("text", "").strip():
+        elif (
+            self._show_answers and data["kind"] == Step.Kind.MODEL and data.get("text", "").strip()
+        ):
             self._cli.out.print(
                 render_model_text(data["text"], formatted=self._cli.out.is_terminal)
             )
 
-    def _refresh(self) -> None:
+    def _refresh_live(self) -> None:
         if self._live is not None:
-            parts = [part for _, step in sorted(self._open.items()) for part in self._moving(step)]
+            parts = [
+                part
+                for _, step in sorted(self._open_steps.items())
+                for part in self._render_open_step(step)
+            ]
             self._live.update(Group(*(parts or [Spinner("dots", "The agent is working …")])))
 
-    def _moving(self, step: dict[str, Any]) -> Iterator[RenderableType]:
+    def _render_open_step(self, step: dict[str, Any]) -> Iterator[RenderableType]:
         if step["kind"] == Step.Kind.CALL:
             yield Spinner("dots", _render_running_call(step))
         elif text := step.get("text", ""):
-            end = "\n".join(text.splitlines()[-max(4, self._cli.out.height - BELOW) :])
+            end = "\n".join(text.splitlines()[-max(4, self._cli.out.height - FREE_ROWS) :])
             yield render_model_text(end, formatted=True)
         else:
             yield Spinner("dots", "The agent is thinking …")
 
 
-def render_call(data: dict[str, Any], *, whole: bool = False) -> RenderableType:
+def render_call(data: dict[str, Any], *, full: bool = False) -> RenderableType:
     """Render a finished call with arguments and result, shortened or in full."""
     mark = MARKS.get(data["state"], ("✗", "red"))
-    took = f" {data['duration_ms']} ms" if data.get("duration_ms") is not None else ""
+    duration = f" {data['duration_ms']} ms" if data.get("duration_ms") is not None else ""
     code = f" {data['code']}" if data.get("code") else ""
     name = make_visible(data.get("name", ""), 120)
-    head = Text.assemble(mark, f" {name}", (f"{took}{code} #{data['seq']}", "dim"))
+    head = Text.assemble(mark, f" {name}", (f"{duration}{code} #{data['seq']}", "dim"))
     parts: list[RenderableType] = [head]
     if data.get("arguments"):
-        written = json.dumps(data["arguments"], indent=2, ensure_ascii=False)
-        parts.append(_render_excerpt(written, whole))
+        arguments_text = json.dumps(data["arguments"], indent=2, ensure_ascii=False)
+        parts.append(_render_excerpt(arguments_text, full))
     if data.get("text"):
-        parts.append(_render_excerpt(data["text"], whole))
+        parts.append(_render_excerpt(data["text"], full))
     return Group(*parts)
 
 
@@ -152,16 +158,16 @@ def render_model_text(text: str, *, formatted: bool) -> RenderableType:
     return Markdown(make_visible(text), hyperlinks=False)
 
 
-def _render_excerpt(text: str, whole: bool) -> RenderableType:
-    shown, left = make_visible(text), 0
+def _render_excerpt(text: str, full: bool) -> RenderableType:
+    excerpt, hidden_lines = make_visible(text), 0
     with suppress(ValueError):
-        shown = make_visible(json.dumps(json.loads(text), indent=2, ensure_ascii=False))
-    if not whole:
-        lines = shown.splitlines()
-        left = len(lines) - LINES
-        shown = make_visible("\n".join(lines[:LINES]), CHARACTERS)
-    more = [Text(f"… {left} more lines", style="dim")] if left > 0 else []
-    return Padding(Group(_highlight_json(shown), *more), (0, 4))
+        excerpt = make_visible(json.dumps(json.loads(text), indent=2, ensure_ascii=False))
+    if not full:
+        lines = excerpt.splitlines()
+        hidden_lines = len(lines) - MAX_LINES
+        excerpt = make_visible("\n".join(lines[:MAX_LINES]), MAX_CHARACTERS)
+    footer = [Text(f"… {hidden_lines} more lines", style="dim")] if hidden_lines > 0 else []
+    return Padding(Group(_highlight_json(excerpt), *footer), (0, 4))
 
 
 def _highlight_json(text: str) -> RenderableType:
@@ -177,11 +183,11 @@ def _render_running_call(step: dict[str, Any]) -> Text:
     if not progress:
         return Text(name)
     total = f" / {progress['total']:g}" if progress.get("total") else ""
-    said_of_it = make_visible(progress.get("message", ""), 120)
-    return Text.assemble(name, (f" {said_of_it} {progress['done']:g}{total}", "dim"))
+    message = make_visible(progress.get("message", ""), 120)
+    return Text.assemble(name, (f" {message} {progress['done']:g}{total}", "dim"))
 
 
-Told = Callable[[list[SessionEvent]], object]
+EventHandler = Callable[[list[SessionEvent]], object]
 
 
 def add_send_arguments(parser: argparse.ArgumentParser) -> None:
@@ -204,14 +210,14 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
     add_send_arguments(parser)
 
 
-def run(cli: CommandContext, options: argparse.Namespace) -> None:
+def handle_run(cli: CommandContext, options: argparse.Namespace) -> None:
     """Give an agent a message and wait for its answer."""
     agent: Agent = Agent.objects.get_or_404(cli.principal.organization_id, slug=options.slug)
-    files = read_attachments(options.attach or ())
-    session = start(
-        cli.principal, agent, options.text, working_dir=options.working_dir, attachments=files
+    attachments = read_attachments(options.attach or ())
+    session = start_session(
+        cli.principal, agent, options.text, working_dir=options.working_dir, attachments=attachments
     )
-    finish(cli, session, options)
+    show_session_result(cli, session, options)
 
 
 def add_retry_arguments(parser: argparse.ArgumentParser) -> None:
@@ -222,20 +228,20 @@ def add_retry_arguments(parser: argparse.ArgumentParser) -> None:
     add_send_arguments(parser)
 
 
-def retry(cli: CommandContext, options: argparse.Namespace) -> None:
+def handle_retry(cli: CommandContext, options: argparse.Namespace) -> None:
     """Send a message of a session again, in its place, and wait for the answer."""
-    session = find(cli, options.session)
-    files = read_attachments(options.attach or ())
-    last = session.steps.order_by("-seq").values_list("seq", flat=True).first() or 0
-    send_again(cli.principal, session, options.message, options.text, files)
-    finish(cli, session, options, after=last)
+    session = get_session(cli, options.session)
+    attachments = read_attachments(options.attach or ())
+    last_seq = session.steps.order_by("-seq").values_list("seq", flat=True).first() or 0
+    resend_message(cli.principal, session, options.message, options.text, attachments)
+    show_session_result(cli, session, options, last_seq=last_seq)
 
 
-def find(cli: CommandContext, pk: str) -> Session:
+def get_session(cli: CommandContext, pk: str) -> Session:
     """Return a session by its id; raises `NotFound`."""
     rows = Session.objects.select_related("agent")
-    found: Session = rows.get_or_404(cli.principal.organization_id, pk=pk)
-    return found
+    session: Session = rows.get_or_404(cli.principal.organization_id, pk=pk)
+    return session
 
 
 def read_attachments(paths: "list[str] | tuple[()]") -> list[Attachment]:
@@ -246,7 +252,7 @@ def read_attachments(paths: "list[str] | tuple[()]") -> list[Attachment]:
 def _read_attachment(path: Path) -> Attachment:
     try:
         with path.open("rb") as file:
-            return Attachment(path.name, file.read(LARGEST_TOGETHER + 1))
+            return Attachment(path.name, file.read(MAX_TOTAL_BYTES + 1))
     except OSError as error:
         raise InvalidInput(
             f"The file {str(path)!r} can't be read: {error.strerror}.",
@@ -256,49 +262,49 @@ def _read_attachment(path: Path) -> Attachment:
         ) from None
 
 
-def finish(
-    cli: CommandContext, session: Session, options: argparse.Namespace, after: int = 0
+def show_session_result(
+    cli: CommandContext, session: Session, options: argparse.Namespace, last_seq: int = 0
 ) -> None:
     """Follow a session until it stops and print its result; raises `CommandFailed` if not done."""
-    wait_for_session(cli, session, options, after)
-    done = report(session.pk)
-    cli.emit(done)
-    if done["status"] == Session.Status.WAITING:
+    wait_for_session(cli, session, options, last_seq)
+    result = build_report(session.pk)
+    cli.emit(result)
+    if result["status"] == Session.Status.WAITING:
         approvals.show_pending_requests(cli, session)
         raise CommandFailed
-    if done["status"] != Session.Status.DONE:
-        if done["error"]:
-            cli.say(f"{done['status']}: {make_visible(done['error']['detail'])}")
+    if result["status"] != Session.Status.DONE:
+        if result["error"]:
+            cli.print_message(f"{result['status']}: {make_visible(result['error']['detail'])}")
         raise CommandFailed
-    cli.say(make_visible(done["answer"]))
+    cli.print_message(make_visible(result["answer"]))
 
 
 def wait_for_session(
-    cli: CommandContext, session: Session, options: argparse.Namespace, after: int = 0
+    cli: CommandContext, session: Session, options: argparse.Namespace, last_seq: int = 0
 ) -> None:
     """Follow a session until it stops, getting its pending requests answered."""
-    drawing = SessionRenderer(cli, answers=False, after=after)
-    show_session_steps(cli, session, drawing, options.timeout)
+    renderer = SessionRenderer(cli, show_answers=False, last_seq=last_seq)
+    show_session_steps(cli, session, renderer, options.timeout)
     while approvals.answer_pending_requests(
         cli, session, wait=options.wait, timeout_s=options.timeout
     ):
-        show_session_steps(cli, session, drawing, options.timeout)
+        show_session_steps(cli, session, renderer, options.timeout)
 
 
 def show_session_steps(
-    cli: CommandContext, session: Session, drawing: SessionRenderer, timeout_s: float | None
+    cli: CommandContext, session: Session, renderer: SessionRenderer, timeout_s: float | None
 ) -> None:
     """Show a session's steps until it stops or waits.
 
     Raises `ServiceUnavailable` (code `still_running`) after `timeout_s` seconds; Ctrl-C leaves the
     session running.
     """
-    if not has_live_runner(besides=get_session_runner().runner_id):
+    if not has_live_runner(exclude_runner_id=get_session_runner().runner_id):
         # Without a live worker, this process runs the session.
-        get_runtime().call(get_session_runner().take, session.pk)
+        get_runtime().call(get_session_runner().claim_and_run, session.pk)
     try:
-        with drawing.shown():
-            get_runtime().call(_show_events, session.pk, drawing, timeout_s=timeout_s)
+        with renderer.show_live_steps():
+            get_runtime().call(_show_events, session.pk, renderer, timeout_s=timeout_s)
     except TimeoutError:
         raise ServiceUnavailable(
             f"The session {session.pk} is still running after {timeout_s:.0f} s.",
@@ -307,22 +313,22 @@ def show_session_steps(
         ) from None
 
 
-async def _show_events(session_id: UUID, drawing: SessionRenderer) -> None:
-    looked = monotonic()
-    async with aclosing(watch_session(session_id, drawing.after)) as looks:
-        async for events in looks:
-            if monotonic() - looked > LEASE.total_seconds():
+async def _show_events(session_id: UUID, renderer: SessionRenderer) -> None:
+    last_claim_at = monotonic()
+    async with aclosing(watch_session(session_id, renderer.last_seq)) as batches:
+        async for events in batches:
+            if monotonic() - last_claim_at > LEASE_DURATION.total_seconds():
                 # The worker may have died: claim the session if its lease has expired.
-                looked = monotonic()
-                await get_session_runner().take(session_id)
-            drawing.take(events)
+                last_claim_at = monotonic()
+                await get_session_runner().claim_and_run(session_id)
+            renderer.handle_events(events)
 
 
-LISTED = 100
-NUMBERS = ("turns", "calls", "input_tokens", "output_tokens", "cost_microusd")
+MAX_LISTED = 100
+NUMBER_FIELDS = ("turns", "calls", "input_tokens", "output_tokens", "cost_microusd")
 
 
-def as_json(session: Session) -> dict[str, Any]:
+def serialize_session(session: Session) -> dict[str, Any]:
     """Return the JSON representation of a session."""
     return {
         "id": str(session.pk),
@@ -331,61 +337,68 @@ def as_json(session: Session) -> dict[str, Any]:
         "status": session.status,
         "error_code": session.error_code,
         "started_by": session.started_by,
-        **{name: getattr(session, name) for name in NUMBERS},
+        **{name: getattr(session, name) for name in NUMBER_FIELDS},
         "created_at": session.created_at,
         "finished_at": session.finished_at,
     }
 
 
-def _list(cli: CommandContext, options: argparse.Namespace) -> None:
+def _list_sessions(cli: CommandContext, options: argparse.Namespace) -> None:
     rows = Session.objects.visible_to(cli.principal).select_related("agent")
     if options.slug:
-        rows = rows.filter(agent=Agent.objects.named(cli.principal, options.slug))
+        rows = rows.filter(agent=Agent.objects.get_by_name(cli.principal, options.slug))
     if options.status:
         rows = rows.filter(status=options.status)
-    found = [as_json(row) for row in rows.order_by("-created_at", "-pk")[:LISTED]]
+    serialized = [
+        serialize_session(row) for row in rows.order_by("-created_at", "-pk")[:MAX_LISTED]
+    ]
     names = ("id", "agent", "status", "title", "started_by", "calls")
-    shown = [(f"{one['created_at']:%m-%d %H:%M}", *(one[name] for name in names)) for one in found]
+    table_rows = [
+        (f"{session['created_at']:%m-%d %H:%M}", *(session[name] for name in names))
+        for session in serialized
+    ]
     columns = ("WHEN", "ID", "AGENT", "STATUS", "ABOUT", "BY", "CALLS")
     empty = 'There is none. Begin one: bonobot agents run SLUG "text"'
-    cli.emit(found, build_table(*columns, rows=shown, empty=empty))
+    cli.emit(serialized, build_table(*columns, rows=table_rows, empty=empty))
 
 
-def _cancel(cli: CommandContext, options: argparse.Namespace) -> None:
-    session = find(cli, options.session)
-    wanted = cancel(cli.principal, session)
-    cli.emit({"id": str(session.pk), "cancelled": wanted})
-    cli.say("It is being cancelled." if wanted else "There was nothing to cancel: it has ended.")
+def _cancel_session(cli: CommandContext, options: argparse.Namespace) -> None:
+    session = get_session(cli, options.session)
+    was_requested = cancel_session(cli.principal, session)
+    cli.emit({"id": str(session.pk), "cancelled": was_requested})
+    cli.print_message(
+        "It is being cancelled." if was_requested else "There was nothing to cancel: it has ended."
+    )
 
 
-def _list_arguments(parser: argparse.ArgumentParser) -> None:
+def _add_list_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("slug", metavar="SLUG", nargs="?", help="only those of this agent")
     parser.add_argument("--status", choices=Session.Status.values, help="only those in it")
 
 
-def _cancel_arguments(parser: argparse.ArgumentParser) -> None:
+def _add_session_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("session", metavar="SESSION", help="its id")
 
 
 VERBS = (
     CommandVerb(
         "sessions",
-        f"List the latest {LISTED} sessions.",
-        _list,
-        _list_arguments,
+        f"List the latest {MAX_LISTED} sessions.",
+        _list_sessions,
+        _add_list_arguments,
         ("agents sessions", "agents sessions demo --status waiting --json"),
     ),
     CommandVerb(
         "cancel",
         "Cancel what a session does; a message sent later begins anew.",
-        _cancel,
-        _cancel_arguments,
+        _cancel_session,
+        _add_session_argument,
         ("agents cancel 0198c0de-…",),
     ),
 )
 
 
-def _as_json(grant: SessionGrant) -> dict[str, Any]:
+def _serialize_grant(grant: SessionGrant) -> dict[str, Any]:
     return {
         "id": str(grant.pk),
         "session_id": str(grant.session_id),
@@ -398,27 +411,27 @@ def _as_json(grant: SessionGrant) -> dict[str, Any]:
 
 
 def _list_session_approvals(cli: CommandContext, options: argparse.Namespace) -> None:
-    session = find(cli, options.session)
-    found = [_as_json(one) for one in session.grants.order_by("created_at", "pk")]
-    rows = [(one["id"], one["name"], one["granted_by"]) for one in found]
+    session = get_session(cli, options.session)
+    grants = [_serialize_grant(grant) for grant in session.grants.order_by("created_at", "pk")]
+    rows = [(grant["id"], grant["name"], grant["granted_by"]) for grant in grants]
     empty = "Nothing was allowed for the whole session."
-    cli.emit(found, build_table("ID", "TOOL", "ALLOWED BY", rows=rows, empty=empty))
+    cli.emit(grants, build_table("ID", "TOOL", "ALLOWED BY", rows=rows, empty=empty))
 
 
-def _revoke(cli: CommandContext, options: argparse.Namespace) -> None:
+def _revoke_session_approval(cli: CommandContext, options: argparse.Namespace) -> None:
     rows: Any = SessionGrant.objects
     grant: SessionGrant = rows.get_or_404(cli.principal.organization_id, pk=options.grant)
-    shown = _as_json(grant)
-    revoke(cli.principal, grant)
-    cli.emit(shown)
-    cli.say(f"{shown['name']} is asked about again, from the very next call.")
+    serialized = _serialize_grant(grant)
+    revoke_session_approval(cli.principal, grant)
+    cli.emit(serialized)
+    cli.print_message(f"{serialized['name']} is asked about again, from the very next call.")
 
 
 def _add_session_approval_filters(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("session", metavar="SESSION", help="its id")
 
 
-def _revoke_arguments(parser: argparse.ArgumentParser) -> None:
+def _add_revoke_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("grant", metavar="GRANT", help="its id, as `agents grants` lists it")
 
 
@@ -433,8 +446,8 @@ SESSION_APPROVAL_VERBS = (
     CommandVerb(
         "revoke-grant",
         "Take back what was allowed for a session.",
-        _revoke,
-        _revoke_arguments,
+        _revoke_session_approval,
+        _add_revoke_arguments,
         ("agents revoke-grant 0198c0df-…",),
     ),
 )
@@ -447,18 +460,20 @@ def add_export_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--output", metavar="FILE", help="default: the standard output")
 
 
-def export(cli: CommandContext, options: argparse.Namespace) -> None:
+def handle_export(cli: CommandContext, options: argparse.Namespace) -> None:
     """Write a session down; with `--json` as JSON."""
-    text = export_session(find(cli, options.session), "json" if cli.as_json else options.form)
+    text = export_session(
+        get_session(cli, options.session), "json" if cli.as_json else options.form
+    )
     if not options.output:
         cli.out.file.write(text)
         return
     path = Path(options.output).expanduser()
-    write(path, text, "--output")
+    write_text_file(path, text, "--output")
     cli.err.print(f"Written to {path}.", markup=False)
 
 
-def write(path: Path, text: str, field: str) -> None:
+def write_text_file(path: Path, text: str, field: str) -> None:
     """Write a text file; raises `InvalidInput` (code `unusable_file`, field `field`)."""
     try:
         path.write_text(text, encoding="utf-8")

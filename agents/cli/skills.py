@@ -4,12 +4,12 @@ import argparse
 from typing import Any
 
 from agents.assignments import list_agent_slugs
-from agents.cli.agents import find
-from agents.cli.sessions import add_wait_arguments, finish
+from agents.cli.agents import get_agent
+from agents.cli.sessions import add_wait_arguments, show_session_result
 from agents.models import Skill
 from agents.sessions.services import run_skill
-from agents.skills.services import SkillSpec, get_skill, remove_skill, save_skill
-from agents.skills.templates import FORM, build_template, read_line, render
+from agents.skills.services import SkillSpec, delete_skill, get_skill, save_skill
+from agents.skills.templates import LINE_SYNTAX, build_template, parse_line, render_skill
 from bonobot.core.cli.command_group import (
     CommandContext,
     CommandVerb,
@@ -26,11 +26,11 @@ def add_name_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", metavar="NAME")
 
 
-def add_agents_arguments(parser: argparse.ArgumentParser, what: str) -> None:
+def add_agents_arguments(parser: argparse.ArgumentParser, help_text: str) -> None:
     """Add the options for the agents that have it; see `collect_agents`."""
-    given = parser.add_mutually_exclusive_group()
-    given.add_argument("--agent", action="append", metavar="SLUG", help=what)
-    given.add_argument("--no-agents", action="store_true", help="take it from all agents")
+    group = parser.add_mutually_exclusive_group()
+    group.add_argument("--agent", action="append", metavar="SLUG", help=help_text)
+    group.add_argument("--no-agents", action="store_true", help="take it from all agents")
 
 
 def collect_agents(options: argparse.Namespace) -> list[str] | tuple[()] | None:
@@ -46,40 +46,40 @@ def add_enabled_arguments(parser: argparse.ArgumentParser) -> None:
     switch.add_argument("--off", dest="enabled", action="store_false")
 
 
-def as_json(skill: Skill) -> dict[str, Any]:
+def serialize_skill(skill: Skill) -> dict[str, Any]:
     """Return the JSON representation of a skill."""
     names = ("name", "title", "description", "text", "arguments", "enabled", "version", "digest")
-    found = {name: getattr(skill, name) for name in names}
-    return {"id": str(skill.pk), **found, "agents": list_agent_slugs(skill)}
+    values = {name: getattr(skill, name) for name in names}
+    return {"id": str(skill.pk), **values, "agents": list_agent_slugs(skill)}
 
 
-def _list(cli: CommandContext, options: argparse.Namespace) -> None:
+def _list_skills(cli: CommandContext, options: argparse.Namespace) -> None:
     rows = Skill.objects.for_organization(cli.principal.organization_id)
     if options.agent:
-        rows = rows.filter(given__agent=find(cli, options.agent))
-    found = [as_json(row) for row in rows]
-    shown = [
+        rows = rows.filter(given__agent=get_agent(cli, options.agent))
+    serialized = [serialize_skill(row) for row in rows]
+    table_rows = [
         (
-            one["name"] if one["enabled"] else f"{one['name']} (off)",
-            one["version"],
-            ", ".join(argument["name"] for argument in one["arguments"]),
-            ", ".join(one["agents"]) or "–",
-            one["description"] or one["title"],
+            skill["name"] if skill["enabled"] else f"{skill['name']} (off)",
+            skill["version"],
+            ", ".join(argument["name"] for argument in skill["arguments"]),
+            ", ".join(skill["agents"]) or "–",
+            skill["description"] or skill["title"],
         )
-        for one in found
+        for skill in serialized
     ]
     empty = "No skills yet. Write one: bonobot skills add NAME --file FILE"
     columns = ("NAME", "VERSION", "ARGUMENTS", "AGENTS", "WHAT IT IS FOR")
-    cli.emit(found, build_table(*columns, rows=shown, empty=empty))
+    cli.emit(serialized, build_table(*columns, rows=table_rows, empty=empty))
 
 
-def _show(cli: CommandContext, options: argparse.Namespace) -> None:
+def _show_skill_text(cli: CommandContext, options: argparse.Namespace) -> None:
     skill = get_skill(cli.principal, options.name)
-    cli.emit(as_json(skill))
-    cli.say(make_visible(skill.text, len(skill.text)))
+    cli.emit(serialize_skill(skill))
+    cli.print_message(make_visible(skill.text, len(skill.text)))
 
 
-def _add(cli: CommandContext, options: argparse.Namespace) -> None:
+def _create_skill(cli: CommandContext, options: argparse.Namespace) -> None:
     if Skill.objects.filter(
         organization_id=cli.principal.organization_id, name=options.name
     ).exists():
@@ -92,40 +92,42 @@ def _add(cli: CommandContext, options: argparse.Namespace) -> None:
     _show_skill(cli, save_skill(cli.principal, _build_spec(options)))
 
 
-def _set(cli: CommandContext, options: argparse.Namespace) -> None:
+def _update_skill(cli: CommandContext, options: argparse.Namespace) -> None:
     skill = get_skill(cli.principal, options.name)
     _show_skill(cli, save_skill(cli.principal, _build_spec(options), skill))
 
 
 def _show_skill(cli: CommandContext, skill: Skill) -> None:
-    cli.emit(as_json(skill))
-    cli.say(
+    cli.emit(serialize_skill(skill))
+    cli.print_message(
         f"{skill.name} is at version {skill.version}; it is given to: "
         f"{', '.join(list_agent_slugs(skill)) or 'no agent'}."
     )
 
 
-def _run(cli: CommandContext, options: argparse.Namespace) -> None:
+def _run_skill(cli: CommandContext, options: argparse.Namespace) -> None:
     skill = get_skill(cli.principal, options.name)
-    given = parse_pairs(options.values, "KEY=VALUE")
+    arguments = parse_pairs(options.values, "KEY=VALUE")
     if options.dry_run:
-        text = render(build_template(skill), given)
+        text = render_skill(build_template(skill), arguments)
         cli.emit({"text": text})
-        cli.say(make_visible(text, len(text)))
+        cli.print_message(make_visible(text, len(text)))
         return
     if not options.agent:
         raise InvalidInput(
             "No agent is named.", field="--agent", remedy="Add --agent SLUG, or --dry-run."
         )
-    finish(cli, run_skill(cli.principal, skill, find(cli, options.agent), given), options)
+    show_session_result(
+        cli, run_skill(cli.principal, skill, get_agent(cli, options.agent), arguments), options
+    )
 
 
-def _remove(cli: CommandContext, options: argparse.Namespace) -> None:
+def _delete_skill(cli: CommandContext, options: argparse.Namespace) -> None:
     skill = get_skill(cli.principal, options.name)
-    found = as_json(skill)
-    remove_skill(cli.principal, skill)
-    cli.emit(found)
-    cli.say(f"{options.name} is gone.")
+    serialized = serialize_skill(skill)
+    delete_skill(cli.principal, skill)
+    cli.emit(serialized)
+    cli.print_message(f"{options.name} is gone.")
 
 
 def _build_spec(options: argparse.Namespace) -> SkillSpec:
@@ -136,34 +138,34 @@ def _build_spec(options: argparse.Namespace) -> SkillSpec:
         text=options.text if options.file is None else read_text(options.file),
         arguments=None
         if options.argument is None
-        else [read_line(one).as_dict() for one in options.argument],
+        else [parse_line(line).as_dict() for line in options.argument],
         enabled=options.enabled,
         agents=collect_agents(options),
     )
 
 
-def _list_arguments(parser: argparse.ArgumentParser) -> None:
+def _add_list_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--agent", metavar="SLUG", help="those that an agent has")
 
 
-def _write_arguments(parser: argparse.ArgumentParser) -> None:
+def _add_write_arguments(parser: argparse.ArgumentParser) -> None:
     add_name_argument(parser)
-    said = parser.add_mutually_exclusive_group()
-    said.add_argument("--file", help="file with the instructions; - reads standard input")
-    said.add_argument("--text", help="the instructions")
+    text_source = parser.add_mutually_exclusive_group()
+    text_source.add_argument("--file", help="file with the instructions; - reads standard input")
+    text_source.add_argument("--text", help="the instructions")
     parser.add_argument("--title")
     parser.add_argument("--description", help="what it is for, in a line")
     parser.add_argument(
         "--argument",
         action="append",
         metavar="ARGUMENT",
-        help=f"{FORM}; it stands in the text as ${{NAME}}; several may be given",
+        help=f"{LINE_SYNTAX}; it stands in the text as ${{NAME}}; several may be given",
     )
     add_agents_arguments(parser, "agents that have it")
     add_enabled_arguments(parser)
 
 
-def _run_arguments(parser: argparse.ArgumentParser) -> None:
+def _add_run_arguments(parser: argparse.ArgumentParser) -> None:
     add_name_argument(parser)
     parser.add_argument("values", metavar="KEY=VALUE", nargs="*", help="values of its arguments")
     parser.add_argument("--agent", metavar="SLUG", help="the agent that runs it")
@@ -175,16 +177,18 @@ VERBS = (
     CommandVerb(
         "list",
         "List the skills.",
-        _list,
-        _list_arguments,
+        _list_skills,
+        _add_list_arguments,
         ("skills list", "skills list --agent helper --json"),
     ),
-    CommandVerb("show", "Show a skill.", _show, add_name_argument, ("skills show release-notes",)),
+    CommandVerb(
+        "show", "Show a skill.", _show_skill_text, add_name_argument, ("skills show release-notes",)
+    ),
     CommandVerb(
         "add",
         "Write a skill.",
-        _add,
-        _write_arguments,
+        _create_skill,
+        _add_write_arguments,
         (
             "skills add release-notes --text 'Write notes for ${version}.' --argument version!",
             "skills add triage --file triage.md --agent helper",
@@ -193,19 +197,21 @@ VERBS = (
     CommandVerb(
         "set",
         "Change a skill; another text or other arguments are a new version.",
-        _set,
-        _write_arguments,
+        _update_skill,
+        _add_write_arguments,
         ("skills set triage --file triage.md", "skills set triage --agent helper --off"),
     ),
     CommandVerb(
         "run",
         "Give a skill to an agent as a message and wait for its answer.",
-        _run,
-        _run_arguments,
+        _run_skill,
+        _add_run_arguments,
         (
             "skills run release-notes version=1.4 --agent helper",
             "skills run release-notes version=1.4 --dry-run",
         ),
     ),
-    CommandVerb("remove", "Remove a skill.", _remove, add_name_argument, ("skills remove triage",)),
+    CommandVerb(
+        "remove", "Remove a skill.", _delete_skill, add_name_argument, ("skills remove triage",)
+    ),
 )

@@ -6,7 +6,7 @@ from typing import Any
 
 from agents.builtin_tools.registry import BUILTIN_TOOLS
 from agents.builtin_tools.services import clear_workspace, describe_workspace
-from agents.builtin_tools.toolset_options import KITS, apply_defaults
+from agents.builtin_tools.toolset_options import TOOLSETS, apply_defaults
 from agents.models import Agent
 from agents.services import AgentSpec, update_agent
 from bonobot.core.cli.command_group import CommandContext, CommandVerb, build_table
@@ -14,22 +14,25 @@ from bonobot.core.problems import InvalidInput
 from mcp_servers.models import Definition
 
 
-def _list_arguments(parser: argparse.ArgumentParser) -> None:
+def _add_list_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--mcp", action="store_true", help="only tools of MCP servers")
 
 
-def _list(cli: CommandContext, options: argparse.Namespace) -> None:
-    found = (
+def _list_tools(cli: CommandContext, options: argparse.Namespace) -> None:
+    serialized = (
         [] if options.mcp else [_serialize_builtin_tool(tool) for tool in BUILTIN_TOOLS.values()]
     )
     rows = Definition.objects.for_organization(cli.principal.organization_id).tools()
-    found += [
+    serialized += [
         _serialize_mcp_tool(row)
         for row in rows.select_related("server").order_by("server__name", "name")
     ]
-    shown = [(t["server"], t["name"], t["state"], t["description"]) for t in found]
+    table_rows = [(t["server"], t["name"], t["state"], t["description"]) for t in serialized]
     empty = "No tools yet. Add a server: bonobot mcp add NAME --url URL"
-    cli.emit(found, build_table("SERVER", "TOOL", "STATE", "DESCRIPTION", rows=shown, empty=empty))
+    cli.emit(
+        serialized,
+        build_table("SERVER", "TOOL", "STATE", "DESCRIPTION", rows=table_rows, empty=empty),
+    )
 
 
 def _serialize_builtin_tool(tool: Any) -> dict[str, Any]:
@@ -58,22 +61,22 @@ VERBS = (
     CommandVerb(
         "list",
         "List the tools there are.",
-        _list,
-        _list_arguments,
+        _list_tools,
+        _add_list_arguments,
         ("tools list", "tools list --mcp --json"),
     ),
 )
 
 
-def _find(cli: CommandContext, slug: str) -> Agent:
-    found: Agent = Agent.objects.get_or_404(cli.principal.organization_id, slug=slug)
-    return found
+def _get_agent(cli: CommandContext, slug: str) -> Agent:
+    agent: Agent = Agent.objects.get_or_404(cli.principal.organization_id, slug=slug)
+    return agent
 
 
 def _add_toolset_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("slug", metavar="SLUG")
-    parser.add_argument("--on", metavar="KIT", action="append", default=[], choices=[*KITS])
-    parser.add_argument("--off", metavar="KIT", action="append", default=[], choices=[*KITS])
+    parser.add_argument("--on", metavar="KIT", action="append", default=[], choices=[*TOOLSETS])
+    parser.add_argument("--off", metavar="KIT", action="append", default=[], choices=[*TOOLSETS])
     parser.add_argument(
         "--set",
         metavar="KIT.OPTION=VALUE",
@@ -84,8 +87,8 @@ def _add_toolset_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _handle_toolsets(cli: CommandContext, options: argparse.Namespace) -> None:
-    agent = _find(cli, options.slug)
-    kits = {name: dict(said) for name, said in agent.builtin_tools.items()}
+    agent = _get_agent(cli, options.slug)
+    kits = {name: dict(kit_options) for name, kit_options in agent.builtin_tools.items()}
     for name in options.on:
         kits.setdefault(name, {})
     for name in options.off:
@@ -95,18 +98,20 @@ def _handle_toolsets(cli: CommandContext, options: argparse.Namespace) -> None:
         kits.setdefault(name, {})[option] = value
     if kits != agent.builtin_tools:
         update_agent(cli.principal, agent, AgentSpec(name=agent.name, builtin_tools=kits))
-    on = apply_defaults(agent.builtin_tools)
-    found = [
+    enabled_kits = apply_defaults(agent.builtin_tools)
+    serialized = [
         {
             "kit": kit.name,
-            "on": kit.name in on,
-            "options": dict(on.get(kit.name, kit.usual)),
+            "on": kit.name in enabled_kits,
+            "options": dict(enabled_kits.get(kit.name, kit.defaults)),
             "about": kit.about,
         }
-        for kit in KITS.values()
+        for kit in TOOLSETS.values()
     ]
-    rows = [(f["kit"], "on" if f["on"] else "off", _format_options(f), f["about"]) for f in found]
-    cli.emit(found, build_table("KIT", "", "OPTIONS", "WHAT IT DOES", rows=rows, empty=""))
+    rows = [
+        (f["kit"], "on" if f["on"] else "off", _format_options(f), f["about"]) for f in serialized
+    ]
+    cli.emit(serialized, build_table("KIT", "", "OPTIONS", "WHAT IT DOES", rows=rows, empty=""))
 
 
 def _format_options(kit: dict[str, Any]) -> str:
@@ -121,35 +126,37 @@ def _format_option_value(value: Any) -> str:
 
 def _parse_option(text: str) -> tuple[str, str, Any]:
     """Return the kit, the option and its value; raises `InvalidInput`."""
-    where, equals, said = text.partition("=")
-    name, dot, option = where.partition(".")
-    if not equals or not dot or name not in KITS:
+    target, equals, raw_value = text.partition("=")
+    name, dot, option = target.partition(".")
+    if not equals or not dot or name not in TOOLSETS:
         raise InvalidInput(
             f"{text!r} sets nothing.",
             field="--set",
             remedy="Write KIT.OPTION=VALUE, such as shell.time_s=120.",
         )
-    known = KITS[name].option(option)
-    if known is not None and known.kind == "texts":
-        return name, option, [one.strip() for one in said.split(",") if one.strip()]
+    definition = TOOLSETS[name].find_option(option)
+    if definition is not None and definition.kind == "texts":
+        return name, option, [item.strip() for item in raw_value.split(",") if item.strip()]
     try:
-        return name, option, json.loads(said)
+        return name, option, json.loads(raw_value)
     except ValueError:
-        return name, option, said
+        return name, option, raw_value
 
 
 def _add_workspace_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("slug", metavar="SLUG")
-    deeds = parser.add_mutually_exclusive_group()
-    deeds.add_argument("--attach", metavar="DIR", help="let it work in a folder of this host")
-    deeds.add_argument("--detach", action="store_true", help="give it its own folder again")
-    deeds.add_argument("--empty", action="store_true", help="delete all that is in its own folder")
+    actions = parser.add_mutually_exclusive_group()
+    actions.add_argument("--attach", metavar="DIR", help="let it work in a folder of this host")
+    actions.add_argument("--detach", action="store_true", help="give it its own folder again")
+    actions.add_argument(
+        "--empty", action="store_true", help="delete all that is in its own folder"
+    )
     parser.add_argument("--mib", type=int, metavar="N", help="how much its own folder may hold")
     parser.add_argument("--files", type=int, metavar="N", help="how many files and folders")
 
 
 def _handle_workspace(cli: CommandContext, options: argparse.Namespace) -> None:
-    agent = _find(cli, options.slug)
+    agent = _get_agent(cli, options.slug)
     folder = "" if options.detach else options.attach
     if (folder, options.mib, options.files) != (None, None, None):
         spec = AgentSpec(
@@ -161,9 +168,9 @@ def _handle_workspace(cli: CommandContext, options: argparse.Namespace) -> None:
         update_agent(cli.principal, agent, spec)
     if options.empty:
         clear_workspace(cli.principal, agent)
-    found = describe_workspace(agent)
-    rows = [(name.replace("_", " "), _format_value(value)) for name, value in found.items()]
-    cli.emit(found, build_table("WORKSPACE", "", rows=rows, empty=""))
+    workspace = describe_workspace(agent)
+    rows = [(name.replace("_", " "), _format_value(value)) for name, value in workspace.items()]
+    cli.emit(workspace, build_table("WORKSPACE", "", rows=rows, empty=""))
 
 
 def _format_value(value: Any) -> str:

@@ -14,14 +14,14 @@ from agents.cli.skills import (
 )
 from agents.cli.triggers import VERBS as TRIGGER_VERBS
 from agents.models import Session, Workflow, WorkflowRun
-from agents.sessions.services import cancel
-from agents.workflows.queries import as_json as run_json
+from agents.sessions.services import cancel_session
 from agents.workflows.queries import list_steps
+from agents.workflows.queries import serialize_run as run_json
 from agents.workflows.services import (
     WorkflowSpec,
     approve_workflow,
+    delete_workflow,
     get_workflow,
-    remove_workflow,
     run_workflow,
     save_workflow,
 )
@@ -36,74 +36,76 @@ from bonobot.core.cli.command_group import (
 from bonobot.core.text.untrusted_text import make_visible
 
 RUNS_LISTED = 50
-SHOWN = 300
+MAX_TEXT_SHOWN = 300
 
 
-def as_json(workflow: Workflow) -> dict[str, Any]:
+def serialize_workflow(workflow: Workflow) -> dict[str, Any]:
     """Return the JSON representation of a workflow."""
     names = ("name", "description", "source", "enabled", "version", "digest", "state")
-    found = {name: getattr(workflow, name) for name in names}
+    values = {name: getattr(workflow, name) for name in names}
     return {
         "id": str(workflow.pk),
-        **found,
+        **values,
         "agent": workflow.agent.slug,
         "agents": list_agent_slugs(workflow),
     }
 
 
-def _list(cli: CommandContext, options: argparse.Namespace) -> None:
+def _list_workflows(cli: CommandContext, options: argparse.Namespace) -> None:
     rows = Workflow.objects.for_organization(cli.principal.organization_id)
-    found = [as_json(row) for row in rows.select_related("agent")]
-    shown = [
+    serialized = [serialize_workflow(row) for row in rows.select_related("agent")]
+    table_rows = [
         (
-            one["name"] if one["enabled"] else f"{one['name']} (off)",
-            one["version"],
-            one["agent"],
-            f"{', '.join(one['agents']) or '–'} ({one['state']})",
-            one["description"],
+            workflow["name"] if workflow["enabled"] else f"{workflow['name']} (off)",
+            workflow["version"],
+            workflow["agent"],
+            f"{', '.join(workflow['agents']) or '–'} ({workflow['state']})",
+            workflow["description"],
         )
-        for one in found
+        for workflow in serialized
     ]
     empty = "No workflows yet. Write one: bonobot workflows add NAME --file FILE"
     columns = ("NAME", "VERSION", "RUNS AS", "TOOL OF", "WHAT IT DOES")
-    cli.emit(found, build_table(*columns, rows=shown, empty=empty))
+    cli.emit(serialized, build_table(*columns, rows=table_rows, empty=empty))
 
 
-def _show(cli: CommandContext, options: argparse.Namespace) -> None:
+def _show_workflow_source(cli: CommandContext, options: argparse.Namespace) -> None:
     workflow = get_workflow(cli.principal, options.name)
-    cli.emit(as_json(workflow))
-    cli.say(make_visible(workflow.source, len(workflow.source)))
+    cli.emit(serialize_workflow(workflow))
+    cli.print_message(make_visible(workflow.source, len(workflow.source)))
 
 
-def _add(cli: CommandContext, options: argparse.Namespace) -> None:
+def _create_workflow(cli: CommandContext, options: argparse.Namespace) -> None:
     _show_workflow(cli, save_workflow(cli.principal, _build_spec(options)))
 
 
-def _set(cli: CommandContext, options: argparse.Namespace) -> None:
+def _update_workflow(cli: CommandContext, options: argparse.Namespace) -> None:
     workflow = get_workflow(cli.principal, options.name)
     _show_workflow(cli, save_workflow(cli.principal, _build_spec(options), workflow))
 
 
 def _show_workflow(cli: CommandContext, workflow: Workflow) -> None:
-    cli.emit(as_json(workflow))
-    cli.say(f"{workflow.name} is at version {workflow.version} and runs as {workflow.agent.slug}.")
+    cli.emit(serialize_workflow(workflow))
+    cli.print_message(
+        f"{workflow.name} is at version {workflow.version} and runs as {workflow.agent.slug}."
+    )
 
 
-def _approve(cli: CommandContext, options: argparse.Namespace) -> None:
+def _approve_workflow(cli: CommandContext, options: argparse.Namespace) -> None:
     workflow = approve_workflow(cli.principal, get_workflow(cli.principal, options.name))
-    cli.emit(as_json(workflow))
-    cli.say(f"{workflow.name} may be called as it stands by the agents that have it.")
+    cli.emit(serialize_workflow(workflow))
+    cli.print_message(f"{workflow.name} may be called as it stands by the agents that have it.")
 
 
-def _remove(cli: CommandContext, options: argparse.Namespace) -> None:
+def _delete_workflow(cli: CommandContext, options: argparse.Namespace) -> None:
     workflow = get_workflow(cli.principal, options.name)
-    found = as_json(workflow)
-    remove_workflow(cli.principal, workflow)
-    cli.emit(found)
-    cli.say(f"{options.name} is gone; its runs stay.")
+    serialized = serialize_workflow(workflow)
+    delete_workflow(cli.principal, workflow)
+    cli.emit(serialized)
+    cli.print_message(f"{options.name} is gone; its runs stay.")
 
 
-def _run(cli: CommandContext, options: argparse.Namespace) -> None:
+def _run_workflow(cli: CommandContext, options: argparse.Namespace) -> None:
     workflow = get_workflow(cli.principal, options.name)
     run = run_workflow(cli.principal, workflow, read_inputs(options.inputs, "INPUTS"))
     if not options.no_wait:
@@ -116,46 +118,50 @@ def _list_runs(cli: CommandContext, options: argparse.Namespace) -> None:
     rows = rows.select_related("session")
     if options.name:
         rows = rows.filter(workflow=get_workflow(cli.principal, options.name))
-    found = [run_json(row) for row in rows[:RUNS_LISTED]]
-    shown = [
+    serialized = [run_json(row) for row in rows[:RUNS_LISTED]]
+    table_rows = [
         (r["id"], r["workflow"], r["status"], r["via"], r["started_by"], r["created_at"])
-        for r in found
+        for r in serialized
     ]
     columns = ("ID", "WORKFLOW", "STATUS", "VIA", "BY", "STARTED")
     empty = "Nothing ran yet. Start one: bonobot workflows run NAME '{…}'"
-    cli.emit(found, build_table(*columns, rows=shown, empty=empty))
+    cli.emit(serialized, build_table(*columns, rows=table_rows, empty=empty))
 
 
-def _run_shown(cli: CommandContext, options: argparse.Namespace) -> None:
-    _show_run(cli, _get_run(cli, options.id), failing=False)
+def _show_run_steps(cli: CommandContext, options: argparse.Namespace) -> None:
+    _show_run(cli, _get_run(cli, options.id), fail_when_unfinished=False)
 
 
-def _cancel(cli: CommandContext, options: argparse.Namespace) -> None:
+def _cancel_run(cli: CommandContext, options: argparse.Namespace) -> None:
     run = _get_run(cli, options.id)
-    was_open = cancel(cli.principal, run.session)
+    was_running = cancel_session(cli.principal, run.session)
     cli.emit(run_json(_get_run(cli, options.id)))
-    cli.say("It is being cancelled." if was_open else "It rests already.")
+    cli.print_message("It is being cancelled." if was_running else "It rests already.")
 
 
-def _show_run(cli: CommandContext, run: WorkflowRun, *, failing: bool = True) -> None:
+def _show_run(cli: CommandContext, run: WorkflowRun, *, fail_when_unfinished: bool = True) -> None:
     run = WorkflowRun.objects.select_related("session").get(pk=run.pk)
-    steps = [{**one, "call_id": one["call_id"] and str(one["call_id"])} for one in list_steps(run)]
-    rows = [(s["id"], s["state"], s["tool"], make_visible(s["text"], SHOWN)) for s in steps]
-    drawn = build_table("STEP", "STATE", "TOOL", "WHAT CAME OF IT", rows=rows, empty="No steps.")
-    cli.emit({**run_json(run), "steps": steps}, drawn)
+    steps = [
+        {**step, "call_id": step["call_id"] and str(step["call_id"])} for step in list_steps(run)
+    ]
+    rows = [
+        (s["id"], s["state"], s["tool"], make_visible(s["text"], MAX_TEXT_SHOWN)) for s in steps
+    ]
+    table = build_table("STEP", "STATE", "TOOL", "WHAT CAME OF IT", rows=rows, empty="No steps.")
+    cli.emit({**run_json(run), "steps": steps}, table)
     session = run.session
-    cli.say(f"{run.name}: {session.status} {session.error_detail}".rstrip())
+    cli.print_message(f"{run.name}: {session.status} {session.error_detail}".rstrip())
     if run.outputs:
-        cli.say(json.dumps(run.outputs, indent=2, ensure_ascii=False))
-    resting = (Session.Status.FAILED, Session.Status.CANCELLED, Session.Status.WAITING)
-    if failing and session.status in resting:
+        cli.print_message(json.dumps(run.outputs, indent=2, ensure_ascii=False))
+    failing_statuses = (Session.Status.FAILED, Session.Status.CANCELLED, Session.Status.WAITING)
+    if fail_when_unfinished and session.status in failing_statuses:
         raise CommandFailed
 
 
 def _get_run(cli: CommandContext, run_id: str) -> WorkflowRun:
     rows = WorkflowRun.objects.select_related("session__agent")
-    found: WorkflowRun = rows.get_or_404(cli.principal.organization_id, pk=run_id)
-    return found
+    run: WorkflowRun = rows.get_or_404(cli.principal.organization_id, pk=run_id)
+    return run
 
 
 def _build_spec(options: argparse.Namespace) -> WorkflowSpec:
@@ -171,14 +177,14 @@ def _add_run_id_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("id", metavar="RUN", help="id of the run")
 
 
-def _write_arguments(parser: argparse.ArgumentParser) -> None:
+def _add_write_arguments(parser: argparse.ArgumentParser) -> None:
     add_name_argument(parser)
     parser.add_argument("--file", help="its definition, YAML or JSON; - reads standard input")
     add_agents_arguments(parser, "have it as a tool")
     add_enabled_arguments(parser)
 
 
-def _run_arguments(parser: argparse.ArgumentParser) -> None:
+def _add_run_arguments(parser: argparse.ArgumentParser) -> None:
     add_name_argument(parser)
     parser.add_argument(
         "inputs", metavar="INPUTS", nargs="?", default="{}", help="JSON; - reads it"
@@ -192,40 +198,42 @@ def _add_runs_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 VERBS = (
-    CommandVerb("list", "List the workflows.", _list, examples=("workflows list --json",)),
+    CommandVerb(
+        "list", "List the workflows.", _list_workflows, examples=("workflows list --json",)
+    ),
     CommandVerb(
         "show",
         "Show a workflow's definition.",
-        _show,
+        _show_workflow_source,
         add_name_argument,
         ("workflows show triage",),
     ),
     CommandVerb(
         "add",
         "Write a workflow.",
-        _add,
-        _write_arguments,
+        _create_workflow,
+        _add_write_arguments,
         ("workflows add triage --file triage.yaml",),
     ),
     CommandVerb(
         "set",
         "Change a workflow; runs that have begun go on as they began.",
-        _set,
-        _write_arguments,
+        _update_workflow,
+        _add_write_arguments,
         ("workflows set triage --file triage.yaml", "workflows set triage --agent helper"),
     ),
     CommandVerb(
         "approve",
         "Let the agents that have a workflow call it as it stands.",
-        _approve,
+        _approve_workflow,
         add_name_argument,
         ("workflows approve triage",),
     ),
     CommandVerb(
         "run",
         "Start a workflow and wait for its end.",
-        _run,
-        _run_arguments,
+        _run_workflow,
+        _add_run_arguments,
         ("""workflows run triage '{"title": "disk full"}'""", "workflows run nightly --no-wait"),
     ),
     CommandVerb(
@@ -234,15 +242,23 @@ VERBS = (
     CommandVerb(
         "steps",
         "Show a run with its steps.",
-        _run_shown,
+        _show_run_steps,
         _add_run_id_argument,
         ("workflows steps 0198c0de-…",),
     ),
     CommandVerb(
-        "cancel", "Cancel a run.", _cancel, _add_run_id_argument, ("workflows cancel 0198c0de-…",)
+        "cancel",
+        "Cancel a run.",
+        _cancel_run,
+        _add_run_id_argument,
+        ("workflows cancel 0198c0de-…",),
     ),
     CommandVerb(
-        "remove", "Remove a workflow.", _remove, add_name_argument, ("workflows remove triage",)
+        "remove",
+        "Remove a workflow.",
+        _delete_workflow,
+        add_name_argument,
+        ("workflows remove triage",),
     ),
     *TRIGGER_VERBS,
 )

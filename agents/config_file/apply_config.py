@@ -7,27 +7,41 @@ from typing import Any
 from django.db import transaction
 
 from agents.budgets.services import set_budgets
-from agents.callable_agents import set_callees
-from agents.config_file.plan_changes import ConfigPlan, ConfigPlanStep, build_server_spec, make_plan
+from agents.callable_agents import set_callable_agents
+from agents.config_file.plan_changes import (
+    ConfigPlan,
+    ConfigPlanStep,
+    build_plan,
+    build_server_spec,
+)
 from agents.config_file.read_config import WantedConfig
-from agents.model_endpoints.services import ModelEndpointSpec, remove_endpoint, save_endpoint
+from agents.model_endpoints.services import ModelEndpointSpec, delete_endpoint, save_endpoint
 from agents.models import Agent, ModelEndpoint
 from agents.policies.services import set_policy
 from agents.policies.shadow_mode import set_draft
-from agents.services import AgentSpec, add_agent, bind, remove_agent, unbind, update_agent
-from agents.skills.services import remove_skill, save_skill
-from agents.workflows.services import remove_workflow, save_workflow
+from agents.services import (
+    AgentSpec,
+    attach_server,
+    create_agent,
+    delete_agent,
+    detach_server,
+    update_agent,
+)
+from agents.skills.services import delete_skill, save_skill
+from agents.workflows.services import delete_workflow, save_workflow
 from agents.workflows.triggers import set_triggers
 from bonobot.accounts.principals import Principal
 from bonobot.core.problems import InvalidInput, Problem
 from bonobot.ledger.audit.admin_changes import record_change
 from mcp_servers.models import Server
-from mcp_servers.services import add, remove, update_server
+from mcp_servers.services import create_server, delete_server, update_server
 
-_KEPT_BY_ENDPOINTS = tuple(one.name for one in fields(ModelEndpointSpec) if one.name != "api_key")
+_STORED_ENDPOINT_FIELDS = tuple(
+    one.name for one in fields(ModelEndpointSpec) if one.name != "api_key"
+)
 
 
-def apply(
+def apply_config(
     principal: Principal, wanted: WantedConfig, *, prune: bool = False, dry_run: bool = False
 ) -> ConfigPlan:
     """Plan and apply a configuration in one transaction, and return the plan.
@@ -37,16 +51,16 @@ def apply(
     changes writes nothing.
     """
     with transaction.atomic():
-        plan = make_plan(principal, wanted, prune=prune)
+        plan = build_plan(principal, wanted, prune=prune)
         if plan.problems or not plan.changes:
             return plan
         # A savepoint, so that a failed step rolls everything back.
         try:
             with transaction.atomic():
-                _carry_out(principal, plan)
+                _apply_plan(principal, plan)
                 transaction.set_rollback(dry_run)
-        except _ApplyFailed as stopped:
-            return replace(plan, problems=(stopped.problem,))
+        except _ApplyFailed as failure:
+            return replace(plan, problems=(failure.problem,))
     return plan
 
 
@@ -58,7 +72,7 @@ class _ApplyFailed(Exception):
         self.problem = problem
 
 
-def _carry_out(principal: Principal, plan: ConfigPlan) -> None:
+def _apply_plan(principal: Principal, plan: ConfigPlan) -> None:
     details = {"steps": [step.as_dict() for step in plan.changes]}
     with record_change(
         organization_id=principal.organization_id,
@@ -70,7 +84,7 @@ def _carry_out(principal: Principal, plan: ConfigPlan) -> None:
     ):
         for step in plan.changes:
             try:
-                _DOERS[step.kind](principal, step)
+                _APPLY_FUNCTIONS[step.kind](principal, step)
             except Problem as problem:
                 raise _ApplyFailed(_mark_problem_location(step, problem)) from problem
 
@@ -79,29 +93,33 @@ def _mark_problem_location(step: ConfigPlanStep, problem: Problem) -> Problem:
     """Add the location in the file to a problem."""
     wanted = step.wanted[1] if isinstance(step.wanted, tuple) else step.wanted
     if wanted is not None:
-        placed: Problem = wanted.place.mark(problem)
-        return placed
+        located: Problem = wanted.place.mark(problem)
+        return located
     problem.field = f"{step.kind} {step.name}"
     return problem
 
 
 def _apply_model_endpoint(principal: Principal, step: ConfigPlanStep) -> None:
     if step.action == "remove":
-        remove_endpoint(principal, step.row)
+        delete_endpoint(principal, step.row)
         return
     row: ModelEndpoint | None = step.row
-    kept: dict[str, Any] = {name: getattr(row, name) for name in _KEPT_BY_ENDPOINTS} if row else {}
-    said = dict(step.wanted.values)
-    if (behind := said.get("fallback")) is not None:
-        mine = ModelEndpoint.objects.for_organization(principal.organization_id)
-        said["fallback"] = mine.filter(slug=behind).first() if behind else None
-        if behind and said["fallback"] is None:
+    stored_values: dict[str, Any] = (
+        {name: getattr(row, name) for name in _STORED_ENDPOINT_FIELDS} if row else {}
+    )
+    wanted_values = dict(step.wanted.values)
+    if (fallback_slug := wanted_values.get("fallback")) is not None:
+        endpoints = ModelEndpoint.objects.for_organization(principal.organization_id)
+        wanted_values["fallback"] = (
+            endpoints.filter(slug=fallback_slug).first() if fallback_slug else None
+        )
+        if fallback_slug and wanted_values["fallback"] is None:
             raise InvalidInput(
-                f"There is no model endpoint {behind!r}.",
+                f"There is no model endpoint {fallback_slug!r}.",
                 field="fallback",
                 remedy="Write it under `model_endpoints`, or name one that is there.",
             )
-    spec = ModelEndpointSpec(**{"name": step.wanted.slug, **kept, **said})
+    spec = ModelEndpointSpec(**{"name": step.wanted.slug, **stored_values, **wanted_values})
     saved = save_endpoint(principal, spec, row)
     if saved.slug != step.name:
         saved.slug = step.name
@@ -110,65 +128,68 @@ def _apply_model_endpoint(principal: Principal, step: ConfigPlanStep) -> None:
 
 def _apply_server(principal: Principal, step: ConfigPlanStep) -> None:
     if step.action == "remove":
-        remove(principal, step.row)
+        delete_server(principal, step.row)
         return
     spec = build_server_spec(step.wanted, step.row)
     if step.row is None:
-        add(principal, spec)
+        create_server(principal, spec)
     else:
         update_server(principal, step.row, spec)
 
 
 def _apply_agent(principal: Principal, step: ConfigPlanStep) -> None:
     if step.action == "remove":
-        remove_agent(principal, step.row)
+        delete_agent(principal, step.row)
         return
-    wanted, mine = step.wanted, ModelEndpoint.objects.for_organization(principal.organization_id)
+    wanted, endpoints = (
+        step.wanted,
+        ModelEndpoint.objects.for_organization(principal.organization_id),
+    )
     values = {"name": step.row.name if step.row else wanted.slug, **wanted.values}
-    model = mine.get(slug=wanted.model) if wanted.model is not None else None
+    model = endpoints.get(slug=wanted.model) if wanted.model is not None else None
     spec = AgentSpec(slug=wanted.slug, model_endpoint=model, **values)
     if step.row is None:
-        add_agent(principal, spec)
+        create_agent(principal, spec)
     else:
         update_agent(principal, step.row, spec)
 
 
 def _apply_agent_server(principal: Principal, step: ConfigPlanStep) -> None:
     if step.action == "remove":
-        unbind(principal, step.row.agent, step.row.server)
+        detach_server(principal, step.row.agent, step.row.server)
         return
-    agent, one = step.wanted
-    pool = Server.objects.for_organization(principal.organization_id).pool()
-    bind(
+    agent, agent_server = step.wanted
+    pool = Server.objects.for_organization(principal.organization_id).in_organization_pool()
+    attach_server(
         principal,
         _get_agent(principal, agent.slug),
-        pool.get(name=one.server),
-        enabled=one.enabled,
-        allowed_tools=one.allowed_tools,
-        denied_tools=one.denied_tools,
-        allowed_resources=one.allowed_resources,
-        allowed_prompts=one.allowed_prompts,
+        pool.get(name=agent_server.server),
+        enabled=agent_server.enabled,
+        allowed_tools=agent_server.allowed_tools,
+        denied_tools=agent_server.denied_tools,
+        allowed_resources=agent_server.allowed_resources,
+        allowed_prompts=agent_server.allowed_prompts,
     )
 
 
 def _apply_callable_agents(principal: Principal, step: ConfigPlanStep) -> None:
-    set_callees(principal, _get_agent(principal, step.wanted.slug), step.wanted.may_ask)
+    set_callable_agents(principal, _get_agent(principal, step.wanted.slug), step.wanted.may_ask)
 
 
 def _apply_skill(principal: Principal, step: ConfigPlanStep) -> None:
     if step.action == "remove":
-        remove_skill(principal, step.row)
+        delete_skill(principal, step.row)
     else:
         save_skill(principal, step.wanted.spec, step.row)
 
 
 def _apply_workflow(principal: Principal, step: ConfigPlanStep) -> None:
     if step.action == "remove":
-        remove_workflow(principal, step.row)
+        delete_workflow(principal, step.row)
     else:
-        made = save_workflow(principal, step.wanted.spec, step.row)
+        workflow = save_workflow(principal, step.wanted.spec, step.row)
         if step.wanted.triggers is not None:
-            set_triggers(principal, made, step.wanted.triggers)
+            set_triggers(principal, workflow, step.wanted.triggers)
 
 
 def _apply_agent_policy(principal: Principal, step: ConfigPlanStep) -> None:
@@ -192,7 +213,7 @@ def _apply_organization_budgets(principal: Principal, step: ConfigPlanStep) -> N
 
 
 def _apply_server_budgets(principal: Principal, step: ConfigPlanStep) -> None:
-    pool = Server.objects.for_organization(principal.organization_id).pool()
+    pool = Server.objects.for_organization(principal.organization_id).in_organization_pool()
     set_budgets(principal, pool.get(name=step.wanted.server), step.wanted.lines)
 
 
@@ -201,11 +222,11 @@ def _apply_agent_budgets(principal: Principal, step: ConfigPlanStep) -> None:
 
 
 def _get_agent(principal: Principal, slug: str) -> Agent:
-    found: Agent = Agent.objects.for_organization(principal.organization_id).get(slug=slug)
-    return found
+    agent: Agent = Agent.objects.for_organization(principal.organization_id).get(slug=slug)
+    return agent
 
 
-_DOERS: dict[str, Callable[[Principal, ConfigPlanStep], None]] = {
+_APPLY_FUNCTIONS: dict[str, Callable[[Principal, ConfigPlanStep], None]] = {
     "model_endpoint": _apply_model_endpoint,
     "server": _apply_server,
     "agent": _apply_agent,

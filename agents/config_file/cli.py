@@ -7,10 +7,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from agents.config_file.apply_config import apply
-from agents.config_file.export_config import as_yaml, export_client_file, export_config
+from agents.config_file.apply_config import apply_config
+from agents.config_file.export_config import export_client_file, export_config, to_yaml
 from agents.config_file.plan_changes import ConfigPlan
-from agents.config_file.read_config import read_wanted
+from agents.config_file.read_config import read_config_file
 from agents.models import Agent
 from bonobot.core.cli.command_group import (
     CommandContext,
@@ -25,10 +25,10 @@ from mcp_servers.cli.discovery import DiscoveryOutcome, discover_servers
 from mcp_servers.import_export.client_files import read_text
 from mcp_servers.models import Server
 
-_SIGNS = {"create": "+", "change": "~", "remove": "-", "unchanged": " "}
+_ACTION_SIGNS = {"create": "+", "change": "~", "remove": "-", "unchanged": " "}
 
 
-def _export_arguments(parser: argparse.ArgumentParser) -> None:
+def _add_export_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--agent", metavar="SLUG", help="only this agent and what it needs")
     parser.add_argument(
         "--format",
@@ -38,26 +38,26 @@ def _export_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _export(cli: CommandContext, options: argparse.Namespace) -> None:
+def _handle_export(cli: CommandContext, options: argparse.Namespace) -> None:
     agent = None
     if options.agent:
         agent = Agent.objects.get_or_404(cli.principal.organization_id, slug=options.agent)
     if options.format == "mcpServers":
-        found = export_client_file(cli.principal, agent)
-        text = json.dumps(found, indent=2, ensure_ascii=False)
+        document = export_client_file(cli.principal, agent)
+        text = json.dumps(document, indent=2, ensure_ascii=False)
     else:
-        found = export_config(cli.principal, agent)
-        text = as_yaml(found).rstrip("\n")
-    cli.emit(found)
+        document = export_config(cli.principal, agent)
+        text = to_yaml(document).rstrip("\n")
+    cli.emit(document)
     if not cli.as_json:
-        mine = Server.objects.for_organization(cli.principal.organization_id)
-        if private := mine.exclude(scope_id=cli.principal.organization_id).count():
+        servers = Server.objects.for_organization(cli.principal.organization_id)
+        if private := servers.exclude(scope_id=cli.principal.organization_id).count():
             cli.err.print(f"{private} servers that are private to agents are left out.")
         # Written directly to avoid wrapping, so that it can be read back.
         cli.out.file.write(f"{text}\n")
 
 
-def _apply_arguments(parser: argparse.ArgumentParser) -> None:
+def _add_apply_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", metavar="FILE", help="YAML or JSON; - reads stdin")
     parser.add_argument("--set", action="append", metavar="K=V", help="a value for ${K}")
     parser.add_argument("--dry-run", action="store_true", help="show the plan, change nothing")
@@ -66,27 +66,24 @@ def _apply_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-discover", action="store_true", help="don't contact the servers")
 
 
-def _apply(cli: CommandContext, options: argparse.Namespace) -> None:
+def _handle_apply(cli: CommandContext, options: argparse.Namespace) -> None:
     text = sys.stdin.read() if options.file == "-" else read_text(Path(options.file))
     values = {**os.environ, **parse_pairs(options.set, "--set")}
-    wanted = read_wanted(text, values)
-    trial = apply(cli.principal, wanted, prune=options.prune, dry_run=True)
-    _show_plan(cli, trial)
-    done: dict[str, Any] = {"applied": False}
+    wanted = read_config_file(text, values)
+    plan = apply_config(cli.principal, wanted, prune=options.prune, dry_run=True)
+    _show_plan(cli, plan)
+    status: dict[str, Any] = {"applied": False}
     outcomes: dict[str, DiscoveryOutcome] = {}
-    if (
-        not trial.problems
-        and trial.changes
-        and not options.dry_run
-        and _confirm_apply(cli, options)
-    ):
-        trial = apply(cli.principal, wanted, prune=options.prune)
-        done["applied"] = not trial.problems
-        outcomes = {} if options.no_discover else _discover(cli, trial)
-    found = trial.as_dict() | done
-    cli.emit(found | {"discovery": {name: one.as_dict() for name, one in outcomes.items()}})
-    _show_result(cli, trial, done["applied"], outcomes)
-    if trial.problems or any(outcome.problem for outcome in outcomes.values()):
+    if not plan.problems and plan.changes and not options.dry_run and _confirm_apply(cli, options):
+        plan = apply_config(cli.principal, wanted, prune=options.prune)
+        status["applied"] = not plan.problems
+        outcomes = {} if options.no_discover else _discover_changed_servers(cli, plan)
+    result = plan.as_dict() | status
+    cli.emit(
+        result | {"discovery": {name: discovery.as_dict() for name, discovery in outcomes.items()}}
+    )
+    _show_result(cli, plan, status["applied"], outcomes)
+    if plan.problems or any(outcome.problem for outcome in outcomes.values()):
         raise CommandFailed
 
 
@@ -97,23 +94,23 @@ def _confirm_apply(cli: CommandContext, options: argparse.Namespace) -> bool:
     if sys.stdin.isatty() and not cli.as_json:
         return cli.confirm("Do it?")
     if options.prune:
-        cli.say("Nothing was done: --prune removes things, so say --yes.")
+        cli.print_message("Nothing was done: --prune removes things, so say --yes.")
     return not options.prune
 
 
-def _discover(cli: CommandContext, plan: ConfigPlan) -> dict[str, DiscoveryOutcome]:
+def _discover_changed_servers(cli: CommandContext, plan: ConfigPlan) -> dict[str, DiscoveryOutcome]:
     """Discover the servers that are new or whose connection has changed."""
     if plan.problems:
         return {}
-    reached = {"description", "approval", "enabled", "only_tools"}
+    unrelated_fields = {"description", "approval", "enabled", "only_tools"}
     names = [
         step.name
         for step in plan.changes
         if step.kind == "server"
         and step.action != "remove"
-        and not _is_subset(step.fields, reached)
+        and not _is_subset(step.fields, unrelated_fields)
     ]
-    pool = Server.objects.for_organization(cli.principal.organization_id).pool()
+    pool = Server.objects.for_organization(cli.principal.organization_id).in_organization_pool()
     return discover_servers(cli, list(pool.filter(name__in=names, enabled=True)))
 
 
@@ -125,7 +122,7 @@ def _show_plan(cli: CommandContext, plan: ConfigPlan) -> None:
     if cli.as_json:
         return
     rows = [
-        (_SIGNS[step.action], step.action, step.kind, step.name, ", ".join(step.fields))
+        (_ACTION_SIGNS[step.action], step.action, step.kind, step.name, ", ".join(step.fields))
         for step in plan.steps
     ]
     cli.out.print(
@@ -143,16 +140,16 @@ def _show_result(
     for name, outcome in outcomes.items():
         mark, style = ("✓", "green") if outcome.problem is None else ("✗", "red")
         cli.out.print(
-            f"{mark} {make_visible(name)}: {make_visible(outcome.told())}",
+            f"{mark} {make_visible(name)}: {make_visible(outcome.format_summary())}",
             style=style,
             markup=False,
         )
     if plan.problems:
-        cli.say("Nothing was changed.")
+        cli.print_message("Nothing was changed.")
     elif not plan.changes:
-        cli.say("Nothing to do: everything is as the file wants it.")
+        cli.print_message("Nothing to do: everything is as the file wants it.")
     elif applied:
-        cli.say(f"{len(plan.changes)} changes made.")
+        cli.print_message(f"{len(plan.changes)} changes made.")
 
 
 def _show_problem(cli: CommandContext, problem: Problem) -> None:
@@ -166,15 +163,15 @@ VERBS = (
     CommandVerb(
         "export",
         "Print the configuration without its secrets, to apply it elsewhere.",
-        _export,
-        _export_arguments,
+        _handle_export,
+        _add_export_arguments,
         ("mcp export > bonobot.yaml", "mcp export --agent demo --format mcpServers"),
     ),
     CommandVerb(
         "apply",
         "Make servers, agents, policies and budgets what a file says: a plan first.",
-        _apply,
-        _apply_arguments,
+        _handle_apply,
+        _add_apply_arguments,
         ("mcp apply bonobot.yaml --dry-run", "mcp apply bonobot.yaml --prune --yes"),
     ),
 )

@@ -5,10 +5,15 @@ from typing import Any
 
 import yaml
 
-from agents.budgets.services import WARN_AT, BudgetLine, build_line, list_budgets
+from agents.budgets.services import DEFAULT_WARN_AT, BudgetLine, build_line, list_budgets
 from agents.budgets.services import Owner as BudgetOwner
 from agents.callable_agents import list_callable_agents
-from agents.config_file.read_config import AGENT_LIMITS, SHARES, VERSION, export_builtin_tools
+from agents.config_file.read_config import (
+    ACCESS_FIELDS,
+    AGENT_LIMITS,
+    VERSION,
+    export_builtin_tools,
+)
 from agents.config_file.skills_and_workflows import export_skills
 from agents.config_file.skills_and_workflows import export_workflows as exported_workflows
 from agents.model_endpoints.services import ModelEndpointSpec, build_fallback_chain
@@ -21,12 +26,12 @@ from bonobot.accounts.roles import Action
 from bonobot.core.text.yaml_reader import can_omit_quotes
 from mcp_servers.import_export.export_servers import (
     SecretPlaceholders,
-    as_client_file,
+    build_client_file,
     export_server,
 )
 from mcp_servers.models import Server
 
-ENDPOINT_MEMBERS = (
+ENDPOINT_FIELDS = (
     *("base_url", "model", "allow_private", "timeout_s"),
     *("region", "access_key_id", "api_version", "thinking", "sees_images"),
 )
@@ -35,7 +40,7 @@ ENDPOINT_MEMBERS = (
 def export_client_file(principal: Principal, agent: Agent | None = None) -> dict[str, Any]:
     """Return the pool, or one agent's part of it, in the format of MCP clients."""
     principal.require(Action.MANAGE_SERVERS)
-    return as_client_file(_list_servers(principal, agent))
+    return build_client_file(_list_servers(principal, agent))
 
 
 def export_config(principal: Principal, agent: Agent | None = None) -> dict[str, Any]:
@@ -51,9 +56,9 @@ def export_config(principal: Principal, agent: Agent | None = None) -> dict[str,
     if agent is not None:
         agents = agents.filter(pk=agent.pk)
         endpoints = endpoints.filter(
-            pk__in=[one.pk for one in build_fallback_chain(agent.model_endpoint)]
+            pk__in=[endpoint.pk for endpoint in build_fallback_chain(agent.model_endpoint)]
         )
-    found = {
+    document = {
         "bonobot": VERSION,
         "model_endpoints": {row.slug: _export_model_endpoint(row, names) for row in endpoints},
         "servers": {
@@ -62,23 +67,23 @@ def export_config(principal: Principal, agent: Agent | None = None) -> dict[str,
         "agents": {row.slug: _export_agent(row) for row in agents.select_related("model_endpoint")},
     }
     skills = Skill.objects.for_organization(principal.organization_id)
-    if agent is None and (said := export_skills(skills)):
-        found["skills"] = said
+    if agent is None and (exported := export_skills(skills)):
+        document["skills"] = exported
     workflows = Workflow.objects.for_organization(principal.organization_id)
-    if agent is None and (said := exported_workflows(workflows)):
-        found["workflows"] = said
-    own = Organization.objects.get(pk=principal.organization_id)
+    if agent is None and (exported := exported_workflows(workflows)):
+        document["workflows"] = exported
+    organization = Organization.objects.get(pk=principal.organization_id)
     if agent is not None:
-        return found
-    if load_policy_spec(own) != PolicySpec("all"):
-        found["policy"] = _export_policy(own)
-    found |= _export_draft(own)
-    if budgets := _export_budgets(own):
-        found["budgets"] = budgets
-    return found
+        return document
+    if load_policy_spec(organization) != PolicySpec("all"):
+        document["policy"] = _export_policy(organization)
+    document |= _export_draft(organization)
+    if budgets := _export_budgets(organization):
+        document["budgets"] = budgets
+    return document
 
 
-def as_yaml(document: dict[str, Any]) -> str:
+def to_yaml(document: dict[str, Any]) -> str:
     """Return a document as YAML that reads back unchanged."""
     text: str = yaml.dump(
         document, Dumper=_ConfigDumper, sort_keys=False, allow_unicode=True, width=100, indent=2
@@ -87,20 +92,20 @@ def as_yaml(document: dict[str, Any]) -> str:
 
 
 def _list_servers(principal: Principal, agent: Agent | None) -> Iterable[Server]:
-    pool = Server.objects.for_organization(principal.organization_id).pool()
+    pool = Server.objects.for_organization(principal.organization_id).in_organization_pool()
     if agent is not None:
         pool = pool.filter(pk__in=agent.bindings.values("server_id"))
     return pool.prefetch_related("secrets")
 
 
 def _export_server(row: Server, names: SecretPlaceholders) -> dict[str, Any]:
-    found = export_server(row, names)
+    exported = export_server(row, names)
     budgets = _export_budgets(row)
-    return found | ({"budgets": budgets} if budgets else {})
+    return exported | ({"budgets": budgets} if budgets else {})
 
 
 def _export_budgets(owner: BudgetOwner) -> list[dict[str, Any]]:
-    return [_export_budget(build_line(one)) for one in list_budgets(owner)]
+    return [_export_budget(build_line(budget)) for budget in list_budgets(owner)]
 
 
 def _export_draft(owner: Owner) -> dict[str, Any]:
@@ -108,66 +113,71 @@ def _export_draft(owner: Owner) -> dict[str, Any]:
     draft = find_draft(owner)
     if draft is None:
         return {}
-    return {"policy_draft": {name: said for name, said in draft.text.as_dict().items() if said}}
+    return {"policy_draft": {name: value for name, value in draft.spec.as_dict().items() if value}}
 
 
 def _export_model_endpoint(row: ModelEndpoint, names: SecretPlaceholders) -> dict[str, Any]:
-    found: dict[str, Any] = {"name": row.name, "kind": row.kind}
+    exported: dict[str, Any] = {"name": row.name, "kind": row.kind}
     if row.api_key:
-        found["api_key"] = names.placeholder(row.slug, "api_key")
-    for name in ENDPOINT_MEMBERS:
+        exported["api_key"] = names.create_placeholder(row.slug, "api_key")
+    for name in ENDPOINT_FIELDS:
         if value := getattr(row, name):
-            found[name] = value
+            exported[name] = value
     # 0 is a value here, unlike None.
     for name in ("input_price", "output_price", "max_tokens", "context_window"):
         if (value := getattr(row, name)) is not None:
-            found[name] = value
+            exported[name] = value
     for name in ("native_tools", "retries"):  # 0 and false are values here
         if (value := getattr(row, name)) != getattr(ModelEndpointSpec, name):
-            found[name] = value
+            exported[name] = value
     if row.fallback:
-        found |= {"fallback": row.fallback.slug, "falls_over": row.falls_over}
-    return found
+        exported |= {"fallback": row.fallback.slug, "falls_over": row.falls_over}
+    return exported
 
 
 def _export_agent(row: Agent) -> dict[str, Any]:
-    bound = row.bindings.select_related("server")
+    agent_servers = row.bindings.select_related("server")
     return {
         "name": row.name,
         "description": row.description,
         "instructions": row.instructions,
         "model": row.model_endpoint.slug,
         "enabled": row.enabled,
-        **({"may_ask": callees} if (callees := list_callable_agents(row)) else {}),
+        **({"may_ask": callable_agents} if (callable_agents := list_callable_agents(row)) else {}),
         **{name: getattr(row, name) for name in AGENT_LIMITS},
         **export_builtin_tools(row),
         "policy": _export_policy(row),
         **_export_draft(row),
         "budgets": _export_budgets(row),
         "servers": {
-            one.server.name: _export_agent_server(one) for one in bound if _is_pool(one.server)
+            agent_server.server.name: _export_agent_server(agent_server)
+            for agent_server in agent_servers
+            if _is_in_pool(agent_server.server)
         },
     }
 
 
 def _export_budget(line: BudgetLine) -> dict[str, Any]:
-    found: dict[str, Any] = {"unit": line.unit, "period": line.period, "limit": line.limit}
+    exported: dict[str, Any] = {"unit": line.unit, "period": line.period, "limit": line.limit}
     if line.each_session:
-        found["each_session"] = True
-    return found if line.warn_at == WARN_AT else found | {"warn_at": line.warn_at}
+        exported["each_session"] = True
+    return exported if line.warn_at == DEFAULT_WARN_AT else exported | {"warn_at": line.warn_at}
 
 
 def _export_policy(owner: Owner) -> dict[str, Any]:
-    return {name: said for name, said in load_policy_spec(owner).as_dict().items() if said}
+    return {name: value for name, value in load_policy_spec(owner).as_dict().items() if value}
 
 
-def _is_pool(server: Server) -> bool:
+def _is_in_pool(server: Server) -> bool:
     return not server.private_to_agent
 
 
-def _export_agent_server(binding: Any) -> dict[str, Any]:
-    lists = {name: getattr(binding, name) for name in SHARES}
-    return {"enabled": binding.enabled, **{name: value for name, value in lists.items() if value}}
+def _export_agent_server(agent_server: Any) -> dict[str, Any]:
+    lists = {name: getattr(agent_server, name) for name in ACCESS_FIELDS}
+    return {
+        "enabled": agent_server.enabled,
+        **{name: value for name, value in lists.items() if value},
+    }
 
 
 class _ConfigDumper(yaml.SafeDumper):

@@ -10,7 +10,7 @@ from typing import Any
 from agents.budgets.services import build_line, list_budgets
 from agents.callable_agents import list_callable_agents
 from agents.config_file.read_config import (
-    SHARES,
+    ACCESS_FIELDS,
     WantedAgent,
     WantedAgentServer,
     WantedBudgets,
@@ -20,14 +20,14 @@ from agents.config_file.read_config import (
 )
 from agents.config_file.skills_and_workflows import list_skill_changes, list_workflow_changes
 from agents.models import Agent, ModelEndpoint, Skill, Workflow
-from agents.policies.services import Owner, PolicySpec, is_policy
-from agents.policies.shadow_mode import is_draft
+from agents.policies.services import Owner, PolicySpec, is_current_policy
+from agents.policies.shadow_mode import is_current_draft
 from bonobot.accounts.models import Organization
 from bonobot.accounts.principals import Principal
 from bonobot.core.problems import Conflict, InvalidInput, NotFound, Problem
 from mcp_servers.models import Secret, Server
 from mcp_servers.models.servers import find_document, hash_document
-from mcp_servers.server_config import ServerSpec, check
+from mcp_servers.server_config import ServerSpec, clean_server_spec
 from mcp_servers.tool_names import slugify
 
 _PREFIXES: Mapping[str, str] = {Secret.Placement.ENV: "env", Secret.Placement.HEADER: "headers"}
@@ -48,8 +48,8 @@ class ConfigPlanStep:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the JSON representation."""
-        found = {"kind": self.kind, "name": self.name, "action": self.action}
-        return found | {"fields": list(self.fields)}
+        serialized = {"kind": self.kind, "name": self.name, "action": self.action}
+        return serialized | {"fields": list(self.fields)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,30 +72,32 @@ class ConfigPlan:
         }
 
 
-def make_plan(principal: Principal, wanted: WantedConfig, *, prune: bool = False) -> ConfigPlan:
+def build_plan(principal: Principal, wanted: WantedConfig, *, prune: bool = False) -> ConfigPlan:
     """Plan how to apply `wanted`; `prune` removes what its sections don't name."""
-    planning = _ConfigPlanner(principal, wanted, prune)
+    planner = _ConfigPlanner(principal, wanted, prune)
     steps = (
-        *planning.endpoints(),
-        *planning.servers(),
-        *planning.server_budgets(),
-        *planning.own_policy(),
-        *planning.own_budgets(),
-        *planning.agents(),
-        *planning.callees(),
-        *planning.skills(),
-        *planning.workflows(),
-        *(planning.removals() if prune else ()),
+        *planner.plan_model_endpoints(),
+        *planner.plan_servers(),
+        *planner.plan_server_budgets(),
+        *planner.plan_organization_policy(),
+        *planner.plan_organization_budgets(),
+        *planner.plan_agents(),
+        *planner.plan_callable_agents(),
+        *planner.plan_skills(),
+        *planner.plan_workflows(),
+        *(planner.plan_removals() if prune else ()),
     )
-    return ConfigPlan(steps=steps, problems=(*wanted.problems, *planning.problems))
+    return ConfigPlan(steps=steps, problems=(*wanted.problems, *planner.problems))
 
 
-def _count_fallbacks(known: Mapping[str, WantedModelEndpoint], slug: str) -> int:
+def _count_fallbacks(endpoints: Mapping[str, WantedModelEndpoint], slug: str) -> int:
     """Return the number of an endpoint's fallbacks in the file; these are created first."""
-    found = 0
-    while (slug := str(known[slug].values.get("fallback", ""))) in known and found <= len(known):
-        found += 1
-    return found
+    count = 0
+    while (slug := str(endpoints[slug].values.get("fallback", ""))) in endpoints and count <= len(
+        endpoints
+    ):
+        count += 1
+    return count
 
 
 def _get_stored_value(row: ModelEndpoint, name: str) -> object:
@@ -114,7 +116,11 @@ class _ConfigPlanner:
         endpoints = ModelEndpoint.objects.for_organization(organization)
         endpoints = endpoints.select_related("fallback")
         self._endpoints = {row.slug: row for row in endpoints}
-        pool = Server.objects.for_organization(organization).pool().prefetch_related("secrets")
+        pool = (
+            Server.objects.for_organization(organization)
+            .in_organization_pool()
+            .prefetch_related("secrets")
+        )
         self._servers = {row.name: row for row in pool}
         agents = Agent.objects.for_organization(organization).select_related("model_endpoint")
         self._agents = {row.slug: row for row in agents}
@@ -122,12 +128,16 @@ class _ConfigPlanner:
         self._workflows = {row.name: row for row in workflows}
         self._skills = {row.name: row for row in Skill.objects.for_organization(organization)}
 
-    def endpoints(self) -> Iterator[ConfigPlanStep]:
-        known = self._wanted.endpoints
-        for slug in sorted(known, key=lambda one: _count_fallbacks(known, one)):
-            yield self._endpoint(known[slug], self._endpoints.get(slug))
+    def plan_model_endpoints(self) -> Iterator[ConfigPlanStep]:
+        wanted_endpoints = self._wanted.endpoints
+        for slug in sorted(
+            wanted_endpoints, key=lambda one: _count_fallbacks(wanted_endpoints, one)
+        ):
+            yield self._plan_model_endpoint(wanted_endpoints[slug], self._endpoints.get(slug))
 
-    def _endpoint(self, wanted: WantedModelEndpoint, row: ModelEndpoint | None) -> ConfigPlanStep:
+    def _plan_model_endpoint(
+        self, wanted: WantedModelEndpoint, row: ModelEndpoint | None
+    ) -> ConfigPlanStep:
         if row is None:
             return ConfigPlanStep(
                 kind="model_endpoint", name=wanted.slug, action="create", wanted=wanted
@@ -137,7 +147,7 @@ class _ConfigPlanner:
         ]
         return _build_step("model_endpoint", wanted.slug, changed, wanted, row)
 
-    def servers(self) -> Iterator[ConfigPlanStep]:
+    def plan_servers(self) -> Iterator[ConfigPlanStep]:
         slugs = {row.slug: row for row in self._servers.values()}
         for name, wanted in self._wanted.servers.items():
             row = self._servers.get(name)
@@ -145,17 +155,17 @@ class _ConfigPlanner:
                 self.problems.append(wanted.place.mark(_build_similar_name_error(name, other.name)))
                 continue
             try:
-                yield self._server(wanted, row)
+                yield self._plan_server(wanted, row)
             except Problem as problem:
                 self.problems.append(wanted.place.mark(problem))
 
-    def _server(self, wanted: WantedServer, row: Server | None) -> ConfigPlanStep:
+    def _plan_server(self, wanted: WantedServer, row: Server | None) -> ConfigPlanStep:
         spec = build_server_spec(wanted, row)
-        checked = check(self._principal, spec, old=row)
+        checked = clean_server_spec(self._principal, spec, old=row)
         if row is None:
             return ConfigPlanStep(kind="server", name=wanted.name, action="create", wanted=wanted)
         changed = [n for n, value in checked.columns.items() if getattr(row, n) != value]
-        if checked.document is not None and not _is_document(row, checked.document):
+        if checked.document is not None and not _has_same_document(row, checked.document):
             changed.append("document")
         stored = {(s.placement, s.name): s.value.open() for s in row.secrets.all()}
         changed += [
@@ -165,45 +175,53 @@ class _ConfigPlanner:
         ]
         return _build_step("server", wanted.name, changed, wanted, row)
 
-    def own_policy(self) -> Iterator[ConfigPlanStep]:
+    def plan_organization_policy(self) -> Iterator[ConfigPlanStep]:
         if (wanted := self._wanted.policy) is not None:
-            own = Organization.objects.get(pk=self._principal.organization_id)
-            changed = [] if _is_same_policy(own, wanted.text) else ["policy"]
-            yield _build_step("organization_policy", own.slug, changed, wanted, own)
-
-        if (draft := self._wanted.draft) is not None:
-            own = Organization.objects.get(pk=self._principal.organization_id)
-            changed = [] if _is_same_draft(own, draft.text) else ["policy_draft"]
-            yield _build_step("organization_policy_draft", own.slug, changed, draft, own)
-
-    def own_budgets(self) -> Iterator[ConfigPlanStep]:
-        if (wanted := self._wanted.budgets) is not None:
-            own = Organization.objects.get(pk=self._principal.organization_id)
+            organization = Organization.objects.get(pk=self._principal.organization_id)
+            changed = [] if _is_same_policy(organization, wanted.text) else ["policy"]
             yield _build_step(
-                "organization_budgets", own.slug, _list_budget_changes(own, wanted), wanted, own
+                "organization_policy", organization.slug, changed, wanted, organization
             )
 
-    def server_budgets(self) -> Iterator[ConfigPlanStep]:
+        if (draft := self._wanted.draft) is not None:
+            organization = Organization.objects.get(pk=self._principal.organization_id)
+            changed = [] if _is_same_draft(organization, draft.text) else ["policy_draft"]
+            yield _build_step(
+                "organization_policy_draft", organization.slug, changed, draft, organization
+            )
+
+    def plan_organization_budgets(self) -> Iterator[ConfigPlanStep]:
+        if (wanted := self._wanted.budgets) is not None:
+            organization = Organization.objects.get(pk=self._principal.organization_id)
+            yield _build_step(
+                "organization_budgets",
+                organization.slug,
+                _list_budget_changes(organization, wanted),
+                wanted,
+                organization,
+            )
+
+    def plan_server_budgets(self) -> Iterator[ConfigPlanStep]:
         for wanted in self._wanted.server_budgets:
             row = self._servers.get(wanted.server)
             changed = _list_budget_changes(row, wanted)
             yield _build_step("server_budgets", wanted.server, changed, wanted, row)
 
-    def agents(self) -> Iterator[ConfigPlanStep]:
+    def plan_agents(self) -> Iterator[ConfigPlanStep]:
         for slug, wanted in self._wanted.agents.items():
             row = self._agents.get(slug)
             if wanted.model is not None and not self._has_endpoint(wanted.model):
                 missing = _build_missing_error("model endpoint", wanted.model, "model")
                 self.problems.append(wanted.place.mark(missing))
                 continue
-            yield self._agent(wanted, row)
-            yield from self._bindings(wanted, row)
-            yield from self._rules(wanted, row)
+            yield self._plan_agent(wanted, row)
+            yield from self._plan_agent_servers(wanted, row)
+            yield from self._plan_agent_policies(wanted, row)
 
     def _has_endpoint(self, slug: str) -> bool:
         return slug in self._endpoints or slug in self._wanted.endpoints
 
-    def _agent(self, wanted: WantedAgent, row: Agent | None) -> ConfigPlanStep:
+    def _plan_agent(self, wanted: WantedAgent, row: Agent | None) -> ConfigPlanStep:
         if row is None:
             return ConfigPlanStep(kind="agent", name=wanted.slug, action="create", wanted=wanted)
         changed = [n for n, value in wanted.values.items() if getattr(row, n) != value]
@@ -211,33 +229,52 @@ class _ConfigPlanner:
             changed.append("model")
         return _build_step("agent", wanted.slug, changed, wanted, row)
 
-    def _bindings(self, wanted: WantedAgent, row: Agent | None) -> Iterator[ConfigPlanStep]:
-        bound = row.bindings.select_related("server") if row else ()
-        pool = {one.server.name: one for one in bound if not one.server.private_to_agent}
-        for one in wanted.bindings or ():
-            if one.server not in self._servers and one.server not in self._wanted.server_names:
-                self.problems.append(one.place.mark(_build_missing_error("server", one.server, "")))
+    def _plan_agent_servers(
+        self, wanted: WantedAgent, row: Agent | None
+    ) -> Iterator[ConfigPlanStep]:
+        stored_rows = row.bindings.select_related("server") if row else ()
+        stored_by_name = {
+            agent_server.server.name: agent_server
+            for agent_server in stored_rows
+            if not agent_server.server.private_to_agent
+        }
+        for agent_server in wanted.agent_servers or ():
+            if (
+                agent_server.server not in self._servers
+                and agent_server.server not in self._wanted.server_names
+            ):
+                self.problems.append(
+                    agent_server.place.mark(_build_missing_error("server", agent_server.server, ""))
+                )
                 continue
-            name = f"{wanted.slug}/{one.server}"
-            if (binding := pool.get(one.server)) is None:
+            name = f"{wanted.slug}/{agent_server.server}"
+            if (existing := stored_by_name.get(agent_server.server)) is None:
                 yield ConfigPlanStep(
-                    kind="binding", name=name, action="create", wanted=(wanted, one)
+                    kind="binding", name=name, action="create", wanted=(wanted, agent_server)
                 )
             else:
                 yield _build_step(
                     "binding",
                     name,
-                    _list_agent_server_changes(one, binding),
-                    (wanted, one),
-                    binding,
+                    _list_agent_server_changes(agent_server, existing),
+                    (wanted, agent_server),
+                    existing,
                 )
-        if self._prune and wanted.bindings is not None:
-            for name in sorted(pool.keys() - {one.server for one in wanted.bindings}):
+        if self._prune and wanted.agent_servers is not None:
+            for name in sorted(
+                stored_by_name.keys()
+                - {agent_server.server for agent_server in wanted.agent_servers}
+            ):
                 yield ConfigPlanStep(
-                    kind="binding", name=f"{wanted.slug}/{name}", action="remove", row=pool[name]
+                    kind="binding",
+                    name=f"{wanted.slug}/{name}",
+                    action="remove",
+                    row=stored_by_name[name],
                 )
 
-    def _rules(self, wanted: WantedAgent, row: Agent | None) -> Iterator[ConfigPlanStep]:
+    def _plan_agent_policies(
+        self, wanted: WantedAgent, row: Agent | None
+    ) -> Iterator[ConfigPlanStep]:
         if wanted.policy is not None:
             same = row is not None and _is_same_policy(row, wanted.policy)
             changed = [] if same else ["policy"]
@@ -247,17 +284,17 @@ class _ConfigPlanner:
             changed = [] if same else ["policy_draft"]
             yield _build_step("policy_draft", wanted.slug, changed, wanted, row)
         if wanted.budgets is not None:
-            stored = {build_line(one) for one in row.budgets.all()} if row else set()
+            stored = {build_line(budget) for budget in row.budgets.all()} if row else set()
             changed = ["budgets"] if stored != set(wanted.budgets) else []
             yield _build_step("budgets", wanted.slug, changed, wanted, row)
 
-    def callees(self) -> Iterator[ConfigPlanStep]:
+    def plan_callable_agents(self) -> Iterator[ConfigPlanStep]:
         for slug, wanted in self._wanted.agents.items():
             if wanted.may_ask is None:
                 continue
-            strange = set(wanted.may_ask) - self._agents.keys() - self._wanted.agents.keys()
-            if strange:
-                missing = _build_missing_error("agent", min(strange), "may_ask")
+            unknown = set(wanted.may_ask) - self._agents.keys() - self._wanted.agents.keys()
+            if unknown:
+                missing = _build_missing_error("agent", min(unknown), "may_ask")
                 self.problems.append(wanted.place.mark(missing))
                 continue
             row = self._agents.get(slug)
@@ -265,12 +302,12 @@ class _ConfigPlanner:
             changed = [] if stored == set(wanted.may_ask) else ["may_ask"]
             yield _build_step("callees", slug, changed, wanted, row)
 
-    def skills(self) -> Iterator[ConfigPlanStep]:
+    def plan_skills(self) -> Iterator[ConfigPlanStep]:
         for name, wanted in self._wanted.skills.items():
             row = self._skills.get(name)
-            strange = set(wanted.values.get("agents", ())) - self._agents.keys()
-            if strange := strange - self._wanted.agents.keys():
-                missing = _build_missing_error("agent", min(strange), "agents")
+            unknown = set(wanted.values.get("agents", ())) - self._agents.keys()
+            if unknown := unknown - self._wanted.agents.keys():
+                missing = _build_missing_error("agent", min(unknown), "agents")
                 self.problems.append(wanted.place.mark(missing))
             elif row is None:
                 yield ConfigPlanStep(kind="skill", name=name, action="create", wanted=wanted)
@@ -280,7 +317,7 @@ class _ConfigPlanner:
                 except Problem as problem:
                     self.problems.append(wanted.place.mark(problem))
 
-    def workflows(self) -> Iterator[ConfigPlanStep]:
+    def plan_workflows(self) -> Iterator[ConfigPlanStep]:
         for name, wanted in self._wanted.workflows.items():
             row = self._workflows.get(name)
             changed = list_workflow_changes(row, wanted) if row else []
@@ -289,9 +326,9 @@ class _ConfigPlanner:
             else:
                 yield _build_step("workflow", name, changed, wanted, row)
 
-    def removals(self) -> Iterator[ConfigPlanStep]:
+    def plan_removals(self) -> Iterator[ConfigPlanStep]:
         """Yield removals of rows that the file's sections don't name; agents first."""
-        for section, kind, rows, kept in (
+        for section, kind, rows, wanted in (
             ("workflows", "workflow", self._workflows, self._wanted.workflows),
             ("skills", "skill", self._skills, self._wanted.skills),
             ("agents", "agent", self._agents, self._wanted.agents),
@@ -299,19 +336,21 @@ class _ConfigPlanner:
             ("model_endpoints", "model_endpoint", self._endpoints, self._wanted.endpoints),
         ):
             if section in self._wanted.sections:
-                for name in sorted(rows.keys() - kept.keys()):
+                for name in sorted(rows.keys() - wanted.keys()):
                     yield ConfigPlanStep(kind=kind, name=name, action="remove", row=rows[name])
 
 
 def build_server_spec(wanted: WantedServer, row: Server | None) -> ServerSpec:
     """Return the specification of a server; missing settings keep the stored values."""
-    kept: Mapping[str, Any] = {}
+    stored_values: Mapping[str, Any] = {}
     if row is not None:
-        kept = {name: getattr(row, name) for name in ("description", "approval", "allow_private")}
-    return ServerSpec(**{**wanted.configuration, **kept, **wanted.beside})
+        stored_values = {
+            name: getattr(row, name) for name in ("description", "approval", "allow_private")
+        }
+    return ServerSpec(**{**wanted.configuration, **stored_values, **wanted.settings})
 
 
-def _is_document(row: Server, text: str) -> bool:
+def _has_same_document(row: Server, text: str) -> bool:
     stored = find_document(row)
     return stored is not None and stored.digest == hash_document(text)
 
@@ -323,38 +362,38 @@ def _build_step(kind: str, name: str, changed: list[str], wanted: Any, row: Any)
     )
 
 
-def _list_agent_server_changes(one: WantedAgentServer, binding: Any) -> list[str]:
+def _list_agent_server_changes(agent_server: WantedAgentServer, stored: Any) -> list[str]:
     wanted = {
-        "enabled": one.enabled,
-        **{name: list(getattr(one, name)) for name in SHARES},
+        "enabled": agent_server.enabled,
+        **{name: list(getattr(agent_server, name)) for name in ACCESS_FIELDS},
     }
-    return [name for name, value in wanted.items() if getattr(binding, name) != value]
+    return [name for name, value in wanted.items() if getattr(stored, name) != value]
 
 
 def _list_budget_changes(owner: Organization | Server | None, wanted: WantedBudgets) -> list[str]:
-    stored = {build_line(one) for one in list_budgets(owner)} if owner is not None else set()
+    stored = {build_line(budget) for budget in list_budgets(owner)} if owner is not None else set()
     return ["budgets"] if stored != set(wanted.lines) else []
 
 
 def _is_same_draft(owner: Owner, wanted: PolicySpec) -> bool:
     try:
-        return is_draft(owner, wanted)
+        return is_current_draft(owner, wanted)
     except InvalidInput:
         return False  # see `_is_same_policy`
 
 
 def _is_same_policy(owner: Owner, wanted: PolicySpec) -> bool:
     try:
-        return is_policy(owner, wanted)
+        return is_current_policy(owner, wanted)
     except InvalidInput:
         # It names a server of the same file or an unknown one; applying finds out which.
         return False
 
 
-def _build_missing_error(kind: str, name: str, where: str) -> NotFound:
+def _build_missing_error(kind: str, name: str, field_name: str) -> NotFound:
     return NotFound(
         f"There is no {kind} `{name}` here or in the file.",
-        field=where,
+        field=field_name,
         remedy="Correct the name, or describe it in the file.",
     )
 

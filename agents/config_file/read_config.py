@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from agents.budgets.services import WARN_AT, BudgetLine
-from agents.builtin_tools.toolset_options import check_kits
+from agents.budgets.services import DEFAULT_WARN_AT, BudgetLine
+from agents.builtin_tools.toolset_options import clean_toolsets
 from agents.config_file.field_readers import ConfigLocation, FieldReader
 from agents.config_file.skills_and_workflows import (
     WantedSkill,
@@ -19,19 +19,19 @@ from agents.config_file.skills_and_workflows import (
     read_workflow,
 )
 from agents.models import Agent
-from agents.models.workspace_limits import USUAL_FILES, USUAL_MIB
+from agents.models.workspace_limits import DEFAULT_WORKSPACE_FILES, DEFAULT_WORKSPACE_MIB
 from agents.policies.services import EFFECTS, PolicySpec, RuleSpec
 from agents.policies.services import Entry as RuleEntry
 from bonobot.core.problems import InvalidInput, Problem
 from bonobot.core.text import placeholders
-from bonobot.core.text.json_reader import SourceNode, read
+from bonobot.core.text.json_reader import SourceNode, read_json
 from bonobot.core.text.untrusted_text import make_visible
-from bonobot.core.text.yaml_reader import is_yaml, read_documents
-from mcp_servers.client_capabilities import ASKED_BACK, SWITCHES
+from bonobot.core.text.yaml_reader import is_yaml, read_yaml_documents
+from mcp_servers.client_capabilities import BOOLEAN_FIELDS, CAPABILITY_FIELDS
 from mcp_servers.import_export.detect_format import ServerNode
 from mcp_servers.import_export.entries import ImportEntry
 from mcp_servers.import_export.parse_servers import read_server
-from mcp_servers.server_config import PRICED
+from mcp_servers.server_config import PRICE_FIELDS
 from mcp_servers.tool_names import check_name
 
 TOOLS = ("builtin_tools", "workspace")
@@ -39,27 +39,31 @@ TOOLS = ("builtin_tools", "workspace")
 
 def read_builtin_tools(agent: FieldReader) -> dict[str, Any]:
     """Read an agent's built-in tools and workspace as fields of AgentSpec, collecting problems."""
-    found: dict[str, Any] = {}
-    if (kits := agent.plain("builtin_tools")) is not None:
+    values: dict[str, Any] = {}
+    if (kits := agent.read_value("builtin_tools")) is not None:
         try:
-            found["builtin_tools"] = check_kits(kits)
+            values["builtin_tools"] = clean_toolsets(kits)
         except InvalidInput as problem:
-            agent.refuse("builtin_tools", problem.code, f"{problem} {problem.remedy}")
-    if (place := agent.inner("workspace")) is not None:
-        place.refuse_others(("folder", "mib", "files"))
-        found["workspace_folder"] = place.text("folder")
-        found["workspace_mib"] = place.number("mib")
-        found["workspace_files"] = place.number("files")
-    return found
+            agent.reject_field("builtin_tools", problem.code, f"{problem} {problem.remedy}")
+    if (workspace := agent.read_nested_fields("workspace")) is not None:
+        workspace.reject_unknown_fields(("folder", "mib", "files"))
+        values["workspace_folder"] = workspace.read_text("folder")
+        values["workspace_mib"] = workspace.read_integer("mib")
+        values["workspace_files"] = workspace.read_integer("files")
+    return values
 
 
 def export_builtin_tools(row: Agent) -> dict[str, Any]:
     """Return an agent's built-in tools and non-default workspace in the file's format."""
-    said: dict[str, Any] = {"folder": row.workspace_folder}
-    said["mib"] = row.workspace_mib if row.workspace_mib != USUAL_MIB else None
-    said["files"] = row.workspace_files if row.workspace_files != USUAL_FILES else None
-    place = {name: value for name, value in said.items() if value}
-    return {"builtin_tools": row.builtin_tools, **({"workspace": place} if place else {})}
+    workspace_values: dict[str, Any] = {"folder": row.workspace_folder}
+    workspace_values["mib"] = (
+        row.workspace_mib if row.workspace_mib != DEFAULT_WORKSPACE_MIB else None
+    )
+    workspace_values["files"] = (
+        row.workspace_files if row.workspace_files != DEFAULT_WORKSPACE_FILES else None
+    )
+    workspace = {name: value for name, value in workspace_values.items() if value}
+    return {"builtin_tools": row.builtin_tools, **({"workspace": workspace} if workspace else {})}
 
 
 VERSION = 1
@@ -75,13 +79,13 @@ SECTIONS = (
     *("bonobot", "model_endpoints", "servers", "agents", "skills", "workflows"),
     *("policy", "policy_draft", "budgets"),
 )
-_BESIDE_AGENT = ("model", "policy", "policy_draft", "budgets", "servers", "may_ask")
+_AGENT_RELATIONS = ("model", "policy", "policy_draft", "budgets", "servers", "may_ask")
 AGENT_LIMITS = (*("max_turns", "max_calls", "max_run_s", "calls_per_minute", "tool_search_above"),)
-SHARES = ("allowed_tools", "denied_tools", "allowed_resources", "allowed_prompts")
+ACCESS_FIELDS = ("allowed_tools", "denied_tools", "allowed_resources", "allowed_prompts")
 _SLUG = re.compile(r"[-a-zA-Z0-9_]{1,64}")
-_BESIDE_ENTRY = (
+_EXTRA_SERVER_FIELDS = (
     *("description", "approval", "allow_private", "confinement", "network"),
-    *("env_exceptions", "allowed_tools", "budgets", *PRICED, *ASKED_BACK),
+    *("env_exceptions", "allowed_tools", "budgets", *PRICE_FIELDS, *CAPABILITY_FIELDS),
 )
 
 
@@ -92,7 +96,7 @@ class WantedServer:
     name: str
     place: ConfigLocation
     configuration: Mapping[str, Any] = field(repr=False)
-    beside: Mapping[str, Any]
+    settings: Mapping[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,7 +132,7 @@ class WantedAgent:
     policy: PolicySpec | None = None
     draft: PolicySpec | None = None
     budgets: tuple[BudgetLine, ...] | None = None
-    bindings: tuple[WantedAgentServer, ...] | None = None
+    agent_servers: tuple[WantedAgentServer, ...] | None = None
     may_ask: tuple[str, ...] | None = None
 
 
@@ -170,17 +174,17 @@ class WantedConfig:
     problems: list[Problem] = field(default_factory=list)
 
 
-def read_wanted(text: str, values: Mapping[str, str]) -> WantedConfig:
+def read_config_file(text: str, values: Mapping[str, str]) -> WantedConfig:
     """Parse a configuration, filling `${NAME}` in secrets and addresses from `values`.
 
     Collects the problems of single fields; raises `InvalidInput` if nothing can be read.
     """
-    roots = read_documents(text) if is_yaml(text) else (read(text).root,)
+    roots = read_yaml_documents(text) if is_yaml(text) else (read_json(text).root,)
     wanted = WantedConfig()
     for number, root in enumerate(roots, start=1):
         if root.value is None:
             continue
-        _ConfigReader(wanted, values, number).read(root)
+        _ConfigReader(wanted, values, number).read_document(root)
     if not wanted.sections and not wanted.problems:
         raise InvalidInput(
             "There is nothing to apply.",
@@ -191,231 +195,255 @@ def read_wanted(text: str, values: Mapping[str, str]) -> WantedConfig:
 
 
 class _ConfigReader:
-    def __init__(self, wanted: WantedConfig, values: Mapping[str, str], number: int) -> None:
-        self._wanted, self._values, self._number = wanted, values, number
+    def __init__(self, wanted: WantedConfig, values: Mapping[str, str], document: int) -> None:
+        self._wanted, self._values, self._document = wanted, values, document
 
-    def read(self, root: SourceNode) -> None:
-        top = self._members(root, "")
-        if top.number("bonobot") not in (None, VERSION):
-            top.refuse("bonobot", "unknown_version", f"This Bonobot reads version {VERSION}.")
-        for name, place, node in self._section(top, "model_endpoints"):
-            self._wanted.endpoints[name] = self._endpoint(name, place, node)
-        for name, place, node in self._section(top, "servers"):
+    def read_document(self, root: SourceNode) -> None:
+        top = self._build_field_reader(root, "")
+        if top.read_integer("bonobot") not in (None, VERSION):
+            top.reject_field("bonobot", "unknown_version", f"This Bonobot reads version {VERSION}.")
+        for name, place, node in self._iterate_section(top, "model_endpoints"):
+            self._wanted.endpoints[name] = self._read_model_endpoint(name, place, node)
+        for name, place, node in self._iterate_section(top, "servers"):
             self._wanted.server_names.add(name)
-            if (server := self._server(name, place, node)) is not None:
+            if (server := self._read_server(name, place, node)) is not None:
                 self._wanted.servers[name] = server
-        for name, place, node in self._section(top, "agents"):
-            self._wanted.agents[name] = self._agent(name, place, node)
-        for name, place, node in self._section(top, "skills"):
-            self._wanted.skills[name] = read_skill(name, place, self._members(node, place.path))
-        for name, place, node in self._section(top, "workflows"):
-            members = self._members(node, place.path)
-            self._wanted.workflows[name] = read_workflow(name, place, members, node)
-        self._own_policy(top)
-        self._own_draft(top)
-        self._own_budgets(top)
-        top.refuse_others(SECTIONS)
+        for name, place, node in self._iterate_section(top, "agents"):
+            self._wanted.agents[name] = self._read_agent(name, place, node)
+        for name, place, node in self._iterate_section(top, "skills"):
+            self._wanted.skills[name] = read_skill(
+                name, place, self._build_field_reader(node, place.path)
+            )
+        for name, place, node in self._iterate_section(top, "workflows"):
+            reader = self._build_field_reader(node, place.path)
+            self._wanted.workflows[name] = read_workflow(name, place, reader, node)
+        self._read_organization_policy(top)
+        self._read_organization_draft(top)
+        self._read_organization_budgets(top)
+        top.reject_unknown_fields(SECTIONS)
 
-    def _members(self, node: SourceNode, path: str) -> FieldReader:
-        return FieldReader(node, path, self._number, self._wanted.problems)
+    def _build_field_reader(self, node: SourceNode, path: str) -> FieldReader:
+        return FieldReader(node, path, self._document, self._wanted.problems)
 
-    def _section(
+    def _iterate_section(
         self, top: FieldReader, name: str
     ) -> Iterator[tuple[str, ConfigLocation, SourceNode]]:
-        if not top.has(name):
+        if not top.has_field(name):
             return
         self._wanted.sections.add(name)
-        known = getattr(self._wanted, {"model_endpoints": "endpoints"}.get(name, name))
-        for key, line, node in top.children(name):
+        existing = getattr(self._wanted, {"model_endpoints": "endpoints"}.get(name, name))
+        for key, line, node in top.list_entries(name):
             place = ConfigLocation(
-                document=self._number, line=line, path=f"{name}.{make_visible(key, 64)}"
+                document=self._document, line=line, path=f"{name}.{make_visible(key, 64)}"
             )
-            if key in known:
-                if known[key].place.document != self._number:
-                    self._refuse(
+            if key in existing:
+                if existing[key].place.document != self._document:
+                    self._reject_duplicate(
                         place, "duplicate_name", f"`{make_visible(key, 64)}` is there twice."
                     )
                 continue
             yield key, place, node
 
-    def _refuse(self, place: ConfigLocation, code: str, detail: str) -> None:
+    def _reject_duplicate(self, place: ConfigLocation, code: str, detail: str) -> None:
         self._wanted.problems.append(
             place.mark(InvalidInput(detail, code=code, field="", remedy="Keep one of them."))
         )
 
-    def _server(self, name: str, place: ConfigLocation, node: SourceNode) -> WantedServer | None:
-        members = self._members(node, place.path)
-        beside = {
-            "description": members.text("description"),
-            "approval": members.text("approval"),
-            "allow_private": members.flag("allow_private"),
-            "confinement": members.text("confinement"),
-            "network": members.text("network"),
-            "env_exceptions": members.mapping("env_exceptions"),
-            "only_tools": members.list("allowed_tools") if members.has("allowed_tools") else None,
-            **{name: members.number(name) for name in (*PRICED, "sampling_tokens")},
-            **{name: members.flag(name) for name in SWITCHES},
-            "sampling": members.text("sampling"),
+    def _read_server(
+        self, name: str, place: ConfigLocation, node: SourceNode
+    ) -> WantedServer | None:
+        reader = self._build_field_reader(node, place.path)
+        settings = {
+            "description": reader.read_text("description"),
+            "approval": reader.read_text("approval"),
+            "allow_private": reader.read_boolean("allow_private"),
+            "confinement": reader.read_text("confinement"),
+            "network": reader.read_text("network"),
+            "env_exceptions": reader.read_text_mapping("env_exceptions"),
+            "only_tools": reader.read_text_list("allowed_tools")
+            if reader.has_field("allowed_tools")
+            else None,
+            **{name: reader.read_integer(name) for name in (*PRICE_FIELDS, "sampling_tokens")},
+            **{name: reader.read_boolean(name) for name in BOOLEAN_FIELDS},
+            "sampling": reader.read_text("sampling"),
         }
-        entry = read_server(ServerNode(name, place.line, node), self._values, {}, _BESIDE_ENTRY)
-        problems = [*entry.problems, *_list_omissions(entry, place)]
+        entry = read_server(
+            ServerNode(name, place.line, node), self._values, {}, _EXTRA_SERVER_FIELDS
+        )
+        problems = [*entry.problems, *_iterate_omissions(entry, place)]
         try:
             check_name(name, self._wanted.servers)
         except Problem as problem:
             problems.append(problem)
         self._wanted.problems += [place.mark(problem) for problem in problems]
-        said = {member: value for member, value in beside.items() if value is not None}
-        if (lines := self._budgets(members)) is not None:
+        given_settings = {
+            setting: value for setting, value in settings.items() if value is not None
+        }
+        if (lines := self._read_budgets(reader)) is not None:
             self._wanted.server_budgets.append(WantedBudgets(lines, place, name))
         if problems:
             return None
         return WantedServer(
-            name=name, place=place, configuration=entry.configuration(), beside=said
+            name=name,
+            place=place,
+            configuration=entry.build_configuration(),
+            settings=given_settings,
         )
 
-    def _endpoint(self, slug: str, place: ConfigLocation, node: SourceNode) -> WantedModelEndpoint:
-        members = self._members(node, place.path)
+    def _read_model_endpoint(
+        self, slug: str, place: ConfigLocation, node: SourceNode
+    ) -> WantedModelEndpoint:
+        reader = self._build_field_reader(node, place.path)
         if not _SLUG.fullmatch(slug):
-            members.refuse("", "bad_slug", "Use letters, digits, `-` and `_`; at most 64.")
-        values = members.texts_of(*_ENDPOINT_TEXTS)
-        values |= {name: members.flag(name) for name in _ENDPOINT_FLAGS}
-        values |= {name: members.number(name) for name in _ENDPOINT_NUMBERS}
-        members.refuse_others(tuple(values))
+            reader.reject_field("", "bad_slug", "Use letters, digits, `-` and `_`; at most 64.")
+        values = reader.read_texts(*_ENDPOINT_TEXTS)
+        values |= {name: reader.read_boolean(name) for name in _ENDPOINT_FLAGS}
+        values |= {name: reader.read_integer(name) for name in _ENDPOINT_NUMBERS}
+        reader.reject_unknown_fields(tuple(values))
         if values["api_key"]:
-            values["api_key"] = self._filled(members, "api_key", values["api_key"])
-        said = {name: value for name, value in values.items() if value is not None}
-        return WantedModelEndpoint(slug=slug, place=place, values=said)
+            values["api_key"] = self._fill_placeholders(reader, "api_key", values["api_key"])
+        given_values = {name: value for name, value in values.items() if value is not None}
+        return WantedModelEndpoint(slug=slug, place=place, values=given_values)
 
-    def _filled(self, members: FieldReader, name: str, text: str) -> str:
-        filled, missing = placeholders.fill(text, self._values)
+    def _fill_placeholders(self, reader: FieldReader, name: str, text: str) -> str:
+        filled, missing = placeholders.fill_placeholders(text, self._values)
         for reference in missing:
-            code = "forbidden_variable" if reference.forbidden else "missing_value"
-            members.refuse(name, code, f"Give a value for `{reference.name}` in the environment.")
+            code = "forbidden_variable" if reference.is_forbidden else "missing_value"
+            reader.reject_field(
+                name, code, f"Give a value for `{reference.name}` in the environment."
+            )
         return filled
 
-    def _agent(self, slug: str, place: ConfigLocation, node: SourceNode) -> WantedAgent:
-        members = self._members(node, place.path)
-        values = members.texts_of("name", "description", "instructions")
-        values["enabled"] = members.flag("enabled")
+    def _read_agent(self, slug: str, place: ConfigLocation, node: SourceNode) -> WantedAgent:
+        reader = self._build_field_reader(node, place.path)
+        values = reader.read_texts("name", "description", "instructions")
+        values["enabled"] = reader.read_boolean("enabled")
         for name in AGENT_LIMITS:
-            values[name] = members.number(name)
-        values |= read_builtin_tools(members)
-        beside = ("model", "policy", "policy_draft", "budgets", "servers", "may_ask", *TOOLS)
-        model = members.text("model")
-        members.refuse_others((*values, *beside))
+            values[name] = reader.read_integer(name)
+        values |= read_builtin_tools(reader)
+        other_fields = ("model", "policy", "policy_draft", "budgets", "servers", "may_ask", *TOOLS)
+        model = reader.read_text("model")
+        reader.reject_unknown_fields((*values, *other_fields))
         return WantedAgent(
             slug=slug,
             place=place,
             values={name: value for name, value in values.items() if value is not None},
             model=model,
-            policy=self._policy(members, "policy", f"{place.path}.policy"),
-            draft=self._policy(members, "policy_draft", f"{place.path}.policy_draft"),
-            budgets=self._budgets(members),
-            bindings=self._bindings(members),
-            may_ask=members.list("may_ask") if members.has("may_ask") else None,
+            policy=self._read_policy(reader, "policy", f"{place.path}.policy"),
+            draft=self._read_policy(reader, "policy_draft", f"{place.path}.policy_draft"),
+            budgets=self._read_budgets(reader),
+            agent_servers=self._read_agent_servers(reader),
+            may_ask=reader.read_text_list("may_ask") if reader.has_field("may_ask") else None,
         )
 
-    def _own_policy(self, top: FieldReader) -> None:
-        if (place := self._own(top, "policy", self._wanted.policy)) is None:
+    def _read_organization_policy(self, top: FieldReader) -> None:
+        if (place := self._find_organization_field(top, "policy", self._wanted.policy)) is None:
             return
-        if (text := self._policy(top, "policy", "policy")) is not None:
+        if (text := self._read_policy(top, "policy", "policy")) is not None:
             self._wanted.policy = WantedPolicy(text, place)
 
-    def _own_draft(self, top: FieldReader) -> None:
-        if (place := self._own(top, "policy_draft", self._wanted.draft)) is None:
+    def _read_organization_draft(self, top: FieldReader) -> None:
+        if (
+            place := self._find_organization_field(top, "policy_draft", self._wanted.draft)
+        ) is None:
             return
-        if (text := self._policy(top, "policy_draft", "policy_draft")) is not None:
+        if (text := self._read_policy(top, "policy_draft", "policy_draft")) is not None:
             self._wanted.draft = WantedPolicy(text, place)
 
-    def _own_budgets(self, top: FieldReader) -> None:
-        if (place := self._own(top, "budgets", self._wanted.budgets)) is None:
+    def _read_organization_budgets(self, top: FieldReader) -> None:
+        if (place := self._find_organization_field(top, "budgets", self._wanted.budgets)) is None:
             return
-        if (lines := self._budgets(top)) is not None:
+        if (lines := self._read_budgets(top)) is not None:
             self._wanted.budgets = WantedBudgets(lines, place)
 
-    def _own(self, top: FieldReader, name: str, there: object) -> ConfigLocation | None:
+    def _find_organization_field(
+        self, top: FieldReader, name: str, existing: object
+    ) -> ConfigLocation | None:
         """Return the location of an organization field; None if it is missing or a duplicate."""
-        if not top.has(name):
+        if not top.has_field(name):
             return None
-        place = ConfigLocation(document=self._number, line=top.line_of(name), path=name)
+        place = ConfigLocation(document=self._document, line=top.get_line(name), path=name)
         self._wanted.sections.add(name)
-        if there is None:
+        if existing is None:
             return place
-        self._refuse(place, "duplicate_name", f"`{name}` is there twice.")
+        self._reject_duplicate(place, "duplicate_name", f"`{name}` is there twice.")
         return None
 
-    def _policy(self, owner: FieldReader, name: str, path: str) -> PolicySpec | None:
-        node = owner.object(name)
+    def _read_policy(self, owner: FieldReader, name: str, path: str) -> PolicySpec | None:
+        node = owner.read_object(name)
         if node is None:
             return None
-        members = self._members(node, path)
-        members.refuse_others(("mode", *EFFECTS))
-        mode = members.text("mode") or "none"
-        return PolicySpec(mode, **{effect: self._rules(members, effect) for effect in EFFECTS})
+        reader = self._build_field_reader(node, path)
+        reader.reject_unknown_fields(("mode", *EFFECTS))
+        mode = reader.read_text("mode") or "none"
+        return PolicySpec(mode, **{effect: self._read_rules(reader, effect) for effect in EFFECTS})
 
-    def _rules(self, policy: FieldReader, effect: str) -> tuple[RuleEntry, ...]:
+    def _read_rules(self, policy: FieldReader, effect: str) -> tuple[RuleEntry, ...]:
         """Read rules: names, globs, and objects with a condition."""
-        found: list[RuleEntry] = []
-        for index, node in enumerate(policy.items(effect) or ()):
+        rules: list[RuleEntry] = []
+        for index, node in enumerate(policy.read_items(effect) or ()):
             if isinstance(node.value, str):
-                found.append(node.value)
+                rules.append(node.value)
                 continue
-            members = self._members(node, f"{policy.path}.{effect}[{index}]")
-            members.refuse_others(("tool", "when"))
-            tool, when = members.text("tool"), members.object("when")
+            reader = self._build_field_reader(node, f"{policy.path}.{effect}[{index}]")
+            reader.reject_unknown_fields(("tool", "when"))
+            tool, when = reader.read_text("tool"), reader.read_object("when")
             if tool and when is not None:
-                found.append(RuleSpec(tool, when.plain()))
+                rules.append(RuleSpec(tool, when.to_python()))
             elif isinstance(node.value, dict):
                 remedy = "Write a name, or {tool: name, when: {JSON Schema over the arguments}}."
-                members.refuse("tool" if not tool else "when", "missing_value", remedy)
-        return tuple(found)
+                reader.reject_field("tool" if not tool else "when", "missing_value", remedy)
+        return tuple(rules)
 
-    def _budgets(self, owner: FieldReader) -> tuple[BudgetLine, ...] | None:
-        items = owner.items("budgets")
+    def _read_budgets(self, owner: FieldReader) -> tuple[BudgetLine, ...] | None:
+        items = owner.read_items("budgets")
         if items is None:
             return None
         lines = []
         for index, node in enumerate(items):
-            members = self._members(node, f"{owner.path}.budgets[{index}]".lstrip("."))
-            members.refuse_others(("unit", "period", "limit", "each_session", "warn_at"))
-            limit = members.number("limit")
+            reader = self._build_field_reader(node, f"{owner.path}.budgets[{index}]".lstrip("."))
+            reader.reject_unknown_fields(("unit", "period", "limit", "each_session", "warn_at"))
+            limit = reader.read_integer("limit")
             if limit is None:
-                members.refuse("limit", "missing_value", "Write a whole number.")
+                reader.reject_field("limit", "missing_value", "Write a whole number.")
                 continue
-            unit, period = members.text("unit") or "tokens", members.text("period") or "month"
-            warn_at = members.number("warn_at")
+            unit, period = (
+                reader.read_text("unit") or "tokens",
+                reader.read_text("period") or "month",
+            )
+            warn_at = reader.read_integer("warn_at")
             lines.append(
                 BudgetLine(
                     unit,
                     period,
                     limit,
-                    each_session=bool(members.flag("each_session")),
-                    warn_at=WARN_AT if warn_at is None else warn_at,
+                    each_session=bool(reader.read_boolean("each_session")),
+                    warn_at=DEFAULT_WARN_AT if warn_at is None else warn_at,
                 )
             )
         return tuple(lines)
 
-    def _bindings(self, agent: FieldReader) -> tuple[WantedAgentServer, ...] | None:
-        if not agent.has("servers"):
+    def _read_agent_servers(self, agent: FieldReader) -> tuple[WantedAgentServer, ...] | None:
+        if not agent.has_field("servers"):
             return None
-        found = []
-        for server, line, node in agent.children("servers"):
+        agent_servers = []
+        for server, line, node in agent.list_entries("servers"):
             path = f"{agent.path}.servers.{make_visible(server, 64)}"
-            members = self._members(node, path)
-            members.refuse_others(("enabled", *SHARES))
-            enabled = members.flag("enabled")
-            found.append(
+            reader = self._build_field_reader(node, path)
+            reader.reject_unknown_fields(("enabled", *ACCESS_FIELDS))
+            enabled = reader.read_boolean("enabled")
+            agent_servers.append(
                 WantedAgentServer(
                     server,
-                    ConfigLocation(document=self._number, line=line, path=path),
+                    ConfigLocation(document=self._document, line=line, path=path),
                     enabled=enabled is not False,
-                    **{name: members.list(name) for name in SHARES},
+                    **{name: reader.read_text_list(name) for name in ACCESS_FIELDS},
                 )
             )
-        return tuple(found)
+        return tuple(agent_servers)
 
 
-def _list_omissions(entry: ImportEntry, place: ConfigLocation) -> Iterator[Problem]:
+def _iterate_omissions(entry: ImportEntry, place: ConfigLocation) -> Iterator[Problem]:
     """Yield a problem for each field that an import would ignore."""
     for notice in entry.notices:
         if notice.code == "left_out":

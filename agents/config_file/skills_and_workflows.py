@@ -11,15 +11,15 @@ from agents.config_file.field_readers import ConfigLocation, FieldReader
 from agents.models import Skill, Trigger, Workflow
 from agents.skills.services import SkillSpec
 from agents.skills.templates import read_arguments
-from agents.workflows.definitions import MEMBERS
+from agents.workflows.definitions import WORKFLOW_FIELDS
 from agents.workflows.services import WorkflowSpec
 from agents.workflows.triggers import TriggerSpec
 from bonobot.core.text.json_reader import SourceNode
 
-BESIDE = ("enabled", "agents", "triggers")
-_TEXTS = ("kind", "cron", "time_zone")
-_NUMBERS = ("every_s", "per_minute")
-_TRIGGER = (*_TEXTS, *_NUMBERS, "enabled", "inputs")
+WORKFLOW_SETTINGS = ("enabled", "agents", "triggers")
+_TRIGGER_TEXTS = ("kind", "cron", "time_zone")
+_TRIGGER_NUMBERS = ("every_s", "per_minute")
+_TRIGGER_FIELDS = (*_TRIGGER_TEXTS, *_TRIGGER_NUMBERS, "enabled", "inputs")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +29,7 @@ class WantedWorkflow:
     name: str
     place: ConfigLocation
     definition: Mapping[str, Any]
-    beside: Mapping[str, Any]
+    settings: Mapping[str, Any]
     # None: the file doesn't list triggers.
     triggers: tuple[TriggerSpec, ...] | None = None
 
@@ -37,48 +37,52 @@ class WantedWorkflow:
     def spec(self) -> WorkflowSpec:
         """The specification for the workflow service."""
         source = yaml.safe_dump(dict(self.definition), sort_keys=False, allow_unicode=True)
-        return WorkflowSpec(name=self.name, source=source, **self.beside)
+        return WorkflowSpec(name=self.name, source=source, **self.settings)
 
 
 def read_workflow(
-    name: str, place: ConfigLocation, members: FieldReader, node: SourceNode
+    name: str, place: ConfigLocation, reader: FieldReader, node: SourceNode
 ) -> WantedWorkflow:
     """Read a workflow; its definition is validated when it is applied."""
-    enabled = members.flag("enabled")
-    agents = members.list("agents") if members.has("agents") else None
-    members.refuse_others((*MEMBERS, *BESIDE))
-    whole = node.plain() if isinstance(node.value, dict) else {}
-    said = {"enabled": enabled, "agents": agents}
+    enabled = reader.read_boolean("enabled")
+    agents = reader.read_text_list("agents") if reader.has_field("agents") else None
+    reader.reject_unknown_fields((*WORKFLOW_FIELDS, *WORKFLOW_SETTINGS))
+    fields = node.to_python() if isinstance(node.value, dict) else {}
+    settings = {"enabled": enabled, "agents": agents}
     return WantedWorkflow(
         name=name,
         place=place,
-        definition={key: value for key, value in whole.items() if key not in BESIDE},
-        beside={key: value for key, value in said.items() if value is not None},
-        triggers=_read_triggers(members) if members.has("triggers") else None,
+        definition={key: value for key, value in fields.items() if key not in WORKFLOW_SETTINGS},
+        settings={key: value for key, value in settings.items() if value is not None},
+        triggers=_read_triggers(reader) if reader.has_field("triggers") else None,
     )
 
 
-def _read_triggers(members: FieldReader) -> tuple[TriggerSpec, ...]:
-    found = []
-    inner = members.inner("triggers")
-    for name, _, _ in members.children("triggers"):
-        one = inner.inner(name) if inner else None
-        if one is None:
+def _read_triggers(reader: FieldReader) -> tuple[TriggerSpec, ...]:
+    triggers = []
+    section = reader.read_nested_fields("triggers")
+    for name, _, _ in reader.list_entries("triggers"):
+        trigger = section.read_nested_fields(name) if section else None
+        if trigger is None:
             continue
-        said = one.texts_of(*_TEXTS) | {number: one.number(number) for number in _NUMBERS}
-        inputs = one.plain("inputs") if one.object("inputs") else None
-        one.refuse_others(_TRIGGER)
-        found.append(TriggerSpec(name=name, enabled=one.flag("enabled"), inputs=inputs, **said))
-    return tuple(found)
+        values = trigger.read_texts(*_TRIGGER_TEXTS) | {
+            number: trigger.read_integer(number) for number in _TRIGGER_NUMBERS
+        }
+        inputs = trigger.read_value("inputs") if trigger.read_object("inputs") else None
+        trigger.reject_unknown_fields(_TRIGGER_FIELDS)
+        triggers.append(
+            TriggerSpec(name=name, enabled=trigger.read_boolean("enabled"), inputs=inputs, **values)
+        )
+    return tuple(triggers)
 
 
 def list_workflow_changes(row: Workflow, wanted: WantedWorkflow) -> list[str]:
     """Return the fields in which a stored workflow differs."""
     changed = [] if row.definition == wanted.definition else ["definition"]
     stored = {"enabled": row.enabled, "agents": list_agent_slugs(row)}
-    for name, value in wanted.beside.items():
-        said = sorted(value) if name == "agents" else value
-        if said != stored[name]:
+    for name, value in wanted.settings.items():
+        wanted_value = sorted(value) if name == "agents" else value
+        if wanted_value != stored[name]:
             changed.append(name)
     return changed if _has_same_triggers(row, wanted) else [*changed, "triggers"]
 
@@ -86,40 +90,40 @@ def list_workflow_changes(row: Workflow, wanted: WantedWorkflow) -> list[str]:
 def _has_same_triggers(row: Workflow, wanted: WantedWorkflow) -> bool:
     if wanted.triggers is None:
         return True
-    stored = {one.name: one for one in row.triggers.all()}
-    return stored.keys() == {one.name for one in wanted.triggers} and all(
-        getattr(stored[one.name], name) == value
-        for one in wanted.triggers
-        for name in _TRIGGER
-        if (value := getattr(one, name)) is not None
+    stored = {trigger.name: trigger for trigger in row.triggers.all()}
+    return stored.keys() == {trigger.name for trigger in wanted.triggers} and all(
+        getattr(stored[trigger.name], name) == value
+        for trigger in wanted.triggers
+        for name in _TRIGGER_FIELDS
+        if (value := getattr(trigger, name)) is not None
     )
 
 
 def export_workflows(rows: Iterable[Workflow]) -> dict[str, Any]:
     """Return workflows in the file's format."""
-    found = {}
+    exported = {}
     for row in rows:
-        beside: dict[str, Any] = {} if row.enabled else {"enabled": False}
+        settings: dict[str, Any] = {} if row.enabled else {"enabled": False}
         if agents := list_agent_slugs(row):
-            beside["agents"] = agents
-        if triggers := {one.name: _export_trigger(one) for one in row.triggers.all()}:
-            beside["triggers"] = triggers
-        found[row.name] = {**row.definition, **beside}
-    return found
+            settings["agents"] = agents
+        if triggers := {trigger.name: _export_trigger(trigger) for trigger in row.triggers.all()}:
+            settings["triggers"] = triggers
+        exported[row.name] = {**row.definition, **settings}
+    return exported
 
 
 def _export_trigger(row: Trigger) -> dict[str, Any]:
     """Return a trigger without its secret and default values."""
-    blank = Trigger()
-    found: dict[str, Any] = {"kind": row.kind}
-    for name in (*_TEXTS[1:], *_NUMBERS, "enabled", "inputs"):
-        if (value := getattr(row, name)) != getattr(blank, name):
-            found[name] = value
-    return found
+    defaults = Trigger()
+    exported: dict[str, Any] = {"kind": row.kind}
+    for name in (*_TRIGGER_TEXTS[1:], *_TRIGGER_NUMBERS, "enabled", "inputs"):
+        if (value := getattr(row, name)) != getattr(defaults, name):
+            exported[name] = value
+    return exported
 
 
-TEXTS = ("title", "description", "text")
-_ARGUMENT = ("name", "description", "required", "default", "choices")
+SKILL_TEXTS = ("title", "description", "text")
+_ARGUMENT_FIELDS = ("name", "description", "required", "default", "choices")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,35 +140,41 @@ class WantedSkill:
         return SkillSpec(name=self.name, **self.values)
 
 
-def read_skill(name: str, place: ConfigLocation, members: FieldReader) -> WantedSkill:
+def read_skill(name: str, place: ConfigLocation, reader: FieldReader) -> WantedSkill:
     """Read a skill, collecting problems."""
-    values = members.texts_of(*TEXTS)
-    values["enabled"] = members.flag("enabled")
-    values["agents"] = members.list("agents") if members.has("agents") else None
-    arguments = members.items("arguments")
+    values = reader.read_texts(*SKILL_TEXTS)
+    values["enabled"] = reader.read_boolean("enabled")
+    values["agents"] = reader.read_text_list("agents") if reader.has_field("agents") else None
+    arguments = reader.read_items("arguments")
     if arguments is not None:
-        values["arguments"] = [_read_argument(members, node.plain()) for node in arguments]
-    members.refuse_others((*TEXTS, "enabled", "agents", "arguments"))
-    said = {name: value for name, value in values.items() if value is not None}
-    return WantedSkill(name=name, place=place, values=said)
+        values["arguments"] = [_read_argument(reader, node.to_python()) for node in arguments]
+    reader.reject_unknown_fields((*SKILL_TEXTS, "enabled", "agents", "arguments"))
+    given_values = {name: value for name, value in values.items() if value is not None}
+    return WantedSkill(name=name, place=place, values=given_values)
 
 
-def _read_argument(members: FieldReader, said: Any) -> dict[str, Any]:
-    if isinstance(said, dict):
-        return said
-    members.refuse("arguments", "bad_value", f"Each has: {', '.join(_ARGUMENT)}.")
+def _read_argument(reader: FieldReader, argument: Any) -> dict[str, Any]:
+    if isinstance(argument, dict):
+        return argument
+    reader.reject_field("arguments", "bad_value", f"Each has: {', '.join(_ARGUMENT_FIELDS)}.")
     return {"name": "broken"}
 
 
 def list_skill_changes(row: Skill, wanted: WantedSkill) -> list[str]:
     """Return the fields in which a stored skill differs; raises `InvalidInput`."""
-    said = dict(wanted.values)
-    if "arguments" in said:
-        said["arguments"] = [one.as_dict() for one in read_arguments(said["arguments"])]
-    stored: dict[str, Any] = {name: getattr(row, name) for name in (*TEXTS, "enabled", "arguments")}
+    wanted_values = dict(wanted.values)
+    if "arguments" in wanted_values:
+        wanted_values["arguments"] = [
+            argument.as_dict() for argument in read_arguments(wanted_values["arguments"])
+        ]
+    stored: dict[str, Any] = {
+        name: getattr(row, name) for name in (*SKILL_TEXTS, "enabled", "arguments")
+    }
     stored["agents"] = list_agent_slugs(row)
-    said["agents"] = sorted(said["agents"]) if "agents" in said else stored["agents"]
-    return [name for name, value in said.items() if stored[name] != value]
+    wanted_values["agents"] = (
+        sorted(wanted_values["agents"]) if "agents" in wanted_values else stored["agents"]
+    )
+    return [name for name, value in wanted_values.items() if stored[name] != value]
 
 
 def export_skills(rows: Iterable[Skill]) -> dict[str, Any]:
@@ -173,11 +183,11 @@ def export_skills(rows: Iterable[Skill]) -> dict[str, Any]:
 
 
 def _export_skill(row: Skill) -> dict[str, Any]:
-    found = {name: getattr(row, name) for name in TEXTS if getattr(row, name)}
+    exported = {name: getattr(row, name) for name in SKILL_TEXTS if getattr(row, name)}
     if row.arguments:
-        found["arguments"] = [
-            {name: value for name, value in one.items() if value} for one in row.arguments
+        exported["arguments"] = [
+            {name: value for name, value in argument.items() if value} for argument in row.arguments
         ]
     if not row.enabled:
-        found["enabled"] = False
-    return found | {"agents": list_agent_slugs(row)}
+        exported["enabled"] = False
+    return exported | {"agents": list_agent_slugs(row)}

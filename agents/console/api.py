@@ -8,11 +8,16 @@ from drf_spectacular.utils import OpenApiExample, extend_schema_serializer
 from rest_framework import serializers
 from rest_framework.response import Response
 
-from agents.console.onboarding import SLUGS, close, load_onboarding_progress, skip
+from agents.console.onboarding import (
+    SLUGS,
+    load_onboarding_progress,
+    set_onboarding_closed,
+    set_step_skipped,
+)
 from bonobot.accounts.api.openapi_schema import describe_operation
 from bonobot.accounts.api.resource_view import ResourceView
 from bonobot.accounts.roles import Action
-from bonobot.core.api.serializers import StrictSerializer, VersionedBody, VersionedShape
+from bonobot.core.api.serializers import StrictSerializer, VersionedBody, VersionedSerializer
 
 
 class OnboardingStepSerializer(StrictSerializer):
@@ -25,7 +30,7 @@ class OnboardingStepSerializer(StrictSerializer):
     skipped = serializers.BooleanField()
 
 
-class OnboardingSerializer(VersionedShape):
+class OnboardingSerializer(VersionedSerializer):
     """How far the organization has come."""
 
     steps = OnboardingStepSerializer(many=True)
@@ -34,10 +39,10 @@ class OnboardingSerializer(VersionedShape):
     )
     hidden = serializers.BooleanField(help_text="It was taken off the dashboard.")
 
-    def parts_of(self, instance: Any, shown: Mapping[str, Any]) -> dict[str, Any]:
+    def build_parts(self, instance: Any, representation: Mapping[str, Any]) -> dict[str, Any]:
         """Return the writable values; which steps are done is computed."""
-        skipped = [step["slug"] for step in shown["steps"] if step["skipped"]]
-        return {"hidden": shown["hidden"], "skipped": skipped}
+        skipped = [step["slug"] for step in representation["steps"] if step["skipped"]]
+        return {"hidden": representation["hidden"], "skipped": skipped}
 
 
 @extend_schema_serializer(examples=[OpenApiExample("Enough", {"hidden": True, "skipped": ["ask"]})])
@@ -60,24 +65,24 @@ class OnboardingView(ResourceView):
     @describe_operation("get_first_run", answer=OnboardingSerializer)
     def get(self, request: object) -> Response:
         """Show the first steps, which are done and which are skipped."""
-        return self._answer()
+        return self._show_progress()
 
     @describe_operation("change_first_run", body=OnboardingBody, answer=OnboardingSerializer)
     def patch(self, request: object) -> Response:
         """Skip steps or take them up again, hide the first run or bring it back."""
-        said: dict[str, Any] = self.read(OnboardingBody, partial=True)
-        if "skipped" in said:
+        values: dict[str, Any] = self.read_body(OnboardingBody, partial=True)
+        if "skipped" in values:
             for slug in SLUGS:
-                skip(self.principal, slug, skipped=slug in said["skipped"])
-        if "hidden" in said:
-            close(self.principal, closed=said["hidden"])
-        return self._answer()
+                set_step_skipped(self.principal, slug, skipped=slug in values["skipped"])
+        if "hidden" in values:
+            set_onboarding_closed(self.principal, closed=values["hidden"])
+        return self._show_progress()
 
-    def _answer(self) -> Response:
-        found = load_onboarding_progress(self.organization_id)
-        following = found.next.slug if found.next else None
-        told = {"steps": found.steps, "next": following, "hidden": found.closed}
-        return self.shown(told, OnboardingSerializer)
+    def _show_progress(self) -> Response:
+        progress = load_onboarding_progress(self.organization_id)
+        next_slug = progress.next.slug if progress.next else None
+        data = {"steps": progress.steps, "next": next_slug, "hidden": progress.closed}
+        return self.respond_row(data, OnboardingSerializer)
 
 
 urlpatterns = [path("first-run", OnboardingView.as_view(), name="first-run")]

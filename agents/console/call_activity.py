@@ -18,10 +18,10 @@ from django.utils.translation import gettext_lazy as _
 
 from agents.console import svg_charts
 from bonobot.ledger.usage import query_rollups
-from bonobot.ledger.usage.aggregation import ERRORS, UsageLine
+from bonobot.ledger.usage.aggregation import ERROR_OUTCOMES, UsageLine
 from bonobot.ledger.usage.query_rollups import ReportSpan, UsageReader
 
-LISTED = 8
+MAX_ITEMS = 8
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 
 
@@ -38,15 +38,15 @@ class ActivityRange:
     step: timedelta
     days: int
 
-    def span(self, now: datetime) -> ReportSpan:
+    def compute_span(self, now: datetime) -> ReportSpan:
         """Return the range that ends now, in whole steps including the current one."""
         now = query_rollups.to_utc(now)
         midnight = now.replace(hour=0, minute=0, second=0, microsecond=0)
         if self.days > 1:
-            first = midnight - (self.days - 1) * DAY
-            return ReportSpan(first, None, "day" if self.step == DAY else "hour")
-        running = midnight + (now - midnight) // self.step * self.step
-        return ReportSpan(running + self.step - DAY, None, "hour")
+            first_day = midnight - (self.days - 1) * DAY
+            return ReportSpan(first_day, None, "day" if self.step == DAY else "hour")
+        current_step = midnight + (now - midnight) // self.step * self.step
+        return ReportSpan(current_step + self.step - DAY, None, "hour")
 
 
 RANGES = (
@@ -68,11 +68,13 @@ class ActivityInterval:
 class CallActivity:
     """The calls of one organization within a range (7 queries in all)."""
 
-    def __init__(self, organization_id: UUID, chosen: str, now: datetime | None = None) -> None:
-        self.range = next((one for one in RANGES if one.slug == chosen), RANGES[0])
+    def __init__(self, organization_id: UUID, range_slug: str, now: datetime | None = None) -> None:
+        self.range = next(
+            (candidate for candidate in RANGES if candidate.slug == range_slug), RANGES[0]
+        )
         self.now = now or timezone.now()
         self.reader: UsageReader = query_rollups.open_reader(
-            organization_id, self.range.span(self.now)
+            organization_id, self.range.compute_span(self.now)
         )
 
     @property
@@ -84,13 +86,13 @@ class CallActivity:
     def steps(self) -> list[ActivityInterval]:
         """The steps of the range, oldest first."""
         step = self.range.step
-        places = [self.since + n * step for n in range((self.now - self.since) // step + 1)]
-        lines = {place: UsageLine() for place in places}
-        for (begins,), line in self.reader.read("begins").items():
-            lines[min(places[-1], self.since + (begins - self.since) // step * step)].add(line)
+        starts = [self.since + index * step for index in range((self.now - self.since) // step + 1)]
+        lines = {start: UsageLine() for start in starts}
+        for (begins,), line in self.reader.load_lines("begins").items():
+            lines[min(starts[-1], self.since + (begins - self.since) // step * step)].add_line(line)
         return [
-            ActivityInterval(place, line, self.link(place, place + step))
-            for place, line in lines.items()
+            ActivityInterval(start, line, self.build_audit_url(start, start + step))
+            for start, line in lines.items()
         ]
 
     @cached_property
@@ -98,40 +100,40 @@ class CallActivity:
         """The totals of the whole range."""
         return query_rollups.sum_lines(step.line for step in self.steps)
 
-    def link(
+    def build_audit_url(
         self, since: datetime | None = None, until: datetime | None = None, **query: Any
     ) -> str:
         """Return the URL of the audit log filtered by these calls."""
-        asked = {"kind": "call", **query, **_bound("from", since or self.since)}
+        parameters = {"kind": "call", **query, **_build_time_filter("from", since or self.since)}
         if until:
-            asked |= _bound("to", until - timedelta(microseconds=1))
-        return f"{reverse('admin:ledger_auditrow_changelist')}?{urlencode(asked)}"
+            parameters |= _build_time_filter("to", until - timedelta(microseconds=1))
+        return f"{reverse('admin:ledger_auditrow_changelist')}?{urlencode(parameters)}"
 
     @property
     def cards(self) -> list[dict[str, Any]]:
         """The numbers at the top, each with a link to its rows."""
-        total, errors = self.total, ",".join(ERRORS)
-        slowest = self.link(outcome__in="ok", o=-8)
+        total, errors = self.total, ",".join(ERROR_OUTCOMES)
+        slowest_url = self.build_audit_url(outcome__in="ok", o=-8)
         return [
-            {"title": _("calls"), "n": total.calls, "url": self.link(), "tone": ""},
+            {"title": _("calls"), "n": total.calls, "url": self.build_audit_url(), "tone": ""},
             {
                 "title": _("errors"),
                 "n": total.errors,
-                "url": self.link(outcome__in=errors),
+                "url": self.build_audit_url(outcome__in=errors),
                 "tone": "bad" if total.errors else "",
             },
             {
                 "title": _("refusals"),
                 "n": total.refused,
-                "url": self.link(outcome__in="refused"),
+                "url": self.build_audit_url(outcome__in="refused"),
                 "tone": "warn" if total.refused else "",
             },
-            {"title": _("median time"), "ms": total.p50, "url": slowest, "tone": ""},
-            {"title": _("95th percentile"), "ms": total.p95, "url": slowest, "tone": ""},
+            {"title": _("median time"), "ms": total.p50, "url": slowest_url, "tone": ""},
+            {"title": _("95th percentile"), "ms": total.p95, "url": slowest_url, "tone": ""},
             {
                 "title": _("cost"),
                 "cost": total.cost_microusd,
-                "url": self.link(kind="model"),
+                "url": self.build_audit_url(kind="model"),
                 "tone": "",
             },
         ]
@@ -141,45 +143,49 @@ class CallActivity:
         """Calls over time, with errors and refusals."""
         stacks = [
             [
-                ("", one.line.calls - one.line.errors - one.line.refused),
-                ("warn", one.line.refused),
-                ("bad", one.line.errors),
+                ("", step.line.calls - step.line.errors - step.line.refused),
+                ("warn", step.line.refused),
+                ("bad", step.line.errors),
             ]
-            for one in self.steps
+            for step in self.steps
         ]
         return {
             "bars": list(zip(svg_charts.build_bars(stacks), self.steps, strict=True)),
-            "highest": max(one.line.calls for one in self.steps),
+            "highest": max(step.line.calls for step in self.steps),
         }
 
     @property
     def time_chart(self) -> dict[str, Any]:
         """Median and 95th percentile over time."""
-        middle = [one.line.p50 for one in self.steps]
-        late = [one.line.p95 for one in self.steps]
-        highest = max((found for found in late if found is not None), default=0.0)
+        medians = [step.line.p50 for step in self.steps]
+        p95s = [step.line.p95 for step in self.steps]
+        highest = max((value for value in p95s if value is not None), default=0.0)
         return {
-            "p50": svg_charts.build_curve(middle, highest),
-            "p95": svg_charts.build_curve(late, highest),
+            "p50": svg_charts.build_curve(medians, highest),
+            "p95": svg_charts.build_curve(p95s, highest),
             "highest": highest,
         }
 
     @property
     def marks(self) -> tuple[str, str]:
         """The labels at the ends of the time axis."""
-        form = "H:i" if self.range.step == HOUR else "j M"
-        return date_format(self.since, form), date_format(self.steps[-1].begins, form)
+        date_format_string = "H:i" if self.range.step == HOUR else "j M"
+        return date_format(self.since, date_format_string), date_format(
+            self.steps[-1].begins, date_format_string
+        )
 
     @cached_property
     def refusals(self) -> list[dict[str, Any]]:
         """The most frequent refusals by rule."""
-        lines = self.reader.read("code", "rule", most=LISTED, event_type="call", outcome="refused")
+        lines = self.reader.load_lines(
+            "code", "rule", limit=MAX_ITEMS, event_type="call", outcome="refused"
+        )
         return [
             {
                 "code": code,
                 "rule": rule,
                 "n": line.refused,
-                "url": self.link(
+                "url": self.build_audit_url(
                     outcome__in="refused", code=code, **({"rule": rule} if rule else {})
                 ),
             }
@@ -189,28 +195,40 @@ class CallActivity:
     @cached_property
     def tools(self) -> list[dict[str, Any]]:
         """The busiest tools."""
-        lines = self.reader.read("server_id", "tool_name", most=LISTED, event_type="call")
+        lines = self.reader.load_lines("server_id", "tool_name", limit=MAX_ITEMS, event_type="call")
         return [
-            {"tool": tool, "server_id": server_id, "line": line, "url": self._of(server_id, tool)}
+            {
+                "tool": tool,
+                "server_id": server_id,
+                "line": line,
+                "url": self._build_tool_url(server_id, tool),
+            }
             for (server_id, tool), line in lines.items()
         ]
 
     @cached_property
     def agents(self) -> list[dict[str, Any]]:
         """The busiest agents."""
-        lines = self.reader.read("agent_id", most=LISTED + 1)
-        return list(self._agents(lines))[:LISTED]
+        lines = self.reader.load_lines("agent_id", limit=MAX_ITEMS + 1)
+        return list(self._iterate_agents(lines))[:MAX_ITEMS]
 
-    def _agents(self, lines: dict[Any, UsageLine]) -> Iterator[dict[str, Any]]:
+    def _iterate_agents(self, lines: dict[Any, UsageLine]) -> Iterator[dict[str, Any]]:
         for (agent_id,), line in lines.items():
             if agent_id:
-                yield {"agent_id": agent_id, "line": line, "url": self.link(agent_id=agent_id)}
+                yield {
+                    "agent_id": agent_id,
+                    "line": line,
+                    "url": self.build_audit_url(agent_id=agent_id),
+                }
 
-    def _of(self, server_id: UUID | None, tool: str) -> str:
-        of: dict[str, Any] = {"server_id": server_id} if server_id else {}
-        return self.link(tool_name=tool, **of)
+    def _build_tool_url(self, server_id: UUID | None, tool: str) -> str:
+        server_filter: dict[str, Any] = {"server_id": server_id} if server_id else {}
+        return self.build_audit_url(tool_name=tool, **server_filter)
 
 
-def _bound(end: str, moment: datetime) -> dict[str, str]:
-    local = timezone.localtime(moment)
-    return {f"opened_at_{end}_0": f"{local:%Y-%m-%d}", f"opened_at_{end}_1": f"{local:%H:%M:%S.%f}"}
+def _build_time_filter(suffix: str, time: datetime) -> dict[str, str]:
+    local = timezone.localtime(time)
+    return {
+        f"opened_at_{suffix}_0": f"{local:%Y-%m-%d}",
+        f"opened_at_{suffix}_1": f"{local:%H:%M:%S.%f}",
+    }

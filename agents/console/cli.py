@@ -4,13 +4,18 @@ import argparse
 from functools import partial
 from typing import Any
 
-from agents.console.onboarding import SLUGS, close, load_onboarding_progress, skip
+from agents.console.onboarding import (
+    SLUGS,
+    load_onboarding_progress,
+    set_onboarding_closed,
+    set_step_skipped,
+)
 from bonobot.accounts.roles import Action
 from bonobot.core.cli.command_group import CommandContext, CommandVerb, build_table
 
 
-def _as_json(cli: CommandContext) -> dict[str, Any]:
-    found = load_onboarding_progress(cli.principal.organization_id)
+def _describe_progress(cli: CommandContext) -> dict[str, Any]:
+    progress = load_onboarding_progress(cli.principal.organization_id)
     return {
         "steps": [
             {
@@ -19,72 +24,76 @@ def _as_json(cli: CommandContext) -> dict[str, Any]:
                 "done": step.done,
                 "skipped": step.skipped,
             }
-            for step in found.steps
+            for step in progress.steps
         ],
-        "next": found.next.slug if found.next else None,
-        "hidden": found.closed,
+        "next": progress.next.slug if progress.next else None,
+        "hidden": progress.closed,
     }
 
 
-def _show(cli: CommandContext, options: argparse.Namespace) -> None:
+def _handle_show(cli: CommandContext, options: argparse.Namespace) -> None:
     cli.principal.require(Action.MANAGE_SERVERS)
-    told = _as_json(cli)
+    progress = _describe_progress(cli)
     rows = [
-        (one["slug"], one["title"], "done" if one["done"] else "skipped" if one["skipped"] else "")
-        for one in told["steps"]
+        (
+            step["slug"],
+            step["title"],
+            "done" if step["done"] else "skipped" if step["skipped"] else "",
+        )
+        for step in progress["steps"]
     ]
-    cli.emit(told, build_table("STEP", "WHAT", "STATE", rows=rows, empty=""))
-    if told["hidden"]:
-        cli.say("It is hidden from the dashboard: bonobot first-run unhide")
+    cli.emit(progress, build_table("STEP", "WHAT", "STATE", rows=rows, empty=""))
+    if progress["hidden"]:
+        cli.print_message("It is hidden from the dashboard: bonobot first-run unhide")
 
 
 def _add_step_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("step", metavar="STEP", help=", ".join(SLUGS))
 
 
-def _skip(cli: CommandContext, options: argparse.Namespace, *, skipped: bool) -> None:
-    skip(cli.principal, options.step, skipped=skipped)
-    cli.emit(_as_json(cli))
-    cli.say(f"{options.step} {'is skipped' if skipped else 'is taken up again'}.")
+def _handle_skip(cli: CommandContext, options: argparse.Namespace, *, skipped: bool) -> None:
+    set_step_skipped(cli.principal, options.step, skipped=skipped)
+    cli.emit(_describe_progress(cli))
+    cli.print_message(f"{options.step} {'is skipped' if skipped else 'is taken up again'}.")
 
 
-def _hide(cli: CommandContext, options: argparse.Namespace, *, hidden: bool) -> None:
-    close(cli.principal, closed=hidden)
-    cli.emit(_as_json(cli))
-    cli.say(f"The first steps are {'off' if hidden else 'on'} the dashboard.")
+def _handle_hide(cli: CommandContext, options: argparse.Namespace, *, hidden: bool) -> None:
+    set_onboarding_closed(cli.principal, closed=hidden)
+    cli.emit(_describe_progress(cli))
+    cli.print_message(f"The first steps are {'off' if hidden else 'on'} the dashboard.")
 
 
 VERBS = (
     CommandVerb(
         "show",
         "Show the first steps, and which of them are done.",
-        _show,
+        _handle_show,
         examples=("first-run show",),
     ),
     CommandVerb(
         "skip",
         "Leave a step out.",
-        partial(_skip, skipped=True),
+        partial(_handle_skip, skipped=True),
         _add_step_argument,
         ("first-run skip model",),
     ),
     CommandVerb(
         "take-up",
         "Take a step up again.",
-        partial(_skip, skipped=False),
+        partial(_handle_skip, skipped=False),
         _add_step_argument,
         ("first-run take-up model",),
     ),
     CommandVerb(
         "hide",
         "Take the first steps off the dashboard.",
-        partial(_hide, hidden=True),
+        partial(_handle_hide, hidden=True),
         examples=("first-run hide",),
     ),
     CommandVerb(
         "unhide",
         "Put them back.",
-        partial(_hide, hidden=False),
+        partial(_handle_hide, hidden=False),
         examples=("first-run unhide",),
     ),
 )

@@ -17,11 +17,11 @@ from bonobot.accounts.roles import Action
 from bonobot.core.text.untrusted_text import make_visible
 from mcp_servers.models import Server
 
-FOUND_OF_EACH = 6
-LONGEST_SOUGHT = 100
+MAX_RESULTS_PER_TYPE = 6
+MAX_QUERY_LENGTH = 100
 # Actions with a page of their own: (title, icon, URL name, required action).
-PASTE = "mcp_servers_server_paste"
-DEEDS: tuple[tuple[Any, str, str, Action], ...] = (
+PASTE_URL_NAME = "mcp_servers_server_paste"
+PALETTE_ACTIONS: tuple[tuple[Any, str, str, Action], ...] = (
     (_("Add a server"), "add", "mcp_servers_server_presets", Action.MANAGE_SERVERS),
     (
         _("Paste a configuration"),
@@ -48,13 +48,15 @@ class PaletteEntry:
 
 
 def search_palette(
-    principal: Principal, navigation: Iterable[dict[str, Any]], sought: str
+    principal: Principal, navigation: Iterable[dict[str, Any]], query: str
 ) -> list[PaletteEntry]:
     """Return the entries that match all words, screens and actions first."""
-    words = sought[:LONGEST_SOUGHT].lower().split()
-    near = [*_list_screens(navigation), *_list_actions(principal)]
-    fitting = [one for one in near if all(word in one.title.lower() for word in words)]
-    return [*fitting, *(_search_objects(principal, words) if words else ())]
+    words = query[:MAX_QUERY_LENGTH].lower().split()
+    local_entries = [*_list_screens(navigation), *_list_actions(principal)]
+    matches = [
+        entry for entry in local_entries if all(word in entry.title.lower() for word in words)
+    ]
+    return [*matches, *(_search_objects(principal, words) if words else ())]
 
 
 def _list_screens(navigation: Iterable[dict[str, Any]]) -> Iterator[PaletteEntry]:
@@ -64,22 +66,24 @@ def _list_screens(navigation: Iterable[dict[str, Any]]) -> Iterator[PaletteEntry
 
 
 def _list_actions(principal: Principal) -> Iterator[PaletteEntry]:
-    for title, icon, address, action in DEEDS:
+    for title, icon, address, action in PALETTE_ACTIONS:
         if principal.may(action):
             yield PaletteEntry(str(title), str(_("do")), icon, reverse(f"admin:{address}"))
 
 
 def _search_objects(principal: Principal, words: list[str]) -> Iterator[PaletteEntry]:
-    own = principal.organization_id
+    organization_id = principal.organization_id
     if principal.may(Action.VIEW):
-        servers = Server.objects.for_organization(own)
+        servers = Server.objects.for_organization(organization_id)
         yield from _search_rows(servers, words, "dns", "mcp_servers_server_change", _("server"))
     agents = Agent.objects.visible_to(principal)
     yield from _search_rows(agents, words, "smart_toy", "agents_agent_change", _("agent"))
     skills = Skill.objects.visible_to(principal)
     yield from _search_rows(skills, words, "school", "agents_skill_change", _("skill"))
-    flows = Workflow.objects.visible_to(principal)
-    yield from _search_rows(flows, words, "account_tree", "agents_workflow_change", _("workflow"))
+    workflows = Workflow.objects.visible_to(principal)
+    yield from _search_rows(
+        workflows, words, "account_tree", "agents_workflow_change", _("workflow")
+    )
     sessions = Session.objects.visible_to(principal).order_by("-created_at")
     yield from _search_rows(
         sessions, words, "forum", "agents_session_change", _("session"), "title"
@@ -87,11 +91,11 @@ def _search_objects(principal: Principal, words: list[str]) -> Iterator[PaletteE
 
 
 def _search_rows(
-    rows: QuerySet[Any], words: list[str], icon: str, address: str, kind: Any, by: str = "name"
+    rows: QuerySet[Any], words: list[str], icon: str, url_name: str, kind: Any, field: str = "name"
 ) -> Iterator[PaletteEntry]:
-    fits = Q()
+    condition = Q()
     for word in words:
-        fits &= Q(**{f"{by}__icontains": word})
-    for row in rows.filter(fits)[:FOUND_OF_EACH]:
-        url = reverse(f"admin:{address}", args=[row.pk])
+        condition &= Q(**{f"{field}__icontains": word})
+    for row in rows.filter(condition)[:MAX_RESULTS_PER_TYPE]:
+        url = reverse(f"admin:{url_name}", args=[row.pk])
         yield PaletteEntry(make_visible(str(row), 80), str(kind), icon, url)

@@ -21,15 +21,15 @@ from agents.models import Approval, Budget, Session
 from agents.models.approvals import WaitingQuerySet
 from bonobot.accounts.principals import Principal
 from mcp_servers.health.queries import build_outage_condition
-from mcp_servers.health.services import REAUTH
+from mcp_servers.health.services import NEEDS_REAUTH
 from mcp_servers.models import Definition, Outage, Server
 from mcp_servers.models.definitions import DefinitionQuerySet
 from mcp_servers.oauth_client.queries import list_pending_logins
 
-LISTED = 8
-TROUBLE = (Server.Status.ERROR, Server.Status.NEEDS_REAUTH)
-HOURS = 24
-BUDGETS_READ = 200
+MAX_ITEMS = 8
+FAILING_STATES = (Server.Status.ERROR, Server.Status.NEEDS_REAUTH)
+OUTAGE_HOURS = 24
+MAX_BUDGETS = 200
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class DashboardBudget:
 
 
 def build_dashboard(
-    principal: Principal, waiting: PendingCounts, chosen: str = ""
+    principal: Principal, pending: PendingCounts, range_slug: str = ""
 ) -> dict[str, Any]:
     """Return the context of the dashboard; `range_slug` selects its time range."""
     organization_id = principal.organization_id
@@ -69,7 +69,7 @@ def build_dashboard(
         },
     )
     sessions = Session.objects.for_organization(organization_id)
-    logins = list_pending_logins(principal, LISTED)
+    logins = list_pending_logins(principal, MAX_ITEMS)
     return {
         "states": _build_server_states(states),
         "server_total": states["total"],
@@ -77,13 +77,13 @@ def build_dashboard(
         "outages": _list_recent_outages(organization_id),
         "logins": logins,
         "asked": _list_pending_approvals(organization_id),
-        "asked_total": waiting.calls,
+        "asked_total": pending.calls,
         "waiting": _list_pending_reviews(organization_id),
-        "waiting_total": waiting.definitions,
-        "activity": CallActivity(organization_id, chosen),
+        "waiting_total": pending.definitions,
+        "activity": CallActivity(organization_id, range_slug),
         "ranges": RANGES,
-        "running": waiting.sessions,
-        "recent": sessions.select_related("agent").order_by("-created_at")[:LISTED],
+        "running": pending.sessions,
+        "recent": sessions.select_related("agent").order_by("-created_at")[:MAX_ITEMS],
         "spends": _list_budgets(organization_id),
         "begun": load_onboarding_progress(organization_id),
     }
@@ -91,7 +91,7 @@ def build_dashboard(
 
 def _build_server_states(counts: dict[str, int]) -> list[dict[str, Any]]:
     """Return the number of servers by state, states that need attention first."""
-    listed = (
+    states = (
         ("error", _("error"), "status__in=error", "bad"),
         ("needs_reauth", _("needs new credentials"), "status__in=needs_reauth", "warn"),
         ("connecting", _("connecting"), "status__in=connecting", "busy"),
@@ -102,22 +102,25 @@ def _build_server_states(counts: dict[str, int]) -> list[dict[str, Any]]:
     address = reverse("admin:mcp_servers_server_changelist")
     return [
         {"title": title, "count": counts[name], "url": f"{address}?{query}", "tone": tone}
-        for name, title, query, tone in listed
+        for name, title, query, tone in states
         if counts[name]
     ]
 
 
-def _list_troubled_servers(servers: Any, told: list[UUID]) -> list[dict[str, Any]]:
+def _list_troubled_servers(servers: Any, shown_ids: list[UUID]) -> list[dict[str, Any]]:
     """Return the failing servers, each with a link to its remedy, without `shown_ids`.
 
     The most recent failures come first.
     """
-    lasting = Outage.objects.filter(server=OuterRef("pk"), ended_at=None).values("began_at")[:1]
-    rows = servers.enabled().filter(status__in=TROUBLE).exclude(pk__in=told)
-    found = rows.annotate(away_since=Subquery(lasting))
-    newest = F("away_since").desc(nulls_last=True)
+    outage_start = Outage.objects.filter(server=OuterRef("pk"), ended_at=None).values("began_at")[
+        :1
+    ]
+    rows = servers.enabled().filter(status__in=FAILING_STATES).exclude(pk__in=shown_ids)
+    annotated = rows.annotate(away_since=Subquery(outage_start))
+    newest_first = F("away_since").desc(nulls_last=True)
     return [
-        {"server": server, **_suggest_remedy(server)} for server in found.order_by(newest)[:LISTED]
+        {"server": server, **_suggest_remedy(server)}
+        for server in annotated.order_by(newest_first)[:MAX_ITEMS]
     ]
 
 
@@ -138,69 +141,79 @@ def _list_recent_outages(organization_id: UUID) -> Any:
     Ongoing outages of failing servers are left out, and so are those that need a sign-in: the
     dashboard lists these servers separately.
     """
-    since = timezone.now() - timedelta(hours=HOURS)
+    since = timezone.now() - timedelta(hours=OUTAGE_HOURS)
     rows = Outage.objects.for_organization(organization_id).filter(build_outage_condition(since))
-    told = Q(ended_at=None, server__enabled=True, server__status__in=TROUBLE)
-    rows = rows.exclude(code=REAUTH).exclude(told)
-    lasting = F("ended_at").desc(nulls_first=True)
-    return rows.select_related("server").order_by(lasting)[:LISTED]
+    is_listed_elsewhere = Q(ended_at=None, server__enabled=True, server__status__in=FAILING_STATES)
+    rows = rows.exclude(code=NEEDS_REAUTH).exclude(is_listed_elsewhere)
+    ongoing_first = F("ended_at").desc(nulls_first=True)
+    return rows.select_related("server").order_by(ongoing_first)[:MAX_ITEMS]
 
 
 def _list_pending_approvals(organization_id: UUID) -> Any:
     """Return the calls that wait for a person, by expiry."""
-    return _open(organization_id).select_related("agent").order_by("expires_at")[:LISTED]
+    return (
+        _filter_pending_approvals(organization_id)
+        .select_related("agent")
+        .order_by("expires_at")[:MAX_ITEMS]
+    )
 
 
-def _open(organization_id: UUID) -> WaitingQuerySet:
-    found: WaitingQuerySet = Approval.objects.for_organization(organization_id).waiting()
-    return found
+def _filter_pending_approvals(organization_id: UUID) -> WaitingQuerySet:
+    pending_approvals: WaitingQuerySet = Approval.objects.for_organization(
+        organization_id
+    ).waiting()
+    return pending_approvals
 
 
 def _filter_definitions(organization_id: UUID) -> DefinitionQuerySet:
-    found: DefinitionQuerySet = Definition.objects.for_organization(organization_id)
-    return found
+    definitions: DefinitionQuerySet = Definition.objects.for_organization(organization_id)
+    return definitions
 
 
 def _list_pending_reviews(organization_id: UUID) -> list[dict[str, Any]]:
     """Return the servers with the most pending definitions, and their number."""
-    changed = ~Q(pinned_digest="")
+    is_changed = ~Q(pinned_digest="")
     by_server = (
         _filter_definitions(organization_id)
-        .waiting()
+        .awaiting_review()
         .order_by()
         .values("server_id")
-        .annotate(n=Count("server"), changed=Count("server", filter=changed))
+        .annotate(n=Count("server"), changed=Count("server", filter=is_changed))
     )
     # Rank by an index-only query, then load names and counts of the listed servers only.
-    most = by_server.order_by("-changed", "-n", "server_id").values("server_id")[:LISTED]
-    own = by_server.filter(server=OuterRef("pk"))
-    rows = Server.objects.filter(pk__in=most).values(
+    top_server_ids = by_server.order_by("-changed", "-n", "server_id").values("server_id")[
+        :MAX_ITEMS
+    ]
+    counts_of_server = by_server.filter(server=OuterRef("pk"))
+    rows = Server.objects.filter(pk__in=top_server_ids).values(
         server_id=F("pk"),
         server__name=F("name"),
-        n=Subquery(own.values("n")),
-        changed=Subquery(own.values("changed")),
+        n=Subquery(counts_of_server.values("n")),
+        changed=Subquery(counts_of_server.values("changed")),
     )
-    found: list[dict[str, Any]] = [{**row} for row in rows]
-    return sorted(found, key=lambda row: (-row["changed"], -row["n"], row["server_id"]))
+    reviews: list[dict[str, Any]] = [{**row} for row in rows]
+    return sorted(reviews, key=lambda row: (-row["changed"], -row["n"], row["server_id"]))
 
 
 def _list_budgets(organization_id: UUID) -> list[DashboardBudget]:
     """Return the budgets with their usage, fullest first, without session budgets."""
     budgets = Budget.objects.for_organization(organization_id).filter(each_session=False)
-    rows = list(budgets.select_related("agent", "server").order_by("pk")[:BUDGETS_READ])
-    found = [_build_budget(row, use) for row, use in zip(rows, load_budget_use(rows), strict=True)]
-    found.sort(key=lambda one: -(one.spent + one.reserved) / (one.limit or 1))
-    return found[:LISTED]
+    rows = list(budgets.select_related("agent", "server").order_by("pk")[:MAX_BUDGETS])
+    dashboard_budgets = [
+        _build_budget(row, usage) for row, usage in zip(rows, load_budget_use(rows), strict=True)
+    ]
+    dashboard_budgets.sort(key=lambda one: -(one.spent + one.reserved) / (one.limit or 1))
+    return dashboard_budgets[:MAX_ITEMS]
 
 
-def _build_budget(row: Budget, use: BudgetUse) -> DashboardBudget:
+def _build_budget(row: Budget, usage: BudgetUse) -> DashboardBudget:
     return DashboardBudget(
         title=str(row.agent or row.server or _("the organization")),
         unit=row.unit,
         period=row.get_period_display(),
         limit=row.limit,
         warn_at=row.warn_at,
-        spent=use.spent,
-        reserved=use.reserved,
+        spent=usage.spent,
+        reserved=usage.reserved,
         url=reverse("admin:agents_budget_changelist"),
     )

@@ -15,25 +15,25 @@ from django.conf import settings
 from agents.model_endpoints.services import ModelEndpointSpec, save_endpoint
 from agents.models import Agent, ModelEndpoint
 from agents.policies.services import PolicySpec, set_policy
-from agents.services import AgentSpec, add_agent, bind
+from agents.services import AgentSpec, attach_server, create_agent
 from bonobot.accounts.models import Membership, Organization, User
 from bonobot.accounts.principals import Principal, build_cli_principal
 from bonobot.accounts.roles import Role
 from bonobot.core.problems import Problem
 from bonobot.core.runtime import get_runtime
 from bonobot.ledger.audit.admin_changes import record_change
-from mcp_servers.definition_reviews import approve
-from mcp_servers.discovery import discover
+from mcp_servers.definition_reviews import approve_definitions
+from mcp_servers.discovery import run_discovery
 from mcp_servers.models import Server
 from mcp_servers.server_config import ServerSpec
-from mcp_servers.services import add, set_server_enabled
+from mcp_servers.services import create_server, set_server_enabled
 
 USERNAME = "admin"
-INSTALL = "pip install 'bonobot[demo]'"
+INSTALL_COMMAND = "pip install 'bonobot[demo]'"
 INSTRUCTIONS = """You help people find out what time it is{more}.
 Use the tools. Say plainly what you did, and what did not work."""
 # The agent may read the repository but not write, so that refusals can be tried, too.
-ALLOWED = (
+ALLOWED_RULES = (
     "mcp_time_*",
     "mcp_fetch_*",
     "mcp_git_git_status",
@@ -66,7 +66,7 @@ class _DemoServer:
     enabled: bool = True
 
 
-def create_demo() -> DemoOrganization:
+def create_demo_organization() -> DemoOrganization:
     """Create the demo and return how to sign in; servers that fail are reported."""
     password = secrets.token_urlsafe(12)
     organization, user = _create_organization_and_user(password)
@@ -75,7 +75,7 @@ def create_demo() -> DemoOrganization:
         principal,
         ModelEndpointSpec(name="Offline", kind=ModelEndpoint.Kind.OFFLINE, model="offline"),
     )
-    agent = add_agent(
+    agent = create_agent(
         principal,
         AgentSpec(
             name="Demo",
@@ -88,9 +88,9 @@ def create_demo() -> DemoOrganization:
         ),
     )
     problems = [
-        f"{one.name} {problem}"
-        for one in _list_servers()
-        if (problem := _serve(principal, agent, one)) is not None
+        f"{demo_server.name} {problem}"
+        for demo_server in _list_servers()
+        if (problem := _set_up_server(principal, agent, demo_server)) is not None
     ]
     set_policy(principal, agent, PolicySpec("allowlist", allow=_select_allowed_rules(agent)))
     return DemoOrganization(user.username, password, organization.slug, agent.slug, tuple(problems))
@@ -122,55 +122,57 @@ def _build_instructions() -> str:
 def _list_servers() -> list[_DemoServer]:
     """Return the servers; git only if there is a repository."""
     repository = _find_repository()
-    known = [
+    demo_servers = [
         _DemoServer("time", "mcp_server_time", "Time and time zones"),
         _DemoServer("fetch", "mcp_server_fetch", "Reads pages of the web", enabled=False),
     ]
     if repository:
         arguments = ("--repository", str(repository))
-        about = f"The history of {repository}"
-        known.insert(1, _DemoServer("git", "mcp_server_git", about, arguments, str(repository)))
-    return known
+        description = f"The history of {repository}"
+        demo_servers.insert(
+            1, _DemoServer("git", "mcp_server_git", description, arguments, str(repository))
+        )
+    return demo_servers
 
 
 def _find_repository() -> Path | None:
     """Return the repository of the code or of the working directory, if any."""
-    places = (Path(settings.BASE_DIR), Path.cwd())
-    above = (folder for here in places for folder in (here, *here.parents))
-    return next((folder for folder in above if (folder / ".git").exists()), None)
+    starts = (Path(settings.BASE_DIR), Path.cwd())
+    folders = (folder for start in starts for folder in (start, *start.parents))
+    return next((folder for folder in folders if (folder / ".git").exists()), None)
 
 
-def _serve(principal: Principal, agent: Agent, one: _DemoServer) -> str | None:
+def _set_up_server(principal: Principal, agent: Agent, demo_server: _DemoServer) -> str | None:
     """Create, discover, approve and attach one server; return the problem, if any."""
-    if find_spec(one.module) is None:
-        return f"isn't installed. It comes with: {INSTALL}"
+    if find_spec(demo_server.module) is None:
+        return f"isn't installed. It comes with: {INSTALL_COMMAND}"
     try:
-        server = _add(principal, one)
+        server = _create_demo_server(principal, demo_server)
     except Problem as problem:
         return f"can't be added: {problem}"
-    failed = None
+    error = None
     try:
-        get_runtime().call(discover, server.pk, actor=principal.actor)
-        approve(principal, server)
+        get_runtime().call(run_discovery, server.pk, actor=principal.actor)
+        approve_definitions(principal, server)
     except Problem as problem:
-        failed = f"can't be used: {problem}"
-    bind(principal, agent, server)
-    if not one.enabled:
+        error = f"can't be used: {problem}"
+    attach_server(principal, agent, server)
+    if not demo_server.enabled:
         set_server_enabled(principal, server, enabled=False)
-    return failed
+    return error
 
 
-def _add(principal: Principal, one: _DemoServer) -> Server:
-    return add(
+def _create_demo_server(principal: Principal, demo_server: _DemoServer) -> Server:
+    return create_server(
         principal,
         ServerSpec(
-            name=one.name,
-            description=one.description,
+            name=demo_server.name,
+            description=demo_server.description,
             transport_type=Server.Transport.STDIO,
             endpoint_config={
                 "command": sys.executable,
-                "args": ["-m", one.module, *one.args],
-                **({"cwd": one.folder} if one.folder else {}),
+                "args": ["-m", demo_server.module, *demo_server.args],
+                **({"cwd": demo_server.folder} if demo_server.folder else {}),
             },
         ),
     )
@@ -178,7 +180,9 @@ def _add(principal: Principal, one: _DemoServer) -> Server:
 
 def _select_allowed_rules(agent: Agent) -> tuple[str, ...]:
     """Return the rules of the attached servers."""
-    slugs = {binding.server.slug for binding in agent.bindings.select_related("server")}
+    slugs = {
+        attached_server.server.slug for attached_server in agent.bindings.select_related("server")
+    }
     return tuple(
-        rule for rule in ALLOWED if not rule.startswith("mcp_") or rule.split("_")[1] in slugs
+        rule for rule in ALLOWED_RULES if not rule.startswith("mcp_") or rule.split("_")[1] in slugs
     )

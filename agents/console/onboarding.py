@@ -80,27 +80,29 @@ class OnboardingProgress:
         """Return whether the dashboard shows the checklist."""
         return self.next is not None and not self.closed
 
-    def after(self, slug: str) -> OnboardingStep | None:
+    def find_step_after(self, slug: str) -> OnboardingStep | None:
         """Return the next open step after this one, or else the first open step."""
-        behind = self.steps[SLUGS.index(slug) + 1 :]
-        return next((step for step in behind if not step.over), self.next)
+        later_steps = self.steps[SLUGS.index(slug) + 1 :]
+        return next((step for step in later_steps if not step.over), self.next)
 
 
 def load_onboarding_progress(organization_id: UUID) -> OnboardingProgress:
     """Return an organization's progress (one query)."""
-    mine = {"organization_id": organization_id}
-    failed = Notice.objects.filter(**mine).given_up().order_by().values("organization_id")
+    in_organization = {"organization_id": organization_id}
+    failed_notifications = (
+        Notice.objects.filter(**in_organization).given_up().order_by().values("organization_id")
+    )
     [(untold, skipped, closed_at, *done)] = Organization.objects.filter(
         pk=organization_id
     ).values_list(
-        Coalesce(Subquery(failed.annotate(n=Count("pk")).values("n")), 0),
+        Coalesce(Subquery(failed_notifications.annotate(n=Count("pk")).values("n")), 0),
         "first_run__skipped",
         "first_run__closed_at",
-        Exists(Server.objects.filter(**mine)),
-        Exists(Definition.objects.filter(**mine).exclude(pinned_digest="")),
-        Exists(ModelEndpoint.objects.filter(**mine)),
-        Exists(Binding.objects.filter(**mine)),
-        Exists(Session.objects.filter(**mine)),
+        Exists(Server.objects.filter(**in_organization)),
+        Exists(Definition.objects.filter(**in_organization).exclude(pinned_digest="")),
+        Exists(ModelEndpoint.objects.filter(**in_organization)),
+        Exists(Binding.objects.filter(**in_organization)),
+        Exists(Session.objects.filter(**in_organization)),
     )
     steps = (
         OnboardingStep(slug, title, about, is_done, slug in (skipped or ()))
@@ -109,7 +111,7 @@ def load_onboarding_progress(organization_id: UUID) -> OnboardingProgress:
     return OnboardingProgress(tuple(steps), closed_at is not None, untold)
 
 
-def skip(principal: Principal, slug: str, *, skipped: bool = True) -> None:
+def set_step_skipped(principal: Principal, slug: str, *, skipped: bool = True) -> None:
     """Skip or resume a step; raises `Forbidden`, `InvalidInput`."""
     if slug not in SLUGS:
         remedy = format_message("Use one of: {slugs}.", slugs=", ".join(SLUGS))
@@ -117,11 +119,15 @@ def skip(principal: Principal, slug: str, *, skipped: bool = True) -> None:
             format_message("There is no step {slug!r}.", slug=slug), field="step", remedy=remedy
         )
     row = _ensure_first_run(principal)
-    row.skipped = [one for one in SLUGS if (skipped if one == slug else one in row.skipped)]
+    row.skipped = [
+        step_slug
+        for step_slug in SLUGS
+        if (skipped if step_slug == slug else step_slug in row.skipped)
+    ]
     row.save(update_fields=["skipped"])
 
 
-def close(principal: Principal, *, closed: bool = True) -> None:
+def set_onboarding_closed(principal: Principal, *, closed: bool = True) -> None:
     """Hide the checklist from the dashboard, or show it again."""
     row = _ensure_first_run(principal)
     row.closed_at = timezone.now() if closed else None

@@ -22,27 +22,27 @@ class PendingCounts:
     sessions: int = 0
 
 
-_by_request: "WeakKeyDictionary[HttpRequest, PendingCounts]" = WeakKeyDictionary()
+_counts_by_request: "WeakKeyDictionary[HttpRequest, PendingCounts]" = WeakKeyDictionary()
 
 
 def count_pending(request: HttpRequest) -> PendingCounts:
     """Return the counts for the user (one query per request); zeros without permission."""
-    if (found := _by_request.get(request)) is None:
-        found = _by_request[request] = _load_counts(resolve_principal(request))
-    return found
+    if (counts := _counts_by_request.get(request)) is None:
+        counts = _counts_by_request[request] = _load_counts(resolve_principal(request))
+    return counts
 
 
 def _load_counts(principal: Principal) -> PendingCounts:
     if not principal.may(Action.VIEW):
         return PendingCounts()
-    here = principal.organization_id
-    first, *others = [
-        rows.some_counted(name)
+    organization_id = principal.organization_id
+    first_query, *other_queries = [
+        rows.build_capped_count(name)
         for name, rows in {
-            "definitions": Definition.objects.for_organization(here).waiting(),
-            "calls": Approval.objects.for_organization(here).waiting(),
-            "questions": Question.objects.for_organization(here).waiting(),
-            "sessions": Session.objects.for_organization(here).unfinished(),
+            "definitions": Definition.objects.for_organization(organization_id).awaiting_review(),
+            "calls": Approval.objects.for_organization(organization_id).waiting(),
+            "questions": Question.objects.for_organization(organization_id).waiting(),
+            "sessions": Session.objects.for_organization(organization_id).unfinished(),
         }.items()
     ]
-    return PendingCounts(**dict(first.union(*others, all=True)))
+    return PendingCounts(**dict(first_query.union(*other_queries, all=True)))

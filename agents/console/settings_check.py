@@ -22,24 +22,27 @@ from django_celery_beat.models import PeriodicTask
 from kombu.exceptions import OperationalError
 
 from agents.builtin_tools.command_sandbox import find_sandbox_fault as fault_of_sandbox
-from agents.builtin_tools.toolset_options import SANDBOXED
+from agents.builtin_tools.toolset_options import SANDBOXED_TOOLSETS
 from agents.models import Agent
 from bonobot.accounts.external_issuers.jwks import IssuerAddress, IssuerUnreachable, get_jwks_cache
 from bonobot.accounts.models import Issuer, Organization
 from bonobot.core.crypto.key_files import list_exposed_key_files
-from bonobot.core.db.database_url import OLDEST_SQLITE
+from bonobot.core.db.database_url import MIN_SQLITE_VERSION
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.runtime import get_runtime
 from bonobot.core.text.untrusted_text import make_visible
 from bonobot.jobs import schedules
 from bonobot.monitoring import health
-from mcp_servers.client.child_process import NAMESPACE, TOOLS, choose_containment
-from mcp_servers.client.environment_rules import without_exception
+from mcp_servers.client.child_process import CONTAINMENT_TOOLS, NAMESPACE, choose_containment
+from mcp_servers.client.environment_rules import list_variables_needing_exception
 from mcp_servers.client.sandbox import find_sandbox_fault as fault_of_server_sandbox
 from mcp_servers.client.sandbox_modes import Kind, find_sandbox_problem
 from mcp_servers.models import Secret, Server
-from mcp_servers.presets.allowed_folders import folder_rule
-from mcp_servers.subscriptions.leases import list_unclaimed_subscriptions, list_wanted_subscriptions
+from mcp_servers.presets.allowed_folders import build_folder_rule
+from mcp_servers.subscriptions.leases import (
+    query_unclaimed_subscriptions,
+    query_wanted_subscriptions,
+)
 
 State = Literal["ok", "warning", "failed"]
 
@@ -59,33 +62,35 @@ class SettingsFinding:
 
 
 PING_S = 1
-SWEEP = "agents.tasks.sweep"
+SWEEP_TASK = "agents.tasks.sweep"
 SWEEP_EVERY_S = 10
-CLOCKS_APART_S = 2.0
+MAX_CLOCK_SKEW_S = 2.0
 # The fewest processes that share a database: two web, two workers and the scheduler.
-PROCESSES = 5
-START_BEAT = format_message("Start one: `bonobot up`, or `bonobot beat`; a second one stands by.")
+MIN_PROCESSES = 5
+START_SCHEDULER = format_message(
+    "Start one: `bonobot up`, or `bonobot beat`; a second one stands by."
+)
 
 
 def inspect_database() -> Iterator[SettingsFinding]:
     """Check the database and its migrations."""
-    begun = time.monotonic()
+    started_at = time.monotonic()
     try:
         pending = health.count_unapplied_migrations()
         version = ".".join(map(str, connection.get_database_version()))
     except DatabaseError as error:
         fix = format_message("Start the database or correct `DATABASE_URL`.")
-        why = health.explain_database_error(error)
-        yield SettingsFinding("database", "failed", f"{connection.display_name}: {why}", fix)
+        reason = health.explain_database_error(error)
+        yield SettingsFinding("database", "failed", f"{connection.display_name}: {reason}", fix)
         return
-    took_ms = (time.monotonic() - begun) * 1000
+    took_ms = (time.monotonic() - started_at) * 1000
     detail = format_message(
         "{display_name} {version}, answered in {took_ms:.0f} ms",
         display_name=connection.display_name,
         version=version,
         took_ms=took_ms,
     )
-    if connection.vendor == "sqlite" and sqlite3.sqlite_version_info < OLDEST_SQLITE:
+    if connection.vendor == "sqlite" and sqlite3.sqlite_version_info < MIN_SQLITE_VERSION:
         fix = format_message(
             "Use a Python with a newer SQLite, or PostgreSQL through `DATABASE_URL`."
         )
@@ -106,12 +111,14 @@ def inspect_database() -> Iterator[SettingsFinding]:
 
 def inspect_secrets() -> Iterator[SettingsFinding]:
     """Check that the keys decrypt the stored secrets."""
-    if unopened := list(health.list_unreadable_fields()):
+    if unreadable_fields := list(health.list_unreadable_fields()):
         fix = format_message(
             "Restore the keys they were made with: add them to `BONOBOT_FIELD_KEYS` "
             "(or, for tokens, to `BONOBOT_TOKEN_PEPPERS`), behind the first."
         )
-        detail = format_message("made with other keys: {unopened}", unopened=", ".join(unopened))
+        detail = format_message(
+            "made with other keys: {unopened}", unopened=", ".join(unreadable_fields)
+        )
         yield SettingsFinding("secrets", "failed", detail, fix)
     else:
         yield SettingsFinding("secrets", "ok", format_message("the keys open what is stored"))
@@ -122,28 +129,31 @@ def inspect_clock() -> Iterator[SettingsFinding]:
     if connection.vendor != "postgresql":
         return
     with connection.cursor() as cursor:
-        before = time.time()
+        started_at = time.time()
         cursor.execute(
             "SELECT extract(epoch FROM clock_timestamp()), current_setting('max_connections')"
         )
-        then, allowed = cursor.fetchone()
-    apart = abs(float(then) - (before + time.time()) / 2)
-    if apart > CLOCKS_APART_S:
+        database_time, max_connections = cursor.fetchone()
+    skew_s = abs(float(database_time) - (started_at + time.time()) / 2)
+    if skew_s > MAX_CLOCK_SKEW_S:
         fix = format_message(
             "Let a time service (chrony, systemd-timesyncd) set the clocks of all hosts."
         )
         yield SettingsFinding(
-            "clock", "failed", format_message("{apart:.1f} s from the database's", apart=apart), fix
+            "clock",
+            "failed",
+            format_message("{apart:.1f} s from the database's", apart=skew_s),
+            fix,
         )
     else:
         yield SettingsFinding(
-            "clock", "ok", format_message("{apart:.2f} s from the database's", apart=apart)
+            "clock", "ok", format_message("{apart:.2f} s from the database's", apart=skew_s)
         )
     pool = settings.DATABASES["default"]["OPTIONS"]["pool"]["max_size"]
     detail = format_message(
-        "{allowed} allowed, {pool} for each process", allowed=allowed, pool=pool
+        "{allowed} allowed, {pool} for each process", allowed=max_connections, pool=pool
     )
-    if int(allowed) < PROCESSES * (pool + 1):
+    if int(max_connections) < MIN_PROCESSES * (pool + 1):
         fix = format_message(
             "Raise `max_connections` of PostgreSQL or lower `BONOBOT_DATABASE_POOL`."
         )
@@ -160,12 +170,12 @@ def inspect_redis_memory() -> Iterator[SettingsFinding]:
     from redis.exceptions import RedisError
 
     try:
-        with Redis.from_url(settings.REDIS_URL, socket_connect_timeout=PING_S) as link:
-            found: Any = link.info("memory")
+        with Redis.from_url(settings.REDIS_URL, socket_connect_timeout=PING_S) as client:
+            memory_info: Any = client.info("memory")
     except RedisError:
         return  # reported by `broker`
-    policy = found.get("maxmemory_policy", "noeviction")
-    if found.get("maxmemory") and policy != "noeviction":
+    policy = memory_info.get("maxmemory_policy", "noeviction")
+    if memory_info.get("maxmemory") and policy != "noeviction":
         fix = format_message(
             "Set `maxmemory-policy noeviction`: what is lost waits for the next sweep."
         )
@@ -184,8 +194,8 @@ def inspect_broker() -> Iterator[SettingsFinding]:
     folder = settings.BONOBOT_VAR / "broker"
     name = "Redis" if settings.REDIS_URL else format_message("the folder {folder}", folder=folder)
     try:
-        with current_app.connection_for_read() as link:
-            link.ensure_connection(max_retries=1, timeout=PING_S)
+        with current_app.connection_for_read() as broker_connection:
+            broker_connection.ensure_connection(max_retries=1, timeout=PING_S)
             workers = Inspect(app=current_app, timeout=PING_S).stats() or {}
     except (OperationalError, OSError) as error:
         yield SettingsFinding(
@@ -207,7 +217,7 @@ def inspect_broker() -> Iterator[SettingsFinding]:
 def inspect_scheduler(workers: Collection[Mapping[str, Any]]) -> SettingsFinding:
     """Check that the scheduled sweep reaches the workers."""
     uptime_s = max(worker["uptime"] for worker in workers)
-    sweeps = sum(worker["total"].get(SWEEP, 0) for worker in workers)
+    sweeps = sum(worker["total"].get(SWEEP_TASK, 0) for worker in workers)
     if sweeps:
         return SettingsFinding(
             "beat",
@@ -217,36 +227,39 @@ def inspect_scheduler(workers: Collection[Mapping[str, Any]]) -> SettingsFinding
             ),
         )
     if uptime_s < 2 * SWEEP_EVERY_S:
-        why, fix = (
+        reason, fix = (
             format_message("the workers have just started"),
             format_message("Look again soon."),
         )
-        return SettingsFinding("beat", "warning", why, fix)
+        return SettingsFinding("beat", "warning", reason, fix)
     return SettingsFinding(
-        "beat", "failed", format_message("no sweep in {uptime_s} s", uptime_s=uptime_s), START_BEAT
+        "beat",
+        "failed",
+        format_message("no sweep in {uptime_s} s", uptime_s=uptime_s),
+        START_SCHEDULER,
     )
 
 
-def schedule() -> Iterator[SettingsFinding]:
+def inspect_schedule() -> Iterator[SettingsFinding]:
     """Check the heartbeat of the scheduler and the disabled schedules."""
     rows = list(PeriodicTask.objects.select_related("interval"))
     beats = [row for row in rows if row.name == schedules.HEARTBEAT]
     age_s = health.compute_beat_age_s(beats[0]) if beats else None
     if age_s is None:
         yield SettingsFinding(
-            "schedule", "warning", format_message("beat has never run here"), START_BEAT
+            "schedule", "warning", format_message("beat has never run here"), START_SCHEDULER
         )
     else:
-        late = age_s > health.compute_beat_deadline_s(beats[0])
+        is_late = age_s > health.compute_beat_deadline_s(beats[0])
         detail = format_message("beat wrote {age_s:.0f} s ago", age_s=age_s)
         yield SettingsFinding(
-            "schedule", "failed" if late else "ok", detail, START_BEAT if late else ""
+            "schedule", "failed" if is_late else "ok", detail, START_SCHEDULER if is_late else ""
         )
-    if off := sorted(row.name for row in rows if not row.enabled):
+    if disabled_names := sorted(row.name for row in rows if not row.enabled):
         fix = format_message(
             "Switch them on in the admin, under Schedules, unless that is meant so."
         )
-        yield SettingsFinding("switched off", "warning", ", ".join(off), fix)
+        yield SettingsFinding("switched off", "warning", ", ".join(disabled_names), fix)
 
 
 def inspect_change_listeners() -> Iterator[SettingsFinding]:
@@ -255,20 +268,27 @@ def inspect_change_listeners() -> Iterator[SettingsFinding]:
         detail = format_message("nobody listens: `BONOBOT_WATCHED_SERVERS` is 0")
         yield SettingsFinding("change notices", "ok", detail)
         return
-    wanted, alone = list_wanted_subscriptions().count(), list_unclaimed_subscriptions().count()
-    if alone:
+    wanted_count, unclaimed_count = (
+        query_wanted_subscriptions().count(),
+        query_unclaimed_subscriptions().count(),
+    )
+    if unclaimed_count:
         fix = format_message("Start a worker more, or raise `BONOBOT_WATCHED_SERVERS`.")
         yield SettingsFinding(
             "change notices",
             "warning",
-            format_message("{alone} of {wanted} servers are unheard", alone=alone, wanted=wanted),
+            format_message(
+                "{alone} of {wanted} servers are unheard",
+                alone=unclaimed_count,
+                wanted=wanted_count,
+            ),
             fix,
         )
     else:
         yield SettingsFinding(
             "change notices",
             "ok",
-            format_message("{wanted} servers are listened to", wanted=wanted),
+            format_message("{wanted} servers are listened to", wanted=wanted_count),
         )
 
 
@@ -276,8 +296,8 @@ def inspect_external_issuers() -> Iterator[SettingsFinding]:
     """Check that external issuers publish their keys."""
     for row in Issuer.objects.enabled().order_by("name"):
         try:
-            ring = get_runtime().call(
-                get_jwks_cache().read, IssuerAddress(row.url, row.allow_private)
+            key_set = get_runtime().call(
+                get_jwks_cache().fetch_keys, IssuerAddress(row.url, row.allow_private)
             )
         except IssuerUnreachable as problem:
             fix = format_message(
@@ -288,13 +308,13 @@ def inspect_external_issuers() -> Iterator[SettingsFinding]:
             yield SettingsFinding(
                 f"issuer {row.name}",
                 "ok",
-                format_message("keys that it publishes: {count}", count=len(ring.keys)),
+                format_message("keys that it publishes: {count}", count=len(key_set.keys)),
             )
 
 
 OLDEST_PYTHON = (3, 11)
 STDIO_SANDBOX = "stdio sandbox"
-BOXES: tuple[Kind, ...] = ("namespaces", "bubblewrap")
+SANDBOX_KINDS: tuple[Kind, ...] = ("namespaces", "bubblewrap")
 
 
 def inspect_python() -> Iterator[SettingsFinding]:
@@ -310,16 +330,19 @@ def inspect_python() -> Iterator[SettingsFinding]:
 
 def inspect_packages() -> Iterator[SettingsFinding]:
     """Check for other distributions with packages of the same names, which overwrite ours."""
-    found = packages_distributions()
+    distributions = packages_distributions()
     for name in ("agents", "mcp_servers"):
-        for other in sorted(set(found.get(name, ())) - {"bonobot"}):
+        for distribution in sorted(set(distributions.get(name, ())) - {"bonobot"}):
             fix = format_message(
-                "Install Bonobot into an environment of its own, without {other}.", other=other
+                "Install Bonobot into an environment of its own, without {other}.",
+                other=distribution,
             )
             yield SettingsFinding(
                 "packages",
                 "failed",
-                format_message("{other} brings a package {name!r}, too", other=other, name=name),
+                format_message(
+                    "{other} brings a package {name!r}, too", other=distribution, name=name
+                ),
                 fix,
             )
 
@@ -328,9 +351,9 @@ def inspect_data_folder() -> Iterator[SettingsFinding]:
     """Check the data folder and its key files."""
     var = settings.BONOBOT_VAR
     if os.access(var, os.R_OK | os.W_OK | os.X_OK):
-        free = shutil.disk_usage(var).free // 2**20
+        free_mib = shutil.disk_usage(var).free // 2**20
         yield SettingsFinding(
-            "folder", "ok", format_message("{var}, {free:,} MiB free", var=var, free=free)
+            "folder", "ok", format_message("{var}, {free:,} MiB free", var=var, free=free_mib)
         )
     else:
         yield SettingsFinding(
@@ -339,8 +362,8 @@ def inspect_data_folder() -> Iterator[SettingsFinding]:
             format_message("{var} isn't writable", var=var),
             format_message("Run `chown -R $USER {var}`.", var=var),
         )
-    if readable := [path for path, _ in list_exposed_key_files(settings.BONOBOT_VAR / "keys")]:
-        paths = " ".join(map(str, readable))
+    if exposed_files := [path for path, _ in list_exposed_key_files(settings.BONOBOT_VAR / "keys")]:
+        paths = " ".join(map(str, exposed_files))
         yield SettingsFinding(
             "keys",
             "failed",
@@ -367,44 +390,46 @@ def inspect_launchers() -> Iterator[SettingsFinding]:
 
 def inspect_process_isolation() -> Iterator[SettingsFinding]:
     """Check the process isolation of stdio servers."""
-    way = choose_containment()
-    if way.name == NAMESPACE.name:
-        yield SettingsFinding("isolation", "ok", way.promise)
+    containment = choose_containment()
+    if containment.name == NAMESPACE.name:
+        yield SettingsFinding("isolation", "ok", containment.guarantee)
         return
-    missing = [tool for tool in TOOLS if shutil.which(tool) is None]
+    missing_tools = [tool for tool in CONTAINMENT_TOOLS if shutil.which(tool) is None]
     if sys.platform != "linux":
         fix = format_message("Run servers that you don't trust on Linux.")
-    elif missing:
-        names = ", ".join(missing)
+    elif missing_tools:
+        names = ", ".join(missing_tools)
         fix = format_message("Install the package `util-linux`; missing are {names}.", names=names)
     else:
         fix = format_message("Allow this user, or this container, to make user namespaces.")
-    yield SettingsFinding("isolation", "warning", way.promise, fix)
+    yield SettingsFinding("isolation", "warning", containment.guarantee, fix)
 
 
 def inspect_server_sandboxes() -> Iterator[SettingsFinding]:
     """Check the sandboxes that stdio servers can be configured to run in."""
-    for kind in BOXES:
+    for kind in SANDBOX_KINDS:
         problem = find_sandbox_problem(kind, "none")
         if problem is None:
             yield SettingsFinding(
                 kind, "ok", format_message("servers can be confined so, with and without network")
             )
             continue
-        asked = _count_sandboxed_servers(kind)
+        server_count = _count_sandboxed_servers(kind)
         detail = (
             format_message(
                 "{problem}; {asked} servers ask for it and can't be started",
                 problem=problem,
-                asked=asked,
+                asked=server_count,
             )
-            if asked
+            if server_count
             else problem
         )
-        yield SettingsFinding(kind, "failed" if asked else "warning", str(detail), problem.remedy)
+        yield SettingsFinding(
+            kind, "failed" if server_count else "warning", str(detail), problem.remedy
+        )
 
 
-def sandbox_of_servers() -> Iterator[SettingsFinding]:
+def inspect_stdio_sandbox() -> Iterator[SettingsFinding]:
     """Check the sandbox of organizations' stdio servers."""
     problem = fault_of_server_sandbox()
     if problem is None:
@@ -415,18 +440,18 @@ def sandbox_of_servers() -> Iterator[SettingsFinding]:
         )
         return
     try:
-        several = Organization.objects.count() > 1
+        has_several_organizations = Organization.objects.count() > 1
     except DatabaseError:
-        several = True  # which `database` tells
-    if several:
-        asked = _count_sandboxed_servers(Server.Confinement.SANDBOX)
+        has_several_organizations = True  # which `database` tells
+    if has_several_organizations:
+        server_count = _count_sandboxed_servers(Server.Confinement.SANDBOX)
         detail = format_message(
             "{problem}; {asked} stdio servers of organizations can't be started",
             problem=problem,
-            asked=asked,
+            asked=server_count,
         )
         yield SettingsFinding(
-            STDIO_SANDBOX, "failed" if asked else "warning", detail, problem.remedy
+            STDIO_SANDBOX, "failed" if server_count else "warning", detail, problem.remedy
         )
     else:
         detail = format_message(
@@ -436,7 +461,7 @@ def sandbox_of_servers() -> Iterator[SettingsFinding]:
         yield SettingsFinding(STDIO_SANDBOX, "warning", detail, problem.remedy)
 
 
-def stdio_configuration() -> Iterator[SettingsFinding]:
+def inspect_stdio_configuration() -> Iterator[SettingsFinding]:
     """Find stdio servers with a forbidden configuration, which are not started."""
     try:
         for server in Server.objects.enabled().filter(transport_type=Server.Transport.STDIO):
@@ -461,11 +486,11 @@ def _describe_refusal(server: Server) -> str:
     """Return why a stdio server's stored configuration is refused, or ""."""
     secrets = server.secrets.filter(placement=Secret.Placement.ENV)
     names = secrets.values_list("name", flat=True)
-    if refused := without_exception(names, server.env_exceptions):
-        return format_message("`{names}` may not be set", names=", ".join(refused))
+    if refused_names := list_variables_needing_exception(names, server.env_exceptions):
+        return format_message("`{names}` may not be set", names=", ".join(refused_names))
     folder = server.endpoint_config.get("cwd")
-    if folder and (why := folder_rule(server.organization_id).refusal(folder)):
-        return format_message("its folder may not be used: {why}", why=why)
+    if folder and (reason := build_folder_rule(server.organization_id).find_refusal(folder)):
+        return format_message("its folder may not be used: {why}", why=reason)
     return ""
 
 
@@ -479,15 +504,15 @@ def inspect_command_sandbox() -> Iterator[SettingsFinding]:
         return
     try:
         kits = Agent.objects.enabled().values_list("builtin_tools", flat=True)
-        asked = sum(not SANDBOXED.isdisjoint(one) for one in kits)
+        agent_count = sum(not SANDBOXED_TOOLSETS.isdisjoint(kit_names) for kit_names in kits)
     except DatabaseError:
-        asked = 0  # which `database` tells
+        agent_count = 0  # which `database` tells
     detail = format_message(
         "{problem}; {asked} agents have a shell or git, and can't use them",
         problem=problem,
-        asked=asked,
+        asked=agent_count,
     )
-    if asked:
+    if agent_count:
         yield SettingsFinding("sandbox", "failed", detail, problem.remedy)
     else:
         yield SettingsFinding("sandbox", "warning", str(problem), problem.remedy)
@@ -502,7 +527,7 @@ def _count_sandboxed_servers(kind: str) -> int:
 
 __all__ = ["SettingsFinding", "State", "run_settings_checks"]
 
-LOOKS: tuple[Callable[[], Iterator[SettingsFinding]], ...] = (
+INSPECTIONS: tuple[Callable[[], Iterator[SettingsFinding]], ...] = (
     inspect_python,
     inspect_packages,
     inspect_data_folder,
@@ -511,20 +536,20 @@ LOOKS: tuple[Callable[[], Iterator[SettingsFinding]], ...] = (
     inspect_clock,
     inspect_broker,
     inspect_redis_memory,
-    schedule,
+    inspect_schedule,
     inspect_change_listeners,
     inspect_external_issuers,
     inspect_launchers,
     inspect_process_isolation,
-    sandbox_of_servers,
-    stdio_configuration,
+    inspect_stdio_sandbox,
+    inspect_stdio_configuration,
     inspect_server_sandboxes,
     inspect_command_sandbox,
 )
-OF_ROWS = (
+DATABASE_INSPECTIONS = (
     inspect_secrets,
     inspect_clock,
-    schedule,
+    inspect_schedule,
     inspect_change_listeners,
     inspect_external_issuers,
 )
@@ -532,15 +557,18 @@ OF_ROWS = (
 
 def run_settings_checks() -> Iterator[SettingsFinding]:
     """Yield the findings, in the order to fix them."""
-    away = False
-    for look in LOOKS:
-        if away and look in OF_ROWS:
+    is_database_down = False
+    for inspect in INSPECTIONS:
+        if is_database_down and inspect in DATABASE_INSPECTIONS:
             continue  # would wait for the unreachable database again
         try:
-            for finding in look():
-                away = away or (finding.name, finding.state) == ("database", "failed")
+            for finding in inspect():
+                is_database_down = is_database_down or (finding.name, finding.state) == (
+                    "database",
+                    "failed",
+                )
                 yield finding
         except DatabaseError:
-            if look not in OF_ROWS:
+            if inspect not in DATABASE_INSPECTIONS:
                 raise
-            away = True
+            is_database_down = True

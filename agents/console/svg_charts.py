@@ -43,11 +43,11 @@ def build_bars(stacks: Sequence[Sequence[tuple[str, int]]]) -> list[ChartBar]:
     step = WIDTH / max(len(stacks), 1)
     return [
         ChartBar(
-            round((place + GAP / 2) * step, 2),
+            round((index + GAP / 2) * step, 2),
             round((1 - GAP) * step, 2),
             _build_bar_parts(stack, highest),
         )
-        for place, stack in enumerate(stacks)
+        for index, stack in enumerate(stacks)
     ]
 
 
@@ -55,12 +55,12 @@ def build_curve(numbers: Sequence[float | None], highest: float) -> ChartCurve:
     """Return a line through the numbers, with gaps at None."""
     step = WIDTH / max(len(numbers), 1)
     pieces: list[list[tuple[float, float]]] = [[]]
-    for place, number in enumerate(numbers):
+    for index, number in enumerate(numbers):
         if number is None:
             pieces.append([])
             continue
         y = HEIGHT * (1 - number / (highest or 1))
-        pieces[-1].append((round((place + 0.5) * step, 2), round(y, 2)))
+        pieces[-1].append((round((index + 0.5) * step, 2), round(y, 2)))
     return ChartCurve(
         tuple(" ".join(f"{x},{y}" for x, y in piece) for piece in pieces if len(piece) > 1),
         tuple(piece[0] for piece in pieces if len(piece) == 1),

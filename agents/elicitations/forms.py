@@ -16,12 +16,12 @@ from bonobot.core.text.secret_names import is_secret_name
 
 Kind = Literal["text", "number", "integer", "boolean", "choice", "choices"]
 
-MOST_FIELDS = 50
-MOST_OPTIONS = 200
-LONGEST_MESSAGE = 4_096
-LONGEST_NAME = 255
-LONGEST_TEXT = 10_000
-LONGEST_URL = 8_192
+MAX_FIELDS = 50
+MAX_OPTIONS = 200
+MAX_MESSAGE_LENGTH = 4_096
+MAX_NAME_LENGTH = 255
+MAX_TEXT_LENGTH = 10_000
+MAX_URL_LENGTH = 8_192
 SECRET_WORDS = re.compile(
     r"(?i)\b(pass ?words?|pass ?codes?|pass ?phrases?|secrets?|api[ -]?keys?|access[ -]?tokens?|"
     r"private keys?|credentials?|pin codes?|cvv|card numbers?)\b"
@@ -65,62 +65,70 @@ class ElicitationParams:
     flags: tuple[str, ...] = ()
 
 
-def read(params: Mapping[str, Any]) -> ElicitationParams:
+def parse_elicitation(params: Mapping[str, Any]) -> ElicitationParams:
     """Parse the params of `elicitation/create`; raises `InvalidInput`."""
     message = params.get("message")
-    if not isinstance(message, str) or not message.strip() or len(message) > LONGEST_MESSAGE:
-        raise _build_request_error("message", f"a text of at most {LONGEST_MESSAGE} characters")
+    if not isinstance(message, str) or not message.strip() or len(message) > MAX_MESSAGE_LENGTH:
+        raise _build_request_error("message", f"a text of at most {MAX_MESSAGE_LENGTH} characters")
     mode = params.get("mode", "form")
     if mode == "url":
         return _parse_url_request(message, params)
     if mode != "form":
         raise _build_request_error("mode", "`form` or `url`")
     schema = params.get("requestedSchema")
-    fields = tuple(fields_of(schema))
-    asks = [field.name for field in fields if _is_secret_field(field)]
-    if SECRET_WORDS.search(message) and not asks and any(one.kind == "text" for one in fields):
-        asks.append("message")
-    flags = tuple(f"secret:{name}" for name in asks)
+    fields = tuple(iterate_fields(schema))
+    secret_fields = [field.name for field in fields if _is_secret_field(field)]
+    if (
+        SECRET_WORDS.search(message)
+        and not secret_fields
+        and any(form_field.kind == "text" for form_field in fields)
+    ):
+        secret_fields.append("message")
+    flags = tuple(f"secret:{name}" for name in secret_fields)
     return ElicitationParams(
         "form", message, fields, schema if isinstance(schema, dict) else {}, flags=flags
     )
 
 
-def fields_of(schema: Any) -> Iterator[ElicitationField]:
+def iterate_fields(schema: Any) -> Iterator[ElicitationField]:
     """Yield the fields of a form in order; raises `InvalidInput`."""
-    shape = schema if isinstance(schema, dict) else {}
-    properties, required = shape.get("properties"), shape.get("required", [])
-    if shape.get("type") != "object" or not isinstance(properties, dict):
+    form_schema = schema if isinstance(schema, dict) else {}
+    properties, required = form_schema.get("properties"), form_schema.get("required", [])
+    if form_schema.get("type") != "object" or not isinstance(properties, dict):
         raise _build_request_error("requestedSchema", "an object schema with properties")
-    if len(properties) > MOST_FIELDS or not isinstance(required, list):
-        raise _build_request_error("requestedSchema", f"a form of at most {MOST_FIELDS} fields")
-    for name, declared in properties.items():
-        if not name or len(name) > LONGEST_NAME or not isinstance(declared, dict):
+    if len(properties) > MAX_FIELDS or not isinstance(required, list):
+        raise _build_request_error("requestedSchema", f"a form of at most {MAX_FIELDS} fields")
+    for name, field_schema in properties.items():
+        if not name or len(name) > MAX_NAME_LENGTH or not isinstance(field_schema, dict):
             raise _build_request_error("requestedSchema", "flat fields with names")
-        yield _field(name, declared, required=name in required)
+        yield _build_field(name, field_schema, required=name in required)
 
 
-def check_content(
+def clean_content(
     fields: tuple[ElicitationField, ...], content: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return the entered content for the server; raises `InvalidInput` naming the field."""
-    known = {field.name: field for field in fields}
-    if strange := sorted(set(content) - set(known)):
-        raise _build_field_error(strange[0], "is not asked for", "Leave it out.")
-    found = {}
-    for name, field in known.items():
+    fields_by_name = {field.name: field for field in fields}
+    if unknown_names := sorted(set(content) - set(fields_by_name)):
+        raise _build_field_error(unknown_names[0], "is not asked for", "Leave it out.")
+    cleaned = {}
+    for name, field in fields_by_name.items():
         value = content.get(name)
         if value in (None, "") or (value == [] and not field.required):
             if field.required:
                 raise _build_field_error(name, "is missing", "Enter a value, or decline.")
             continue
-        found[name] = _clean_value(field, value)
-    return found
+        cleaned[name] = _clean_value(field, value)
+    return cleaned
 
 
 def _parse_url_request(message: str, params: Mapping[str, Any]) -> ElicitationParams:
-    url, number = params.get("url"), params.get("elicitationId", "")
-    if not isinstance(url, str) or len(url) > LONGEST_URL or re.search(r"[\s\x00-\x1f\x7f]", url):
+    url, elicitation_id = params.get("url"), params.get("elicitationId", "")
+    if (
+        not isinstance(url, str)
+        or len(url) > MAX_URL_LENGTH
+        or re.search(r"[\s\x00-\x1f\x7f]", url)
+    ):
         raise _build_request_error("url", "the address of a web page")
     try:
         parts = urlsplit(url)
@@ -129,43 +137,45 @@ def _parse_url_request(message: str, params: Mapping[str, Any]) -> ElicitationPa
         raise _build_request_error("url", "the address of a web page") from None
     if parts.scheme not in ("https", "http") or not host:
         raise _build_request_error("url", "an address that begins with https")
-    if not isinstance(number, str) or len(number) > LONGEST_NAME:
+    if not isinstance(elicitation_id, str) or len(elicitation_id) > MAX_NAME_LENGTH:
         raise _build_request_error("elicitationId", "a short text")
     flags = {
         "not_encrypted": parts.scheme != "https",
         "unusual_host": not host.isascii() or "xn--" in host,
         "sign_in_in_address": bool(parts.username or parts.password),
     }
-    flagged = tuple(name for name, is_so in flags.items() if is_so)
-    return ElicitationParams("url", message, url=url, elicitation_id=number, flags=flagged)
+    flagged = tuple(name for name, applies in flags.items() if applies)
+    return ElicitationParams("url", message, url=url, elicitation_id=elicitation_id, flags=flagged)
 
 
-def _field(name: str, declared: Mapping[str, Any], *, required: bool) -> ElicitationField:
-    kind = declared.get("type")
+def _build_field(name: str, schema: Mapping[str, Any], *, required: bool) -> ElicitationField:
+    kind = schema.get("type")
     common: dict[str, Any] = {
         "name": name,
-        "title": _truncate_text(declared.get("title")),
-        "description": _truncate_text(declared.get("description")),
+        "title": _truncate_text(schema.get("title")),
+        "description": _truncate_text(schema.get("description")),
         "required": required,
-        "default": declared.get("default"),
+        "default": schema.get("default"),
     }
     bounds: dict[str, Any]
     if kind == "array":
-        items = declared.get("items")
+        items = schema.get("items")
         options = _parse_options(items if isinstance(items, dict) else {}, "anyOf")
-        bounds = {"least": _bound(declared, "minItems"), "most": _bound(declared, "maxItems")}
+        bounds = {"least": _get_bound(schema, "minItems"), "most": _get_bound(schema, "maxItems")}
         return ElicitationField(
             kind="choices", options=_check_options(name, options), **bounds, **common
         )
-    if kind == "string" and (options := _parse_options(declared, "oneOf")):
+    if kind == "string" and (options := _parse_options(schema, "oneOf")):
         return ElicitationField(kind="choice", options=options, **common)
     if kind == "string":
-        bounds = {"least": _bound(declared, "minLength"), "most": _bound(declared, "maxLength")}
-        shape = declared.get("format")
-        known = shape if isinstance(shape, str) and shape in FORMATS else ""
-        return ElicitationField(kind="text", format=known, **bounds, **common)
+        bounds = {"least": _get_bound(schema, "minLength"), "most": _get_bound(schema, "maxLength")}
+        format_name = schema.get("format")
+        known_format = (
+            format_name if isinstance(format_name, str) and format_name in FORMATS else ""
+        )
+        return ElicitationField(kind="text", format=known_format, **bounds, **common)
     if kind in ("number", "integer"):
-        bounds = {"least": _bound(declared, "minimum"), "most": _bound(declared, "maximum")}
+        bounds = {"least": _get_bound(schema, "minimum"), "most": _get_bound(schema, "maximum")}
         return ElicitationField(kind=kind, **bounds, **common)
     if kind == "boolean":
         return ElicitationField(kind="boolean", **common)
@@ -174,19 +184,26 @@ def _field(name: str, declared: Mapping[str, Any], *, required: bool) -> Elicita
     )
 
 
-def _parse_options(declared: Mapping[str, Any], titled: str) -> tuple[tuple[str, str], ...]:
-    values, titles = declared.get("enum"), declared.get("enumNames")
+def _parse_options(schema: Mapping[str, Any], titled_key: str) -> tuple[tuple[str, str], ...]:
+    values, titles = schema.get("enum"), schema.get("enumNames")
     if isinstance(values, list):
         names = titles if isinstance(titles, list) and len(titles) == len(values) else values
-        found = list(zip(values, names, strict=True))
+        pairs = list(zip(values, names, strict=True))
     else:
-        said = declared.get(titled)
-        whole = [one for one in said if isinstance(one, dict)] if isinstance(said, list) else []
-        found = [(one.get("const"), one.get("title", one.get("const"))) for one in whole]
-    texts = [(value, _truncate_text(name)) for value, name in found if isinstance(value, str)]
-    if len(texts) > MOST_OPTIONS:
-        raise _build_request_error("requestedSchema", f"at most {MOST_OPTIONS} choices")
-    return tuple(texts)
+        titled_options = schema.get(titled_key)
+        option_schemas = (
+            [option_schema for option_schema in titled_options if isinstance(option_schema, dict)]
+            if isinstance(titled_options, list)
+            else []
+        )
+        pairs = [
+            (option_schema.get("const"), option_schema.get("title", option_schema.get("const")))
+            for option_schema in option_schemas
+        ]
+    options = [(value, _truncate_text(name)) for value, name in pairs if isinstance(value, str)]
+    if len(options) > MAX_OPTIONS:
+        raise _build_request_error("requestedSchema", f"at most {MAX_OPTIONS} choices")
+    return tuple(options)
 
 
 def _check_options(name: str, options: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
@@ -200,30 +217,32 @@ def _clean_value(field: ElicitationField, value: Any) -> Any:
         return value
     if field.kind in ("number", "integer"):
         return _clean_number(field, value)
-    chosen = dict(field.options)
-    if field.kind == "choice" and isinstance(value, str) and value in chosen:
+    options = dict(field.options)
+    if field.kind == "choice" and isinstance(value, str) and value in options:
         return value
-    if field.kind == "choices" and _is_option_list(value, chosen):
+    if field.kind == "choices" and _is_option_list(value, options):
         return _check_bounds(field, len(value), list(dict.fromkeys(value)), "choices")
-    if field.kind == "text" and isinstance(value, str) and len(value) <= LONGEST_TEXT:
+    if field.kind == "text" and isinstance(value, str) and len(value) <= MAX_TEXT_LENGTH:
         if field.format and not FORMATS[field.format].fullmatch(value):
             raise _build_field_error(
                 field.name, format_message("is no {format}", format=field.format), "Correct it."
             )
         return _check_bounds(field, len(value), value, "characters")
-    wanted = f"one of: {', '.join(chosen)[:300]}" if chosen else f"a {field.kind}"
+    expected = f"one of: {', '.join(options)[:300]}" if options else f"a {field.kind}"
     raise _build_field_error(
-        field.name, format_message("is not {wanted}", wanted=wanted), "Correct it."
+        field.name, format_message("is not {wanted}", wanted=expected), "Correct it."
     )
 
 
-def _is_option_list(value: Any, chosen: Collection[str]) -> bool:
-    return isinstance(value, list) and all(isinstance(v, str) and v in chosen for v in value)
+def _is_option_list(value: Any, options: Collection[str]) -> bool:
+    return isinstance(value, list) and all(
+        isinstance(item, str) and item in options for item in value
+    )
 
 
 def _clean_number(field: ElicitationField, value: Any) -> int | float:
-    fits = isinstance(value, int | float) and not isinstance(value, bool)
-    if not fits or (field.kind == "integer" and value != int(value)):
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or (field.kind == "integer" and value != int(value)):
         raise _build_field_error(
             field.name, format_message("is no {field_kind}", field_kind=field.kind), "Correct it."
         )
@@ -251,24 +270,24 @@ def _is_secret_field(field: ElicitationField) -> bool:
     )
 
 
-def _bound(declared: Mapping[str, Any], name: str) -> float | None:
-    value = declared.get(name)
+def _get_bound(schema: Mapping[str, Any], name: str) -> float | None:
+    value = schema.get(name)
     return value if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
 def _truncate_text(value: Any) -> str:
-    return value[:LONGEST_MESSAGE] if isinstance(value, str) else ""
+    return value[:MAX_MESSAGE_LENGTH] if isinstance(value, str) else ""
 
 
-def _build_request_error(field: str, wanted: str) -> InvalidInput:
+def _build_request_error(field: str, expected: str) -> InvalidInput:
     return InvalidInput(
-        format_message("`{field}` must be {wanted}.", field=field, wanted=wanted),
+        format_message("`{field}` must be {wanted}.", field=field, wanted=expected),
         code="bad_elicitation",
         field=field,
     )
 
 
-def _build_field_error(name: str, what: str, remedy: str) -> InvalidInput:
+def _build_field_error(name: str, problem: str, remedy: str) -> InvalidInput:
     return InvalidInput(
-        f"`{name}` {what}.", code="bad_answer", field=f"content.{name}", remedy=remedy
+        f"`{name}` {problem}.", code="bad_answer", field=f"content.{name}", remedy=remedy
     )

@@ -16,9 +16,9 @@ from django.urls import reverse
 from django.utils import timezone
 
 from agents.approvals.services import build_requester_fields
-from agents.elicitations.forms import ElicitationParams, check_content, fields_of
+from agents.elicitations.forms import ElicitationParams, clean_content, iterate_fields
 from agents.models import Exchange, Question, Session
-from agents.session_wakeups import wake
+from agents.session_wakeups import wake_session
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
 from bonobot.core.crypto.organization_secrets import mask_organization_secrets
@@ -29,11 +29,11 @@ from bonobot.ledger.audit.admin_changes import ChangeEvent, record_change
 from bonobot.ledger.types import Actor
 from bonobot.notifications.notify import NotificationSubject, notify
 
-Said = Literal["accept", "decline", "cancel"]
-ANSWERS: tuple[Said, ...] = ("accept", "decline", "cancel")
-ANSWER = ChangeEvent("elicitation")
+Answer = Literal["accept", "decline", "cancel"]
+ANSWERS: tuple[Answer, ...] = ("accept", "decline", "cancel")
+ANSWER_EVENT = ChangeEvent("elicitation")
 SYSTEM = Actor(kind="system", id="questions", label="questions")
-BRIEF = 200
+MAX_SUMMARY_LENGTH = 200
 
 
 @dataclass(frozen=True)
@@ -45,114 +45,123 @@ class ElicitationOrigin:
     server_name: str
     own_name: str = ""
     call_id: UUID | None = None
-    exchange: Exchange | None = None
+    pending_call: Exchange | None = None
     key: str = ""
 
 
-def build_page_path(question: Question) -> str:
+def build_page_path(elicitation: Question) -> str:
     """Return the path of the request's page in the admin."""
-    return reverse("admin:agents_question_change", args=[question.pk])
+    return reverse("admin:agents_question_change", args=[elicitation.pk])
 
 
-def build_page_url(question: Question) -> str:
+def build_page_url(elicitation: Question) -> str:
     """Return the absolute URL of the request's page."""
-    return f"{settings.BONOBOT_URL}{build_page_path(question)}"
+    return f"{settings.BONOBOT_URL}{build_page_path(elicitation)}"
 
 
-def ask(origin: ElicitationOrigin, asked: ElicitationParams, expires_at: datetime) -> Question:
+def create_request(
+    origin: ElicitationOrigin, params: ElicitationParams, expires_at: datetime
+) -> Question:
     """Save an elicitation request, once, and notify people."""
-    found = _find_existing_request(origin)
-    if found is not None:
-        return found
+    existing_request = _find_existing_request(origin)
+    if existing_request is not None:
+        return existing_request
     session = Session.objects.select_related("agent").get(pk=origin.session_id)
-    question = Question(
+    elicitation = Question(
         organization_id=session.organization_id,
         agent=session.agent,
         session=session,
-        exchange=origin.exchange,
-        round=origin.exchange.round if origin.exchange else 1,
+        exchange=origin.pending_call,
+        round=origin.pending_call.round if origin.pending_call else 1,
         key=origin.key,
         call_id=origin.call_id,
         server_id=origin.server_id,
         server_name=origin.server_name,
         own_name=origin.own_name[:2048],
-        mode=asked.mode,
-        message=make_storable(asked.message),
-        schema=make_storable(dict(asked.schema or {})),
-        url=make_storable(asked.url),
-        elicitation_id=make_storable(asked.elicitation_id),
-        flags=list(asked.flags),
+        mode=params.mode,
+        message=make_storable(params.message),
+        schema=make_storable(dict(params.schema or {})),
+        url=make_storable(params.url),
+        elicitation_id=make_storable(params.elicitation_id),
+        flags=list(params.flags),
         **build_requester_fields(session),
         expires_at=expires_at,
     )
     with transaction.atomic():
-        question.save(force_insert=True)
-        _notify_waiting(question)
-    return question
+        elicitation.save(force_insert=True)
+        _notify_waiting(elicitation)
+    return elicitation
 
 
-def answer(
-    principal: Principal, question: Question, said: str, content: Mapping[str, Any] | None = None
+def answer_request(
+    principal: Principal,
+    elicitation: Question,
+    answer: str,
+    content: Mapping[str, Any] | None = None,
 ) -> Question:
     """Answer an elicitation request and wake its session.
 
     Raises `Forbidden` (`not_yours`), `Conflict` (`already_answered`, `question_expired`) or
     `InvalidInput` (invalid content, or content with a stored secret).
     """
-    _may_answer(principal, question)
-    if said not in ANSWERS:
+    _require_can_answer(principal, elicitation)
+    if answer not in ANSWERS:
         raise InvalidInput(
-            format_message("There is no answer {said!r}.", said=said),
+            format_message("There is no answer {said!r}.", said=answer),
             field="action",
             remedy=format_message("Use one of: {answers}.", answers=", ".join(ANSWERS)),
         )
-    entered = _check_content(question, content or {}) if said == "accept" else {}
+    cleaned_content = _clean_content(elicitation, content or {}) if answer == "accept" else {}
     with record_change(
-        event=ANSWER,
-        organization_id=question.organization_id,
+        event=ANSWER_EVENT,
+        organization_id=elicitation.organization_id,
         actor=principal.actor,
         action="question_answered",
         resource_type="question",
-        resource_id=str(question.pk),
-        resource_name=make_visible(question.message, BRIEF),
-        details={"answer": said, "server": question.server_name, "fields": sorted(entered)},
+        resource_id=str(elicitation.pk),
+        resource_name=make_visible(elicitation.message, MAX_SUMMARY_LENGTH),
+        details={
+            "answer": answer,
+            "server": elicitation.server_name,
+            "fields": sorted(cleaned_content),
+        },
         governed=False,
     ):
-        _decide(question, said, principal.label)
-        if entered:
-            question.content = entered
-            question.save(update_fields=["content"])
-        wake(question.session_id)
-    return question
+        _save_answer(elicitation, answer, principal.label)
+        if cleaned_content:
+            elicitation.content = cleaned_content
+            elicitation.save(update_fields=["content"])
+        wake_session(elicitation.session_id)
+    return elicitation
 
 
-def may_answer(principal: Principal, question: Question) -> bool:
+def can_answer(principal: Principal, elicitation: Question) -> bool:
     """Return whether the principal may answer: the person who started the session.
 
     If no person did, it is anyone who may run agents and approve calls.
     """
-    asked = (question.requested_by_kind, question.requested_by_id)
-    if asked == (principal.kind, principal.id):
+    requester = (elicitation.requested_by_kind, elicitation.requested_by_id)
+    if requester == (principal.kind, principal.id):
         return True
-    return question.requested_by_kind != "user" and principal.may(Action.APPROVE_CALLS)
+    return elicitation.requested_by_kind != "user" and principal.may(Action.APPROVE_CALLS)
 
 
-def build_result(question: Question) -> dict[str, Any] | None:
+def build_result(elicitation: Question) -> dict[str, Any] | None:
     """Return the result for the server; None while a person can still answer."""
-    if question.answerable(timezone.now()):
+    if elicitation.is_answerable(timezone.now()):
         return None
-    if question.state == Question.State.ACCEPTED:
-        given = {"content": question.content.open()} if question.mode == "form" else {}
-        return {"action": "accept", **given}
-    return {"action": "decline" if question.state == Question.State.DECLINED else "cancel"}
+    if elicitation.state == Question.State.ACCEPTED:
+        form_content = {"content": elicitation.content.open()} if elicitation.mode == "form" else {}
+        return {"action": "accept", **form_content}
+    return {"action": "decline" if elicitation.state == Question.State.DECLINED else "cancel"}
 
 
 def complete_url_elicitation(session_id: UUID, server_id: UUID, elicitation_id: str) -> int:
     """Mark URL elicitations as completed; return how many."""
-    found = Question.objects.filter(
+    open_requests = Question.objects.filter(
         session_id=session_id, server_id=server_id, elicitation_id=elicitation_id, completed_at=None
     )
-    return int(found.update(completed_at=timezone.now()))
+    return int(open_requests.update(completed_at=timezone.now()))
 
 
 def withdraw_requests(session_id: UUID) -> int:
@@ -161,114 +170,114 @@ def withdraw_requests(session_id: UUID) -> int:
     return int(waiting.update(state=Question.State.WITHDRAWN, answered_at=timezone.now()))
 
 
-def take_back(question_id: UUID) -> None:
+def withdraw_request(request_id: UUID) -> None:
     """Withdraw a request that the server no longer waits for."""
-    waiting = Question.objects.filter(pk=question_id, state=Question.State.WAITING)
+    waiting = Question.objects.filter(pk=request_id, state=Question.State.WAITING)
     waiting.update(state=Question.State.WITHDRAWN, answered_at=timezone.now())
 
 
-def forget(question_id: UUID) -> None:
+def clear_content(request_id: UUID) -> None:
     """Clear the entered content once the server has it."""
-    question = Question.objects.get(pk=question_id)
-    question.content = {}
-    question.save(update_fields=["content"])
+    elicitation = Question.objects.get(pk=request_id)
+    elicitation.content = {}
+    elicitation.save(update_fields=["content"])
 
 
 def expire_overdue() -> int:
     """Expire overdue requests and wake their sessions; return how many."""
     overdue = list(Question.objects.overdue()[:500])
-    for question in overdue:
+    for elicitation in overdue:
         with record_change(
-            event=ANSWER,
-            organization_id=question.organization_id,
+            event=ANSWER_EVENT,
+            organization_id=elicitation.organization_id,
             actor=SYSTEM,
             action="question_expired",
             resource_type="question",
-            resource_id=str(question.pk),
-            resource_name=make_visible(question.message, BRIEF),
-            details={"server": question.server_name},
+            resource_id=str(elicitation.pk),
+            resource_name=make_visible(elicitation.message, MAX_SUMMARY_LENGTH),
+            details={"server": elicitation.server_name},
             governed=False,
         ):
-            Question.objects.filter(pk=question.pk, state=Question.State.WAITING).update(
+            Question.objects.filter(pk=elicitation.pk, state=Question.State.WAITING).update(
                 state=Question.State.EXPIRED, answered_at=timezone.now()
             )
-            wake(question.session_id)
+            wake_session(elicitation.session_id)
     return len(overdue)
 
 
 def _find_existing_request(origin: ElicitationOrigin) -> Question | None:
-    if origin.exchange is None:
+    if origin.pending_call is None:
         return None
-    same = Question.objects.filter(
-        exchange=origin.exchange, round=origin.exchange.round, key=origin.key
+    existing = Question.objects.filter(
+        exchange=origin.pending_call, round=origin.pending_call.round, key=origin.key
     )
-    return same.first()
+    return existing.first()
 
 
-def _may_answer(principal: Principal, question: Question) -> None:
+def _require_can_answer(principal: Principal, elicitation: Question) -> None:
     principal.require(Action.RUN_AGENTS)
-    if not may_answer(principal, question):
+    if not can_answer(principal, elicitation):
         raise Forbidden(
             "The server asks somebody else.",
             code="not_yours",
             rule="question:asked_of",
             remedy=format_message(
                 "{requested_by} started the session and is asked.",
-                requested_by=question.requested_by,
+                requested_by=elicitation.requested_by,
             ),
         )
 
 
-def _check_content(question: Question, content: Mapping[str, Any]) -> dict[str, Any]:
+def _clean_content(elicitation: Question, content: Mapping[str, Any]) -> dict[str, Any]:
     """Return the content for the server; raises `InvalidInput`."""
-    if question.mode == Question.Mode.URL:
+    if elicitation.mode == Question.Mode.URL:
         if content:
             raise InvalidInput("There is nothing to enter here.", field="content")
         return {}
-    entered = check_content(tuple(fields_of(question.schema)), content)
-    for name, value in entered.items():
+    cleaned = clean_content(tuple(iterate_fields(elicitation.schema)), content)
+    for name, value in cleaned.items():
         text = " ".join(value) if isinstance(value, list) else str(value)
-        if mask_organization_secrets(text, question.organization_id) != text:
+        if mask_organization_secrets(text, elicitation.organization_id) != text:
             raise InvalidInput(
                 format_message("`{name}` holds a secret that is stored here.", name=name),
                 code="secret_in_answer",
                 field=f"content.{name}",
                 remedy="Servers must not ask for secrets by a form: decline.",
             )
-    return entered
+    return cleaned
 
 
-def _decide(question: Question, said: str, by: str) -> None:
+def _save_answer(elicitation: Question, answer: str, by: str) -> None:
     now = timezone.now()
     # The condition lets only one of two concurrent answers succeed.
-    mine = Question.objects.filter(
-        pk=question.pk, state=Question.State.WAITING, expires_at__gt=now
-    ).update(state=said, answered_at=now, answered_by=by, updated_at=now)
-    question.refresh_from_db()
-    if mine:
+    updated = Question.objects.filter(
+        pk=elicitation.pk, state=Question.State.WAITING, expires_at__gt=now
+    ).update(state=answer, answered_at=now, answered_by=by, updated_at=now)
+    elicitation.refresh_from_db()
+    if updated:
         return
-    if question.state in (Question.State.WAITING, Question.State.EXPIRED):
+    if elicitation.state in (Question.State.WAITING, Question.State.EXPIRED):
         raise Conflict("This question has expired.", code="question_expired")
     raise Conflict(
-        format_message("This question was answered already: {state}.", state=question.state),
+        format_message("This question was answered already: {state}.", state=elicitation.state),
         code="already_answered",
     )
 
 
-def _notify_waiting(question: Question) -> None:
+def _notify_waiting(elicitation: Question) -> None:
     notify(
-        question.organization_id,
+        elicitation.organization_id,
         "question_waiting",
         NotificationSubject(
-            "question", str(question.pk), question.server_name, build_page_path(question)
+            "question", str(elicitation.pk), elicitation.server_name, build_page_path(elicitation)
         ),
         format_message(
             "The server {server} asks {who} something in a session of {agent}. Without an answer "
             "until {until} UTC it is told that nobody answers.",
-            server=question.server_name,
-            who=question.requested_by,
-            agent=question.agent.name,
-            until=f"{question.expires_at:%Y-%m-%d %H:%M}",
+            server=elicitation.server_name,
+            who=elicitation.requested_by,
+            agent=elicitation.agent.name,
+            until=f"{elicitation.expires_at:%Y-%m-%d %H:%M}",
         ),
-        topic=f"question:{question.pk}",
+        topic=f"question:{elicitation.pk}",
     )

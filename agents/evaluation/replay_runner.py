@@ -27,13 +27,13 @@ from agents.evaluation.transcripts import (
     build_transcript,
 )
 from agents.llm import interface as llm_interface
-from agents.llm.pricing import estimate_tokens, with_window
+from agents.llm.pricing import estimate_tokens, fill_context_window
 from agents.model_endpoints.request_budget import (
     ModelReservation,
     ReservationRequest,
     build_opening,
-    reserve,
-    settle,
+    reserve_model_request,
+    settle_model_request,
 )
 from agents.model_endpoints.services import build_endpoint, build_fallback_chain
 from agents.models import Agent, Replay, Step
@@ -45,15 +45,15 @@ from agents.sessions.model_fallback import find_next_request
 from agents.sessions.system_prompt import build_instructions, build_tool_specs
 from agents.sessions.turns import check_reply_not_empty
 from agents.sessions.worker import get_session_runner
-from bonobot.core.crypto.organization_secrets import read_masker
-from bonobot.core.db.transactions import AWAY, run_orm_with_retry
+from bonobot.core.crypto.organization_secrets import load_masker
+from bonobot.core.db.transactions import UNAVAILABLE_ERRORS, run_orm_with_retry
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import InternalError, NotFound, Problem
 from bonobot.core.runtime import get_runtime
 from bonobot.ledger.refusals import AuditUnavailable
 from bonobot.ledger.types import Actor, ActorKind, Opening
 
-ACTION = "agent_evaluation"
+AUDIT_ACTION = "agent_evaluation"
 
 
 @dataclass(frozen=True)
@@ -63,16 +63,16 @@ class ReplayContext:
     replay_id: UUID
     agent: Agent
     actor: Actor
-    recorded: Transcript
-    changed: dict[str, Any]
-    rules: dict[str, Any] | None
-    line: tuple[llm_interface.ModelEndpointConfig, ...]
-    answers: RecordedResults
+    recorded_transcript: Transcript
+    overrides: dict[str, Any]
+    policy_rules: dict[str, Any] | None
+    endpoints: tuple[llm_interface.ModelEndpointConfig, ...]
+    recorded_results: RecordedResults
 
     @property
     def instructions(self) -> str:
         """The agent's instructions, or their override."""
-        return str(self.changed.get("instructions", self.agent.instructions))
+        return str(self.overrides.get("instructions", self.agent.instructions))
 
 
 def load_replay_context(replay_id: UUID) -> ReplayContext:
@@ -89,20 +89,23 @@ def load_replay_context(replay_id: UUID) -> ReplayContext:
             field="endpoint",
             remedy="Replay it with another one.",
         )
-    recorded = Transcript.read(replay.recording.conversation)
-    first = replay.endpoint or agent.model_endpoint
-    masker = read_masker(replay.organization_id)
+    transcript = Transcript.from_dict(replay.recording.conversation)
+    first_endpoint = replay.endpoint or agent.model_endpoint
+    masker = load_masker(replay.organization_id)
     return ReplayContext(
         replay_id=replay.pk,
         agent=agent,
         actor=Actor(
             cast(ActorKind, replay.started_by_kind), replay.started_by_id, replay.started_by
         ),
-        recorded=recorded,
-        changed=replay.changed,
-        rules=replay.rules,
-        line=tuple(with_window(build_endpoint(one)) for one in build_fallback_chain(first)),
-        answers=RecordedResults(recorded, masker.value),
+        recorded_transcript=transcript,
+        overrides=replay.changed,
+        policy_rules=replay.rules,
+        endpoints=tuple(
+            fill_context_window(build_endpoint(endpoint))
+            for endpoint in build_fallback_chain(first_endpoint)
+        ),
+        recorded_results=RecordedResults(transcript, masker.mask_value),
     )
 
 
@@ -111,155 +114,168 @@ class ReplaySteps:
     """The steps of a running replay, in memory."""
 
     steps: list[Step] = field(default_factory=list)
-    ruled: dict[str, RecordedDecision] = field(default_factory=dict)
+    decisions: dict[str, RecordedDecision] = field(default_factory=dict)
 
     @property
-    def past(self) -> SessionHistory:
+    def history(self) -> SessionHistory:
         """The history that the steps make up."""
         return history_of(self.steps)
 
     @property
-    def turn(self) -> int:
+    def last_turn(self) -> int:
         """The number of the last turn."""
         return self.steps[-1].turn if self.steps else 0
 
     @property
-    def conversation(self) -> Transcript:
+    def transcript(self) -> Transcript:
         """The transcript so far."""
-        return build_transcript(self.steps, self.ruled)
+        return build_transcript(self.steps, self.decisions)
 
-    def add(self, kind: str, payload: dict[str, Any], **more: Any) -> Step:
+    def add_step(self, kind: str, payload: dict[str, Any], **fields: Any) -> Step:
         """Append a step."""
-        values = {"state": Step.State.DONE, "call_id": uuid4(), **more}
+        values = {"state": Step.State.DONE, "call_id": uuid4(), **fields}
         step = Step(seq=len(self.steps) + 1, kind=kind, payload=payload, **values)
         self.steps.append(step)
         return step
 
 
-async def replay_messages(stage: ReplayContext) -> Transcript:
+async def replay_messages(context: ReplayContext) -> Transcript:
     """Send the recorded messages in order and return the transcript.
 
     The replay ends with the first message that reaches a limit or whose model fails; the entry has
     the code. Raises what `request_budget.reserve` raises.
     """
-    script = ReplaySteps()
-    for exchange in stage.recorded.exchanges:
-        script.add(Step.Kind.MESSAGE, dict(exchange.message))
+    replay_steps = ReplaySteps()
+    for entry in context.recorded_transcript.exchanges:
+        replay_steps.add_step(Step.Kind.MESSAGE, dict(entry.message))
         try:
-            async with asyncio.timeout(stage.agent.max_run_s):
-                await _run_turns(stage, script)
+            async with asyncio.timeout(context.agent.max_run_s):
+                await _run_turns(context, replay_steps)
         except TimeoutError:
-            script.add(Step.Kind.END, {"code": "time_exhausted"})
+            replay_steps.add_step(Step.Kind.END, {"code": "time_exhausted"})
             break
         except (RunLimitExceeded, llm_interface.ModelError) as problem:
-            script.add(Step.Kind.END, {"code": problem.code})
+            replay_steps.add_step(Step.Kind.END, {"code": problem.code})
             break
-        script.add(Step.Kind.END, {})
-    return _complete_transcript(stage, script)
+        replay_steps.add_step(Step.Kind.END, {})
+    return _complete_transcript(context, replay_steps)
 
 
-def _complete_transcript(stage: ReplayContext, script: ReplaySteps) -> Transcript:
+def _complete_transcript(context: ReplayContext, replay_steps: ReplaySteps) -> Transcript:
     """Return the transcript with the messages that were not sent, masked for storage."""
-    found = script.conversation
-    rest = stage.recorded.exchanges[len(found.exchanges) :]
-    untold = tuple(TranscriptEntry(one.message, code="not_told") for one in rest)
-    whole = Transcript((*found.exchanges, *untold)).as_dict()
-    return Transcript.read(redact_value(whole, stage.agent.organization_id, None))
+    transcript = replay_steps.transcript
+    remaining = context.recorded_transcript.exchanges[len(transcript.exchanges) :]
+    unsent_entries = tuple(TranscriptEntry(entry.message, code="not_told") for entry in remaining)
+    document = Transcript((*transcript.exchanges, *unsent_entries)).to_dict()
+    return Transcript.from_dict(redact_value(document, context.agent.organization_id, None))
 
 
-async def _run_turns(stage: ReplayContext, script: ReplaySteps) -> None:
+async def _run_turns(context: ReplayContext, replay_steps: ReplaySteps) -> None:
     """Request turns until the model answers; raises `RunLimitExceeded` or `ModelError`."""
     while True:
-        past = script.past
-        check_turn_limit(stage.agent, past)
-        asked = find_next_request(stage.line, past.failures, answered_by=past.answered_by)
-        if asked is None:
-            raise llm_interface.ModelError("No model answered.", code=past.failures[-1].code)
-        await asyncio.sleep(asked.wait_s)
-        snapshot = await get_runtime().orm(_load_snapshot, stage)
+        history = replay_steps.history
+        check_turn_limit(context.agent, history)
+        next_request = find_next_request(
+            context.endpoints, history.failures, answered_by=history.answered_by
+        )
+        if next_request is None:
+            raise llm_interface.ModelError("No model answered.", code=history.failures[-1].code)
+        await asyncio.sleep(next_request.wait_s)
+        snapshot = await get_runtime().run_orm(_load_snapshot, context)
         try:
-            reply = await _take(stage, script, past, snapshot, asked.endpoint)
+            reply = await _request_turn(
+                context, replay_steps, history, snapshot, next_request.endpoint
+            )
         except llm_interface.ModelError as problem:
-            failed = problem.as_dict() | {"retryable": problem.retryable}
-            failed["endpoint"] = {"id": asked.endpoint.id}
-            script.add(Step.Kind.MODEL, failed, state=Step.State.FAILED, turn=past.turn + 1)
+            failure = problem.as_dict() | {"retryable": problem.retryable}
+            failure["endpoint"] = {"id": next_request.endpoint.id}
+            replay_steps.add_step(
+                Step.Kind.MODEL, failure, state=Step.State.FAILED, turn=history.turn + 1
+            )
             continue
         for call in reply.calls:
-            _answer(stage, script, snapshot, call)
+            _add_call_step(context, replay_steps, snapshot, call)
         if not reply.calls:
             return
 
 
-def _load_snapshot(stage: ReplayContext) -> CallSnapshot:
+def _load_snapshot(context: ReplayContext) -> CallSnapshot:
     """Return the current snapshot, with the policy of the replay applied."""
-    now = get_snapshot_cache().current("agent", stage.agent.pk)
-    return apply_policy(now, read_policy(stage.rules) if stage.rules else None)
+    snapshot = get_snapshot_cache().load_current("agent", context.agent.pk)
+    return apply_policy(
+        snapshot, read_policy(context.policy_rules) if context.policy_rules else None
+    )
 
 
-def _answer(
-    stage: ReplayContext, script: ReplaySteps, snapshot: CallSnapshot, call: llm_interface.ToolCall
+def _add_call_step(
+    context: ReplayContext,
+    replay_steps: ReplaySteps,
+    snapshot: CallSnapshot,
+    call: llm_interface.ToolCall,
 ) -> None:
     """Add the step of a call with its recorded result; nothing is called."""
-    found = stage.answers.answer(snapshot, call.name, call.arguments)
-    if call.arguments is None and not found.text:
+    result = context.recorded_results.resolve_call(snapshot, call.name, call.arguments)
+    if call.arguments is None and not result.text:
         text = f"The arguments are not a JSON object: {call.raw_arguments[:200]}"
-        found = replace(found, text=text, ok=False, code="invalid_arguments")
-    step = script.add(
+        result = replace(result, text=text, ok=False, code="invalid_arguments")
+    step = replay_steps.add_step(
         Step.Kind.CALL,
         {
             "name": call.name,
             "arguments": call.arguments,
-            "text": found.text,
-            "code": found.code,
-            **found.extra,
+            "text": result.text,
+            "code": result.code,
+            **result.extra,
         },
-        state=Step.State.DONE if found.ok else Step.State.FAILED,
-        turn=script.turn,
+        state=Step.State.DONE if result.ok else Step.State.FAILED,
+        turn=replay_steps.last_turn,
         index=call.index,
     )
-    script.ruled[str(step.call_id)] = RecordedDecision(found.verdict, found.rule)
+    replay_steps.decisions[str(step.call_id)] = RecordedDecision(result.verdict, result.rule)
 
 
-async def _take(
-    stage: ReplayContext,
-    script: ReplaySteps,
-    past: SessionHistory,
+async def _request_turn(
+    context: ReplayContext,
+    replay_steps: ReplaySteps,
+    history: SessionHistory,
     snapshot: CallSnapshot,
     endpoint: llm_interface.ModelEndpointConfig,
 ) -> llm_interface.ModelReply:
     """Request one turn from the model, reserving its cost before and settling it after."""
-    shown = snapshot.shown(past.found)
-    prompt, tools = (
-        build_instructions(stage.instructions, snapshot, (), (), shown),
-        build_tool_specs(shown),
+    shown_tools = snapshot.list_shown_tools(history.found_tools)
+    instructions, tool_specs = (
+        build_instructions(context.instructions, snapshot, (), (), shown_tools),
+        build_tool_specs(shown_tools),
     )
-    messages: Sequence[llm_interface.Message] = past.messages
-    if any("images" in one or "files" in one for one in messages):
-        owner = stage.agent.organization_id
-        messages = await get_runtime().orm(
-            build_model_messages, owner, messages, sees=endpoint.sees_images
+    messages: Sequence[llm_interface.Message] = history.messages
+    if any("images" in message or "files" in message for message in messages):
+        organization_id = context.agent.organization_id
+        messages = await get_runtime().run_orm(
+            build_model_messages, organization_id, messages, sees_images=endpoint.sees_images
         )
     call_id = uuid4()
-    asking = ReservationRequest(
-        stage.replay_id,
+    reservation_request = ReservationRequest(
+        context.replay_id,
         endpoint,
-        estimate_tokens(messages, prompt, tools),
-        partial(_build_opening, stage, call_id, past.turn + 1, endpoint),
-        past.last_turn,
+        estimate_tokens(messages, instructions, tool_specs),
+        partial(_build_opening, context, call_id, history.turn + 1, endpoint),
+        history.last_turn,
     )
-    held = await reserve(asking, snapshot)
+    reservation = await reserve_model_request(reservation_request, snapshot)
     request = partial(
         llm_interface.build_model(endpoint).request,
         messages,
-        instructions=prompt,
-        tools=tools,
-        max_tokens=held.max_tokens,
+        instructions=instructions,
+        tools=tool_specs,
+        max_tokens=reservation.max_tokens,
     )
-    reply, cost = await _fetch_reply(request, call_id, endpoint, held)
+    reply, cost = await _fetch_reply(request, call_id, endpoint, reservation)
     check_reply_not_empty(endpoint, reply)
-    check_call_limit(stage.agent, past, len(reply.calls))
-    script.add(
-        Step.Kind.MODEL, _build_turn_payload(reply, endpoint, held, cost), turn=past.turn + 1
+    check_call_limit(context.agent, history, len(reply.calls))
+    replay_steps.add_step(
+        Step.Kind.MODEL,
+        _build_turn_payload(reply, endpoint, reservation, cost),
+        turn=history.turn + 1,
     )
     return reply
 
@@ -268,26 +284,33 @@ async def _fetch_reply(
     request: Callable[[], Awaitable[llm_interface.ModelReply]],
     call_id: UUID,
     endpoint: llm_interface.ModelEndpointConfig,
-    held: ModelReservation,
+    reservation: ModelReservation,
 ) -> tuple[llm_interface.ModelReply, int]:
     """Return the reply and its cost; the reservation is always settled."""
-    owner, began = held.snapshot.organization_id, perf_counter()
-    closed = partial(settle, call_id, owner, endpoint, held.reserves, began=began)
+    organization_id, started_at = reservation.snapshot.organization_id, perf_counter()
+    settle_call = partial(
+        settle_model_request,
+        call_id,
+        organization_id,
+        endpoint,
+        reservation.reservations,
+        began=started_at,
+    )
     try:
         reply = await request()
     except Problem as problem:
-        await closed(outcome="error", usage=None, code=problem.code)
+        await settle_call(outcome="error", usage=None, code=problem.code)
         raise
     except asyncio.CancelledError:
-        await asyncio.shield(closed(outcome="cancelled", usage=None, code="cancelled"))
+        await asyncio.shield(settle_call(outcome="cancelled", usage=None, code="cancelled"))
         raise
-    return reply, await closed(outcome="ok", usage=reply.usage)
+    return reply, await settle_call(outcome="ok", usage=reply.usage)
 
 
 def _build_turn_payload(
     reply: llm_interface.ModelReply,
     endpoint: llm_interface.ModelEndpointConfig,
-    held: ModelReservation,
+    reservation: ModelReservation,
     cost: int,
 ) -> dict[str, Any]:
     """Return the payload of a turn's step."""
@@ -297,13 +320,13 @@ def _build_turn_payload(
         "endpoint": {"id": endpoint.id, "name": endpoint.title},
         "usage": asdict(reply.usage or llm_interface.TokenUsage(0, 0)),
         "usage_known": reply.usage is not None,
-        "estimated_input_tokens": held.estimate,
+        "estimated_input_tokens": reservation.estimate,
         "cost_microusd": cost,
     }
 
 
 def _build_opening(
-    stage: ReplayContext,
+    context: ReplayContext,
     call_id: UUID,
     turn: int,
     endpoint: llm_interface.ModelEndpointConfig,
@@ -315,9 +338,9 @@ def _build_opening(
         endpoint,
         snapshot,
         estimate,
-        details={"replay_id": str(stage.replay_id), "turn": turn},
-        action=ACTION,
-        actor=stage.actor,
+        details={"replay_id": str(context.replay_id), "turn": turn},
+        action=AUDIT_ACTION,
+        actor=context.actor,
         rule="turn",
     )
 
@@ -325,34 +348,34 @@ def _build_opening(
 logger = logging.getLogger(__name__)
 
 
-async def take(replay_id: UUID) -> None:
+async def run_replay(replay_id: UUID) -> None:
     """Claim a replay and run it; the result is saved in its row."""
-    await get_session_runner().begin()
+    await get_session_runner().start()
     runner_id = get_session_runner().runner_id
     if runner_id is None:
         return
-    held = await get_runtime().orm(evaluation.claim, replay_id, runner_id)
-    if held is not None:
-        await _run_replay(held)
+    lease = await get_runtime().run_orm(evaluation.claim_replay, replay_id, runner_id)
+    if lease is not None:
+        await _run_claimed_replay(lease)
 
 
-async def _run_replay(held: ReplayLease) -> None:
-    orm = get_runtime().orm
+async def _run_claimed_replay(lease: ReplayLease) -> None:
+    orm = get_runtime().run_orm
     try:
-        stage = await orm(load_replay_context, held.replay_id)
-        played = await replay_messages(stage)
+        context = await orm(load_replay_context, lease.replay_id)
+        transcript = await replay_messages(context)
     except asyncio.CancelledError:
-        await asyncio.shield(orm(evaluation.release_replay, held))
+        await asyncio.shield(orm(evaluation.release_replay, lease))
         raise
-    except (*AWAY, AuditUnavailable) as away:
-        logger.warning("replay %s stands still: %s", held.replay_id, away)
-        await run_orm_with_retry(evaluation.release_replay, held)
+    except (*UNAVAILABLE_ERRORS, AuditUnavailable) as error:
+        logger.warning("replay %s stands still: %s", lease.replay_id, error)
+        await run_orm_with_retry(evaluation.release_replay, lease)
     except Problem as problem:
-        await run_orm_with_retry(evaluation.fail, held, problem)
+        await run_orm_with_retry(evaluation.fail_replay, lease, problem)
     except Exception:
         # The top of a worker's task: no caller could report the error.
-        logger.exception("replay %s ended by a fault", held.replay_id)
+        logger.exception("replay %s ended by a fault", lease.replay_id)
         remedy = "Replay it again; if it stays so, tell the administrator."
-        await run_orm_with_retry(evaluation.fail, held, InternalError(remedy=remedy))
+        await run_orm_with_retry(evaluation.fail_replay, lease, InternalError(remedy=remedy))
     else:
-        await run_orm_with_retry(evaluation.end, held, played)
+        await run_orm_with_retry(evaluation.complete_replay, lease, transcript)

@@ -20,15 +20,15 @@ from agents.evaluation.transcripts import (
     compare_transcripts,
 )
 from agents.models import ModelEndpoint, Recording, Replay, Session, Step, WorkflowRun
-from agents.policies.compare_decisions import RULED
+from agents.policies.compare_decisions import POLICY_DENIAL_CODES
 from agents.policies.services import PolicySpec
 from agents.policies.shadow_mode import build_policy
 from agents.sessions.leases import get_heartbeat_deadline
-from agents.sessions.services import require_run
+from agents.sessions.services import require_run_permission
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
 from bonobot.core.celery_tasks import enqueue_task_on_commit
-from bonobot.core.crypto.organization_secrets import mask_organization_secrets, read_masker
+from bonobot.core.crypto.organization_secrets import load_masker, mask_organization_secrets
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Conflict, InvalidInput, NotFound, Problem
 from bonobot.core.text.canonical_json import to_canonical_json
@@ -36,13 +36,13 @@ from bonobot.core.text.untrusted_text import make_storable
 from bonobot.ledger.audit.admin_changes import record_change
 from bonobot.ledger.models import AuditRow
 
-PLAY = "agents.tasks.play_recording"
+REPLAY_TASK = "agents.tasks.play_recording"
 # Finished replays per recording, and open replays per organization.
-KEPT = 50
-MOST_OPEN = 10
+MAX_FINISHED_REPLAYS = 50
+MAX_OPEN_REPLAYS = 10
 # A replay that was claimed this often without finishing has failed.
-TRIES = 10
-LONGEST_INSTRUCTIONS = 100_000
+MAX_ATTEMPTS = 10
+MAX_INSTRUCTIONS_LENGTH = 100_000
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class ReplayLease:
     fence: int
 
 
-def replay(principal: Principal, recording: Recording, changed: ReplayOverrides) -> Replay:
+def create_replay(principal: Principal, recording: Recording, overrides: ReplayOverrides) -> Replay:
     """Create a replay of a recording and enqueue it.
 
     Raises `Forbidden`, `NotFound` (the endpoint), `InvalidInput` with the field, or `Conflict`
@@ -71,8 +71,8 @@ def replay(principal: Principal, recording: Recording, changed: ReplayOverrides)
     """
     principal.require(Action.MANAGE_AGENTS)
     agent = recording.agent
-    require_run(principal, agent)
-    made = _build_replay(principal, recording, changed)
+    require_run_permission(principal, agent)
+    new_replay = _build_replay(principal, recording, overrides)
     with record_change(
         organization_id=recording.organization_id,
         actor=principal.actor,
@@ -80,40 +80,48 @@ def replay(principal: Principal, recording: Recording, changed: ReplayOverrides)
         resource_type="recording",
         resource_id=str(recording.pk),
         resource_name=recording.title,
-        details={"replay_id": str(made.pk), "agent": agent.slug, "changed": sorted(made.changed)},
+        details={
+            "replay_id": str(new_replay.pk),
+            "agent": agent.slug,
+            "changed": sorted(new_replay.changed),
+        },
         governed=False,
     ):
-        made.save(force_insert=True)
-    enqueue_task_on_commit(PLAY, str(made.pk))
-    return made
+        new_replay.save(force_insert=True)
+    enqueue_task_on_commit(REPLAY_TASK, str(new_replay.pk))
+    return new_replay
 
 
-def _build_replay(principal: Principal, recording: Recording, changed: ReplayOverrides) -> Replay:
-    owner = recording.organization_id
-    open_now = Replay.objects.for_organization(owner).filter(
+def _build_replay(principal: Principal, recording: Recording, overrides: ReplayOverrides) -> Replay:
+    organization_id = recording.organization_id
+    open_replays = Replay.objects.for_organization(organization_id).filter(
         status__in=(Replay.Status.QUEUED, Replay.Status.RUNNING)
     )
-    if open_now.count() >= MOST_OPEN:
+    if open_replays.count() >= MAX_OPEN_REPLAYS:
         raise Conflict(
-            format_message("{most_open} replays are being made already.", most_open=MOST_OPEN),
+            format_message(
+                "{most_open} replays are being made already.", most_open=MAX_OPEN_REPLAYS
+            ),
             code="too_many_replays",
             remedy="Wait until one has ended.",
         )
     endpoint: ModelEndpoint | None = None
-    said: dict[str, Any] = {}
-    if changed.instructions is not None:
-        said["instructions"] = make_storable(_clean_instructions(changed.instructions, owner))
-    if changed.endpoint is not None:
-        endpoint = _get_endpoint(owner, changed.endpoint)
-        said["endpoint"] = changed.endpoint
+    changes: dict[str, Any] = {}
+    if overrides.instructions is not None:
+        changes["instructions"] = make_storable(
+            _clean_instructions(overrides.instructions, organization_id)
+        )
+    if overrides.endpoint is not None:
+        endpoint = _get_endpoint(organization_id, overrides.endpoint)
+        changes["endpoint"] = overrides.endpoint
     rules = None
-    if changed.policy is not None:
-        rules = build_policy(recording.agent, changed.policy).as_dict()
-        said["policy"] = changed.policy.as_dict()
+    if overrides.policy is not None:
+        rules = build_policy(recording.agent, overrides.policy).as_dict()
+        changes["policy"] = overrides.policy.as_dict()
     return Replay(
-        organization_id=owner,
+        organization_id=organization_id,
         recording=recording,
-        changed=said,
+        changed=changes,
         rules=rules,
         endpoint=endpoint,
         started_by_kind=principal.kind,
@@ -122,101 +130,106 @@ def _build_replay(principal: Principal, recording: Recording, changed: ReplayOve
     )
 
 
-def _get_endpoint(owner: UUID, slug: str) -> ModelEndpoint:
-    found = ModelEndpoint.objects.for_organization(owner).filter(slug=slug).first()
-    if found is None:
+def _get_endpoint(organization_id: UUID, slug: str) -> ModelEndpoint:
+    endpoint = ModelEndpoint.objects.for_organization(organization_id).filter(slug=slug).first()
+    if endpoint is None:
         raise NotFound(
             format_message("There is no model endpoint {slug!r}.", slug=slug),
             field="endpoint",
             remedy="List them with: bonobot models list",
         )
-    return found
+    return endpoint
 
 
-def _clean_instructions(text: str, owner: UUID) -> str:
-    if len(text) > LONGEST_INSTRUCTIONS:
+def _clean_instructions(text: str, organization_id: UUID) -> str:
+    if len(text) > MAX_INSTRUCTIONS_LENGTH:
         raise InvalidInput(
             format_message("The instructions have {count:,} characters.", count=len(text)),
             field="instructions",
             remedy=format_message(
-                "Write {longest_instructions:,} at most.", longest_instructions=LONGEST_INSTRUCTIONS
+                "Write {longest_instructions:,} at most.",
+                longest_instructions=MAX_INSTRUCTIONS_LENGTH,
             ),
         )
-    return mask_organization_secrets(text, owner)
+    return mask_organization_secrets(text, organization_id)
 
 
-def claim(replay_id: UUID, runner_id: UUID) -> ReplayLease | None:
+def claim_replay(replay_id: UUID, runner_id: UUID) -> ReplayLease | None:
     """Claim a queued or abandoned replay; return None if it isn't claimable."""
-    mine = Replay.objects.filter(_build_claimable_filter(), pk=replay_id)
-    fence = mine.values_list("fence", flat=True).first()
+    claimable = Replay.objects.filter(_build_claimable_filter(), pk=replay_id)
+    fence = claimable.values_list("fence", flat=True).first()
     if fence is None:
         return None
-    held = ReplayLease(replay_id, runner_id, fence + 1)
+    lease = ReplayLease(replay_id, runner_id, fence + 1)
     # The fence in the condition makes two claims of the same state exclude each other.
-    taken = mine.filter(fence=fence).update(
+    is_claimed = claimable.filter(fence=fence).update(
         runner_id=runner_id,
         fence=F("fence") + 1,
         status=Replay.Status.RUNNING,
         updated_at=timezone.now(),
     )
-    if not taken:
+    if not is_claimed:
         return None
-    if fence >= TRIES:
-        fail(held, Problem("Its worker ended each time that it ran.", code="replay_lost"))
+    if fence >= MAX_ATTEMPTS:
+        fail_replay(lease, Problem("Its worker ended each time that it ran.", code="replay_lost"))
         return None
-    return held
+    return lease
 
 
-def list_stalled_replays(queued_before: timedelta = timedelta(seconds=10)) -> list[UUID]:
+def list_stalled_replays(min_queued_time: timedelta = timedelta(seconds=10)) -> list[UUID]:
     """Return the ids of replays that should be running but aren't."""
-    waiting = Q(status=Replay.Status.QUEUED, updated_at__lt=timezone.now() - queued_before)
-    found = Replay.objects.filter(waiting | _build_abandoned_filter())
-    return list(found.values_list("pk", flat=True)[:100])
+    long_queued = Q(status=Replay.Status.QUEUED, updated_at__lt=timezone.now() - min_queued_time)
+    stalled = Replay.objects.filter(long_queued | _build_abandoned_filter())
+    return list(stalled.values_list("pk", flat=True)[:100])
 
 
-def release_replay(held: ReplayLease) -> None:
+def release_replay(lease: ReplayLease) -> None:
     """Requeue a replay that this process can't finish."""
     now = timezone.now()
-    if _filter_leased(held).update(status=Replay.Status.QUEUED, runner=None, updated_at=now):
-        enqueue_task_on_commit(PLAY, str(held.replay_id))
+    if _filter_leased(lease).update(status=Replay.Status.QUEUED, runner=None, updated_at=now):
+        enqueue_task_on_commit(REPLAY_TASK, str(lease.replay_id))
 
 
-def end(held: ReplayLease, played: Transcript) -> None:
+def complete_replay(lease: ReplayLease, transcript: Transcript) -> None:
     """Save the result of a replay, unless its lease was lost."""
-    stored = Replay.objects.select_related("recording").get(pk=held.replay_id)
-    found = compare_transcripts(Transcript.read(stored.recording.conversation), played)
-    _close(
-        held,
+    replay_row = Replay.objects.select_related("recording").get(pk=lease.replay_id)
+    differences = compare_transcripts(
+        Transcript.from_dict(replay_row.recording.conversation), transcript
+    )
+    _finish_replay(
+        lease,
         status=Replay.Status.DONE,
-        conversation=make_storable(played.as_dict()),
-        differences=make_storable([asdict(one) for one in found]),
-        differs=bool(found),
-        tokens=played.tokens,
-        cost_microusd=played.cost_microusd,
+        conversation=make_storable(transcript.to_dict()),
+        differences=make_storable([asdict(difference) for difference in differences]),
+        differs=bool(differences),
+        tokens=transcript.tokens,
+        cost_microusd=transcript.cost_microusd,
     )
 
 
-def fail(held: ReplayLease, problem: Problem) -> None:
+def fail_replay(lease: ReplayLease, problem: Problem) -> None:
     """Save the error of a replay that ended without a result."""
     detail = f"{problem} {problem.remedy}".strip()
-    _close(held, status=Replay.Status.FAILED, error_code=problem.code, error_detail=detail)
+    _finish_replay(lease, status=Replay.Status.FAILED, error_code=problem.code, error_detail=detail)
 
 
-def _close(held: ReplayLease, **values: Any) -> None:
+def _finish_replay(lease: ReplayLease, **values: Any) -> None:
     now = timezone.now()
     with transaction.atomic():
-        if not _filter_leased(held).update(runner=None, finished_at=now, updated_at=now, **values):
+        if not _filter_leased(lease).update(runner=None, finished_at=now, updated_at=now, **values):
             return
-        mine = Replay.objects.filter(recording__replays=held.replay_id)
-        ended = mine.exclude(finished_at=None).order_by("-created_at")
-        Replay.objects.filter(pk__in=list(ended.values_list("pk", flat=True)[KEPT:])).delete()
+        same_recording = Replay.objects.filter(recording__replays=lease.replay_id)
+        finished = same_recording.exclude(finished_at=None).order_by("-created_at")
+        Replay.objects.filter(
+            pk__in=list(finished.values_list("pk", flat=True)[MAX_FINISHED_REPLAYS:])
+        ).delete()
 
 
-def _filter_leased(held: ReplayLease) -> Any:
+def _filter_leased(lease: ReplayLease) -> Any:
     return Replay.objects.filter(
-        pk=held.replay_id,
-        runner_id=held.runner_id,
-        fence=held.fence,
+        pk=lease.replay_id,
+        runner_id=lease.runner_id,
+        fence=lease.fence,
         status=Replay.Status.RUNNING,
     )
 
@@ -226,25 +239,25 @@ def _build_claimable_filter() -> Q:
 
 
 def _build_abandoned_filter() -> Q:
-    gone = Q(runner=None) | Q(runner__stopped_at__isnull=False)
+    without_runner = Q(runner=None) | Q(runner__stopped_at__isnull=False)
     return Q(status=Replay.Status.RUNNING) & (
-        gone | Q(runner__beat_at__lt=get_heartbeat_deadline())
+        without_runner | Q(runner__beat_at__lt=get_heartbeat_deadline())
     )
 
 
 # Bytes of a recording as JSON, and recordings per agent.
-LONGEST = 1024 * 1024
-MOST = 200
-RESTING = (Session.Status.DONE, Session.Status.FAILED, Session.Status.CANCELLED)
+MAX_RECORDING_BYTES = 1024 * 1024
+MAX_RECORDINGS = 200
+FINISHED_STATUSES = (Session.Status.DONE, Session.Status.FAILED, Session.Status.CANCELLED)
 # Codes of denials by policy, disabled objects or definitions. Other errors (limits, bad arguments)
 # are results of allowed calls, and are replayed from the recording.
-DECIDED = RULED | {
+DECISION_CODES = POLICY_DENIAL_CODES | {
     *("organization_halted", "agent_disabled", "server_disabled", "not_bound", "builtin_off"),
     *("unknown_tool", "not_approved", "definition_changed", "definition_refused", "tool_gone"),
 }
 
 
-def record(principal: Principal, session: Session) -> Recording:
+def create_recording(principal: Principal, session: Session) -> Recording:
     """Create a recording of a finished session.
 
     Raises `Forbidden`, `Conflict` (`session_busy`, `workflow_run`, `already_recorded`,
@@ -252,21 +265,25 @@ def record(principal: Principal, session: Session) -> Recording:
     """
     principal.require(Action.MANAGE_AGENTS)
     _check_recordable(session)
-    said = load_session_transcript(session)
-    made = _build_recording(principal, session, said)
+    transcript = load_session_transcript(session)
+    recording = _build_recording(principal, session, transcript)
     with record_change(
         organization_id=session.organization_id,
         actor=principal.actor,
         action="session_recorded",
         resource_type="recording",
-        resource_id=str(made.pk),
-        resource_name=made.title,
-        details={"session_id": str(session.pk), "agent": session.agent.slug, "calls": made.calls},
+        resource_id=str(recording.pk),
+        resource_name=recording.title,
+        details={
+            "session_id": str(session.pk),
+            "agent": session.agent.slug,
+            "calls": recording.calls,
+        },
         governed=False,
     ):
         try:
             with transaction.atomic():
-                made.save(force_insert=True)
+                recording.save(force_insert=True)
         except IntegrityError:
             raise Conflict(
                 "This session is recorded already.",
@@ -274,10 +291,10 @@ def record(principal: Principal, session: Session) -> Recording:
                 field="session_id",
                 remedy="Use that recording, or remove it first.",
             ) from None
-    return made
+    return recording
 
 
-def remove(principal: Principal, recording: Recording) -> None:
+def delete_recording(principal: Principal, recording: Recording) -> None:
     """Delete a recording with its replays."""
     principal.require(Action.MANAGE_AGENTS)
     with record_change(
@@ -296,13 +313,13 @@ def remove(principal: Principal, recording: Recording) -> None:
 def load_session_transcript(session: Session) -> Transcript:
     """Return a session's transcript with secrets masked (a few queries)."""
     steps = list(session.steps.order_by("seq"))
-    found = build_transcript(steps, _load_decisions(steps))
-    masker = read_masker(session.organization_id)
-    return Transcript.read(make_storable(masker.value(found.as_dict())))
+    transcript = build_transcript(steps, _load_decisions(steps))
+    masker = load_masker(session.organization_id)
+    return Transcript.from_dict(make_storable(masker.mask_value(transcript.to_dict())))
 
 
 def _check_recordable(session: Session) -> None:
-    if session.status not in RESTING:
+    if session.status not in FINISHED_STATUSES:
         raise Conflict(
             "The session hasn't come to rest.",
             code="session_busy",
@@ -316,30 +333,32 @@ def _check_recordable(session: Session) -> None:
             field="session_id",
             remedy="Record a conversation with an agent.",
         )
-    if Recording.objects.filter(agent=session.agent_id).count() >= MOST:
+    if Recording.objects.filter(agent=session.agent_id).count() >= MAX_RECORDINGS:
         raise Conflict(
-            format_message("The agent has {most} recordings, which is the most.", most=MOST),
+            format_message(
+                "The agent has {most} recordings, which is the most.", most=MAX_RECORDINGS
+            ),
             code="too_many_recordings",
             remedy="Remove some that are of no use any more.",
         )
 
 
-def _build_recording(principal: Principal, session: Session, said: Transcript) -> Recording:
-    if not said.turns:
+def _build_recording(principal: Principal, session: Session, transcript: Transcript) -> Recording:
+    if not transcript.turns:
         raise InvalidInput(
             "No model answered in this session.",
             code="nothing_to_record",
             field="session_id",
             remedy="Record a session with at least one answer.",
         )
-    content = said.as_dict()
-    size = len(to_canonical_json(content))
-    if size > LONGEST:
+    document = transcript.to_dict()
+    size = len(to_canonical_json(document))
+    if size > MAX_RECORDING_BYTES:
         raise InvalidInput(
             format_message(
                 "The session has {size:,} bytes; a recording has {longest:,} at most.",
                 size=size,
-                longest=LONGEST,
+                longest=MAX_RECORDING_BYTES,
             ),
             code="recording_too_large",
             field="session_id",
@@ -350,19 +369,19 @@ def _build_recording(principal: Principal, session: Session, said: Transcript) -
         agent=session.agent,
         session_id=session.pk,
         title=session.title,
-        conversation=content,
+        conversation=document,
         size=size,
-        turns=len(said.turns),
-        calls=len(said.calls),
-        tokens=said.tokens,
-        cost_microusd=said.cost_microusd,
+        turns=len(transcript.turns),
+        calls=len(transcript.calls),
+        tokens=transcript.tokens,
+        cost_microusd=transcript.cost_microusd,
         made_by=principal.label,
     )
 
 
 def _load_decisions(steps: Iterable[Step]) -> dict[str, RecordedDecision]:
     """Return the decisions about calls from the audit log (one query)."""
-    ids = [one.call_id for one in steps if one.kind == Step.Kind.CALL and one.call_id]
+    ids = [step.call_id for step in steps if step.kind == Step.Kind.CALL and step.call_id]
     rows: Any = AuditRow.objects.filter(pk__in=ids).values_list("pk", "decision", "rule", "code")
     return {str(pk): _build_decision(decision, rule, code) for pk, decision, rule, code in rows}
 
@@ -370,6 +389,6 @@ def _load_decisions(steps: Iterable[Step]) -> dict[str, RecordedDecision]:
 def _build_decision(decision: str, rule: str, code: str) -> RecordedDecision:
     if code.startswith("approval_"):
         return RecordedDecision("ask", rule)  # whatever the person answered
-    if decision == AuditRow.Decision.DENY and code not in DECIDED:
+    if decision == AuditRow.Decision.DENY and code not in DECISION_CODES:
         return RecordedDecision("allow", rule)
     return RecordedDecision(decision, rule)

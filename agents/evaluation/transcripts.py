@@ -14,7 +14,7 @@ from typing import Any, Literal, Self
 from agents.calls.resolve import build_unknown_name_error
 from agents.calls.snapshots import CallSnapshot, SnapshotTool
 from agents.models import Step
-from agents.policies.decisions import EffectivePolicy, PolicyDecision, decide
+from agents.policies.decisions import EffectivePolicy, PolicyDecision, decide_tool_call
 from agents.policies.rules import Policy
 from agents.sessions.history import list_current_steps
 from bonobot.core.text.canonical_json import to_canonical_json
@@ -22,8 +22,8 @@ from bonobot.core.text.canonical_json import to_canonical_json
 # The code of a call that the recording has no result for.
 NOT_RECORDED = "not_recorded"
 # Fields of a message and of a call that are kept besides the text.
-KEPT_OF_MESSAGES = ("images", "files", "by")
-KEPT_OF_CALLS = ("frame", "found", "images")
+MESSAGE_FIELDS = ("images", "files", "by")
+CALL_FIELDS = ("frame", "found", "images")
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ class TranscriptEntry:
     @property
     def calls(self) -> list[tuple[int, RecordedCall]]:
         """The calls with the number of their turn, from 1."""
-        return [(n, call) for n, turn in enumerate(self.turns, 1) for call in turn.calls]
+        return [(number, call) for number, turn in enumerate(self.turns, 1) for call in turn.calls]
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ class Transcript:
     @property
     def calls(self) -> list[RecordedCall]:
         """All calls."""
-        return [call for turn in self.turns for call in turn.calls]
+        return [call for recorded_turn in self.turns for call in recorded_turn.calls]
 
     @property
     def tokens(self) -> int:
@@ -114,94 +114,98 @@ class Transcript:
         """The cost of all turns in millionths of a dollar."""
         return sum(turn.cost_microusd for turn in self.turns)
 
-    def as_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return the transcript as JSON values."""
         return {"exchanges": [asdict(exchange) for exchange in self.exchanges]}
 
     @classmethod
-    def read(cls, stored: Mapping[str, Any]) -> Self:
+    def from_dict(cls, document: Mapping[str, Any]) -> Self:
         """Return the transcript that `to_dict` serialized."""
-        return cls(tuple(map(_parse_entry, stored["exchanges"])))
+        return cls(tuple(map(_parse_entry, document["exchanges"])))
 
 
-def _parse_entry(stored: Mapping[str, Any]) -> TranscriptEntry:
+def _parse_entry(document: Mapping[str, Any]) -> TranscriptEntry:
     turns = tuple(
         RecordedTurn(**{**turn, "calls": tuple(RecordedCall(**call) for call in turn["calls"])})
-        for turn in stored["turns"]
+        for turn in document["turns"]
     )
-    return TranscriptEntry(stored["message"], turns, stored["code"])
+    return TranscriptEntry(document["message"], turns, document["code"])
 
 
-def build_transcript(steps: Sequence[Step], ruled: Mapping[str, RecordedDecision]) -> Transcript:
+def build_transcript(
+    steps: Sequence[Step], decisions: Mapping[str, RecordedDecision]
+) -> Transcript:
     """Return the transcript of a session's current steps.
 
     `decisions` are those about its calls, by call id. Turns that failed or were cut off are left
     out.
     """
-    found: list[TranscriptEntry] = []
+    entries: list[TranscriptEntry] = []
     calls: dict[int, list[RecordedCall]] = {}
-    standing = list_current_steps(steps)
-    for step in standing:
+    current_steps = list_current_steps(steps)
+    for step in current_steps:
         if step.kind == Step.Kind.CALL:
-            calls.setdefault(step.turn, []).append(_build_call(step, ruled))
-    for step in standing:
+            calls.setdefault(step.turn, []).append(_build_call(step, decisions))
+    for step in current_steps:
         if step.kind == Step.Kind.MESSAGE:
-            said = {name: step.payload[name] for name in KEPT_OF_MESSAGES if name in step.payload}
-            found.append(TranscriptEntry({"text": step.payload["text"]} | said))
-        elif found:
-            found[-1] = _with(found[-1], step, calls)
-    return Transcript(tuple(found))
+            extra_fields = {
+                name: step.payload[name] for name in MESSAGE_FIELDS if name in step.payload
+            }
+            entries.append(TranscriptEntry({"text": step.payload["text"]} | extra_fields))
+        elif entries:
+            entries[-1] = _apply_step(entries[-1], step, calls)
+    return Transcript(tuple(entries))
 
 
-def _with(
-    exchange: TranscriptEntry, step: Step, calls: Mapping[int, Sequence[RecordedCall]]
+def _apply_step(
+    entry: TranscriptEntry, step: Step, calls: Mapping[int, Sequence[RecordedCall]]
 ) -> TranscriptEntry:
     """Return an entry with one more of its steps applied."""
     if step.kind == Step.Kind.MODEL and step.state == Step.State.DONE:
         turn = _build_turn(step, tuple(calls.get(step.turn, ())))
-        return TranscriptEntry(exchange.message, (*exchange.turns, turn), exchange.code)
+        return TranscriptEntry(entry.message, (*entry.turns, turn), entry.code)
     if step.kind == Step.Kind.END:
-        return TranscriptEntry(exchange.message, exchange.turns, step.payload.get("code", ""))
-    return exchange
+        return TranscriptEntry(entry.message, entry.turns, step.payload.get("code", ""))
+    return entry
 
 
 def _build_turn(step: Step, calls: tuple[RecordedCall, ...]) -> RecordedTurn:
-    said = step.payload
-    usage, endpoint = said.get("usage", {}), said.get("endpoint", {})
+    payload = step.payload
+    usage, endpoint = payload.get("usage", {}), payload.get("endpoint", {})
     return RecordedTurn(
-        text=said.get("text", ""),
+        text=payload.get("text", ""),
         calls=calls,
         model=endpoint.get("name") or endpoint.get("model", ""),
         input_tokens=usage.get("input_tokens", 0),
         output_tokens=usage.get("output_tokens", 0),
-        cost_microusd=said.get("cost_microusd", 0),
+        cost_microusd=payload.get("cost_microusd", 0),
     )
 
 
-def _build_call(step: Step, ruled: Mapping[str, RecordedDecision]) -> RecordedCall:
-    said = step.payload
-    decided = ruled.get(str(step.call_id), RecordedDecision("allow"))
+def _build_call(step: Step, decisions: Mapping[str, RecordedDecision]) -> RecordedCall:
+    payload = step.payload
+    decision = decisions.get(str(step.call_id), RecordedDecision("allow"))
     return RecordedCall(
-        tool=said["name"],
-        arguments=said.get("arguments"),
-        text=said.get("text", ""),
+        tool=payload["name"],
+        arguments=payload.get("arguments"),
+        text=payload.get("text", ""),
         ok=step.state == Step.State.DONE,
-        code=said.get("code", ""),
-        verdict=decided.verdict,
-        rule=decided.rule,
-        extra={name: said[name] for name in KEPT_OF_CALLS if said.get(name)},
+        code=payload.get("code", ""),
+        verdict=decision.verdict,
+        rule=decision.rule,
+        extra={name: payload[name] for name in CALL_FIELDS if payload.get(name)},
     )
 
 
-Kind = Literal[
+DifferenceKind = Literal[
     "call_added", "call_missing", "arguments_changed", "decision_changed", "result_missing",
     "answer_changed", "ending_changed",
 ]  # fmt: skip
 # Characters; longer texts are not compared line by line.
-LONGEST_COMPARED = 64 * 1024
+MAX_COMPARED_LENGTH = 64 * 1024
 
-Numbered = tuple[int, RecordedCall]
-Pair = tuple[Numbered, Numbered]
+NumberedCall = tuple[int, RecordedCall]
+CallPair = tuple[NumberedCall, NumberedCall]
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +216,7 @@ class TranscriptDifference:
     lines of an answer.
     """
 
-    kind: Kind
+    kind: DifferenceKind
     message: int
     turn: int = 0
     tool: str = ""
@@ -227,30 +231,34 @@ class TranscriptDifference:
 class CallPairs:
     """The calls of a message on both sides: same, with other arguments, and unpaired."""
 
-    same: tuple[Pair, ...]
-    altered: tuple[Pair, ...]
-    missing: tuple[Numbered, ...]
-    added: tuple[Numbered, ...]
+    same: tuple[CallPair, ...]
+    altered: tuple[CallPair, ...]
+    missing: tuple[NumberedCall, ...]
+    added: tuple[NumberedCall, ...]
 
 
 def compare_transcripts(before: Transcript, after: Transcript) -> list[TranscriptDifference]:
     """Return all differences, in the order of the messages."""
-    found: list[TranscriptDifference] = []
+    differences: list[TranscriptDifference] = []
     pairs = zip_longest(before.exchanges, after.exchanges)
-    for number, (was, would) in enumerate(pairs, 1):
-        said = was or would
-        if said is not None:
-            nothing = TranscriptEntry(said.message)
-            found += _compare_entries(number, was or nothing, would or nothing)
-    return found
+    for number, (before_entry, after_entry) in enumerate(pairs, 1):
+        entry = before_entry or after_entry
+        if entry is not None:
+            empty_entry = TranscriptEntry(entry.message)
+            differences += _compare_entries(
+                number, before_entry or empty_entry, after_entry or empty_entry
+            )
+    return differences
 
 
-def match_calls(before: Sequence[Numbered], after: Sequence[Numbered]) -> CallPairs:
+def match_calls(before: Sequence[NumberedCall], after: Sequence[NumberedCall]) -> CallPairs:
     """Return the pairs of calls of a message."""
-    same, left, right = _match_by_key(
+    same, unmatched_before, unmatched_after = _match_by_key(
         before, after, lambda call: (call.tool, format_arguments(call))
     )
-    altered, missing, added = _match_by_key(left, right, lambda call: call.tool)
+    altered, missing, added = _match_by_key(
+        unmatched_before, unmatched_after, lambda call: call.tool
+    )
     return CallPairs(tuple(same), tuple(altered), tuple(missing), tuple(added))
 
 
@@ -260,72 +268,95 @@ def format_arguments(call: RecordedCall) -> str:
 
 
 def _match_by_key(
-    before: Sequence[Numbered], after: Sequence[Numbered], key: Callable[[RecordedCall], Hashable]
-) -> tuple[list[Pair], list[Numbered], list[Numbered]]:
+    before: Sequence[NumberedCall],
+    after: Sequence[NumberedCall],
+    key: Callable[[RecordedCall], Hashable],
+) -> tuple[list[CallPair], list[NumberedCall], list[NumberedCall]]:
     """Return the pairs with the same key, in order, and the unpaired calls of both sides."""
-    waiting: defaultdict[Hashable, deque[Numbered]] = defaultdict(deque)
-    for one in before:
-        waiting[key(one[1])].append(one)
-    pairs, right = [], []
-    for one in after:
-        if queue := waiting[key(one[1])]:
-            pairs.append((queue.popleft(), one))
+    calls_by_key: defaultdict[Hashable, deque[NumberedCall]] = defaultdict(deque)
+    for numbered_call in before:
+        calls_by_key[key(numbered_call[1])].append(numbered_call)
+    pairs, unmatched_after = [], []
+    for numbered_call in after:
+        if queue := calls_by_key[key(numbered_call[1])]:
+            pairs.append((queue.popleft(), numbered_call))
         else:
-            right.append(one)
-    taken = {id(was) for was, _ in pairs}
-    return pairs, [one for one in before if id(one) not in taken], right
+            unmatched_after.append(numbered_call)
+    matched_ids = {id(matched_call) for matched_call, _ in pairs}
+    return (
+        pairs,
+        [numbered_call for numbered_call in before if id(numbered_call) not in matched_ids],
+        unmatched_after,
+    )
 
 
 def _compare_entries(
-    number: int, was: TranscriptEntry, would: TranscriptEntry
+    message_number: int, before: TranscriptEntry, after: TranscriptEntry
 ) -> Iterator[TranscriptDifference]:
-    found = match_calls(was.calls, would.calls)
-    for (_, old), (turn, new) in found.altered:
+    matches = match_calls(before.calls, after.calls)
+    for (_, old), (turn, new) in matches.altered:
         yield TranscriptDifference(
             "arguments_changed",
-            number,
+            message_number,
             turn,
             new.tool,
             format_arguments(old),
             format_arguments(new),
             code=new.code,
         )
-    for (_, old), (turn, new) in (*found.same, *found.altered):
-        yield from _compare_decisions(number, turn, old, new)
-    for turn, call in found.missing:
+    for (_, old), (turn, new) in (*matches.same, *matches.altered):
+        yield from _compare_decisions(message_number, turn, old, new)
+    for turn, call in matches.missing:
         yield TranscriptDifference(
-            "call_missing", number, turn, call.tool, before=format_arguments(call)
+            "call_missing", message_number, turn, call.tool, before=format_arguments(call)
         )
-    for turn, call in found.added:
+    for turn, call in matches.added:
         yield TranscriptDifference(
-            "call_added", number, turn, call.tool, "", format_arguments(call), call.rule, call.code
+            "call_added",
+            message_number,
+            turn,
+            call.tool,
+            "",
+            format_arguments(call),
+            call.rule,
+            call.code,
         )
-    if was.code != would.code:
-        yield TranscriptDifference("ending_changed", number, before=was.code, after=would.code)
-    if was.answer != would.answer:
-        turn = len(would.turns)
+    if before.code != after.code:
         yield TranscriptDifference(
-            "answer_changed", number, turn, diff=build_text_diff(was.answer, would.answer)
+            "ending_changed", message_number, before=before.code, after=after.code
+        )
+    if before.answer != after.answer:
+        turn = len(after.turns)
+        yield TranscriptDifference(
+            "answer_changed",
+            message_number,
+            turn,
+            diff=build_text_diff(before.answer, after.answer),
         )
 
 
 def _compare_decisions(
-    number: int, turn: int, old: RecordedCall, new: RecordedCall
+    message_number: int, turn: int, old: RecordedCall, new: RecordedCall
 ) -> Iterator[TranscriptDifference]:
     if old.verdict != new.verdict:
         yield TranscriptDifference(
             "decision_changed",
-            *(number, turn, new.tool, old.verdict, new.verdict, new.rule, new.code),
+            *(message_number, turn, new.tool, old.verdict, new.verdict, new.rule, new.code),
         )
     elif new.code == NOT_RECORDED and format_arguments(old) == format_arguments(new):
         yield TranscriptDifference(
-            "result_missing", number, turn, new.tool, after=format_arguments(new), code=new.code
+            "result_missing",
+            message_number,
+            turn,
+            new.tool,
+            after=format_arguments(new),
+            code=new.code,
         )
 
 
 def build_text_diff(before: str, after: str) -> tuple[str, ...]:
     """Return the changed lines with one line of context; for long texts only the sizes."""
-    if len(before) + len(after) > LONGEST_COMPARED:
+    if len(before) + len(after) > MAX_COMPARED_LENGTH:
         return (f"-{len(before):,} characters", f"+{len(after):,} characters")
     lines = unified_diff(before.splitlines(), after.splitlines(), lineterm="", n=1)
     return tuple(lines)[2:]
@@ -336,33 +367,33 @@ def summarize_transcripts(before: Transcript, after: Transcript) -> dict[str, An
     sides = {"before": before, "after": after}
     return {
         name: {
-            "turns": len(one.turns),
-            "calls": len(one.calls),
-            "tokens": one.tokens,
-            "cost_microusd": one.cost_microusd,
+            "turns": len(transcript.turns),
+            "calls": len(transcript.calls),
+            "tokens": transcript.tokens,
+            "cost_microusd": transcript.cost_microusd,
         }
-        for name, one in sides.items()
+        for name, transcript in sides.items()
     }
 
 
-Masking = Callable[[Any], Any]
+MaskFunction = Callable[[Any], Any]
 
 
 def apply_policy(snapshot: CallSnapshot, policy: Policy | None) -> CallSnapshot:
     """Return an agent's snapshot under another tool policy; None keeps the current one."""
     if policy is None:
         return snapshot
-    ruling = replace(snapshot.ruling, policy=policy)
-    tools = {name: _decide_tool(tool, ruling) for name, tool in snapshot.tools.items()}
-    return replace(snapshot, tools=tools, ruling=ruling)
+    effective_policy = replace(snapshot.effective_policy, policy=policy)
+    tools = {name: _decide_tool(tool, effective_policy) for name, tool in snapshot.tools.items()}
+    return replace(snapshot, tools=tools, effective_policy=effective_policy)
 
 
-def _decide_tool(tool: SnapshotTool, ruling: EffectivePolicy) -> SnapshotTool:
-    about = ruling.rules_about(tool.facts)
+def _decide_tool(tool: SnapshotTool, effective_policy: EffectivePolicy) -> SnapshotTool:
+    rules = effective_policy.list_tool_rules(tool.facts)
     return replace(
         tool,
-        decision=decide(tool.facts, ruling),
-        conditional=tuple(rule for rule in about if rule.condition is not None),
+        decision=decide_tool_call(tool.facts, effective_policy),
+        conditional=tuple(rule for rule in rules if rule.condition is not None),
     )
 
 
@@ -377,14 +408,14 @@ class RecordedResults:
     Calls that policy denied have no result.
     """
 
-    def __init__(self, recorded: Transcript, masking: Masking) -> None:
-        self._masking = masking
+    def __init__(self, transcript: Transcript, mask_value: MaskFunction) -> None:
+        self._mask_value = mask_value
         self._results: defaultdict[tuple[str, str], deque[RecordedCall]] = defaultdict(deque)
-        for call in recorded.calls:
+        for call in transcript.calls:
             if call.verdict != "deny":
-                self._results[self._key(call.tool, call.arguments)].append(call)
+                self._results[self._build_key(call.tool, call.arguments)].append(call)
 
-    def answer(
+    def resolve_call(
         self, snapshot: CallSnapshot, name: str, arguments: dict[str, Any] | None
     ) -> RecordedCall:
         """Return the result of a call: a denial, the recorded result, or `not_recorded`.
@@ -393,18 +424,22 @@ class RecordedResults:
         """
         tool = snapshot.tools.get(name)
         decision = (
-            snapshot.decided(tool, arguments or {}) if tool else _deny_unknown_tool(snapshot, name)
+            snapshot.decide_call(tool, arguments or {})
+            if tool
+            else _deny_unknown_tool(snapshot, name)
         )
-        masked = None if arguments is None else dict(self._masking(arguments))
-        asked = RecordedCall(name, masked, verdict=decision.verdict, rule=decision.rule)
-        if not decision.offered:
+        masked_arguments = None if arguments is None else dict(self._mask_value(arguments))
+        call = RecordedCall(name, masked_arguments, verdict=decision.verdict, rule=decision.rule)
+        if not decision.is_callable:
             text = f"{decision.reason} {decision.remedy}".strip()
-            return replace(asked, text=text, ok=False, code=decision.code)
-        if not (known := self._results[self._key(name, arguments)]):
+            return replace(call, text=text, ok=False, code=decision.code)
+        if not (remaining_results := self._results[self._build_key(name, arguments)]):
             text = f"The recording has no result of `{name}` with these arguments."
-            return replace(asked, text=text, ok=False, code=NOT_RECORDED)
-        found = known.popleft()
-        return replace(found, arguments=masked, verdict=decision.verdict, rule=decision.rule)
+            return replace(call, text=text, ok=False, code=NOT_RECORDED)
+        result = remaining_results.popleft()
+        return replace(
+            result, arguments=masked_arguments, verdict=decision.verdict, rule=decision.rule
+        )
 
-    def _key(self, tool: str, arguments: dict[str, Any] | None) -> tuple[str, str]:
-        return tool, "" if arguments is None else to_canonical_json(self._masking(arguments))
+    def _build_key(self, tool: str, arguments: dict[str, Any] | None) -> tuple[str, str]:
+        return tool, "" if arguments is None else to_canonical_json(self._mask_value(arguments))

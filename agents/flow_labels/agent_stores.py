@@ -24,11 +24,16 @@ class AgentStore:
 
 def list_agent_stores(agent: Agent) -> list[AgentStore]:
     """Return an agent's stores with their current labels (2 queries)."""
-    held = Agent.objects.filter(pk=agent.pk).values_list("workspace_holds", flat=True).get()
-    noted = 0
+    workspace_labels = (
+        Agent.objects.filter(pk=agent.pk).values_list("workspace_holds", flat=True).get()
+    )
+    note_labels = 0
     for labels in Note.objects.filter(agent=agent.pk).values_list("labels", flat=True):
-        noted |= labels
-    return [AgentStore("workspace", decode_labels(held)), AgentStore("notes", decode_labels(noted))]
+        note_labels |= labels
+    return [
+        AgentStore("workspace", decode_labels(workspace_labels)),
+        AgentStore("notes", decode_labels(note_labels)),
+    ]
 
 
 def clear_agent_stores(principal: Principal, agent: Agent) -> None:
@@ -47,7 +52,7 @@ def clear_agent_stores(principal: Principal, agent: Agent) -> None:
         resource_name=agent.name,
         details=details,
     ):
-        details |= {one.name: [*one.labels] for one in list_agent_stores(agent)}
+        details |= {store.name: [*store.labels] for store in list_agent_stores(agent)}
         Agent.objects.filter(pk=agent.pk).update(workspace_holds=0)
         Note.objects.filter(agent=agent.pk).update(labels=0)
     agent.workspace_holds = 0

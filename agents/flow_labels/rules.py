@@ -13,14 +13,14 @@ from uuid import UUID
 from bonobot.accounts.principals import Principal
 from bonobot.ledger.types import FlowLabelEffect, Store
 from mcp_servers.flow_labels import FlowLabel, encode_labels
-from mcp_servers.flow_labels.store_labels import server_store
+from mcp_servers.flow_labels.store_labels import build_store_key
 from mcp_servers.flow_labels.store_use import StoreUse
 
 IDLE_S = 24 * 3600
-SEEN = encode_labels((FlowLabel.PRIVATE_DATA, FlowLabel.UNTRUSTED_CONTENT))
+HELD_LABELS = encode_labels((FlowLabel.PRIVATE_DATA, FlowLabel.UNTRUSTED_CONTENT))
 
 
-def build_flows(
+def build_flow_effects(
     principal: Principal,
     labels: Iterable[str],
     *,
@@ -29,13 +29,15 @@ def build_flows(
     stores: tuple[Store, ...] = (),
 ) -> tuple[FlowLabelEffect, ...]:
     """Return the label effects of a call; none if it has no labels and uses no stores."""
-    found = encode_labels(labels)
-    if not found and not stores:
+    label_bits = encode_labels(labels)
+    if not label_bits and not stores:
         return ()
-    barred = SEEN if found & encode_labels((FlowLabel.SENDS_OUT,)) else 0
+    blocking_labels = HELD_LABELS if label_bits & encode_labels((FlowLabel.SENDS_OUT,)) else 0
     keys = build_flow_keys(principal, session_id=session_id, agent_id=agent_id)
     idle_s = None if session_id else IDLE_S
-    return tuple(FlowLabelEffect(key, found & SEEN, barred, idle_s) for key in keys)
+    return tuple(
+        FlowLabelEffect(key, label_bits & HELD_LABELS, blocking_labels, idle_s) for key in keys
+    )
 
 
 def build_flow_keys(
@@ -48,19 +50,25 @@ def build_flow_keys(
     organization_id = principal.organization_id
     if session_id is not None:
         return (build_flow_key(organization_id, "session", session_id),)
-    token = (
+    token_keys = (
         (build_flow_key(organization_id, "token", principal.id),)
         if principal.kind == "token"
         else ()
     )
-    return (*token, build_flow_key(organization_id, "agent", agent_id)) if agent_id else token
+    return (
+        (*token_keys, build_flow_key(organization_id, "agent", agent_id))
+        if agent_id
+        else token_keys
+    )
 
 
-def used_stores(organization_id: UUID, server_id: UUID | None, use: StoreUse) -> tuple[Store, ...]:
+def list_used_stores(
+    organization_id: UUID, server_id: UUID | None, use: StoreUse
+) -> tuple[Store, ...]:
     """Return the server store that a call reads or writes; none for built-in tools."""
     if server_id is None or not (use.reads or use.writes):
         return ()
-    return (Store(server_store(organization_id, server_id), use.reads, use.writes),)
+    return (Store(build_store_key(organization_id, server_id), use.reads, use.writes),)
 
 
 @lru_cache(maxsize=4096)

@@ -14,21 +14,21 @@ from uuid import UUID
 
 from django.db import transaction
 
-from agents.flow_labels.rules import IDLE_S, SEEN, build_flow_key, build_flow_keys
+from agents.flow_labels.rules import HELD_LABELS, IDLE_S, build_flow_key, build_flow_keys
 from agents.models import Agent, Approval, Session
 from bonobot.accounts.models import Token
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
 from bonobot.ledger.admission_rules import CallerFlowLabels, compute_held_labels
-from bonobot.ledger.audit.admin_changes import record
+from bonobot.ledger.audit.admin_changes import record_finished_change
 from bonobot.ledger.models import AuditRow, FlowCell
 from bonobot.ledger.types import FlowLabelEffect
 from mcp_servers.flow_labels import FlowLabel, decode_labels
 
 # Calls to search for the sources of a session's labels, and of an approval's.
-CALLS_READ = 2_000
-ROWS_READ = 200
-CALLS_SHOWN = 5
+MAX_SESSION_CALLS_READ = 2_000
+MAX_APPROVAL_CALLS_READ = 200
+MAX_CALLS_SHOWN = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,9 @@ def list_approval_label_sources(approval: Approval) -> list[LabelSource]:
     """Return the labels the caller held when the approval was requested (at most one query)."""
     held = [FlowLabel(name) for name in approval.held]
     return _collect_label_sources(
-        _list_preceding_calls(approval)[:ROWS_READ] if held else (), held, CALLS_SHOWN
+        _list_preceding_calls(approval)[:MAX_APPROVAL_CALLS_READ] if held else (),
+        held,
+        MAX_CALLS_SHOWN,
     )
 
 
@@ -70,26 +72,26 @@ def list_session_label_sources(session: Session, held: Collection[FlowLabel]) ->
     rows = (
         _list_labeled_calls(session.organization_id).filter(session_id=session.pk).order_by("seq")
     )
-    return _collect_label_sources(rows[:CALLS_READ] if held else (), held, 1)
+    return _collect_label_sources(rows[:MAX_SESSION_CALLS_READ] if held else (), held, 1)
 
 
 def _collect_label_sources(
-    rows: Iterable[AuditRow], held: Collection[FlowLabel], most: int
+    rows: Iterable[AuditRow], held: Collection[FlowLabel], max_calls: int
 ) -> list[LabelSource]:
-    found = {label: LabelSource(label) for label in held}
+    sources = {label: LabelSource(label) for label in held}
     for row in rows:
         labels = parse_labels(row)
-        for label, one in found.items():
-            if label in labels and len(one.calls) < most:
-                one.calls.append(row)
-        if all(len(one.calls) == most for one in found.values()):
+        for label, source in sources.items():
+            if label in labels and len(source.calls) < max_calls:
+                source.calls.append(row)
+        if all(len(source.calls) == max_calls for source in sources.values()):
             break
-    return list(found.values())
+    return list(sources.values())
 
 
 def _list_labeled_calls(organization_id: UUID) -> Any:
     """Return admitted calls with labels: tool calls and incoming webhooks."""
-    rows = AuditRow.objects.of(organization_id).filter(
+    rows = AuditRow.objects.for_organization(organization_id).filter(
         event_type__in=("call", "connection"), opened__contains='"labels":'
     )
     return rows.exclude(outcome=AuditRow.Outcome.REFUSED)
@@ -101,9 +103,11 @@ def _list_preceding_calls(approval: Approval) -> Any:
     if approval.session_id is not None:
         return rows.filter(session_id=approval.session_id)
     since = approval.created_at - timedelta(seconds=IDLE_S)
-    asked = rows.filter(opened_at__gte=since, session_id=None)
-    own = asked.filter(actor_kind=approval.requested_by_kind, actor_id=approval.requested_by_id)
-    return own | asked.filter(agent_id=approval.agent_id) if approval.agent_id else own
+    calls = rows.filter(opened_at__gte=since, session_id=None)
+    own_calls = calls.filter(
+        actor_kind=approval.requested_by_kind, actor_id=approval.requested_by_id
+    )
+    return own_calls | calls.filter(agent_id=approval.agent_id) if approval.agent_id else own_calls
 
 
 def parse_labels(row: AuditRow) -> set[str]:
@@ -138,54 +142,56 @@ def list_current_labels(
     return _load_labels(keys, None if session_id else IDLE_S)
 
 
-def clear_agent(principal: Principal, agent: Agent) -> None:
+def clear_agent_labels(principal: Principal, agent: Agent) -> None:
     """Clear the labels of an agent and its own tokens; raises `Forbidden`."""
     keys = [build_flow_key(agent.organization_id, "agent", agent.pk), *_list_token_keys(agent)]
-    _clear(principal, keys, resource=("agent", agent.pk, agent.name))
+    _clear_labels(principal, keys, resource=("agent", agent.pk, agent.name))
 
 
-def clear_token(principal: Principal, token: Token) -> None:
+def clear_token_labels(principal: Principal, token: Token) -> None:
     """Clear the labels of a token; raises `Forbidden`."""
     keys = [build_flow_key(token.organization_id, "token", token.pk)]
-    _clear(principal, keys, resource=("token", token.pk, token.name))
+    _clear_labels(principal, keys, resource=("token", token.pk, token.name))
 
 
 def _list_token_keys(agent: Agent) -> list[str]:
     """Return the keys of tokens restricted to agents that include this one."""
-    narrowed = Token.objects.for_organization(agent.organization_id).exclude(agent_ids=[])
+    restricted_tokens = Token.objects.for_organization(agent.organization_id).exclude(agent_ids=[])
     return [
         build_flow_key(agent.organization_id, "token", pk)
-        for pk, agent_ids in narrowed.values_list("pk", "agent_ids")
+        for pk, agent_ids in restricted_tokens.values_list("pk", "agent_ids")
         if str(agent.pk) in agent_ids
     ]
 
 
 def _load_labels(keys: Collection[str], idle_s: int | None) -> tuple[FlowLabel, ...]:
     now = time.time_ns() // 1_000
-    found = 0
+    held_bits = 0
     for cell in FlowCell.objects.filter(pk__in=keys):
         held = CallerFlowLabels(cell.labels, cell.touched)
-        found |= compute_held_labels(held, FlowLabelEffect(cell.key, 0, 0, idle_s), now)
-    return decode_labels(found & SEEN)
+        held_bits |= compute_held_labels(held, FlowLabelEffect(cell.key, 0, 0, idle_s), now)
+    return decode_labels(held_bits & HELD_LABELS)
 
 
-def _clear(principal: Principal, keys: Iterable[str], *, resource: tuple[str, UUID, str]) -> None:
+def _clear_labels(
+    principal: Principal, keys: Iterable[str], *, resource: tuple[str, UUID, str]
+) -> None:
     principal.require(Action.MANAGE_AGENTS)
     kind, pk, name = resource
     cells = FlowCell.objects.filter(pk__in=list(keys))
     with transaction.atomic():
-        before = 0
+        cleared_bits = 0
         for labels in cells.values_list("labels", flat=True):
-            before |= labels
+            cleared_bits |= labels
         # Record first, then update the cells: admissions lock in this order.
-        record(
+        record_finished_change(
             organization_id=principal.organization_id,
             actor=principal.actor,
             action="held_labels_cleared",
             resource_type=kind,
             resource_id=str(pk),
             resource_name=name,
-            details={"labels": list(decode_labels(before))},
+            details={"labels": list(decode_labels(cleared_bits))},
             governed=False,
         )
         cells.update(labels=0)

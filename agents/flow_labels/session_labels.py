@@ -16,7 +16,7 @@ from agents.flow_labels.services import list_current_labels
 from agents.models import Session
 from bonobot.accounts.principals import Principal
 from bonobot.ledger.admission_rules import CallerFlowLabels, compute_held_labels
-from bonobot.ledger.audit.admin_changes import record
+from bonobot.ledger.audit.admin_changes import record_finished_change
 from bonobot.ledger.models import FlowCell
 from bonobot.ledger.types import FlowLabelEffect
 from mcp_servers.flow_labels import decode_labels, encode_labels
@@ -28,35 +28,35 @@ def label_session(principal: Principal, session: Session) -> None:
         return
     held = encode_labels(list_current_labels(principal, session_id=None, agent_id=session.agent_id))
     if held:
-        _pass_labels(principal, held, [_key_of(session)], session, None)
+        _add_labels(principal, held, [_build_session_key(session)], session, None)
 
 
 def label_reader(principal: Principal, *sessions: Session) -> None:
     """Add the sessions' labels to the token that reads them (one query for a token)."""
     if principal.kind != "token":
         return
-    by_key = {_key_of(session): session for session in sessions}
+    by_key = {_build_session_key(session): session for session in sessions}
     for cell in FlowCell.objects.filter(pk__in=by_key).exclude(labels=0):
         session = by_key[cell.key]
         keys = build_flow_keys(principal, agent_id=session.agent_id)
-        _pass_labels(principal, cell.labels, keys, session, IDLE_S)
+        _add_labels(principal, cell.labels, keys, session, IDLE_S)
 
 
-def label_reader_of(principal: Principal, session_id: UUID) -> None:
+def label_session_reader(principal: Principal, session_id: UUID) -> None:
     """Add a session's labels to the token that reads it (2 queries for a token)."""
     if principal.kind == "token":
         label_reader(principal, *Session.objects.filter(pk=session_id))
 
 
-def _pass_labels(
+def _add_labels(
     principal: Principal, labels: int, keys: Collection[str], session: Session, idle_s: int | None
 ) -> None:
     """Add labels to the cells of these keys and record it, unless all have them."""
-    if not _lacking(labels, keys, idle_s):
+    if not _is_missing_labels(labels, keys, idle_s):
         return
     with transaction.atomic():
         # Record first, then update the cells: admissions lock in this order.
-        record(
+        record_finished_change(
             organization_id=principal.organization_id,
             actor=principal.actor,
             action="session_labels_read" if idle_s else "session_labelled",
@@ -70,7 +70,7 @@ def _pass_labels(
             cell, _ = FlowCell.objects.get_or_create(
                 pk=key, defaults={"organization_id": principal.organization_id}
             )
-            now = _now()
+            now = _get_now_us()
             held = compute_held_labels(
                 CallerFlowLabels(cell.labels, cell.touched),
                 FlowLabelEffect(key, idle_s=idle_s),
@@ -79,22 +79,22 @@ def _pass_labels(
             FlowCell.objects.filter(pk=key).update(labels=held | labels, touched=now)
 
 
-def _lacking(labels: int, keys: Iterable[str], idle_s: int | None) -> bool:
+def _is_missing_labels(labels: int, keys: Iterable[str], idle_s: int | None) -> bool:
     """Return whether any of these cells misses a label (one query)."""
     cells = FlowCell.objects.in_bulk(list(keys))
     for key in keys:
         cell, flow = cells.get(key), FlowLabelEffect(key, idle_s=idle_s)
         if cell is None or labels & ~compute_held_labels(
-            CallerFlowLabels(cell.labels, cell.touched), flow, _now()
+            CallerFlowLabels(cell.labels, cell.touched), flow, _get_now_us()
         ):
             return True
     return False
 
 
-def _key_of(session: Session) -> str:
+def _build_session_key(session: Session) -> str:
     """Return the key of a session's labels, which are those of its root session."""
     return build_flow_key(session.organization_id, "session", session.root_id or session.pk)
 
 
-def _now() -> int:
+def _get_now_us() -> int:
     return time.time_ns() // 1_000

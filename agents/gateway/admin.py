@@ -12,7 +12,7 @@ from django.utils.translation import gettext_lazy as _
 
 from agents.admin.agents import AgentAdmin
 from agents.gateway.client_config_snippets import (
-    ROOT,
+    ROOT_PATH,
     SnippetTarget,
     build_agent_path,
     build_server_path,
@@ -31,31 +31,31 @@ from mcp_servers.models import Server
 def show_agent_snippets(visit: ObjectRequest) -> HttpResponseBase:
     """Show client configurations for the agent's tools."""
     agent: Agent = visit.object
-    about = _build_target_without_token(build_agent_path(agent.slug))
-    return visit.show("agents/programs.html", agent=agent, panel=_build_panel(about))
+    target = _build_target_without_token(build_agent_path(agent.slug))
+    return visit.render_tab("agents/programs.html", agent=agent, panel=_build_panel(target))
 
 
 @ServerAdmin.add_page("programs", _("Programs"), order=80)
 def show_server_snippets(visit: ObjectRequest) -> HttpResponseBase:
     """Show client configurations for the server; none for a private one."""
     server: Server = visit.object
-    about = _build_target_without_token(build_server_path(server.slug))
-    panel = None if server.private_to_agent else _build_panel(about)
-    return visit.show("servers/programs.html", server=server, panel=panel)
+    target = _build_target_without_token(build_server_path(server.slug))
+    panel = None if server.private_to_agent else _build_panel(target)
+    return visit.render_tab("servers/programs.html", server=server, panel=panel)
 
 
 def build_token_snippets(token: Token, text: str) -> dict[str, Any]:
     """Return snippets with a new token, for its agent's address if it has exactly one agent."""
-    path = ROOT
+    path = ROOT_PATH
     if len(token.agent_ids) == 1:
         agent = Agent.objects.filter(pk=UUID(token.agent_ids[0])).only("slug").first()
-        path = build_agent_path(agent.slug) if agent else ROOT
+        path = build_agent_path(agent.slug) if agent else ROOT_PATH
     return _build_panel(build_target(settings.BONOBOT_URL, path, text))
 
 
-def _build_panel(about: SnippetTarget) -> dict[str, Any]:
-    return {"url": about.url, "snippets": build_snippets(about), "signs_in": about.signs_in}
+def _build_panel(target: SnippetTarget) -> dict[str, Any]:
+    return {"url": target.url, "snippets": build_snippets(target), "signs_in": target.uses_oauth}
 
 
 def _build_target_without_token(path: str) -> SnippetTarget:
-    return build_target(settings.BONOBOT_URL, path, signs_in=settings.BONOBOT_OAUTH)
+    return build_target(settings.BONOBOT_URL, path, uses_oauth=settings.BONOBOT_OAUTH)

@@ -44,12 +44,12 @@ class AgentSnippetsView(AgentView):
     """How programs reach an agent's tools."""
 
     rules = {"GET": READ_OR_RUN}
-    narrowed = ("GET",)
+    agent_token_methods = ("GET",)
 
     @describe_operation("list_agent_snippets", answer=GatewaySnippetsSerializer)
     def get(self, request: object, agent_id: str) -> Response:
         """List configurations for common programs to reach the agent's tools over MCP."""
-        return _answer(build_agent_path(self.agent(agent_id).slug))
+        return _build_response(build_agent_path(self.get_agent(agent_id).slug))
 
 
 class ServerSnippetsView(ServerView):
@@ -60,7 +60,7 @@ class ServerSnippetsView(ServerView):
     @describe_operation("list_server_snippets", answer=GatewaySnippetsSerializer)
     def get(self, request: object, server_id: str) -> Response:
         """List configurations for common programs to reach a server of the pool over MCP."""
-        server = self.server(server_id)
+        server = self.get_server(server_id)
         if server.scope_id != server.organization_id:
             raise NotFound(
                 "A private server is reached by its agent's address only.",
@@ -68,13 +68,13 @@ class ServerSnippetsView(ServerView):
                 field="server_id",
                 remedy="Ask for the snippets of the agent that has it.",
             )
-        return _answer(build_server_path(server.slug))
+        return _build_response(build_server_path(server.slug))
 
 
-def _answer(where: str) -> Response:
-    about = build_target(settings.BONOBOT_URL, where, signs_in=settings.BONOBOT_OAUTH)
-    found = ClientConfigSnippetSerializer(build_snippets(about), many=True).data
-    return Response({"url": about.url, "snippets": found})
+def _build_response(endpoint_path: str) -> Response:
+    target = build_target(settings.BONOBOT_URL, endpoint_path, uses_oauth=settings.BONOBOT_OAUTH)
+    snippets = ClientConfigSnippetSerializer(build_snippets(target), many=True).data
+    return Response({"url": target.url, "snippets": snippets})
 
 
 urlpatterns = [

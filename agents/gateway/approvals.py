@@ -20,19 +20,19 @@ from agents.calls.results import InvalidInputRequest, parse_input_requests
 from agents.gateway.client_request import GatewayRequest
 from agents.gateway.errors import build_refusal_result
 from agents.gateway.mcp_host import list_supported_requests
-from agents.gateway.request_state import TASK, build_protocol_error, seal
+from agents.gateway.request_state import TASK, build_protocol_error, encrypt_state
 from agents.models import Approval, Promise
 from bonobot.core.problems import Problem
 from bonobot.core.runtime import get_runtime
 
-KEY = "bonobot-approval"
-ELICIT = "elicitation/create"
-LOOK_EVERY_S = 1.0
+APPROVAL_REQUEST_KEY = "bonobot-approval"
+ELICITATION_METHOD = "elicitation/create"
+POLL_INTERVAL_S = 1.0
 # A modern client's request is answered within this time, if necessary with a new elicitation.
-PATIENCE_S = 20.0
+MAX_WAIT_S = 20.0
 
 
-def can_show(capabilities: Mapping[str, Any]) -> bool:
+def can_show_url(capabilities: Mapping[str, Any]) -> bool:
     """Tell whether a client supports URL elicitation."""
     elicitation = capabilities.get("elicitation")
     return isinstance(elicitation, Mapping) and "url" in elicitation
@@ -40,33 +40,40 @@ def can_show(capabilities: Mapping[str, Any]) -> bool:
 
 def build_url_elicitation(problem: ApprovalRequired, *, modern: bool) -> dict[str, Any]:
     """Return the parameters of a URL elicitation for an approval."""
-    own = {} if modern else {"elicitationId": str(problem.approval_id)}
-    return {"mode": "url", "message": str(problem), "url": problem.extra["approval_url"], **own}
+    id_fields = {} if modern else {"elicitationId": str(problem.approval_id)}
+    return {
+        "mode": "url",
+        "message": str(problem),
+        "url": problem.extra["approval_url"],
+        **id_fields,
+    }
 
 
 def is_declined(responses: Mapping[str, Any]) -> bool:
     """Tell whether the person declined or canceled the elicitation."""
-    answer = responses.get(KEY)
+    answer = responses.get(APPROVAL_REQUEST_KEY)
     return isinstance(answer, Mapping) and answer.get("action") in ("decline", "cancel")
 
 
 async def ask_for_approval(
-    inbound: GatewayRequest, problem: ApprovalRequired, within_s: float
+    inbound: GatewayRequest, problem: ApprovalRequired, timeout_s: float
 ) -> bool:
     """Send the URL elicitation to a client of the handshake era; return whether it was decided."""
-    answer = await inbound.ask(ELICIT, build_url_elicitation(problem, modern=False))
+    answer = await inbound.send_request(
+        ELICITATION_METHOD, build_url_elicitation(problem, modern=False)
+    )
     if answer.get("action") != "accept":
         return False
-    return await wait_for_decision(problem.approval_id, within_s)
+    return await wait_for_decision(problem.approval_id, timeout_s)
 
 
-async def wait_for_decision(approval_id: UUID, within_s: float) -> bool:
+async def wait_for_decision(approval_id: UUID, timeout_s: float) -> bool:
     """Wait for a person's decision; return whether there is one."""
-    until = get_runtime().loop.time() + within_s
-    while await get_runtime().orm(_is_pending, approval_id):
-        if get_runtime().loop.time() >= until:
+    deadline = get_runtime().loop.time() + timeout_s
+    while await get_runtime().run_orm(_is_pending, approval_id):
+        if get_runtime().loop.time() >= deadline:
             return False
-        await asyncio.sleep(LOOK_EVERY_S)
+        await asyncio.sleep(POLL_INTERVAL_S)
     return True
 
 
@@ -74,8 +81,8 @@ def _is_pending(approval_id: UUID) -> bool:
     return Approval.objects.filter(pk=approval_id, state=Approval.State.WAITING).exists()
 
 
-HELD = "promise"
-POLL_MS = 2_000
+DEFERRED_CALL_KEY = "promise"
+POLL_INTERVAL_MS = 2_000
 State = Promise.State
 
 
@@ -83,12 +90,17 @@ async def start_deferred_call(
     inbound: GatewayRequest, problem: ApprovalRequired, request: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Create a deferred call and return its task for the client."""
-    kept = {**request, "meta": inbound.own_meta, "client": inbound.client}
-    row = await get_runtime().orm(create_deferred_call, problem.approval_id, kept)
-    number = seal(inbound.visitor, TASK, {HELD: str(row.pk)}, lifetime=row.ends_at - timezone.now())
-    told = build_deferred_task(inbound, row)
-    told.pop("inputRequests", None)
-    return {"resultType": TASK, "taskId": number, **told}
+    stored_request = {**request, "meta": inbound.forwarded_meta, "client": inbound.client_name}
+    row = await get_runtime().run_orm(create_deferred_call, problem.approval_id, stored_request)
+    task_id = encrypt_state(
+        inbound.caller,
+        TASK,
+        {DEFERRED_CALL_KEY: str(row.pk)},
+        lifetime=row.ends_at - timezone.now(),
+    )
+    task = build_deferred_task(inbound, row)
+    task.pop("inputRequests", None)
+    return {"resultType": TASK, "taskId": task_id, **task}
 
 
 def build_deferred_task(inbound: GatewayRequest, row: Promise) -> dict[str, Any]:
@@ -105,24 +117,31 @@ def _build_status(inbound: GatewayRequest, row: Promise) -> dict[str, Any]:
         return _build_final_status(row.answer.open())
     if row.state != State.ASKING:
         return {"status": "working"}
-    found = row.answer.open()
-    given = found.get("given", {})
-    missing = {key: one for key, one in found["requests"].items() if key not in given}
+    state = row.answer.open()
+    responses = state.get("given", {})
+    missing = {key: request for key, request in state["requests"].items() if key not in responses}
     try:
         requests = parse_input_requests(missing, list_supported_requests(inbound.capabilities))
-    except InvalidInputRequest as fault:
-        raise build_protocol_error(fault) from None
+    except InvalidInputRequest as error:
+        raise build_protocol_error(error) from None
     return {"status": "input_required", "inputRequests": requests}
 
 
 def _build_pending_status(inbound: GatewayRequest, row: Promise) -> dict[str, Any]:
     """Return the status of a call that waits for approval, with a URL elicitation until visited."""
     problem = ApprovalRequired(row.approval)
-    told = {"statusMessage": f"{problem} {problem.remedy.partition(';')[0]}."}
-    if row.visited or not can_show(inbound.capabilities):
-        return {"status": "working", **told}
-    visit = {"method": ELICIT, "params": build_url_elicitation(problem, modern=True)}
-    return {"status": "input_required", "inputRequests": {KEY: visit}, **told}
+    message = {"statusMessage": f"{problem} {problem.remedy.partition(';')[0]}."}
+    if row.visited or not can_show_url(inbound.capabilities):
+        return {"status": "working", **message}
+    elicitation = {
+        "method": ELICITATION_METHOD,
+        "params": build_url_elicitation(problem, modern=True),
+    }
+    return {
+        "status": "input_required",
+        "inputRequests": {APPROVAL_REQUEST_KEY: elicitation},
+        **message,
+    }
 
 
 def _build_final_status(answer: Mapping[str, Any]) -> dict[str, Any]:
@@ -137,11 +156,13 @@ def _build_final_status(answer: Mapping[str, Any]) -> dict[str, Any]:
     return {"status": "completed", "result": answer["result"]}
 
 
-def _build_problem(told: Mapping[str, Any]) -> Problem:
-    known = ("code", "field", "remedy", "rule", "retry_after")
-    more = {name: told[name] for name in told.keys() - {*known, "detail"}}
+def _build_problem(details: Mapping[str, Any]) -> Problem:
+    names = ("code", "field", "remedy", "rule", "retry_after")
+    extra = {name: details[name] for name in details.keys() - {*names, "detail"}}
     return Problem(
-        str(told.get("detail", "")), extra=more, **{k: told[k] for k in known if k in told}
+        str(details.get("detail", "")),
+        extra=extra,
+        **{k: details[k] for k in names if k in details},
     )
 
 
@@ -151,5 +172,5 @@ def _build_timestamps(row: Promise) -> dict[str, Any]:
         "createdAt": row.created_at.isoformat(),
         "lastUpdatedAt": row.updated_at.isoformat(),
         "ttlMs": round(ttl.total_seconds() * 1_000),
-        "pollIntervalMs": POLL_MS,
+        "pollIntervalMs": POLL_INTERVAL_MS,
     }

@@ -19,7 +19,7 @@ from typing import Any
 
 from django.conf import settings
 
-from agents.gateway.routes import GatewayAddress, GatewayTarget, find
+from agents.gateway.routes import GatewayAddress, GatewayTarget, find_target
 from bonobot.accounts.principals import InsufficientScope, Principal
 from bonobot.accounts.roles import TokenScope
 from bonobot.accounts.tokens.cache import VerifiedToken, get_token_cache
@@ -29,8 +29,8 @@ from bonobot.core.runtime import get_runtime
 from bonobot.core.text.masking import Masker
 from bonobot.ledger.queries import load_policy_generation
 
-KEPT = 10_000
-KEPT_MASKERS = 1_000
+MAX_CACHED_CLIENTS = 10_000
+MAX_CACHED_MASKERS = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,104 +39,108 @@ class ClientAccess:
 
     token: str
     address: GatewayAddress
-    caller: str
+    remote_address: str
 
     def __repr__(self) -> str:
-        return f"Entry(…, {self.address!r}, {self.caller!r})"
+        return f"Entry(…, {self.address!r}, {self.remote_address!r})"
 
 
 @dataclass(frozen=True, slots=True)
 class AuthenticatedClient:
     """A principal at a gateway target, as of a policy generation."""
 
-    known: VerifiedToken
-    place: GatewayTarget
-    entry: ClientAccess
+    verified_token: VerifiedToken
+    target: GatewayTarget
+    access: ClientAccess
 
     @property
     def principal(self) -> Principal:
         """The token's principal."""
-        return self.known.principal
+        return self.verified_token.principal
 
     @property
     def key(self) -> str:
         """The unique key of this principal at this target."""
-        return f"{self.place.kind}:{self.place.id}:{self.principal.kind}:{self.principal.id}"
+        return f"{self.target.kind}:{self.target.id}:{self.principal.kind}:{self.principal.id}"
 
-    def without_token(self, value: Any) -> Any:
+    def mask_token(self, value: Any) -> Any:
         """Return a JSON value with the client's token masked.
 
         Tokens must not be passed on (MCP security best practices: token passthrough).
         """
-        return _build_token_masker(self.entry.token).exact(value)
+        return _build_token_masker(self.access.token).mask_known(value)
 
-    async def current(self) -> "AuthenticatedClient":
+    async def refresh_if_changed(self) -> "AuthenticatedClient":
         """Return the current client (one query if unchanged); raises as `authenticate_client`."""
-        now = await get_runtime().orm(load_policy_generation, self.principal.organization_id)
-        return self if now == self.known.generation else await self.renewed()
+        generation = await get_runtime().run_orm(
+            load_policy_generation, self.principal.organization_id
+        )
+        return self if generation == self.verified_token.generation else await self.refresh()
 
-    async def renewed(self) -> "AuthenticatedClient":
+    async def refresh(self) -> "AuthenticatedClient":
         """Return the client, loaded again; raises as `authenticate_client`."""
-        entry = self.entry
-        known = await get_token_cache().current(entry.token, entry.caller)
-        return await _admit_client(known, entry)
+        access = self.access
+        verified_token = await get_token_cache().verify_current_token(
+            access.token, access.remote_address
+        )
+        return await _admit_client(verified_token, access)
 
-    async def principal_again(self) -> Principal:
+    async def refresh_principal(self) -> Principal:
         """Return the reloaded principal for the same target; raises as `authenticate_client`."""
-        now = await self.renewed()
-        if now.place.id != self.place.id:
+        refreshed = await self.refresh()
+        if refreshed.target.id != self.target.id:
             raise NotFound("This address means something else by now.", code="unknown_endpoint")
-        return now.principal
+        return refreshed.principal
 
-    async def may_stay(self) -> bool:
+    async def has_same_access(self) -> bool:
         """Tell whether principal and target are unchanged; raises as `authenticate_client`."""
-        now = await self.current()
-        return (now.principal, now.place) == (self.principal, self.place)
+        refreshed = await self.refresh_if_changed()
+        return (refreshed.principal, refreshed.target) == (self.principal, self.target)
 
 
 # The client whose message is being answered; the SDK copies the context for each message.
-_visitor: ContextVar[AuthenticatedClient] = ContextVar("visitor")
-_kept: OrderedDict[tuple[bytes, GatewayAddress], AuthenticatedClient] = OrderedDict()
+_current_client: ContextVar[AuthenticatedClient] = ContextVar("visitor")
+_cached_clients: OrderedDict[tuple[bytes, GatewayAddress], AuthenticatedClient] = OrderedDict()
 
 
 async def authenticate_client(
-    token: str, address: GatewayAddress, caller: str
+    token: str, address: GatewayAddress, remote_address: str
 ) -> AuthenticatedClient:
     """Return the client of a token at an address, used from `remote_address`.
 
     It may be older than the latest change. Raises the token cache's errors and `NotFound`.
     """
-    known = await get_token_cache().known(token, caller)
-    kept = _kept.get(_build_cache_key(token, address))
-    if kept is not None and kept.known is known:
-        return kept
-    return await _admit_client(known, ClientAccess(token, address, caller))
+    verified_token = await get_token_cache().verify_token(token, remote_address)
+    cached_client = _cached_clients.get(_build_cache_key(token, address))
+    if cached_client is not None and cached_client.verified_token is verified_token:
+        return cached_client
+    return await _admit_client(verified_token, ClientAccess(token, address, remote_address))
 
 
-def set_current_client(visitor: AuthenticatedClient) -> None:
+def set_current_client(caller: AuthenticatedClient) -> None:
     """Set the client that the current task works for."""
-    _visitor.set(visitor)
+    _current_client.set(caller)
 
 
 def get_current_client() -> AuthenticatedClient:
     """Return the client that the current task works for."""
-    return _visitor.get()
+    return _current_client.get()
 
 
-async def _admit_client(known: VerifiedToken, entry: ClientAccess) -> AuthenticatedClient:
-    if not known.is_for(settings.BONOBOT_URL + entry.address.path):
+async def _admit_client(verified_token: VerifiedToken, access: ClientAccess) -> AuthenticatedClient:
+    if not verified_token.is_for(settings.BONOBOT_URL + access.address.path):
         # The token was issued for another resource.
         raise build_invalid_token_error()
-    place = await get_runtime().orm(find, entry.address, known.principal)
-    key = _build_cache_key(entry.token, entry.address)
-    found = _kept[key] = AuthenticatedClient(known, place, entry)
-    _kept.move_to_end(key)
-    while len(_kept) > KEPT:
-        _kept.popitem(last=False)
-    return found
+    target = await get_runtime().run_orm(find_target, access.address, verified_token.principal)
+    key = _build_cache_key(access.token, access.address)
+    client = _cached_clients[key] = AuthenticatedClient(verified_token, target, access)
+    _cached_clients.move_to_end(key)
+    while len(_cached_clients) > MAX_CACHED_CLIENTS:
+        _cached_clients.popitem(last=False)
+    return client
 
 
-@lru_cache(KEPT_MASKERS)
+@lru_cache(MAX_CACHED_MASKERS)
 def _build_token_masker(token: str) -> Masker:
     _, secret = parse_token(token)
     return Masker((token, secret))
@@ -155,30 +159,30 @@ def build_resource_metadata(resource_url: str, *, issuers: Sequence[str] = ()) -
 
     `issuers` are the authorization servers whose tokens are accepted; omitted if empty.
     """
-    found: dict[str, Any] = {
+    metadata: dict[str, Any] = {
         "resource": resource_url,
         "resource_name": "Bonobot",
         "bearer_methods_supported": ["header"],
         "scopes_supported": [scope.value for scope in SCOPES],
     }
-    return found | ({"authorization_servers": list(issuers)} if issuers else {})
+    return metadata | ({"authorization_servers": list(issuers)} if issuers else {})
 
 
-def build_challenge(metadata_url: str, problem: Problem, usual: str = "") -> str:
+def build_challenge(metadata_url: str, problem: Problem, default_scope: str = "") -> str:
     """Return the value of `WWW-Authenticate` for a 401, or for a 403 because of a missing scope.
 
     `default_scope` is the scope that clients without a token should request.
     """
-    members = {"resource_metadata": metadata_url}
-    if usual and problem.status == HTTPStatus.UNAUTHORIZED:
-        members["scope"] = usual
+    parameters = {"resource_metadata": metadata_url}
+    if default_scope and problem.status == HTTPStatus.UNAUTHORIZED:
+        parameters["scope"] = default_scope
     if isinstance(problem, InsufficientScope):
         # Any of them is enough: request the narrowest.
-        members |= {"error": problem.code, "scope": problem.scopes[0]}
+        parameters |= {"error": problem.code, "scope": problem.scopes[0]}
     elif problem.code == "bad_token":
-        members["error"] = "invalid_token"
+        parameters["error"] = "invalid_token"
     return "Bearer " + ", ".join(
-        f'{name}="{_escape_quotes(text)}"' for name, text in members.items()
+        f'{name}="{_escape_quotes(text)}"' for name, text in parameters.items()
     )
 
 

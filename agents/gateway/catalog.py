@@ -20,21 +20,21 @@ from agents.gateway.routes import GatewayTarget
 from mcp_servers.client.change_notifications import TOPICS
 from mcp_servers.client.jsonrpc import TASKS_EXTENSION
 from mcp_servers.oauth_client.access_tokens import is_per_person
-from mcp_servers.subscriptions.resource_updated import can_follow
+from mcp_servers.subscriptions.resource_updated import can_watch_resources
 
 Rename = Callable[[str], str]
-MARK = "+"
+PREFIX_SEPARATOR = "+"
 # Prepended to slugs that don't start with a letter, as a scheme must.
-_LETTER = "s"
+_PREFIX_LETTER = "s"
 # Where a tool's UI resource is named (MCP Apps extension).
-UI = "ui"
-UI_URI = "resourceUri"
+UI_KEY = "ui"
+UI_URI_KEY = "resourceUri"
 
 
 def build_uri_prefix(slug: str) -> str:
     """Return the prefix of a server's URIs: letters, digits, `-` and `.`, then `+`."""
     safe = slug.replace("_", ".")
-    return (safe if safe[:1].isalpha() else _LETTER + safe) + MARK
+    return (safe if safe[:1].isalpha() else _PREFIX_LETTER + safe) + PREFIX_SEPARATOR
 
 
 def resolve_uri(uri: str, servers: Mapping[str, UUID]) -> tuple[UUID, str] | None:
@@ -42,9 +42,9 @@ def resolve_uri(uri: str, servers: Mapping[str, UUID]) -> tuple[UUID, str] | Non
 
     `servers` maps prefixes to ids.
     """
-    head, mark, rest = uri.partition(MARK)
-    server_id = servers.get(head + mark)
-    return (server_id, rest) if server_id is not None and rest else None
+    prefix, separator, own_uri = uri.partition(PREFIX_SEPARATOR)
+    server_id = servers.get(prefix + separator)
+    return (server_id, own_uri) if server_id is not None and own_uri else None
 
 
 def rename_resources(result: Any, rename: Rename) -> Any:
@@ -56,30 +56,30 @@ def rename_resources(result: Any, rename: Rename) -> Any:
     if not isinstance(result, Mapping):
         return result
     changed: dict[str, Any] = {}
-    if isinstance(found := result.get("contents"), list):
-        changed["contents"] = [_rename_resource(one, rename) for one in found]
-    if isinstance(found := result.get("content"), list):
-        changed["content"] = [_rename_block(one, rename) for one in found]
-    if isinstance(found := result.get("messages"), list):
-        changed["messages"] = [_message(one, rename) for one in found]
+    if isinstance(items := result.get("contents"), list):
+        changed["contents"] = [_rename_resource(item, rename) for item in items]
+    if isinstance(items := result.get("content"), list):
+        changed["content"] = [_rename_block(item, rename) for item in items]
+    if isinstance(items := result.get("messages"), list):
+        changed["messages"] = [_rename_message(item, rename) for item in items]
     return {**result, **changed} if changed else result
 
 
 def rename_ui_resource(declaration: Mapping[str, Any], rename: Rename) -> dict[str, Any]:
     """Return a tool's declaration with the client's URI for its UI resource."""
     meta = declaration.get("_meta")
-    if not isinstance(meta, Mapping) or not isinstance(page := meta.get(UI), Mapping):
+    if not isinstance(meta, Mapping) or not isinstance(page := meta.get(UI_KEY), Mapping):
         return dict(declaration)
-    if not isinstance(page.get(UI_URI), str):
+    if not isinstance(page.get(UI_URI_KEY), str):
         return dict(declaration)
-    named = {**page, UI_URI: rename(page[UI_URI])}
-    return {**declaration, "_meta": {**meta, UI: named}}
+    renamed_page = {**page, UI_URI_KEY: rename(page[UI_URI_KEY])}
+    return {**declaration, "_meta": {**meta, UI_KEY: renamed_page}}
 
 
-def _rename_resource(one: Any, rename: Rename) -> Any:
-    if isinstance(one, Mapping) and isinstance(one.get("uri"), str):
-        return {**one, "uri": rename(one["uri"])}
-    return one
+def _rename_resource(resource: Any, rename: Rename) -> Any:
+    if isinstance(resource, Mapping) and isinstance(resource.get("uri"), str):
+        return {**resource, "uri": rename(resource["uri"])}
+    return resource
 
 
 def _rename_block(block: Any, rename: Rename) -> Any:
@@ -91,17 +91,17 @@ def _rename_block(block: Any, rename: Rename) -> Any:
     return block
 
 
-def _message(message: Any, rename: Rename) -> Any:
+def _rename_message(message: Any, rename: Rename) -> Any:
     if not isinstance(message, Mapping):
         return message
     content = message.get("content")
     if isinstance(content, list):
-        return {**message, "content": [_rename_block(one, rename) for one in content]}
+        return {**message, "content": [_rename_block(block, rename) for block in content]}
     return {**message, "content": _rename_block(content, rename)}
 
 
-PAGE = 500
-SHELF = "gateway shelf"
+PAGE_SIZE = 500
+CATALOG_KEY = "gateway shelf"
 Declaration = dict[str, Any]
 
 
@@ -113,46 +113,55 @@ class GatewayCatalog:
     resources: tuple[Declaration, ...]
     templates: tuple[Declaration, ...]
     prompts: tuple[Declaration, ...]
-    offers: Mapping[str, SnapshotDefinition]
-    prefixes: Mapping[str, UUID]
+    prompts_by_name: Mapping[str, SnapshotDefinition]
+    servers_by_prefix: Mapping[str, UUID]
     capabilities: Mapping[str, Any]
     # The capabilities for people, who can also watch resources of servers with per-person sign-in.
-    to_people: Mapping[str, Any]
+    person_capabilities: Mapping[str, Any]
     instructions: str
 
-    def prompt(self, name: str) -> SnapshotDefinition | None:
+    def find_prompt(self, name: str) -> SnapshotDefinition | None:
         """Find the prompt by the client's name for it."""
-        return self.offers.get(name)
+        return self.prompts_by_name.get(name)
 
-    def resource(self, uri: str) -> tuple[UUID, str] | None:
+    def find_resource(self, uri: str) -> tuple[UUID, str] | None:
         """Find the server's id and its own URI (or template) for a client's `uri`."""
-        only = self.prefixes.get("")
-        return (only, uri) if only else resolve_uri(uri, self.prefixes)
+        only_server_id = self.servers_by_prefix.get("")
+        return (only_server_id, uri) if only_server_id else resolve_uri(uri, self.servers_by_prefix)
 
-    def rename(self, server_id: UUID) -> Rename:
+    def build_uri_renamer(self, server_id: UUID) -> Rename:
         """Return a function that converts a server's URIs to the client's."""
-        before = next((one for one, whose in self.prefixes.items() if whose == server_id), "")
-        return lambda uri: before + uri
+        prefix = next(
+            (
+                known_prefix
+                for known_prefix, owner_id in self.servers_by_prefix.items()
+                if owner_id == server_id
+            ),
+            "",
+        )
+        return lambda uri: prefix + uri
 
 
-def get_catalog(place: GatewayTarget, snapshot: CallSnapshot) -> GatewayCatalog:
+def get_catalog(target: GatewayTarget, snapshot: CallSnapshot) -> GatewayCatalog:
     """Return a target's catalog, cached in its snapshot."""
-    found = snapshot.memo.get(SHELF)
-    if found is None:
-        found = snapshot.memo[SHELF] = _build_catalog(place, snapshot)
-    assert isinstance(found, GatewayCatalog)  # noqa: S101 - nobody else writes there
-    return found
+    catalog = snapshot.memo.get(CATALOG_KEY)
+    if catalog is None:
+        catalog = snapshot.memo[CATALOG_KEY] = _build_catalog(target, snapshot)
+    assert isinstance(catalog, GatewayCatalog)  # noqa: S101 - nobody else writes there
+    return catalog
 
 
-def build_page(declarations: tuple[Declaration, ...], member: str, cursor: Any) -> dict[str, Any]:
+def build_page(
+    declarations: tuple[Declaration, ...], field_name: str, cursor: Any
+) -> dict[str, Any]:
     """Return one page of a list and the cursor of the next; raises `MCPError` for a bad cursor."""
     start = 0 if cursor is None else _parse_cursor(cursor)
     if start > len(declarations):
         raise build_invalid_params_error("`cursor` belongs to no list here")
-    found: dict[str, Any] = {member: list(declarations[start : start + PAGE])}
-    if start + PAGE < len(declarations):
-        found["nextCursor"] = urlsafe_b64encode(str(start + PAGE).encode()).decode()
-    return found
+    page: dict[str, Any] = {field_name: list(declarations[start : start + PAGE_SIZE])}
+    if start + PAGE_SIZE < len(declarations):
+        page["nextCursor"] = urlsafe_b64encode(str(start + PAGE_SIZE).encode()).decode()
+    return page
 
 
 def _parse_cursor(cursor: Any) -> int:
@@ -165,70 +174,78 @@ def _parse_cursor(cursor: Any) -> int:
     return int(text)
 
 
-def _build_catalog(place: GatewayTarget, snapshot: CallSnapshot) -> GatewayCatalog:
-    named = place.kind == "agent"
+def _build_catalog(target: GatewayTarget, snapshot: CallSnapshot) -> GatewayCatalog:
+    is_agent = target.kind == "agent"
     servers = snapshot.servers.values()
-    prefixes = {build_uri_prefix(one.slug) if named else "": one.id for one in servers}
-    before = {server_id: start for start, server_id in prefixes.items()}
+    prefixes = {build_uri_prefix(item.slug) if is_agent else "": item.id for item in servers}
+    prefixes_by_server = {server_id: prefix for prefix, server_id in prefixes.items()}
 
-    def offers(kind: str) -> list[SnapshotDefinition]:
-        return [one for one in snapshot.offers_of(kind) if one.decision.offered]
+    def list_visible_definitions(kind: str) -> list[SnapshotDefinition]:
+        return [item for item in snapshot.list_definitions(kind) if item.decision.is_callable]
 
     prompts = {
-        f"{snapshot.servers[one.facts.server_id].slug}.{one.name}" if named else one.name: one
-        for one in offers("prompt")
+        f"{snapshot.servers[item.facts.server_id].slug}.{item.name}"
+        if is_agent
+        else item.name: item
+        for item in list_visible_definitions("prompt")
     }
-    tools = [tool for tool in snapshot.offered() if tool.facts.source == "mcp"]
+    tools = [tool for tool in snapshot.list_callable_tools() if tool.facts.source == "mcp"]
     return GatewayCatalog(
-        tools=tuple(_build_tool_declaration(tool, before) for tool in tools),
+        tools=tuple(_build_tool_declaration(tool, prefixes_by_server) for tool in tools),
         resources=tuple(
-            _build_located_declaration(one, "uri", before) for one in offers("resource")
+            _build_located_declaration(item, "uri", prefixes_by_server)
+            for item in list_visible_definitions("resource")
         ),
         templates=tuple(
-            _build_located_declaration(one, "uriTemplate", before)
-            for one in offers("resource_template")
+            _build_located_declaration(item, "uriTemplate", prefixes_by_server)
+            for item in list_visible_definitions("resource_template")
         ),
-        prompts=tuple({**one.declaration, "name": name} for name, one in prompts.items()),
-        offers=prompts,
-        prefixes=prefixes,
+        prompts=tuple({**item.declaration, "name": name} for name, item in prompts.items()),
+        prompts_by_name=prompts,
+        servers_by_prefix=prefixes,
         capabilities=_build_capabilities(snapshot, person=False),
-        to_people=_build_capabilities(snapshot, person=True),
-        instructions=_build_instructions(place, snapshot),
+        person_capabilities=_build_capabilities(snapshot, person=True),
+        instructions=_build_instructions(target, snapshot),
     )
 
 
-def _build_tool_declaration(tool: SnapshotTool, before: Mapping[UUID, str]) -> Declaration:
+def _build_tool_declaration(
+    tool: SnapshotTool, prefixes_by_server: Mapping[UUID, str]
+) -> Declaration:
     server_id = tool.facts.server_id
-    start = before.get(server_id, "") if server_id else ""
+    prefix = prefixes_by_server.get(server_id, "") if server_id else ""
     declaration = dict(tool.declaration)
-    if start:
-        declaration = rename_ui_resource(declaration, lambda uri: start + uri)
+    if prefix:
+        declaration = rename_ui_resource(declaration, lambda uri: prefix + uri)
     return {**declaration, "name": tool.name}
 
 
 def _build_located_declaration(
-    offer: SnapshotDefinition, member: str, before: Mapping[UUID, str]
+    definition: SnapshotDefinition, field_name: str, prefixes_by_server: Mapping[UUID, str]
 ) -> Declaration:
-    return {**offer.declaration, member: before[offer.facts.server_id] + offer.name}
+    return {
+        **definition.declaration,
+        field_name: prefixes_by_server[definition.facts.server_id] + definition.name,
+    }
 
 
 def _build_capabilities(snapshot: CallSnapshot, *, person: bool) -> dict[str, Any]:
     """Return the capabilities for clients: those of the servers that the gateway forwards."""
-    there = [one.endpoint for one in snapshot.servers.values() if one.enabled]
-    said = [one.discovery.get("capabilities") or {} for one in there if one.discovery]
-    found: dict[str, Any] = {topic: {"listChanged": True} for topic in TOPICS}
-    if any(can_follow(one) and (person or not is_per_person(one)) for one in there):
-        found["resources"]["subscribe"] = True
+    endpoints = [item.endpoint for item in snapshot.servers.values() if item.enabled]
+    declared = [item.discovery.get("capabilities") or {} for item in endpoints if item.discovery]
+    supported: dict[str, Any] = {topic: {"listChanged": True} for topic in TOPICS}
+    if any(can_watch_resources(item) and (person or not is_per_person(item)) for item in endpoints):
+        supported["resources"]["subscribe"] = True
     for name in ("completions", "logging"):
-        if any(name in capabilities for capabilities in said):
-            found[name] = {}
+        if any(name in capabilities for capabilities in declared):
+            supported[name] = {}
     # Servers may run calls as tasks, and a call that needs approval becomes a deferred task.
-    found["extensions"] = {TASKS_EXTENSION: {}}
-    return found
+    supported["extensions"] = {TASKS_EXTENSION: {}}
+    return supported
 
 
-def _build_instructions(place: GatewayTarget, snapshot: CallSnapshot) -> str:
+def _build_instructions(target: GatewayTarget, snapshot: CallSnapshot) -> str:
     """Return the approved instructions of the servers, at an agent each under its server's name."""
-    if place.kind == "server":
-        return next(iter(snapshot.notes.values()), "")
-    return "\n\n".join(f"# {name}\n{text}" for name, text in sorted(snapshot.notes.items()))
+    if target.kind == "server":
+        return next(iter(snapshot.instructions.values()), "")
+    return "\n\n".join(f"# {name}\n{text}" for name, text in sorted(snapshot.instructions.items()))

@@ -28,42 +28,42 @@ from agents.gateway.resource_subscriptions import (
     WatchedResource,
     collect_changed_uris,
     filter_readable_uris,
-    leave,
-    watch,
+    unwatch_resources,
+    watch_resources,
 )
-from bonobot.core.db.transactions import AWAY
+from bonobot.core.db.transactions import UNAVAILABLE_ERRORS
 from bonobot.core.problems import Problem
 from bonobot.core.runtime import get_runtime
 from bonobot.core.text.canonical_json import compute_digest
 from bonobot.ledger.queries import load_policy_generations
 from mcp_servers.client.change_notifications import (
     ACKNOWLEDGED,
-    LISTS,
-    MEMBERS,
+    LIST_CHANGED_FIELDS,
+    RESOURCE_SUBSCRIPTIONS_FIELD,
     SUBSCRIPTION_ID,
     TOPICS,
+    TOPICS_BY_METHOD,
     UPDATED,
-    WATCHED,
     Topic,
 )
 from mcp_servers.subscriptions.resource_updated import get_resource_watcher
 
-MOST_WATCHED = 1_000
-MOST_STREAMS = 1_024
-LOOK_EVERY_S = 1.0
+MAX_WATCHED_RESOURCES = 1_000
+MAX_STREAMS = 1_024
+POLL_INTERVAL_S = 1.0
 # Streams end after this time, because an expiring token doesn't change the generation.
-LONGEST_S = 3_600.0
-METHODS: dict[Topic, str] = {topic: method for method, topic in LISTS.items()}
-KINDS: dict[Topic, tuple[Kind, ...]] = {
+MAX_STREAM_S = 3_600.0
+METHODS_BY_TOPIC: dict[Topic, str] = {topic: method for method, topic in TOPICS_BY_METHOD.items()}
+KINDS_BY_TOPIC: dict[Topic, tuple[Kind, ...]] = {
     "tools": ("tools",),
     "prompts": ("prompts",),
     "resources": ("resources", "templates"),
 }
 
-Listed = Callable[[AuthenticatedClient, Kind], Awaitable[tuple[Declaration, ...]]]
+DeclarationLister = Callable[[AuthenticatedClient, Kind], Awaitable[tuple[Declaration, ...]]]
 # Returns the resources that a client watches now, by URI.
-Watches = Callable[[], Mapping[str, WatchedResource]]
-Notice = tuple[str, dict[str, Any]]
+WatchedResourcesGetter = Callable[[], Mapping[str, WatchedResource]]
+Notification = tuple[str, dict[str, Any]]
 
 
 @dataclass
@@ -71,170 +71,188 @@ class _OrganizationStreams:
     """An organization's open streams, and its policy generation at the last poll."""
 
     generation: int = -1
-    streams: int = 0
+    stream_count: int = 0
 
 
 class ChangeStreams:
     """The streams of this process's clients, and the task that polls for changes."""
 
-    def __init__(self, listed: Listed) -> None:
-        self._listed = listed
+    def __init__(self, list_declarations: DeclarationLister) -> None:
+        self._list_declarations = list_declarations
         self._organizations: dict[UUID, _OrganizationStreams] = {}
-        self._looked = asyncio.Condition()
-        self._looking: asyncio.Task[None] | None = None
-        self._soon = asyncio.Event()
-        self._streams = 0
+        self._polled = asyncio.Condition()
+        self._polling: asyncio.Task[None] | None = None
+        self._wake_event = asyncio.Event()
+        self._stream_count = 0
 
     async def listen(self, inbound: GatewayRequest) -> dict[str, Any]:
         """Answer `subscriptions/listen`: acknowledge the subscriptions, then send notifications."""
         meta = {SUBSCRIPTION_ID: inbound.context.request_id}
-        granted = _parse_requested_topics(inbound.members("notifications"))
-        topics = {topic for topic, member in MEMBERS.items() if granted.get(member)}
-        uris = granted.pop(WATCHED, ())
-        watched = await watch(inbound.visitor, uris)
+        granted = _parse_requested_topics(inbound.get_object("notifications"))
+        topics = {
+            topic for topic, field_name in LIST_CHANGED_FIELDS.items() if granted.get(field_name)
+        }
+        uris = granted.pop(RESOURCE_SUBSCRIPTIONS_FIELD, ())
+        watched = await watch_resources(inbound.caller, uris)
         if watched:
-            granted[WATCHED] = [uri for uri in uris if uri in watched]
+            granted[RESOURCE_SUBSCRIPTIONS_FIELD] = [uri for uri in uris if uri in watched]
         try:
-            notices = self.notices(inbound.visitor, topics, lambda: watched)
-            await anext(notices)  # changes are noticed from here on
-            await inbound.tell(ACKNOWLEDGED, {"notifications": granted, "_meta": meta})
-            async for method, params in notices:
-                await inbound.tell(method, {**params, "_meta": meta})
+            notifications = self.iterate_notifications(inbound.caller, topics, lambda: watched)
+            await anext(notifications)  # changes are noticed from here on
+            await inbound.send_notification(ACKNOWLEDGED, {"notifications": granted, "_meta": meta})
+            async for method, params in notifications:
+                await inbound.send_notification(method, {**params, "_meta": meta})
         finally:
-            leave(watched.values())
+            unwatch_resources(watched.values())
         return {"_meta": meta}
 
-    async def follow(
-        self, visitor: AuthenticatedClient, session: Callable[[], GatewaySession | None]
+    async def notify_session(
+        self, caller: AuthenticatedClient, find_session: Callable[[], GatewaySession | None]
     ) -> None:
         """Send notifications to a session of the handshake era while its stream is open."""
 
-        def watched() -> Mapping[str, WatchedResource]:
-            known = session()
-            return known.watched if known is not None else {}
+        def get_watched_resources() -> Mapping[str, WatchedResource]:
+            current_session = find_session()
+            return current_session.watched if current_session is not None else {}
 
-        begun = session()
-        lists = begun.lists if begun is not None else {}
-        async for method, params in self.notices(visitor, TOPICS, watched, lists):
-            known = session()
-            if method and known is not None and known.channel is not None:
-                await known.channel.send_notification(build_notification(method, params))
+        initial_session = find_session()
+        known_lists = initial_session.list_digests if initial_session is not None else {}
+        async for method, params in self.iterate_notifications(
+            caller, TOPICS, get_watched_resources, known_lists
+        ):
+            current_session = find_session()
+            if (
+                method
+                and current_session is not None
+                and current_session.server_session is not None
+            ):
+                await current_session.server_session.send_notification(
+                    build_notification(method, params)
+                )
 
-    async def notices(
+    async def iterate_notifications(
         self,
-        visitor: AuthenticatedClient,
+        caller: AuthenticatedClient,
         topics: Collection[Topic],
-        watched: Watches,
-        known: dict[Kind, str] | None = None,
-    ) -> AsyncIterator[Notice]:
+        get_watched_resources: WatchedResourcesGetter,
+        known_lists: dict[Kind, str] | None = None,
+    ) -> AsyncIterator[Notification]:
         """Yield notifications; first an empty one, once changes are being polled.
 
         `known_lists` are the digests of the lists that the client knows; it is updated in place. A
         list without a digest isn't known to the client yet.
         """
-        if self._streams >= MOST_STREAMS:
-            raise build_invalid_params_error(
-                f"more than {MOST_STREAMS} streams are open: close one"
-            )
-        until = get_runtime().loop.time() + LONGEST_S
+        if self._stream_count >= MAX_STREAMS:
+            raise build_invalid_params_error(f"more than {MAX_STREAMS} streams are open: close one")
+        deadline = get_runtime().loop.time() + MAX_STREAM_S
         organization = self._organizations.setdefault(
-            visitor.principal.organization_id, _OrganizationStreams()
+            caller.principal.organization_id, _OrganizationStreams()
         )
-        self._streams += 1
-        organization.streams += 1
+        self._stream_count += 1
+        organization.stream_count += 1
         try:
-            at = organization.generation
-            known = {} if known is None else known
-            changed_lists = await self._changed(visitor, known)
-            self._keep_looking()
+            seen_generation = organization.generation
+            known_lists = {} if known_lists is None else known_lists
+            changed_lists = await self._find_changed_topics(caller, known_lists)
+            self._ensure_polling()
             yield "", {}
             for topic in changed_lists & set(topics):
-                yield METHODS[topic], {}
-            while get_runtime().loop.time() < until:
-                if organization.generation != at:
-                    at = organization.generation
-                    if not await _may_stay(visitor):
+                yield METHODS_BY_TOPIC[topic], {}
+            while get_runtime().loop.time() < deadline:
+                if organization.generation != seen_generation:
+                    seen_generation = organization.generation
+                    if not await _has_same_access(caller):
                         return
-                    for topic in await self._changed(visitor, known) & set(topics):
-                        yield METHODS[topic], {}
-                if changed := await collect_changed_uris(visitor, watched()):
-                    if not await _may_stay(visitor):
+                    for topic in await self._find_changed_topics(caller, known_lists) & set(topics):
+                        yield METHODS_BY_TOPIC[topic], {}
+                if changed_uris := await collect_changed_uris(caller, get_watched_resources()):
+                    if not await _has_same_access(caller):
                         return
-                    for uri in await filter_readable_uris(visitor, changed):
+                    for uri in await filter_readable_uris(caller, changed_uris):
                         yield UPDATED, {"uri": uri}
-                await self._next_look()
+                await self._wait_for_poll()
         finally:
-            self._streams -= 1
-            organization.streams -= 1
+            self._stream_count -= 1
+            organization.stream_count -= 1
 
     def stop(self) -> None:
         """Stop polling."""
-        if self._looking is not None:
-            self._looking.cancel()
+        if self._polling is not None:
+            self._polling.cancel()
 
-    async def _changed(self, visitor: AuthenticatedClient, known: dict[Kind, str]) -> set[Topic]:
+    async def _find_changed_topics(
+        self, caller: AuthenticatedClient, known_lists: dict[Kind, str]
+    ) -> set[Topic]:
         """Return the topics whose lists changed, and update the known digests."""
-        changed: set[Topic] = set()
-        for topic, kinds in KINDS.items():
+        changed_topics: set[Topic] = set()
+        for topic, kinds in KINDS_BY_TOPIC.items():
             for kind in kinds:
-                now = as_known(await self._listed(visitor, kind))
-                if known.setdefault(kind, now) != now:
-                    changed.add(topic)
-                known[kind] = now
-        return changed
+                digest = compute_list_digest(await self._list_declarations(caller, kind))
+                if known_lists.setdefault(kind, digest) != digest:
+                    changed_topics.add(topic)
+                known_lists[kind] = digest
+        return changed_topics
 
-    async def _next_look(self) -> None:
-        async with self._looked:
-            await self._looked.wait()
+    async def _wait_for_poll(self) -> None:
+        async with self._polled:
+            await self._polled.wait()
 
-    def _keep_looking(self) -> None:
-        if self._looking is None or self._looking.done():
-            self._looking = get_runtime().begin(self._look(), name="gateway looks")
+    def _ensure_polling(self) -> None:
+        if self._polling is None or self._polling.done():
+            self._polling = get_runtime().create_task(self._watch_changes(), name="gateway looks")
 
-    async def _look(self) -> None:
-        get_resource_watcher().when_changed.add(self._soon.set)
+    async def _watch_changes(self) -> None:
+        get_resource_watcher().change_listeners.add(self._wake_event.set)
         try:
-            await self._look_on()
+            await self._poll_changes()
         finally:
-            get_resource_watcher().when_changed.discard(self._soon.set)
+            get_resource_watcher().change_listeners.discard(self._wake_event.set)
 
-    async def _look_on(self) -> None:
-        while self._streams:
-            self._soon.clear()
-            for key in [key for key, one in self._organizations.items() if not one.streams]:
+    async def _poll_changes(self) -> None:
+        while self._stream_count:
+            self._wake_event.clear()
+            for key in [
+                key for key, streams in self._organizations.items() if not streams.stream_count
+            ]:
                 del self._organizations[key]
             try:
-                found = await get_runtime().orm(load_policy_generations, list(self._organizations))
-            except AWAY:
-                found = {}  # the database is unavailable; try again at the next poll
-            for key, generation in found.items():
+                generations = await get_runtime().run_orm(
+                    load_policy_generations, list(self._organizations)
+                )
+            except UNAVAILABLE_ERRORS:
+                generations = {}  # the database is unavailable; try again at the next poll
+            for key, generation in generations.items():
                 if key in self._organizations:
                     self._organizations[key].generation = generation
-            async with self._looked:
-                self._looked.notify_all()
+            async with self._polled:
+                self._polled.notify_all()
             with suppress(TimeoutError):
-                async with asyncio.timeout(LOOK_EVERY_S):
-                    await self._soon.wait()
+                async with asyncio.timeout(POLL_INTERVAL_S):
+                    await self._wake_event.wait()
 
 
-def as_known(listed: tuple[Declaration, ...]) -> str:
+def compute_list_digest(declarations: tuple[Declaration, ...]) -> str:
     """Return the digest of a list, to detect changes."""
-    return compute_digest(repr(listed))
+    return compute_digest(repr(declarations))
 
 
-async def _may_stay(visitor: AuthenticatedClient) -> bool:
+async def _has_same_access(caller: AuthenticatedClient) -> bool:
     try:
-        return await visitor.may_stay()
+        return await caller.has_same_access()
     except Problem:
         return False
 
 
-def _parse_requested_topics(wanted: Mapping[str, Any]) -> dict[str, Any]:
+def _parse_requested_topics(requested: Mapping[str, Any]) -> dict[str, Any]:
     """Return the requested subscriptions that are supported; raises `MCPError`."""
-    granted: dict[str, Any] = {name: True for name in MEMBERS.values() if wanted.get(name) is True}
-    uris = wanted.get(WATCHED)
+    granted: dict[str, Any] = {
+        name: True for name in LIST_CHANGED_FIELDS.values() if requested.get(name) is True
+    }
+    uris = requested.get(RESOURCE_SUBSCRIPTIONS_FIELD)
     if isinstance(uris, list) and uris:
-        if len(uris) > MOST_WATCHED or not all(isinstance(uri, str) for uri in uris):
-            raise build_invalid_params_error(f"`{WATCHED}` must be at most {MOST_WATCHED} URIs")
-        granted[WATCHED] = list(dict.fromkeys(uris))
+        if len(uris) > MAX_WATCHED_RESOURCES or not all(isinstance(uri, str) for uri in uris):
+            raise build_invalid_params_error(
+                f"`{RESOURCE_SUBSCRIPTIONS_FIELD}` must be at most {MAX_WATCHED_RESOURCES} URIs"
+            )
+        granted[RESOURCE_SUBSCRIPTIONS_FIELD] = list(dict.fromkeys(uris))
     return granted

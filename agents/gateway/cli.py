@@ -8,7 +8,7 @@ from django.conf import settings
 
 from agents.gateway.client_config_snippets import (
     CLIENTS,
-    ROOT,
+    ROOT_PATH,
     SnippetTarget,
     build_agent_path,
     build_server_path,
@@ -17,17 +17,22 @@ from agents.gateway.client_config_snippets import (
     build_target,
 )
 from agents.models import Agent
-from bonobot.core.cli.command_group import CommandContext, CommandVerb, build_table, expand
+from bonobot.core.cli.command_group import (
+    CommandContext,
+    CommandVerb,
+    build_table,
+    expand_variables,
+)
 from bonobot.core.problems import InvalidInput, NotFound
 from bonobot.core.runtime import get_runtime
-from mcp_servers.cli.servers import find
+from mcp_servers.cli.servers import get_server
 from mcp_servers.models import Server
 
 
 def _add_snippet_arguments(parser: argparse.ArgumentParser) -> None:
-    place = parser.add_mutually_exclusive_group()
-    place.add_argument("--agent", metavar="SLUG", help="the tools of this agent")
-    place.add_argument("--server", metavar="NAME", help="this server of the pool")
+    target_group = parser.add_mutually_exclusive_group()
+    target_group.add_argument("--agent", metavar="SLUG", help="the tools of this agent")
+    target_group.add_argument("--server", metavar="NAME", help="this server of the pool")
     parser.add_argument("--client", choices=[*CLIENTS], help="print what this program is told")
     parser.add_argument(
         "--token",
@@ -38,36 +43,38 @@ def _add_snippet_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _show_snippet(cli: CommandContext, options: argparse.Namespace) -> None:
-    about = _build_target(cli, options)
+    target = _build_target(cli, options)
     if options.client:
-        found = build_snippet(options.client, about)
-        cli.emit(asdict(found))
-        cli.say(found.text.rstrip("\n"))
-        if not cli.as_json and (found.file or found.note):
-            told = ". ".join(one.rstrip(".") for one in (found.file, found.note) if one)
-            cli.err.print(f"→ {told}", style="dim", markup=False)
+        snippet = build_snippet(options.client, target)
+        cli.emit(asdict(snippet))
+        cli.print_message(snippet.text.rstrip("\n"))
+        if not cli.as_json and (snippet.file or snippet.note):
+            notes = ". ".join(item.rstrip(".") for item in (snippet.file, snippet.note) if item)
+            cli.err.print(f"→ {notes}", style="dim", markup=False)
         return
-    every = build_snippets(about)
-    rows = [(one.client, one.title, one.file or "a command") for one in every]
+    snippets = build_snippets(target)
+    rows = [(item.client, item.title, item.file or "a command") for item in snippets]
     cli.emit(
-        [asdict(one) for one in every],
+        [asdict(item) for item in snippets],
         build_table("CLIENT", "PROGRAM", "WHERE", rows=rows, empty=""),
     )
-    cli.say(f"{about.url}  One of them: bonobot mcp snippet --client {every[0].client}")
+    cli.print_message(
+        f"{target.url}  One of them: bonobot mcp snippet --client {snippets[0].client}"
+    )
 
 
 def _build_target(cli: CommandContext, options: argparse.Namespace) -> SnippetTarget:
-    organization_id, path = cli.principal.organization_id, ROOT
+    organization_id, path = cli.principal.organization_id, ROOT_PATH
     if options.agent:
         path = build_agent_path(Agent.objects.get_or_404(organization_id, slug=options.agent).slug)
     elif options.server:
         path = build_server_path(_get_pool_server(cli, options.server).slug)
-    token = expand(options.token, "--token") if options.token else ""
-    return build_target(settings.BONOBOT_URL, path, token, signs_in=settings.BONOBOT_OAUTH)
+    token = expand_variables(options.token, "--token") if options.token else ""
+    return build_target(settings.BONOBOT_URL, path, token, uses_oauth=settings.BONOBOT_OAUTH)
 
 
 def _get_pool_server(cli: CommandContext, name: str) -> Server:
-    server = find(cli, name)
+    server = get_server(cli, name)
     if server.scope_id != server.organization_id:
         raise NotFound(
             f"The server {server.name!r} is private to an agent.",
@@ -91,7 +98,7 @@ SNIPPET_VERBS = (
 )
 
 
-TOKEN = "BONOBOT_TOKEN"  # noqa: S105 - the variable's name
+BEARER_VARIABLE = "BONOBOT_TOKEN"
 
 
 def _add_serve_arguments(parser: argparse.ArgumentParser) -> None:
@@ -99,9 +106,11 @@ def _add_serve_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--check", action="store_true", help="say what a client would find there, and end"
     )
-    place = parser.add_mutually_exclusive_group()
-    place.add_argument("--agent", metavar="SLUG", help="this agent's tools, resources and prompts")
-    place.add_argument("--server", metavar="SLUG", help="one server under its own names")
+    target_group = parser.add_mutually_exclusive_group()
+    target_group.add_argument(
+        "--agent", metavar="SLUG", help="this agent's tools, resources and prompts"
+    )
+    target_group.add_argument("--server", metavar="SLUG", help="one server under its own names")
 
 
 def _serve(cli: CommandContext, options: argparse.Namespace) -> None:
@@ -111,11 +120,11 @@ def _serve(cli: CommandContext, options: argparse.Namespace) -> None:
             field="--stdio",
             remedy="Add --stdio, or start Bonobot: `bonobot up`.",
         )
-    token = os.environ.get(TOKEN, "")
+    token = os.environ.get(BEARER_VARIABLE, "")
     if not token:
         raise InvalidInput(
-            f"The variable `{TOKEN}` is not set.",
-            field=TOKEN,
+            f"The variable `{BEARER_VARIABLE}` is not set.",
+            field=BEARER_VARIABLE,
             remedy="Put a token into it: `bonobot tokens create NAME --role ROLE`.",
         )
     # Imported late: the SDK's server takes a second to load.
@@ -128,11 +137,11 @@ def _serve(cli: CommandContext, options: argparse.Namespace) -> None:
     elif options.server:
         address = GatewayAddress("server", options.server)
     if options.check:
-        found = get_runtime().call(transports.count_declarations, token, address)
-        cli.emit(found)
-        cli.say(", ".join(f"{count} {what}" for what, count in found.items()))
+        counts = get_runtime().call(transports.count_declarations, token, address)
+        cli.emit(counts)
+        cli.print_message(", ".join(f"{count} {kind}" for kind, count in counts.items()))
         return
-    get_runtime().call(transports.serve, token, address)
+    get_runtime().call(transports.serve_stdio, token, address)
 
 
 SERVE_VERBS = (

@@ -14,10 +14,10 @@ from urllib.parse import urlsplit
 
 from bonobot.core.i18n.messages import format_message
 
-PLACEHOLDER = "YOUR_TOKEN"
-VARIABLE = "BONOBOT_TOKEN"
-MODERN = "2026-07-28"
-ROOT = "/mcp"
+BEARER_PLACEHOLDER = "YOUR_TOKEN"
+BEARER_VARIABLE = "BONOBOT_TOKEN"
+PROTOCOL_VERSION = "2026-07-28"
+ROOT_PATH = "/mcp"
 # Clients that can't sign in with OAuth.
 TOKEN_ONLY = frozenset({"curl"})
 
@@ -28,21 +28,21 @@ class SnippetTarget:
 
     url: str
     name: str = "bonobot"
-    token: str = PLACEHOLDER
-    signs_in: bool = False
+    token: str = BEARER_PLACEHOLDER
+    uses_oauth: bool = False
 
     @property
-    def bearer(self) -> str:
+    def authorization(self) -> str:
         """The value of the `Authorization` header."""
         return f"Bearer {self.token}"
 
     @property
     def headers(self) -> dict[str, Any]:
         """The entry's `headers` field; empty with OAuth."""
-        return {} if self.signs_in else {"headers": {"Authorization": self.bearer}}
+        return {} if self.uses_oauth else {"headers": {"Authorization": self.authorization}}
 
     @property
-    def local(self) -> bool:
+    def is_plain_http(self) -> bool:
         """Whether the address uses plain HTTP."""
         return urlsplit(self.url).scheme == "http"
 
@@ -62,188 +62,212 @@ class ClientConfigSnippet:
 @dataclass(frozen=True, slots=True)
 class _ClientFormat:
     title: str
-    write: Callable[[SnippetTarget], str]
+    render: Callable[[SnippetTarget], str]
     language: str = "json"
     file: str = ""
     note: str = ""
 
 
 def build_target(
-    base_url: str, path: str = ROOT, token: str = "", *, signs_in: bool = False
+    base_url: str, path: str = ROOT_PATH, token: str = "", *, uses_oauth: bool = False
 ) -> SnippetTarget:
     """Return the target at a path of the gateway, with a unique name.
 
     `uses_oauth`: clients without a token sign in with OAuth.
     """
-    slug = path.removeprefix(ROOT).rpartition("/")[2]
+    slug = path.removeprefix(ROOT_PATH).rpartition("/")[2]
     name = f"bonobot-{slug}" if slug else "bonobot"
-    signs_in = signs_in and not token
-    return SnippetTarget(base_url.rstrip("/") + path, name, token or PLACEHOLDER, signs_in)
+    uses_oauth = uses_oauth and not token
+    return SnippetTarget(base_url.rstrip("/") + path, name, token or BEARER_PLACEHOLDER, uses_oauth)
 
 
 def build_agent_path(slug: str) -> str:
     """Return the path of an agent's tools."""
-    return f"{ROOT}/agents/{slug}"
+    return f"{ROOT_PATH}/agents/{slug}"
 
 
 def build_server_path(slug: str) -> str:
     """Return the path of a server in the pool."""
-    return f"{ROOT}/servers/{slug}"
+    return f"{ROOT_PATH}/servers/{slug}"
 
 
-def build_snippet(client: str, about: SnippetTarget) -> ClientConfigSnippet:
+def build_snippet(client: str, target: SnippetTarget) -> ClientConfigSnippet:
     """Return the snippet for one client; raises `KeyError` for an unknown one."""
-    known = CLIENTS[client]
-    note = known.note
-    if about.signs_in and client not in TOKEN_ONLY:
-        note = f"{_SIGNS_IN} {_STDIO}" if known.note == _STDIO else _SIGNS_IN
+    client_format = CLIENTS[client]
+    note = client_format.note
+    if target.uses_oauth and client not in TOKEN_ONLY:
+        note = (
+            f"{_OAUTH_NOTE} {_BRIDGE_NOTE}" if client_format.note == _BRIDGE_NOTE else _OAUTH_NOTE
+        )
     return ClientConfigSnippet(
-        client, known.title, known.write(about), known.language, known.file, note
+        client,
+        client_format.title,
+        client_format.render(target),
+        client_format.language,
+        client_format.file,
+        note,
     )
 
 
-def build_snippets(about: SnippetTarget) -> list[ClientConfigSnippet]:
+def build_snippets(target: SnippetTarget) -> list[ClientConfigSnippet]:
     """Return the snippets for all known clients."""
-    return [build_snippet(client, about) for client in CLIENTS]
+    return [build_snippet(client, target) for client in CLIENTS]
 
 
 def _format_json(value: Any) -> str:
     return json.dumps(value, indent=2, ensure_ascii=False) + "\n"
 
 
-def _build_entry_writer(member: str, **names: str) -> Callable[[SnippetTarget], str]:
+def _build_entry_renderer(section: str, **extra_fields: str) -> Callable[[SnippetTarget], str]:
     """Return a renderer of an entry in `section`; `extra_fields["url"]` renames the URL's field."""
-    url = names.pop("url", "url")
+    url_key = extra_fields.pop("url", "url")
 
-    def write(about: SnippetTarget) -> str:
-        entry = {**names, url: about.url, **about.headers}
-        return _format_json({member: {about.name: entry}})
+    def render(target: SnippetTarget) -> str:
+        entry = {**extra_fields, url_key: target.url, **target.headers}
+        return _format_json({section: {target.name: entry}})
 
-    return write
+    return render
 
 
-def _write_bridge(about: SnippetTarget) -> str:
+def _render_bridge(target: SnippetTarget) -> str:
     # No spaces within an argument: some clients pass arguments unquoted.
-    options = [] if about.signs_in else ["--header", "Authorization:${AUTH_HEADER}"]
+    options = [] if target.uses_oauth else ["--header", "Authorization:${AUTH_HEADER}"]
     entry: dict[str, Any] = {
         "command": "npx",
-        "args": ["-y", "mcp-remote", about.url, *(["--allow-http"] * about.local), *options],
+        "args": [
+            "-y",
+            "mcp-remote",
+            target.url,
+            *(["--allow-http"] * target.is_plain_http),
+            *options,
+        ],
     }
-    if not about.signs_in:
-        entry["env"] = {"AUTH_HEADER": about.bearer}
-    return _format_json({"mcpServers": {about.name: entry}})
+    if not target.uses_oauth:
+        entry["env"] = {"AUTH_HEADER": target.authorization}
+    return _format_json({"mcpServers": {target.name: entry}})
 
 
-def _write_vs_code(about: SnippetTarget) -> str:
-    if about.signs_in:
-        return _format_json({"servers": {about.name: {"type": "http", "url": about.url}}})
-    asked, known = f"{about.name}-token", about.token != PLACEHOLDER
+def _render_vs_code(target: SnippetTarget) -> str:
+    if target.uses_oauth:
+        return _format_json({"servers": {target.name: {"type": "http", "url": target.url}}})
+    input_id, has_token = f"{target.name}-token", target.token != BEARER_PLACEHOLDER
     entry = {
         "type": "http",
-        "url": about.url,
-        "headers": {"Authorization": about.bearer if known else f"Bearer ${{input:{asked}}}"},
+        "url": target.url,
+        "headers": {
+            "Authorization": target.authorization if has_token else f"Bearer ${{input:{input_id}}}"
+        },
     }
     prompt = {
         "type": "promptString",
-        "id": asked,
-        "description": f"Token for {about.name}",
+        "id": input_id,
+        "description": f"Token for {target.name}",
         "password": True,
     }
-    inputs = {} if known else {"inputs": [prompt]}
-    return _format_json({**inputs, "servers": {about.name: entry}})
+    inputs = {} if has_token else {"inputs": [prompt]}
+    return _format_json({**inputs, "servers": {target.name: entry}})
 
 
-def _write_claude_code(about: SnippetTarget) -> str:
-    header = shlex.quote(f"Authorization: {about.bearer}")
-    words = ["claude", "mcp", "add", "--transport", "http", about.name, about.url]
-    if about.signs_in:
+def _render_claude_code(target: SnippetTarget) -> str:
+    header = shlex.quote(f"Authorization: {target.authorization}")
+    words = ["claude", "mcp", "add", "--transport", "http", target.name, target.url]
+    if target.uses_oauth:
         return f"{shlex.join(words)}\n"
     return f"{shlex.join(words)} \\\n  --header {header}\n"
 
 
-def _write_codex(about: SnippetTarget) -> str:
+def _render_codex(target: SnippetTarget) -> str:
     # Slugs only have characters that are allowed in an unquoted TOML key.
-    head = f"[mcp_servers.{about.name}]\nurl = {json.dumps(about.url)}\n"
-    if about.signs_in:
-        return head
-    if about.token == PLACEHOLDER:
-        return f'{head}bearer_token_env_var = "{VARIABLE}"\n'
-    header = json.dumps(about.bearer, ensure_ascii=False)
-    return f"{head}http_headers = {{ Authorization = {header} }}\n"
+    section = f"[mcp_servers.{target.name}]\nurl = {json.dumps(target.url)}\n"
+    if target.uses_oauth:
+        return section
+    if target.token == BEARER_PLACEHOLDER:
+        return f'{section}bearer_token_env_var = "{BEARER_VARIABLE}"\n'
+    header = json.dumps(target.authorization, ensure_ascii=False)
+    return f"{section}http_headers = {{ Authorization = {header} }}\n"
 
 
-def _write_curl(about: SnippetTarget) -> str:
+def _render_curl(target: SnippetTarget) -> str:
     meta = {
-        "io.modelcontextprotocol/protocolVersion": MODERN,
+        "io.modelcontextprotocol/protocolVersion": PROTOCOL_VERSION,
         "io.modelcontextprotocol/clientCapabilities": {},
     }
-    asked = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {"_meta": meta}}
+    request_body = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {"_meta": meta}}
     headers = {
-        "Authorization": about.bearer,
+        "Authorization": target.authorization,
         "Accept": "application/json, text/event-stream",
         "Content-Type": "application/json",
-        "MCP-Protocol-Version": MODERN,
+        "MCP-Protocol-Version": PROTOCOL_VERSION,
         "Mcp-Method": "tools/list",
     }
-    lines = [f"curl -sS {shlex.quote(about.url)}"]
+    lines = [f"curl -sS {shlex.quote(target.url)}"]
     lines += [f"-H {shlex.quote(f'{name}: {value}')}" for name, value in headers.items()]
-    return " \\\n  ".join([*lines, f"-d {shlex.quote(json.dumps(asked))}"]) + "\n"
+    return " \\\n  ".join([*lines, f"-d {shlex.quote(json.dumps(request_body))}"]) + "\n"
 
 
-_ASKS = format_message("Without a token in it, it asks for one when it starts and keeps it safe.")
-_READS = f"Without a token in it, it reads one from the variable {VARIABLE}."
-_SIGNS_IN = format_message(
+_PROMPT_NOTE = format_message(
+    "Without a token in it, it asks for one when it starts and keeps it safe."
+)
+_VARIABLE_NOTE = f"Without a token in it, it reads one from the variable {BEARER_VARIABLE}."
+_OAUTH_NOTE = format_message(
     "It opens a page here that asks you, and gets a token by itself. If it can't, write one in."
 )
-_STDIO = format_message("It starts local programs only, so mcp-remote (Node.js) goes between.")
+_BRIDGE_NOTE = format_message(
+    "It starts local programs only, so mcp-remote (Node.js) goes between."
+)
 
 CLIENTS: dict[str, _ClientFormat] = {
     "claude-code": _ClientFormat(
-        "Claude Code", _write_claude_code, "sh", note="With `-s user` it is there in every project."
+        "Claude Code",
+        _render_claude_code,
+        "sh",
+        note="With `-s user` it is there in every project.",
     ),
     "claude-code-project": _ClientFormat(
         format_message("Claude Code, in a project"),
-        _build_entry_writer("mcpServers", type="http"),
+        _build_entry_renderer("mcpServers", type="http"),
         file=".mcp.json",
     ),
     "claude-desktop": _ClientFormat(
-        "Claude Desktop", _write_bridge, file="claude_desktop_config.json", note=_STDIO
+        "Claude Desktop", _render_bridge, file="claude_desktop_config.json", note=_BRIDGE_NOTE
     ),
-    "cursor": _ClientFormat("Cursor", _build_entry_writer("mcpServers"), file="~/.cursor/mcp.json"),
-    "vscode": _ClientFormat("VS Code", _write_vs_code, file=".vscode/mcp.json", note=_ASKS),
+    "cursor": _ClientFormat(
+        "Cursor", _build_entry_renderer("mcpServers"), file="~/.cursor/mcp.json"
+    ),
+    "vscode": _ClientFormat("VS Code", _render_vs_code, file=".vscode/mcp.json", note=_PROMPT_NOTE),
     "windsurf": _ClientFormat(
         "Windsurf",
-        _build_entry_writer("mcpServers", url="serverUrl"),
+        _build_entry_renderer("mcpServers", url="serverUrl"),
         file="~/.codeium/windsurf/mcp_config.json",
     ),
     "zed": _ClientFormat(
-        "Zed", _build_entry_writer("context_servers"), file="~/.config/zed/settings.json"
+        "Zed", _build_entry_renderer("context_servers"), file="~/.config/zed/settings.json"
     ),
     "cline": _ClientFormat(
         "Cline",
-        _build_entry_writer("mcpServers", type="streamableHttp"),
+        _build_entry_renderer("mcpServers", type="streamableHttp"),
         file="cline_mcp_settings.json",
     ),
     "gemini-cli": _ClientFormat(
         "Gemini CLI",
-        _build_entry_writer("mcpServers", url="httpUrl"),
+        _build_entry_renderer("mcpServers", url="httpUrl"),
         file="~/.gemini/settings.json",
     ),
     "codex": _ClientFormat(
-        "OpenAI Codex CLI", _write_codex, "toml", file="~/.codex/config.toml", note=_READS
+        "OpenAI Codex CLI", _render_codex, "toml", file="~/.codex/config.toml", note=_VARIABLE_NOTE
     ),
     "json": _ClientFormat(
         format_message("Other programs"),
-        _build_entry_writer("mcpServers", type="http"),
+        _build_entry_renderer("mcpServers", type="http"),
         file="mcp.json",
     ),
     "mcp-remote": _ClientFormat(
         format_message("Programs that start servers by stdio"),
-        _write_bridge,
+        _render_bridge,
         file="mcp.json",
-        note=_STDIO,
+        note=_BRIDGE_NOTE,
     ),
     "curl": _ClientFormat(
-        "curl", _write_curl, "sh", note=format_message("It lists the tools: a quick try.")
+        "curl", _render_curl, "sh", note=format_message("It lists the tools: a quick try.")
     ),
 }

@@ -11,11 +11,11 @@ from mcp.types import INVALID_PARAMS
 from pydantic import BaseModel, ConfigDict, RootModel
 
 from agents.gateway.authentication import AuthenticatedClient
-from mcp_servers.client.jsonrpc import CAPABILITIES_KEY, CLIENT_KEY, LOG_MESSAGE, RESERVED
+from mcp_servers.client.jsonrpc import CAPABILITIES_KEY, CLIENT_KEY, LOG_MESSAGE, RESERVED_META_KEYS
 
 LOG_LEVEL_KEY = "io.modelcontextprotocol/logLevel"
-LEVELS = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
-LONGEST_CLIENT = 120
+LOG_LEVELS = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
+MAX_CLIENT_NAME_LENGTH = 120
 
 
 class _RawMessage(BaseModel):
@@ -42,14 +42,14 @@ class GatewayRequest:
     of servers' log messages to forward, blank for none.
     """
 
-    visitor: AuthenticatedClient
+    caller: AuthenticatedClient
     context: Context
-    modern: bool
+    is_modern: bool
     holder: str
-    level: str = ""
+    log_level: str = ""
     params: Mapping[str, Any] = field(default_factory=dict)
     capabilities: Mapping[str, Any] = field(default_factory=dict)
-    client: str = ""
+    client_name: str = ""
 
     @property
     def method(self) -> str:
@@ -59,35 +59,35 @@ class GatewayRequest:
     @property
     def meta(self) -> Mapping[str, Any]:
         """The request's `_meta`."""
-        found = self.params.get("_meta")
-        return found if isinstance(found, Mapping) else {}
+        value = self.params.get("_meta")
+        return value if isinstance(value, Mapping) else {}
 
     @property
-    def own_meta(self) -> dict[str, Any]:
+    def forwarded_meta(self) -> dict[str, Any]:
         """The part of `_meta` to forward: without this hop's fields and the progress token.
 
         The client's token is masked.
         """
-        hop = (*RESERVED, LOG_LEVEL_KEY, "progressToken")
-        found = {key: value for key, value in self.meta.items() if key not in hop}
-        found = self.visitor.without_token(found) if found else found
-        if self.level:
-            found[LOG_LEVEL_KEY] = self.level
-        return found
+        dropped_keys = (*RESERVED_META_KEYS, LOG_LEVEL_KEY, "progressToken")
+        forwarded = {key: value for key, value in self.meta.items() if key not in dropped_keys}
+        forwarded = self.caller.mask_token(forwarded) if forwarded else forwarded
+        if self.log_level:
+            forwarded[LOG_LEVEL_KEY] = self.log_level
+        return forwarded
 
     @property
     def wants_progress(self) -> bool:
         """Whether the client requested progress notifications."""
         return "progressToken" in self.meta
 
-    def text(self, name: str) -> str:
+    def get_text(self, name: str) -> str:
         """Return a parameter that must be a string; raises `MCPError` (-32602)."""
         value = self.params.get(name)
         if not isinstance(value, str):
             raise build_invalid_params_error(f"`{name}` must be a text")
         return value
 
-    def members(self, name: str) -> dict[str, Any]:
+    def get_object(self, name: str) -> dict[str, Any]:
         """Return an optional parameter that must be an object; raises `MCPError`."""
         value = self.params.get(name)
         if value is None:
@@ -96,27 +96,33 @@ class GatewayRequest:
             raise build_invalid_params_error(f"`{name}` must be an object")
         return value
 
-    async def progress(self, progress: float, total: float | None, message: str | None) -> None:
+    async def report_progress(
+        self, progress: float, total: float | None, message: str | None
+    ) -> None:
         """Send a progress notification."""
         await self.context.session.report_progress(progress, total, message)
 
-    async def log(self, params: Mapping[str, Any]) -> None:
+    async def forward_log(self, params: Mapping[str, Any]) -> None:
         """Forward a server's log message if its level is high enough."""
         level = params.get("level")
-        if self.level and level in LEVELS and LEVELS.index(level) >= LEVELS.index(self.level):
-            await self.tell(LOG_MESSAGE, params)
+        if (
+            self.log_level
+            and level in LOG_LEVELS
+            and LOG_LEVELS.index(level) >= LOG_LEVELS.index(self.log_level)
+        ):
+            await self.send_notification(LOG_MESSAGE, params)
 
-    async def tell(self, method: str, params: Mapping[str, Any]) -> None:
+    async def send_notification(self, method: str, params: Mapping[str, Any]) -> None:
         """Send a notification related to this request."""
         message = build_notification(method, params)
         await self.context.session.send_notification(message, self.context.request_id)
 
-    async def ask(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
+    async def send_request(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
         """Send a request to the client and return its result (handshake era); raises `MCPError`."""
         message = _RawMessage(method=method, params=dict(params))
         metadata = ServerMessageMetadata(related_request_id=self.context.request_id)
-        found = await self.context.session.send_request(message, _RawResult, metadata=metadata)  # type: ignore[arg-type]
-        return found.root
+        result = await self.context.session.send_request(message, _RawResult, metadata=metadata)  # type: ignore[arg-type]
+        return result.root
 
 
 def build_notification(method: str, params: Mapping[str, Any]) -> Any:
@@ -124,15 +130,15 @@ def build_notification(method: str, params: Mapping[str, Any]) -> Any:
     return _RawMessage(method=method, params=dict(params))
 
 
-def build_invalid_params_error(why: str, data: Any = None) -> MCPError:
+def build_invalid_params_error(reason: str, data: Any = None) -> MCPError:
     """Return the error for invalid parameters."""
-    return MCPError(code=INVALID_PARAMS, message=f"Invalid params: {why}", data=data)
+    return MCPError(code=INVALID_PARAMS, message=f"Invalid params: {reason}", data=data)
 
 
 def read_capabilities(meta: Mapping[str, Any]) -> dict[str, Any]:
     """Return the capabilities that a modern request declares."""
-    found = meta.get(CAPABILITIES_KEY)
-    return found if isinstance(found, dict) else {}
+    capabilities = meta.get(CAPABILITIES_KEY)
+    return capabilities if isinstance(capabilities, dict) else {}
 
 
 def read_client_name(meta: Mapping[str, Any]) -> str:
@@ -142,12 +148,12 @@ def read_client_name(meta: Mapping[str, Any]) -> str:
 
 def format_client_name(info: Any) -> str:
     """Return a client's name and version, for the audit log."""
-    told = info if isinstance(info, Mapping) else {}
-    parts = (told.get("name"), told.get("version"))
-    return " ".join(one for one in parts if isinstance(one, str))[:LONGEST_CLIENT]
+    fields = info if isinstance(info, Mapping) else {}
+    parts = (fields.get("name"), fields.get("version"))
+    return " ".join(part for part in parts if isinstance(part, str))[:MAX_CLIENT_NAME_LENGTH]
 
 
 def read_log_level(meta: Mapping[str, Any]) -> str:
     """Return the log level of a modern request, blank for none."""
-    found = meta.get(LOG_LEVEL_KEY)
-    return found if found in LEVELS else ""
+    level = meta.get(LOG_LEVEL_KEY)
+    return level if level in LOG_LEVELS else ""

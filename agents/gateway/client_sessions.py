@@ -15,7 +15,7 @@ from mcp.server.session import ServerSession
 
 from agents.gateway.authentication import AuthenticatedClient
 from agents.gateway.client_request import (
-    LEVELS,
+    LOG_LEVELS,
     Context,
     GatewayRequest,
     build_invalid_params_error,
@@ -25,14 +25,14 @@ from agents.gateway.client_request import (
     read_log_level,
 )
 from agents.gateway.handlers import Kind
-from agents.gateway.resource_subscriptions import WatchedResource, leave
+from agents.gateway.resource_subscriptions import WatchedResource, unwatch_resources
 from bonobot.core.runtime import get_runtime
 from bonobot.core.text.canonical_json import compute_digest, to_canonical_json
 
-SESSION_ID = "mcp-session-id"
-MOST_SESSIONS = 10_000
-MOST_WATCHED = 1_000
-USUAL_LEVEL = "debug"
+SESSION_ID_HEADER = "mcp-session-id"
+MAX_SESSIONS = 10_000
+MAX_WATCHED_RESOURCES = 1_000
+DEFAULT_LOG_LEVEL = "debug"
 # A session that is unused for this long has been ended by the SDK.
 IDLE_S = 1_800.0
 
@@ -41,14 +41,14 @@ IDLE_S = 1_800.0
 class GatewaySession:
     """The state of a handshake era client's session; `owner_key` is its caller's key."""
 
-    owner: str = ""
+    owner_key: str = ""
     capabilities: Mapping[str, Any] = field(default_factory=dict)
-    client: str = ""
-    level: str = USUAL_LEVEL
+    client_name: str = ""
+    log_level: str = DEFAULT_LOG_LEVEL
     watched: dict[str, WatchedResource] = field(default_factory=dict)
     # Digests of the lists that the client knows, by kind.
-    lists: dict[Kind, str] = field(default_factory=dict)
-    channel: ServerSession | None = None
+    list_digests: dict[Kind, str] = field(default_factory=dict)
+    server_session: ServerSession | None = None
     used_at: float = 0.0
 
 
@@ -58,150 +58,168 @@ class GatewaySessionStore:
     def __init__(self) -> None:
         self._sessions: OrderedDict[str, GatewaySession] = OrderedDict()
         # Number of open notification streams, by session id.
-        self._open: Counter[str] = Counter()
+        self._open_streams: Counter[str] = Counter()
         # The session id of the only client on stdio.
-        self._alone = f"stdio-{uuid4()}"
+        self._stdio_session_id = f"stdio-{uuid4()}"
 
-    def inbound(
-        self, context: Context, visitor: AuthenticatedClient, *, modern: bool
+    def build_request(
+        self, context: Context, caller: AuthenticatedClient, *, is_modern: bool
     ) -> GatewayRequest:
         """Return a request with its client's state."""
         params = context.params or {}
-        if modern:
+        if is_modern:
             meta = params.get("_meta")
             meta = meta if isinstance(meta, Mapping) else {}
-            declared = read_capabilities(meta)
+            capabilities = read_capabilities(meta)
             return GatewayRequest(
-                visitor=visitor,
+                caller=caller,
                 context=context,
-                modern=True,
-                holder=_build_holder(visitor, declared),
-                level=read_log_level(meta),
+                is_modern=True,
+                holder=_build_holder(caller, capabilities),
+                log_level=read_log_level(meta),
                 params=params,
-                capabilities=declared,
-                client=read_client_name(meta),
+                capabilities=capabilities,
+                client_name=read_client_name(meta),
             )
-        number = self.number(context)
-        session = self._session(number, context)
-        session.owner = visitor.key
+        session_id = self.get_session_id(context)
+        session = self._get_or_create_session(session_id, context)
+        session.owner_key = caller.key
         return GatewayRequest(
-            visitor=visitor,
+            caller=caller,
             context=context,
-            modern=False,
-            holder=f"gateway:{number}",
-            level=session.level,
+            is_modern=False,
+            holder=f"gateway:{session_id}",
+            log_level=session.log_level,
             params=params,
             capabilities=session.capabilities,
-            client=session.client,
+            client_name=session.client_name,
         )
 
-    def number(self, context: Context) -> str:
+    def get_session_id(self, context: Context) -> str:
         """Return the session id of a request of the handshake era."""
         if context.request is None:
-            return self._alone
-        return context.request.headers.get(SESSION_ID) or ""
+            return self._stdio_session_id
+        return context.request.headers.get(SESSION_ID_HEADER) or ""
 
-    def session(self, number: str, visitor: AuthenticatedClient) -> GatewaySession | None:
+    def find_session(self, session_id: str, caller: AuthenticatedClient) -> GatewaySession | None:
         """Find a session of the caller."""
-        found = self._sessions.get(number)
-        return found if found is not None and found.owner == visitor.key else None
+        known_session = self._sessions.get(session_id)
+        return (
+            known_session
+            if known_session is not None and known_session.owner_key == caller.key
+            else None
+        )
 
-    def alone(self, visitor: AuthenticatedClient) -> GatewaySession | None:
+    def find_stdio_session(self, caller: AuthenticatedClient) -> GatewaySession | None:
         """Find the session of the only client on stdio."""
-        return self.session(self._alone, visitor)
+        return self.find_session(self._stdio_session_id, caller)
 
-    def begun(self, context: Context, visitor: AuthenticatedClient) -> None:
+    def register_session(self, context: Context, caller: AuthenticatedClient) -> None:
         """Register a session when it is initialized, so that it can be notified."""
-        self._session(self.number(context), context).owner = visitor.key
+        self._get_or_create_session(self.get_session_id(context), context).owner_key = caller.key
 
     @contextmanager
-    def open_stream(self, number: str) -> Iterator[None]:
+    def open_stream(self, session_id: str) -> Iterator[None]:
         """Mark a session's stream as open for the duration of the block."""
-        self._open[number] += 1
+        self._open_streams[session_id] += 1
         try:
             yield
         finally:
-            self._open[number] -= 1
-            if not self._open[number]:
-                del self._open[number]
-            if (session := self._sessions.get(number)) is not None:
+            self._open_streams[session_id] -= 1
+            if not self._open_streams[session_id]:
+                del self._open_streams[session_id]
+            if (session := self._sessions.get(session_id)) is not None:
                 session.used_at = get_runtime().loop.time()
 
-    def forget(self, number: str) -> None:
+    def delete_session(self, session_id: str) -> None:
         """Delete a session and its resource watches."""
-        session = self._sessions.pop(number, None)
+        session = self._sessions.pop(session_id, None)
         if session is not None:
-            leave(session.watched.values())
+            unwatch_resources(session.watched.values())
             session.watched.clear()
 
-    def close(self) -> None:
+    def delete_all_sessions(self) -> None:
         """Delete all sessions."""
-        for number in list(self._sessions):
-            self.forget(number)
+        for session_id in list(self._sessions):
+            self.delete_session(session_id)
 
-    def set_level(self, inbound: GatewayRequest, level: str) -> None:
+    def set_log_level(self, inbound: GatewayRequest, level: str) -> None:
         """Set a session's minimum log level; raises `MCPError`."""
-        if level not in LEVELS:
-            raise build_invalid_params_error(f"`level` must be one of {', '.join(LEVELS)}")
-        self._session(self.number(inbound.context), inbound.context).level = level
+        if level not in LOG_LEVELS:
+            raise build_invalid_params_error(f"`level` must be one of {', '.join(LOG_LEVELS)}")
+        self._get_or_create_session(
+            self.get_session_id(inbound.context), inbound.context
+        ).log_level = level
 
-    def may_watch(self, inbound: GatewayRequest, uri: str) -> bool:
+    def can_add_watch(self, inbound: GatewayRequest, uri: str) -> bool:
         """Tell whether a session doesn't watch a resource yet; raises `MCPError` at the limit."""
-        watched = self._session(self.number(inbound.context), inbound.context).watched
-        if len(watched) >= MOST_WATCHED and uri not in watched:
-            raise build_invalid_params_error(f"a session watches {MOST_WATCHED} resources at most")
+        watched = self._get_or_create_session(
+            self.get_session_id(inbound.context), inbound.context
+        ).watched
+        if len(watched) >= MAX_WATCHED_RESOURCES and uri not in watched:
+            raise build_invalid_params_error(
+                f"a session watches {MAX_WATCHED_RESOURCES} resources at most"
+            )
         return uri not in watched
 
-    def note(self, inbound: GatewayRequest, kind: Kind, listed: str) -> None:
+    def record_list(self, inbound: GatewayRequest, kind: Kind, digest: str) -> None:
         """Record a list's digest, so that the session is notified of changes."""
-        self._session(self.number(inbound.context), inbound.context).lists[kind] = listed
+        self._get_or_create_session(
+            self.get_session_id(inbound.context), inbound.context
+        ).list_digests[kind] = digest
 
-    def subscribe(self, inbound: GatewayRequest, found: Mapping[str, WatchedResource]) -> None:
+    def add_watches(
+        self, inbound: GatewayRequest, resources: Mapping[str, WatchedResource]
+    ) -> None:
         """Add resource watches to a session; it is notified while its stream is open."""
-        number = self.number(inbound.context)
-        session = self._session(number, inbound.context)
+        session_id = self.get_session_id(inbound.context)
+        session = self._get_or_create_session(session_id, inbound.context)
         if not session.watched:
-            get_runtime().loop.call_later(IDLE_S, self._expire, number)
-        leave(session.watched[uri] for uri in found if uri in session.watched)
-        session.watched |= found
+            get_runtime().loop.call_later(IDLE_S, self._expire_session, session_id)
+        unwatch_resources(session.watched[uri] for uri in resources if uri in session.watched)
+        session.watched |= resources
 
-    def unsubscribe(self, inbound: GatewayRequest, uri: str) -> None:
+    def remove_watch(self, inbound: GatewayRequest, uri: str) -> None:
         """Remove a resource watch from a session."""
-        session = self._session(self.number(inbound.context), inbound.context)
+        session = self._get_or_create_session(self.get_session_id(inbound.context), inbound.context)
         if (watched := session.watched.pop(uri, None)) is not None:
-            leave([watched])
+            unwatch_resources([watched])
 
-    def _expire(self, number: str) -> None:
+    def _expire_session(self, session_id: str) -> None:
         """Delete an idle session; check again later if it is in use."""
-        session, now = self._sessions.get(number), get_runtime().loop.time()
+        session, now = self._sessions.get(session_id), get_runtime().loop.time()
         if session is None or not session.watched:
             return
-        if number in self._open or now - session.used_at < IDLE_S:
-            get_runtime().loop.call_later(IDLE_S, self._expire, number)
+        if session_id in self._open_streams or now - session.used_at < IDLE_S:
+            get_runtime().loop.call_later(IDLE_S, self._expire_session, session_id)
         else:
-            self.forget(number)
+            self.delete_session(session_id)
 
-    def _session(self, number: str, context: Context) -> GatewaySession:
-        session = self._sessions.get(number)
+    def _get_or_create_session(self, session_id: str, context: Context) -> GatewaySession:
+        session = self._sessions.get(session_id)
         if session is None:
             session = GatewaySession()
-            if number:  # the initialize request has no id yet
-                self._sessions[number] = session
-            if len(self._sessions) > MOST_SESSIONS:
-                self.forget(next(iter(self._sessions)))
-        if not session.client and (said := context.session.client_params) is not None:
-            session.capabilities = said.capabilities.model_dump(by_alias=True, exclude_none=True)
-            session.client = format_client_name(said.client_info.model_dump(exclude_none=True))
-        session.channel = context.session
+            if session_id:  # the initialize request has no id yet
+                self._sessions[session_id] = session
+            if len(self._sessions) > MAX_SESSIONS:
+                self.delete_session(next(iter(self._sessions)))
+        if not session.client_name and (client_params := context.session.client_params) is not None:
+            session.capabilities = client_params.capabilities.model_dump(
+                by_alias=True, exclude_none=True
+            )
+            session.client_name = format_client_name(
+                client_params.client_info.model_dump(exclude_none=True)
+            )
+        session.server_session = context.session
         session.used_at = get_runtime().loop.time()
-        if number:
-            self._sessions.move_to_end(number)
+        if session_id:
+            self._sessions.move_to_end(session_id)
         return session
 
 
-def _build_holder(visitor: AuthenticatedClient, declared: Mapping[str, Any]) -> str:
+def _build_holder(caller: AuthenticatedClient, capabilities: Mapping[str, Any]) -> str:
     """Return the key that owns a modern client's connections: its caller and its capabilities.
 
     A server of the handshake era is told the capabilities only once per connection.
     """
-    return f"gateway:{visitor.key}:{compute_digest(to_canonical_json(declared))[:16]}"
+    return f"gateway:{caller.key}:{compute_digest(to_canonical_json(capabilities))[:16]}"

@@ -13,8 +13,8 @@ from agents.calls.pipeline import CallOutcome
 from bonobot.core.problems import Problem
 
 # The `_meta` key of our code and remedy.
-PROBLEM = "bonobot/problem"
-NOT_FOUND_BEFORE = -32002
+PROBLEM_META_KEY = "bonobot/problem"
+LEGACY_NOT_FOUND = -32002
 
 
 def build_unknown_name_error(noun: str, name: str) -> MCPError:
@@ -36,21 +36,21 @@ def build_refusal_result(problem: Problem) -> dict[str, Any]:
 
 def build_failure_result(outcome: CallOutcome) -> dict[str, Any]:
     """Return an outcome without a result as a failed tool result."""
-    told = {"code": outcome.code, "remedy": outcome.remedy, "call_id": str(outcome.call_id)}
-    return _build_error_result(f"{outcome.text} {outcome.remedy}".strip(), told)
+    details = {"code": outcome.code, "remedy": outcome.remedy, "call_id": str(outcome.call_id)}
+    return _build_error_result(f"{outcome.text} {outcome.remedy}".strip(), details)
 
 
 def build_upstream_error(outcome: CallOutcome, *, modern: bool) -> MCPError:
     """Return a server's error with the code of the client's era."""
     error = dict(outcome.error or {"code": INTERNAL_ERROR, "message": outcome.text})
-    if modern and error["code"] == NOT_FOUND_BEFORE:
+    if modern and error["code"] == LEGACY_NOT_FOUND:
         error["code"] = INVALID_PARAMS
     return MCPError(code=error["code"], message=error["message"], data=error.get("data"))
 
 
-def _build_error_result(text: str, told: dict[str, Any]) -> dict[str, Any]:
+def _build_error_result(text: str, details: dict[str, Any]) -> dict[str, Any]:
     content = [{"type": "text", "text": text}]
-    return {"content": content, "isError": True, "_meta": {PROBLEM: told}}
+    return {"content": content, "isError": True, "_meta": {PROBLEM_META_KEY: details}}
 
 
 def _format_problem(problem: Problem) -> str:
@@ -58,8 +58,8 @@ def _format_problem(problem: Problem) -> str:
 
 
 def _build_problem_data(problem: Problem) -> dict[str, Any]:
-    told: dict[str, Any] = {"code": problem.code, "rule": problem.rule, "remedy": problem.remedy}
+    details: dict[str, Any] = {"code": problem.code, "rule": problem.rule, "remedy": problem.remedy}
     if problem.retry_after is not None:
-        told["retry_after"] = problem.retry_after
-    told |= problem.extra
-    return {name: value for name, value in told.items() if value not in ("", None)}
+        details["retry_after"] = problem.retry_after
+    details |= problem.extra
+    return {name: value for name, value in details.items() if value not in ("", None)}

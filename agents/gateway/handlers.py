@@ -16,10 +16,10 @@ from django.conf import settings
 
 from agents.calls import pipeline
 from agents.calls.pipeline import ApprovalRequired, CallOutcome, CallRefused
-from agents.calls.results import ROUNDS, estimate_size
+from agents.calls.results import MAX_ROUNDS, estimate_size
 from agents.calls.snapshots import CallSnapshot
 from agents.calls.types import CallRequest, Method, RelayOptions
-from agents.calls.user_endpoints import find_person
+from agents.calls.user_endpoints import find_user_id
 from agents.gateway import approvals, request_state
 from agents.gateway.authentication import AuthenticatedClient
 from agents.gateway.catalog import Declaration, get_catalog, rename_resources
@@ -38,7 +38,7 @@ from agents.gateway.mcp_host import (
     list_supported_requests,
     supports_tasks,
 )
-from agents.gateway.request_state import seal, unseal
+from agents.gateway.request_state import decrypt_state, encrypt_state
 from agents.gateway.suspended_calls import SuspendedCall, SuspendedCallRegistry
 from bonobot.core.problems import NotFound, Problem
 from bonobot.core.runtime import get_runtime
@@ -47,7 +47,7 @@ from mcp_servers.scanning.services import strip_result
 VIA = "gateway"
 INPUT_REQUIRED = "input_required"
 # Larger results are processed outside the event loop.
-LARGE = 16_384
+LARGE_RESULT_SIZE = 16_384
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class UpstreamRequest:
 
     method: Method
     name: str
-    shown: str
+    exposed_name: str
     arguments: dict[str, Any]
     server_id: UUID | None = None
     noun: str = "tool"
@@ -68,26 +68,28 @@ class UpstreamRequest:
         return {"tool": self.name, "arguments": self.arguments, "server": server}
 
     @property
-    def subject(self) -> dict[str, Any]:
+    def identity(self) -> dict[str, Any]:
         """The fields that identify the request."""
-        return {"method": self.method, "name": self.shown, "arguments": self.arguments}
+        return {"method": self.method, "name": self.exposed_name, "arguments": self.arguments}
 
 
 class UpstreamCallHandlers:
     """Makes the calls of this process's clients."""
 
     def __init__(self) -> None:
-        self._lanes = ExclusiveConnections()
-        self._held = SuspendedCallRegistry()
+        self._connections = ExclusiveConnections()
+        self._suspended_calls = SuspendedCallRegistry()
 
     async def call_tool(self, inbound: GatewayRequest) -> dict[str, Any]:
         """Answer `tools/call`; a refusal is a failed tool result with its code."""
-        name, snapshot = inbound.text("name"), await get_snapshot(inbound)
+        name, snapshot = inbound.get_text("name"), await get_snapshot(inbound)
         tool = snapshot.tools.get(name)
-        server_id = tool.facts.server_id if tool else inbound.visitor.place.server_id
-        wanted = UpstreamRequest("tools/call", name, name, inbound.members("arguments"), server_id)
+        server_id = tool.facts.server_id if tool else inbound.caller.target.server_id
+        upstream_request = UpstreamRequest(
+            "tools/call", name, name, inbound.get_object("arguments"), server_id
+        )
         try:
-            return await self._allowed(inbound, wanted)
+            return await self._call_with_approval(inbound, upstream_request)
         except Problem as problem:
             if await is_tool_listed(inbound, name):
                 return build_refusal_result(problem)
@@ -95,271 +97,334 @@ class UpstreamCallHandlers:
 
     async def read_resource(self, inbound: GatewayRequest) -> dict[str, Any]:
         """Answer `resources/read`."""
-        uri, there = (
-            inbound.text("uri"),
-            get_catalog(inbound.visitor.place, await get_snapshot(inbound)),
+        uri, catalog = (
+            inbound.get_text("uri"),
+            get_catalog(inbound.caller.target, await get_snapshot(inbound)),
         )
-        meant = there.resource(uri)
-        if meant is None:
+        resource = catalog.find_resource(uri)
+        if resource is None:
             raise build_unknown_name_error("resource", uri)
-        server_id, own = meant
-        wanted = UpstreamRequest("resources/read", own, uri, {}, server_id, "resource")
-        return await self._or_error(inbound, wanted)
+        server_id, own_uri = resource
+        upstream_request = UpstreamRequest(
+            "resources/read", own_uri, uri, {}, server_id, "resource"
+        )
+        return await self._call_or_raise_error(inbound, upstream_request)
 
     async def get_prompt(self, inbound: GatewayRequest) -> dict[str, Any]:
         """Answer `prompts/get`."""
-        name, there = (
-            inbound.text("name"),
-            get_catalog(inbound.visitor.place, await get_snapshot(inbound)),
+        name, catalog = (
+            inbound.get_text("name"),
+            get_catalog(inbound.caller.target, await get_snapshot(inbound)),
         )
-        offer = there.prompt(name)
-        if offer is None:
+        prompt = catalog.find_prompt(name)
+        if prompt is None:
             raise build_unknown_name_error("prompt", name)
-        arguments = inbound.members("arguments")
-        server_id = offer.facts.server_id
-        wanted = UpstreamRequest("prompts/get", offer.name, name, arguments, server_id, "prompt")
-        return await self._or_error(inbound, wanted)
+        arguments = inbound.get_object("arguments")
+        server_id = prompt.facts.server_id
+        upstream_request = UpstreamRequest(
+            "prompts/get", prompt.name, name, arguments, server_id, "prompt"
+        )
+        return await self._call_or_raise_error(inbound, upstream_request)
 
     async def complete(self, inbound: GatewayRequest) -> dict[str, Any]:
         """Answer `completion/complete`."""
-        there = get_catalog(inbound.visitor.place, await get_snapshot(inbound))
-        ref = inbound.members("ref")
-        said = {name: it for name, it in inbound.params.items() if name in ("argument", "context")}
+        catalog = get_catalog(inbound.caller.target, await get_snapshot(inbound))
+        ref = inbound.get_object("ref")
+        forwarded = {
+            name: value for name, value in inbound.params.items() if name in ("argument", "context")
+        }
         if ref.get("type") == "ref/prompt":
-            offer = there.prompt(str(ref.get("name")))
-            meant = (offer.facts.server_id, offer.name) if offer else None
-            ref, noun, shown = {**ref, "name": meant and meant[1]}, "prompt", str(ref.get("name"))
+            prompt = catalog.find_prompt(str(ref.get("name")))
+            server_and_name = (prompt.facts.server_id, prompt.name) if prompt else None
+            ref, noun, exposed_name = (
+                {**ref, "name": server_and_name and server_and_name[1]},
+                "prompt",
+                str(ref.get("name")),
+            )
         else:
-            meant = there.resource(str(ref.get("uri")))
-            ref, noun, shown = {**ref, "uri": meant and meant[1]}, "resource", str(ref.get("uri"))
-        if meant is None:
-            raise build_unknown_name_error(noun, shown)
-        server_id, own = meant
-        asked = {**said, "ref": ref}
-        return await self._or_error(
-            inbound, UpstreamRequest("completion/complete", own, shown, asked, server_id, noun)
+            server_and_name = catalog.find_resource(str(ref.get("uri")))
+            ref, noun, exposed_name = (
+                {**ref, "uri": server_and_name and server_and_name[1]},
+                "resource",
+                str(ref.get("uri")),
+            )
+        if server_and_name is None:
+            raise build_unknown_name_error(noun, exposed_name)
+        server_id, own_name = server_and_name
+        arguments = {**forwarded, "ref": ref}
+        return await self._call_or_raise_error(
+            inbound,
+            UpstreamRequest(
+                "completion/complete", own_name, exposed_name, arguments, server_id, noun
+            ),
         )
 
-    async def _or_error(self, inbound: GatewayRequest, wanted: UpstreamRequest) -> dict[str, Any]:
+    async def _call_or_raise_error(
+        self, inbound: GatewayRequest, upstream_request: UpstreamRequest
+    ) -> dict[str, Any]:
         try:
-            return await self._allowed(inbound, wanted)
+            return await self._call_with_approval(inbound, upstream_request)
         except (NotFound, CallRefused) as problem:
             if isinstance(problem, ApprovalRequired):
                 raise build_mcp_error(problem) from problem
-            raise build_unknown_name_error(wanted.noun, wanted.shown) from problem
+            raise build_unknown_name_error(
+                upstream_request.noun, upstream_request.exposed_name
+            ) from problem
         except Problem as problem:
             raise build_mcp_error(problem) from problem
 
-    async def _allowed(self, inbound: GatewayRequest, wanted: UpstreamRequest) -> dict[str, Any]:
+    async def _call_with_approval(
+        self, inbound: GatewayRequest, upstream_request: UpstreamRequest
+    ) -> dict[str, Any]:
         """Return the result; if the call needs approval, use a task or a URL elicitation."""
-        held = _unseal_request_state(inbound, wanted)
-        waits = held.get("approval")
-        no = waits and approvals.is_declined(inbound.members("inputResponses"))
-        if waits and not no:
-            await approvals.wait_for_decision(UUID(waits), approvals.PATIENCE_S)
+        state = _decrypt_request_state(inbound, upstream_request)
+        approval_id = state.get("approval")
+        is_declined = approval_id and approvals.is_declined(inbound.get_object("inputResponses"))
+        if approval_id and not is_declined:
+            await approvals.wait_for_decision(UUID(approval_id), approvals.MAX_WAIT_S)
         try:
-            return await self._answered(inbound, wanted, held)
+            return await self._call_or_resume(inbound, upstream_request, state)
         except ApprovalRequired as problem:
-            if _as_task(inbound, wanted):
-                return await approvals.start_deferred_call(inbound, problem, wanted.as_dict)
-            if no or not approvals.can_show(inbound.capabilities):
+            if _can_defer(inbound, upstream_request):
+                return await approvals.start_deferred_call(
+                    inbound, problem, upstream_request.as_dict
+                )
+            if is_declined or not approvals.can_show_url(inbound.capabilities):
                 raise
-            if inbound.modern:
-                return _build_approval_request(inbound, wanted, problem)
+            if inbound.is_modern:
+                return _build_approval_request(inbound, upstream_request, problem)
             if not await approvals.ask_for_approval(inbound, problem, settings.BONOBOT_ANSWER_S):
                 raise
-        return await self._answered(inbound, wanted, held)
+        return await self._call_or_resume(inbound, upstream_request, state)
 
-    async def _answered(
-        self, inbound: GatewayRequest, wanted: UpstreamRequest, held: Mapping[str, Any]
+    async def _call_or_resume(
+        self, inbound: GatewayRequest, upstream_request: UpstreamRequest, state: Mapping[str, Any]
     ) -> dict[str, Any]:
         """Return the result for the client; raises `Problem` for a refusal."""
-        organization_id = inbound.visitor.principal.organization_id
-        if number := held.get("held"):
-            await inbound.visitor.current()  # the call was admitted, but not this request
-            responses = inbound.members("inputResponses")
-            found = await self._held.go_on(organization_id, number, responses)
-            return await self._told(inbound, wanted, held, found, number)
+        organization_id = inbound.caller.principal.organization_id
+        if call_id := state.get("held"):
+            await inbound.caller.refresh_if_changed()  # the call was admitted, but not this request
+            responses = inbound.get_object("inputResponses")
+            outcome = await self._suspended_calls.resume_call(organization_id, call_id, responses)
+            return await self._build_call_response(
+                inbound, upstream_request, state, outcome, call_id
+            )
         host = build_host(inbound)
-        request = _build_call_request(inbound, wanted, host, held)
-        if not await may_be_asked(inbound, wanted, host):
-            return await self._told(inbound, wanted, held, await pipeline.call(request))
-        if inbound.modern:
+        request = _build_call_request(inbound, upstream_request, host, state)
+        if not await can_server_ask(inbound, upstream_request, host):
+            return await self._build_call_response(
+                inbound, upstream_request, state, await pipeline.make_call(request)
+            )
+        if inbound.is_modern:
             call = SuspendedCall()
-            found = await call.run(partial(self._asking, wanted, host, call, request))
-            if not isinstance(found, CallOutcome):
-                await self._held.keep(call, organization_id)
-            return await self._told(inbound, wanted, held, found, call.id)
-        with host.asking(inbound.ask):
-            return await self._with_rounds(inbound, wanted, request)
+            outcome = await call.run(
+                partial(self._call_exclusively, upstream_request, host, call, request)
+            )
+            if not isinstance(outcome, CallOutcome):
+                await self._suspended_calls.register_call(call, organization_id)
+            return await self._build_call_response(
+                inbound, upstream_request, state, outcome, call.id
+            )
+        with host.answer_with(inbound.send_request):
+            return await self._call_in_rounds(inbound, upstream_request, request)
 
-    async def _asking(
-        self, wanted: UpstreamRequest, host: GatewayHost, call: SuspendedCall, request: CallRequest
+    async def _call_exclusively(
+        self,
+        upstream_request: UpstreamRequest,
+        host: GatewayHost,
+        call: SuspendedCall,
+        request: CallRequest,
     ) -> CallOutcome:
         """Make a call on a connection of its own, so that the server's requests belong to it."""
-        async with self._lanes.lane(request.holder, wanted.server_id) as holder:
-            with host.asking(call.ask):
-                return await pipeline.call(replace(request, holder=holder))
+        async with self._connections.acquire_connection(
+            request.holder, upstream_request.server_id
+        ) as holder:
+            with host.answer_with(call.ask_client):
+                return await pipeline.make_call(replace(request, holder=holder))
 
-    async def _with_rounds(
-        self, inbound: GatewayRequest, wanted: UpstreamRequest, request: CallRequest
+    async def _call_in_rounds(
+        self, inbound: GatewayRequest, upstream_request: UpstreamRequest, request: CallRequest
     ) -> dict[str, Any]:
         """Call for a handshake era client; forward a modern server's requests between rounds."""
         assert request.relay is not None  # noqa: S101 - all of ours have one
         relay = request.relay
-        for _ in range(ROUNDS):
-            outcome = await pipeline.call(replace(request, relay=relay))
+        for _ in range(MAX_ROUNDS):
+            outcome = await pipeline.make_call(replace(request, relay=relay))
             if outcome.code != INPUT_REQUIRED:
-                return await build_call_result(inbound, wanted, outcome)
-            asked = outcome.result.get("inputRequests") or {}
+                return await build_call_result(inbound, upstream_request, outcome)
+            requests = outcome.result.get("inputRequests") or {}
             answers = {
-                key: await inbound.ask(one["method"], one.get("params") or {})
-                for key, one in asked.items()
+                key: await inbound.send_request(item["method"], item.get("params") or {})
+                for key, item in requests.items()
             }
-            more: dict[str, Any] = {"inputResponses": answers} if answers else {}
+            extra_params: dict[str, Any] = {"inputResponses": answers} if answers else {}
             if "requestState" in outcome.result:
-                more["requestState"] = outcome.result["requestState"]
+                extra_params["requestState"] = outcome.result["requestState"]
             legs = relay.legs | {request.call_id}
             request = replace(request, call_id=uuid4())
-            relay = replace(relay, more=more, legs=legs)
-        raise build_invalid_params_error(f"the server asks for more than {ROUNDS} times")
+            relay = replace(relay, extra_params=extra_params, legs=legs)
+        raise build_invalid_params_error(f"the server asks for more than {MAX_ROUNDS} times")
 
-    async def _told(
+    async def _build_call_response(
         self,
         inbound: GatewayRequest,
-        wanted: UpstreamRequest,
-        held: Mapping[str, Any],
-        found: CallOutcome | dict[str, Any],
-        number: str = "",
+        upstream_request: UpstreamRequest,
+        previous_state: Mapping[str, Any],
+        outcome: CallOutcome | dict[str, Any],
+        call_id: str = "",
     ) -> dict[str, Any]:
         """Return the call's result, or the input requests with the state for the next request.
 
         `call_id` is a suspended call's id.
         """
-        visitor = inbound.visitor
-        if not isinstance(found, CallOutcome):
-            state = seal(visitor, wanted.subject, {"held": number})
-            return {"resultType": INPUT_REQUIRED, "inputRequests": found, "requestState": state}
-        if found.code == request_state.TASK and wanted.server_id is not None:
-            return request_state.build_task_result(inbound, wanted.server_id, wanted.name, found)
-        if found.code != INPUT_REQUIRED:
-            return await build_call_result(inbound, wanted, found)
-        now: dict[str, Any] = {"legs": [*held.get("legs", []), str(found.call_id)]}
-        if "requestState" in found.result:
-            now["state"] = found.result["requestState"]
-        return {**found.result, "requestState": seal(visitor, wanted.subject, now)}
+        caller = inbound.caller
+        if not isinstance(outcome, CallOutcome):
+            encrypted_state = encrypt_state(caller, upstream_request.identity, {"held": call_id})
+            return {
+                "resultType": INPUT_REQUIRED,
+                "inputRequests": outcome,
+                "requestState": encrypted_state,
+            }
+        if outcome.code == request_state.TASK and upstream_request.server_id is not None:
+            return request_state.build_task_result(
+                inbound, upstream_request.server_id, upstream_request.name, outcome
+            )
+        if outcome.code != INPUT_REQUIRED:
+            return await build_call_result(inbound, upstream_request, outcome)
+        new_state: dict[str, Any] = {
+            "legs": [*previous_state.get("legs", []), str(outcome.call_id)]
+        }
+        if "requestState" in outcome.result:
+            new_state["state"] = outcome.result["requestState"]
+        return {
+            **outcome.result,
+            "requestState": encrypt_state(caller, upstream_request.identity, new_state),
+        }
 
 
 async def is_tool_listed(inbound: GatewayRequest, name: str) -> bool:
     """Tell whether a tool is currently listed for this client."""
-    snapshot = await get_runtime().orm(inbound.visitor.place.snapshot)
+    snapshot = await get_runtime().run_orm(inbound.caller.target.load_snapshot)
     tool = snapshot.tools.get(name)
-    return tool is not None and tool.decision.offered and tool.facts.source == "mcp"
+    return tool is not None and tool.decision.is_callable and tool.facts.source == "mcp"
 
 
 def _build_approval_request(
-    inbound: GatewayRequest, wanted: UpstreamRequest, problem: ApprovalRequired
+    inbound: GatewayRequest, upstream_request: UpstreamRequest, problem: ApprovalRequired
 ) -> dict[str, Any]:
     """Return a URL elicitation for an approval, with the state for the next request."""
-    state = seal(inbound.visitor, wanted.subject, {"approval": str(problem.approval_id)})
-    visit = {
-        "method": approvals.ELICIT,
+    state = encrypt_state(
+        inbound.caller, upstream_request.identity, {"approval": str(problem.approval_id)}
+    )
+    elicitation = {
+        "method": approvals.ELICITATION_METHOD,
         "params": approvals.build_url_elicitation(problem, modern=True),
     }
     return {
         "resultType": INPUT_REQUIRED,
-        "inputRequests": {approvals.KEY: visit},
+        "inputRequests": {approvals.APPROVAL_REQUEST_KEY: elicitation},
         "requestState": state,
     }
 
 
-def _as_task(inbound: GatewayRequest, wanted: UpstreamRequest) -> bool:
+def _can_defer(inbound: GatewayRequest, upstream_request: UpstreamRequest) -> bool:
     """Tell whether the client supports a task for a call that has to wait."""
-    takes = inbound.modern and supports_tasks(inbound.capabilities)
-    return takes and wanted.method == "tools/call"
+    accepts_tasks = inbound.is_modern and supports_tasks(inbound.capabilities)
+    return accepts_tasks and upstream_request.method == "tools/call"
 
 
 async def get_snapshot(inbound: GatewayRequest) -> CallSnapshot:
     """Return the cached snapshot, which admission refreshes if it is stale."""
-    place = inbound.visitor.place
-    found = place.at_hand()
-    return found if found is not None else await get_runtime().orm(place.snapshot)
+    target = inbound.caller.target
+    cached = target.find_cached_snapshot()
+    return cached if cached is not None else await get_runtime().run_orm(target.load_snapshot)
 
 
-async def may_be_asked(inbound: GatewayRequest, wanted: UpstreamRequest, host: GatewayHost) -> bool:
+async def can_server_ask(
+    inbound: GatewayRequest, upstream_request: UpstreamRequest, host: GatewayHost
+) -> bool:
     """Tell whether the server may send requests to this client during a call.
 
     A modern server asks in its result, so a modern client's call isn't suspended for it.
     """
     snapshot = await get_snapshot(inbound)
-    server = snapshot.servers.get(wanted.server_id) if wanted.server_id else None
+    server = (
+        snapshot.servers.get(upstream_request.server_id) if upstream_request.server_id else None
+    )
     if server is None or not host.can_be_asked(server.endpoint):
         return False
-    return not (inbound.modern and server.endpoint.era == "modern")
+    return not (inbound.is_modern and server.endpoint.era == "modern")
 
 
-def _unseal_request_state(inbound: GatewayRequest, wanted: UpstreamRequest) -> dict[str, Any]:
+def _decrypt_request_state(
+    inbound: GatewayRequest, upstream_request: UpstreamRequest
+) -> dict[str, Any]:
     """Return the decrypted `requestState`; raises `MCPError` for an invalid one."""
     state = inbound.params.get("requestState")
-    if state is None or not inbound.modern:
+    if state is None or not inbound.is_modern:
         return {}
-    return unseal(inbound.visitor, wanted.subject, state)
+    return decrypt_state(inbound.caller, upstream_request.identity, state)
 
 
 def _build_call_request(
-    inbound: GatewayRequest, wanted: UpstreamRequest, host: GatewayHost, held: Mapping[str, Any]
+    inbound: GatewayRequest,
+    upstream_request: UpstreamRequest,
+    host: GatewayHost,
+    state: Mapping[str, Any],
 ) -> CallRequest:
-    place = inbound.visitor.place
-    more: dict[str, Any] = {}
-    if inbound.modern and "inputResponses" in inbound.params and "approval" not in held:
-        more["inputResponses"] = inbound.members("inputResponses")
-    if "state" in held:
-        more["requestState"] = held["state"]
+    target = inbound.caller.target
+    extra_params: dict[str, Any] = {}
+    if inbound.is_modern and "inputResponses" in inbound.params and "approval" not in state:
+        extra_params["inputResponses"] = inbound.get_object("inputResponses")
+    if "state" in state:
+        extra_params["requestState"] = state["state"]
     relay = RelayOptions(
-        meta=inbound.own_meta,
-        more=more,
-        legs=frozenset(UUID(leg) for leg in held.get("legs", [])),
+        meta=inbound.forwarded_meta,
+        extra_params=extra_params,
+        legs=frozenset(UUID(leg) for leg in state.get("legs", [])),
         may_ask=list_supported_requests(inbound.capabilities),
-        on_log=inbound.log if inbound.level else None,
+        on_log=inbound.forward_log if inbound.log_level else None,
     )
     # An agent's tools are found by the agent's names for them.
-    by_name = wanted.method == "tools/call" and place.kind == "agent"
-    who = inbound.visitor
+    by_name = upstream_request.method == "tools/call" and target.kind == "agent"
+    caller = inbound.caller
     return CallRequest(
-        principal=who.principal,
-        principal_generation=who.known.generation,
-        renewed=who.principal_again,
-        method=wanted.method,
-        tool=wanted.name,
-        arguments=wanted.arguments,
+        principal=caller.principal,
+        principal_generation=caller.verified_token.generation,
+        renew_principal=caller.refresh_principal,
+        method=upstream_request.method,
+        tool=upstream_request.name,
+        arguments=upstream_request.arguments,
         via=VIA,
         holder=inbound.holder,
-        agent_id=place.agent_id,
-        server_id=None if by_name else wanted.server_id,
-        client=inbound.client,
+        agent_id=target.agent_id,
+        server_id=None if by_name else upstream_request.server_id,
+        client=inbound.client_name,
         host=host,
         relay=relay,
-        on_progress=inbound.progress if inbound.wants_progress else None,
+        on_progress=inbound.report_progress if inbound.wants_progress else None,
     )
 
 
 async def build_call_result(
-    inbound: GatewayRequest, wanted: UpstreamRequest, outcome: CallOutcome
+    inbound: GatewayRequest, upstream_request: UpstreamRequest, outcome: CallOutcome
 ) -> dict[str, Any]:
     """Return a call's result; raises `MCPError` for a server's error."""
     if outcome.error is not None:
-        raise build_upstream_error(outcome, modern=inbound.modern)
+        raise build_upstream_error(outcome, modern=inbound.is_modern)
     if not outcome.result:
-        if wanted.method == "tools/call":
+        if upstream_request.method == "tools/call":
             return build_failure_result(outcome)
         raise build_mcp_error(
             Problem(outcome.text, code=outcome.code, remedy=outcome.remedy, status=502)
         )
-    clean = await strip_result(outcome.result, estimate_size(outcome.result, LARGE + 1))
-    result: dict[str, Any] = clean.value
-    if wanted.server_id is not None:
-        there = get_catalog(inbound.visitor.place, await get_snapshot(inbound))
-        result = rename_resources(result, there.rename(wanted.server_id))
+    stripped = await strip_result(
+        outcome.result, estimate_size(outcome.result, LARGE_RESULT_SIZE + 1)
+    )
+    result: dict[str, Any] = stripped.value
+    if upstream_request.server_id is not None:
+        catalog = get_catalog(inbound.caller.target, await get_snapshot(inbound))
+        result = rename_resources(result, catalog.build_uri_renamer(upstream_request.server_id))
     return result
 
 
@@ -377,11 +442,13 @@ class EndpointInfo:
 class EndpointHandlers(Protocol):
     """The handlers of a target; methods raise `MCPError` for unknown names."""
 
-    async def greet(self, inbound: GatewayRequest) -> EndpointInfo:
+    async def get_info(self, inbound: GatewayRequest) -> EndpointInfo:
         """Return the capabilities and instructions."""
         ...
 
-    async def listed(self, visitor: AuthenticatedClient, kind: Kind) -> tuple[Declaration, ...]:
+    async def list_declarations(
+        self, caller: AuthenticatedClient, kind: Kind
+    ) -> tuple[Declaration, ...]:
         """Return the declarations of one kind, in a stable order."""
         ...
 
@@ -405,16 +472,20 @@ class EndpointHandlers(Protocol):
 class UpstreamHandlers(UpstreamCallHandlers):
     """Handlers of agent and server targets; info and lists take one query."""
 
-    async def greet(self, inbound: GatewayRequest) -> EndpointInfo:
+    async def get_info(self, inbound: GatewayRequest) -> EndpointInfo:
         """Return the forwarded capabilities and the instructions of the servers."""
-        place = inbound.visitor.place
-        there = get_catalog(place, await get_runtime().orm(place.snapshot))
-        person = find_person(inbound.visitor.principal, None) is not None
-        return EndpointInfo(there.to_people if person else there.capabilities, there.instructions)
+        target = inbound.caller.target
+        catalog = get_catalog(target, await get_runtime().run_orm(target.load_snapshot))
+        is_person = find_user_id(inbound.caller.principal, None) is not None
+        return EndpointInfo(
+            catalog.person_capabilities if is_person else catalog.capabilities, catalog.instructions
+        )
 
-    async def listed(self, visitor: AuthenticatedClient, kind: Kind) -> tuple[Declaration, ...]:
+    async def list_declarations(
+        self, caller: AuthenticatedClient, kind: Kind
+    ) -> tuple[Declaration, ...]:
         """Return the declarations of one kind."""
-        place = visitor.place
-        there = get_catalog(place, await get_runtime().orm(place.snapshot))
-        found: tuple[Declaration, ...] = getattr(there, kind)
-        return found
+        target = caller.target
+        catalog = get_catalog(target, await get_runtime().run_orm(target.load_snapshot))
+        declarations: tuple[Declaration, ...] = getattr(catalog, kind)
+        return declarations

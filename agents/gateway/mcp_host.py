@@ -19,13 +19,13 @@ from agents.gateway.client_request import GatewayRequest
 from mcp_servers.client.endpoint import ServerEndpoint
 from mcp_servers.client.host import Host, HostRequestRejected, HostRequestUnsupported
 from mcp_servers.client.jsonrpc import TASKS_EXTENSION
-from mcp_servers.client.server_requests import METHODS
+from mcp_servers.client.server_requests import KINDS_BY_METHOD
 
-NAMES = {asked: method for method, asked in METHODS.items()}
+METHODS_BY_CAPABILITY = {asked: method for method, asked in KINDS_BY_METHOD.items()}
 # Connections of one modern client to one server, for concurrent calls.
-MOST_LANES = 8
+MAX_CONNECTIONS = 8
 
-Ask = Callable[[str, Mapping[str, Any]], Awaitable[dict[str, Any]]]
+RequestSender = Callable[[str, Mapping[str, Any]], Awaitable[dict[str, Any]]]
 
 
 class GatewayHost(Host):
@@ -35,50 +35,54 @@ class GatewayHost(Host):
     """
 
     def __init__(self, capabilities: Mapping[str, Any]) -> None:
-        self._offered = capabilities
-        self._ask: Ask | None = None
+        self._client_capabilities = capabilities
+        self._send_request: RequestSender | None = None
 
     def capabilities(self, endpoint: ServerEndpoint) -> Mapping[str, Any]:
         """Return the client's capabilities that are allowed for this server."""
-        chosen = {name: how for name, how in self._offered.items() if name in endpoint.may_ask}
-        extensions = self._offered.get("extensions")
+        chosen = {
+            name: value
+            for name, value in self._client_capabilities.items()
+            if name in endpoint.may_ask
+        }
+        extensions = self._client_capabilities.get("extensions")
         return chosen | ({"extensions": extensions} if isinstance(extensions, dict) else {})
 
     def can_be_asked(self, endpoint: ServerEndpoint) -> bool:
         """Tell whether this server may send this client any request."""
-        return any(name in endpoint.may_ask for name in self._offered)
+        return any(name in endpoint.may_ask for name in self._client_capabilities)
 
     @contextmanager
-    def asking(self, ask: Ask) -> Iterator[None]:
+    def answer_with(self, send_request: RequestSender) -> Iterator[None]:
         """Answer the server's requests with `send_request` during the block."""
-        self._ask = ask
+        self._send_request = send_request
         try:
             yield
         finally:
-            self._ask = None
+            self._send_request = None
 
     async def sampling(self, endpoint: ServerEndpoint, params: Mapping[str, Any]) -> dict[str, Any]:
         """Forward a sampling request to the client."""
-        return await self._asked(endpoint, "sampling", params)
+        return await self._ask_client(endpoint, "sampling", params)
 
     async def elicitation(
         self, endpoint: ServerEndpoint, params: Mapping[str, Any]
     ) -> dict[str, Any]:
         """Forward an elicitation request to the client."""
-        return await self._asked(endpoint, "elicitation", params)
+        return await self._ask_client(endpoint, "elicitation", params)
 
     async def roots(self, endpoint: ServerEndpoint) -> dict[str, Any]:
         """Forward a roots request to the client."""
-        return await self._asked(endpoint, "roots", {})
+        return await self._ask_client(endpoint, "roots", {})
 
-    async def _asked(
-        self, endpoint: ServerEndpoint, what: str, params: Mapping[str, Any]
+    async def _ask_client(
+        self, endpoint: ServerEndpoint, capability: str, params: Mapping[str, Any]
     ) -> dict[str, Any]:
-        ask = self._ask
-        if ask is None or what not in self.capabilities(endpoint):
+        send_request = self._send_request
+        if send_request is None or capability not in self.capabilities(endpoint):
             raise HostRequestUnsupported("Nobody can be asked for this here.")
         try:
-            return await ask(NAMES[what], params)  # type: ignore[index]
+            return await send_request(METHODS_BY_CAPABILITY[capability], params)  # type: ignore[index]
         except MCPError as error:
             raise HostRequestRejected(error.error.message, code="rejected") from error
 
@@ -87,8 +91,8 @@ class GatewayHost(Host):
 class _HolderConnections:
     """The connections of one holder to one server, with the number of calls using or waiting."""
 
-    room: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MOST_LANES))
-    taken: set[int] = field(default_factory=set)
+    slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MAX_CONNECTIONS))
+    used_numbers: set[int] = field(default_factory=set)
     users: int = 0
 
 
@@ -101,26 +105,26 @@ class ExclusiveConnections:
     """
 
     def __init__(self) -> None:
-        self._of: dict[tuple[str, UUID | None], _HolderConnections] = {}
+        self._connections: dict[tuple[str, UUID | None], _HolderConnections] = {}
 
     @asynccontextmanager
-    async def lane(self, holder: str, server_id: UUID | None) -> AsyncIterator[str]:
+    async def acquire_connection(self, holder: str, server_id: UUID | None) -> AsyncIterator[str]:
         """Wait for an unused connection to a server and yield its holder key."""
         key = holder, server_id
-        lanes = self._of.setdefault(key, _HolderConnections())
-        lanes.users += 1
+        connections = self._connections.setdefault(key, _HolderConnections())
+        connections.users += 1
         try:
-            async with lanes.room:
-                number = min(set(range(MOST_LANES)) - lanes.taken)
-                lanes.taken.add(number)
+            async with connections.slots:
+                index = min(set(range(MAX_CONNECTIONS)) - connections.used_numbers)
+                connections.used_numbers.add(index)
                 try:
-                    yield f"{holder}:{number}" if number else holder
+                    yield f"{holder}:{index}" if index else holder
                 finally:
-                    lanes.taken.discard(number)
+                    connections.used_numbers.discard(index)
         finally:
-            lanes.users -= 1
-            if not lanes.users:
-                del self._of[key]
+            connections.users -= 1
+            if not connections.users:
+                del self._connections[key]
 
 
 def build_host(inbound: GatewayRequest) -> GatewayHost:
@@ -130,13 +134,15 @@ def build_host(inbound: GatewayRequest) -> GatewayHost:
 
 def _filter_capabilities(inbound: GatewayRequest) -> Mapping[str, Any]:
     """Return the client's capabilities to forward; extensions only in the modern era."""
-    said = inbound.capabilities
-    return said if inbound.modern else {k: v for k, v in said.items() if k != "extensions"}
+    declared = inbound.capabilities
+    return (
+        declared if inbound.is_modern else {k: v for k, v in declared.items() if k != "extensions"}
+    )
 
 
 def list_supported_requests(capabilities: Mapping[str, Any]) -> frozenset[str]:
     """Return the kinds of requests that a client with these capabilities supports."""
-    return frozenset(name for name in METHODS.values() if name in capabilities)
+    return frozenset(name for name in KINDS_BY_METHOD.values() if name in capabilities)
 
 
 def supports_tasks(capabilities: Mapping[str, Any]) -> bool:

@@ -18,13 +18,13 @@ from mcp.shared.exceptions import MCPError
 from mcp.types import HEADER_MISMATCH, INVALID_PARAMS, MISSING_REQUIRED_CLIENT_CAPABILITY
 
 from agents.calls import deferred_calls, pipeline
-from agents.calls.pending_calls import RemoteTask, TaskMethod, ask
+from agents.calls.pending_calls import RemoteTask, TaskMethod, send_task_request
 from agents.calls.pipeline import ApprovalRequired, CallOutcome
 from agents.calls.results import InvalidInputRequest, estimate_size, parse_input_requests
 from agents.calls.snapshots import CallSnapshot
 from agents.calls.types import CallRequest, RelayOptions
 from agents.gateway import approvals
-from agents.gateway.approvals import HELD, build_deferred_task
+from agents.gateway.approvals import DEFERRED_CALL_KEY, build_deferred_task
 from agents.gateway.catalog import get_catalog, rename_resources
 from agents.gateway.client_request import GatewayRequest
 from agents.gateway.errors import build_mcp_error, build_refusal_result, build_unknown_name_error
@@ -32,11 +32,16 @@ from agents.gateway.handlers import (
     VIA,
     UpstreamRequest,
     build_call_result,
+    can_server_ask,
     is_tool_listed,
-    may_be_asked,
 )
 from agents.gateway.mcp_host import GatewayHost, build_host, list_supported_requests, supports_tasks
-from agents.gateway.request_state import TASK, build_protocol_error, build_task_status, unseal
+from agents.gateway.request_state import (
+    TASK,
+    build_protocol_error,
+    build_task_status,
+    decrypt_state,
+)
 from agents.models import Promise
 from bonobot.core.problems import NotFound, Problem
 from bonobot.core.runtime import get_runtime
@@ -45,7 +50,7 @@ from mcp_servers.client.jsonrpc import TASKS_EXTENSION
 from mcp_servers.scanning.services import strip_result
 
 State = Promise.State
-BEAT_S = 5.0
+HEARTBEAT_INTERVAL_S = 5.0
 
 
 class DeferredCallRunner:
@@ -54,127 +59,142 @@ class DeferredCallRunner:
     def __init__(self) -> None:
         self._running: dict[UUID, asyncio.Task[Any]] = {}
 
-    async def look(self, inbound: GatewayRequest, promise_id: UUID) -> Promise | None:
+    async def poll_call(self, inbound: GatewayRequest, deferred_call_id: UUID) -> Promise | None:
         """Return a deferred call; start it if it is ready."""
-        organization_id = inbound.visitor.principal.organization_id
-        row = await get_runtime().orm(
-            deferred_calls.find_deferred_call, organization_id, promise_id
+        organization_id = inbound.caller.principal.organization_id
+        row = await get_runtime().run_orm(
+            deferred_calls.find_deferred_call, organization_id, deferred_call_id
         )
         if row is not None and row.state == State.READY:
-            await self._begin(inbound, row)
+            await self._start_call(inbound, row)
         return row
 
-    async def update(self, inbound: GatewayRequest, row: Promise) -> None:
+    async def handle_responses(self, inbound: GatewayRequest, row: Promise) -> None:
         """Handle the client's responses to the approval elicitation or to the server's requests."""
-        responses = inbound.members("inputResponses")
-        if row.state == State.WAITING and approvals.KEY in responses:
+        responses = inbound.get_object("inputResponses")
+        if row.state == State.WAITING and approvals.APPROVAL_REQUEST_KEY in responses:
             if approvals.is_declined(responses):
-                await self.cancel(inbound, row)
+                await self.cancel_call(inbound, row)
             else:
-                await get_runtime().orm(deferred_calls.mark_visited, row)
+                await get_runtime().run_orm(deferred_calls.mark_visited, row)
         elif row.state == State.ASKING:
-            await get_runtime().orm(deferred_calls.save_responses, row, responses)
-            await self.look(inbound, row.pk)
+            await get_runtime().run_orm(deferred_calls.save_responses, row, responses)
+            await self.poll_call(inbound, row.pk)
 
-    async def cancel(self, inbound: GatewayRequest, row: Promise) -> None:
+    async def cancel_call(self, inbound: GatewayRequest, row: Promise) -> None:
         """Cancel the call, also if it is running here."""
-        await get_runtime().orm(deferred_calls.cancel, inbound.visitor.principal, row)
+        await get_runtime().run_orm(
+            deferred_calls.cancel_deferred_call, inbound.caller.principal, row
+        )
         running = self._running.get(row.pk)
         if running is not None:
             running.cancel()
 
-    async def _begin(self, inbound: GatewayRequest, row: Promise) -> None:
-        if not await get_runtime().orm(deferred_calls.claim, row):
+    async def _start_call(self, inbound: GatewayRequest, row: Promise) -> None:
+        if not await get_runtime().run_orm(deferred_calls.claim_deferred_call, row):
             return
         # Spawned on the runtime, which waits for it when the process closes.
-        get_runtime().spawn(self._run(inbound, row), name=f"promised call {row.pk}")
+        get_runtime().spawn(self._run_call(inbound, row), name=f"promised call {row.pk}")
 
-    async def _run(self, inbound: GatewayRequest, row: Promise) -> None:
-        making = asyncio.current_task()
-        assert making is not None  # noqa: S101 - it runs
-        self._running[row.pk] = making
-        beating = get_runtime().loop.create_task(_send_heartbeats(row, making))
+    async def _run_call(self, inbound: GatewayRequest, row: Promise) -> None:
+        call_task = asyncio.current_task()
+        assert call_task is not None  # noqa: S101 - it runs
+        self._running[row.pk] = call_task
+        heartbeat = get_runtime().loop.create_task(_send_heartbeats(row, call_task))
         try:
-            await self._make(inbound, row)
+            await self._make_call(inbound, row)
         finally:
             self._running.pop(row.pk, None)
-            beating.cancel()
+            heartbeat.cancel()
 
-    async def _make(self, inbound: GatewayRequest, row: Promise) -> None:
+    async def _make_call(self, inbound: GatewayRequest, row: Promise) -> None:
         """Make the call and save its outcome."""
-        said = row.request.open()
-        name = str(said["tool"])
+        stored_request = row.request.open()
+        name = str(stored_request["tool"])
         try:
-            outcome = await pipeline.call(await self._request(inbound, row, said))
+            outcome = await pipeline.make_call(
+                await self._build_request(inbound, row, stored_request)
+            )
         except ApprovalRequired as problem:
-            await get_runtime().orm(deferred_calls.wait_again, row, problem.approval_id)
+            await get_runtime().run_orm(deferred_calls.return_to_waiting, row, problem.approval_id)
             return
         except Problem as problem:
             answer = await _build_refusal(inbound, name, problem)
-            await get_runtime().orm(deferred_calls.finish, row, State.DONE, answer)
+            await get_runtime().run_orm(
+                deferred_calls.finish_deferred_call, row, State.DONE, answer
+            )
             return
-        wanted = UpstreamRequest(
-            "tools/call", name, name, said["arguments"], _parse_server_id(said)
+        upstream_request = UpstreamRequest(
+            "tools/call", name, name, stored_request["arguments"], _parse_server_id(stored_request)
         )
-        state, answer = await _resolve_outcome(inbound, wanted, outcome)
-        await get_runtime().orm(deferred_calls.finish, row, state, answer)
+        state, answer = await _resolve_outcome(inbound, upstream_request, outcome)
+        await get_runtime().run_orm(deferred_calls.finish_deferred_call, row, state, answer)
 
-    async def _request(
-        self, inbound: GatewayRequest, row: Promise, said: Mapping[str, Any]
+    async def _build_request(
+        self, inbound: GatewayRequest, row: Promise, stored_request: Mapping[str, Any]
     ) -> CallRequest:
-        place, server_id = inbound.visitor.place, _parse_server_id(said)
-        wanted = UpstreamRequest(
-            "tools/call", said["tool"], said["tool"], said["arguments"], server_id
+        target, server_id = inbound.caller.target, _parse_server_id(stored_request)
+        upstream_request = UpstreamRequest(
+            "tools/call",
+            stored_request["tool"],
+            stored_request["tool"],
+            stored_request["arguments"],
+            server_id,
         )
         host, holder = build_host(inbound), inbound.holder
-        if await may_be_asked(inbound, wanted, host):
+        if await can_server_ask(inbound, upstream_request, host):
             # No client is connected to answer, so offer the server no capabilities.
-            host, holder = GatewayHost({}), f"gateway:{inbound.visitor.key}:promised"
+            host, holder = GatewayHost({}), f"gateway:{inbound.caller.key}:promised"
         assert row.call_id is not None  # noqa: S101 - it was claimed with one
         return CallRequest(
-            principal=inbound.visitor.principal,
-            principal_generation=inbound.visitor.known.generation,
-            renewed=inbound.visitor.principal_again,
-            tool=said["tool"],
-            arguments=said["arguments"],
+            principal=inbound.caller.principal,
+            principal_generation=inbound.caller.verified_token.generation,
+            renew_principal=inbound.caller.refresh_principal,
+            tool=stored_request["tool"],
+            arguments=stored_request["arguments"],
             via=VIA,
             holder=holder,
-            agent_id=place.agent_id,
-            server_id=None if place.kind == "agent" else server_id,
+            agent_id=target.agent_id,
+            server_id=None if target.kind == "agent" else server_id,
             call_id=row.call_id,
-            client=said["client"],
-            may_send=partial(get_runtime().orm, deferred_calls.update_heartbeat, row),
+            client=stored_request["client"],
+            may_send=partial(get_runtime().run_orm, deferred_calls.update_heartbeat, row),
             host=host,
             relay=RelayOptions(
-                meta=said["meta"],
-                more=said.get("more", {}),
-                legs=frozenset(map(UUID, said.get("legs", []))),
+                meta=stored_request["meta"],
+                extra_params=stored_request.get("more", {}),
+                legs=frozenset(map(UUID, stored_request.get("legs", []))),
                 may_ask=list_supported_requests(inbound.capabilities),
             ),
         )
 
 
-async def _send_heartbeats(row: Promise, making: "asyncio.Task[Any]") -> None:
+async def _send_heartbeats(row: Promise, call_task: "asyncio.Task[Any]") -> None:
     """Send heartbeats while the call runs; cancel it if it was canceled elsewhere."""
-    while not making.done():
-        await asyncio.wait({making}, timeout=BEAT_S)
-        if not making.done() and not await get_runtime().orm(deferred_calls.update_heartbeat, row):
-            making.cancel()
+    while not call_task.done():
+        await asyncio.wait({call_task}, timeout=HEARTBEAT_INTERVAL_S)
+        if not call_task.done() and not await get_runtime().run_orm(
+            deferred_calls.update_heartbeat, row
+        ):
+            call_task.cancel()
             return
 
 
 async def _resolve_outcome(
-    inbound: GatewayRequest, wanted: UpstreamRequest, outcome: CallOutcome
+    inbound: GatewayRequest, upstream_request: UpstreamRequest, outcome: CallOutcome
 ) -> tuple[str, dict[str, Any]]:
     """Return the new state of a deferred call and the answer to store."""
     result = outcome.result
     if outcome.code == "task":
         return State.REMOTE, {"task": result["taskId"], "call": str(outcome.call_id)}
     if outcome.code == "input_required":
-        asks = {"requests": result.get("inputRequests") or {}, "state": result.get("requestState")}
-        return State.ASKING, asks
+        pending = {
+            "requests": result.get("inputRequests") or {},
+            "state": result.get("requestState"),
+        }
+        return State.ASKING, pending
     try:
-        return State.DONE, {"result": await build_call_result(inbound, wanted, outcome)}
+        return State.DONE, {"result": await build_call_result(inbound, upstream_request, outcome)}
     except MCPError as failure:
         return State.DONE, {"error": failure.error.model_dump(exclude_none=True)}
 
@@ -189,96 +209,120 @@ async def _build_refusal(inbound: GatewayRequest, name: str, problem: Problem) -
     return {"error": failure.error.model_dump(exclude_none=True)}
 
 
-def _parse_server_id(said: Mapping[str, Any]) -> UUID | None:
-    return UUID(said["server"]) if said["server"] else None
+def _parse_server_id(stored_request: Mapping[str, Any]) -> UUID | None:
+    return UUID(stored_request["server"]) if stored_request["server"] else None
 
 
 TASK_VIA = "gateway"
-NAME = "mcp-name"
-COMPLETE = {"resultType": "complete"}
-LARGE = 16_384
+NAME_HEADER = "mcp-name"
+COMPLETE_RESULT = {"resultType": "complete"}
+LARGE_RESULT_SIZE = 16_384
 
 
 class TaskHandlers:
     """Handles clients' task requests."""
 
     def __init__(self) -> None:
-        self._promised = DeferredCallRunner()
+        self._deferred_calls = DeferredCallRunner()
 
-    async def get(self, inbound: GatewayRequest) -> dict[str, Any]:
+    async def get_task(self, inbound: GatewayRequest) -> dict[str, Any]:
         """Answer `tasks/get`."""
-        task = await self._meant(inbound)
+        task = await self._find_task(inbound)
         if isinstance(task, Promise):
             return {
-                **COMPLETE,
-                "taskId": inbound.text("taskId"),
+                **COMPLETE_RESULT,
+                "taskId": inbound.get_text("taskId"),
                 **build_deferred_task(inbound, task),
             }
-        found = await self._ask(inbound, task, "tasks/get", {})
-        told = {**COMPLETE, "taskId": inbound.text("taskId"), **build_task_status(found)}
-        if found.get("status") == "input_required":
-            told["inputRequests"] = _select_input_requests(inbound, found.get("inputRequests"))
-        if isinstance(result := found.get("result"), dict):
-            clean = await strip_result(result, estimate_size(result, LARGE + 1))
-            there = get_catalog(inbound.visitor.place, await _snapshot(inbound))
-            told["result"] = rename_resources(clean.value, there.rename(task.server_id))
-        if isinstance(error := found.get("error"), dict):
-            told["error"] = error
-        return told
+        remote_status = await self._ask_server(inbound, task, "tasks/get", {})
+        task_result = {
+            **COMPLETE_RESULT,
+            "taskId": inbound.get_text("taskId"),
+            **build_task_status(remote_status),
+        }
+        if remote_status.get("status") == "input_required":
+            task_result["inputRequests"] = _select_input_requests(
+                inbound, remote_status.get("inputRequests")
+            )
+        if isinstance(result := remote_status.get("result"), dict):
+            stripped = await strip_result(result, estimate_size(result, LARGE_RESULT_SIZE + 1))
+            catalog = get_catalog(inbound.caller.target, await _load_snapshot(inbound))
+            task_result["result"] = rename_resources(
+                stripped.value, catalog.build_uri_renamer(task.server_id)
+            )
+        if isinstance(error := remote_status.get("error"), dict):
+            task_result["error"] = error
+        return task_result
 
-    async def update(self, inbound: GatewayRequest) -> dict[str, Any]:
+    async def update_task(self, inbound: GatewayRequest) -> dict[str, Any]:
         """Answer `tasks/update`."""
-        task = await self._meant(inbound)
+        task = await self._find_task(inbound)
         if isinstance(task, Promise):
-            await self._promised.update(inbound, task)
-            return COMPLETE
-        said = {"inputResponses": inbound.members("inputResponses")}
-        await self._ask(inbound, task, "tasks/update", said)
-        return COMPLETE
+            await self._deferred_calls.handle_responses(inbound, task)
+            return COMPLETE_RESULT
+        params = {"inputResponses": inbound.get_object("inputResponses")}
+        await self._ask_server(inbound, task, "tasks/update", params)
+        return COMPLETE_RESULT
 
-    async def cancel(self, inbound: GatewayRequest) -> dict[str, Any]:
+    async def cancel_task(self, inbound: GatewayRequest) -> dict[str, Any]:
         """Answer `tasks/cancel`."""
-        task = await self._meant(inbound)
+        task = await self._find_task(inbound)
         if isinstance(task, Promise):
-            await self._promised.cancel(inbound, task)
-            return COMPLETE
-        await self._ask(inbound, task, "tasks/cancel", {})
-        return COMPLETE
+            await self._deferred_calls.cancel_call(inbound, task)
+            return COMPLETE_RESULT
+        await self._ask_server(inbound, task, "tasks/cancel", {})
+        return COMPLETE_RESULT
 
-    async def _meant(self, inbound: GatewayRequest) -> RemoteTask | Promise:
+    async def _find_task(self, inbound: GatewayRequest) -> RemoteTask | Promise:
         """Return the task of a request; raises `MCPError` for an unknown one.
 
         A deferred call that its server runs as a task is returned as that task.
         """
-        held = _unseal_task_id(inbound)
-        if HELD not in held:
-            return RemoteTask(UUID(held["server"]), held["task"], held["tool"], UUID(held["call"]))
-        row = await self._promised.look(inbound, UUID(held[HELD]))
+        task_state = _decrypt_task_id(inbound)
+        if DEFERRED_CALL_KEY not in task_state:
+            return RemoteTask(
+                UUID(task_state["server"]),
+                task_state["task"],
+                task_state["tool"],
+                UUID(task_state["call"]),
+            )
+        row = await self._deferred_calls.poll_call(inbound, UUID(task_state[DEFERRED_CALL_KEY]))
         if row is None:
             raise _build_unknown_task_error()
         if row.state != Promise.State.REMOTE:
             return row
-        said, found = row.request.open(), row.answer.open()
-        return RemoteTask(UUID(said["server"]), found["task"], said["tool"], UUID(found["call"]))
+        stored_request, answer = row.request.open(), row.answer.open()
+        return RemoteTask(
+            UUID(stored_request["server"]),
+            answer["task"],
+            stored_request["tool"],
+            UUID(answer["call"]),
+        )
 
-    async def _ask(
-        self, inbound: GatewayRequest, task: RemoteTask, method: TaskMethod, said: Mapping[str, Any]
+    async def _ask_server(
+        self,
+        inbound: GatewayRequest,
+        task: RemoteTask,
+        method: TaskMethod,
+        params: Mapping[str, Any],
     ) -> dict[str, Any]:
         request = CallRequest(
-            principal=inbound.visitor.principal,
-            principal_generation=inbound.visitor.known.generation,
-            renewed=inbound.visitor.principal_again,
+            principal=inbound.caller.principal,
+            principal_generation=inbound.caller.verified_token.generation,
+            renew_principal=inbound.caller.refresh_principal,
             tool=task.tool,
             arguments={},
             via=TASK_VIA,
             holder=inbound.holder,
-            agent_id=inbound.visitor.place.agent_id,
+            agent_id=inbound.caller.target.agent_id,
             server_id=task.server_id,
             host=build_host(inbound),
-            relay=RelayOptions(meta=inbound.own_meta),
+            relay=RelayOptions(meta=inbound.forwarded_meta),
         )
         try:
-            return await ask(request, await _snapshot(inbound), task, method, said)
+            return await send_task_request(
+                request, await _load_snapshot(inbound), task, method, params
+            )
         except NotFound as problem:
             raise _build_unknown_task_error() from problem
         except UpstreamError as problem:
@@ -289,7 +333,7 @@ class TaskHandlers:
             raise build_mcp_error(problem) from problem
 
 
-def _unseal_task_id(inbound: GatewayRequest) -> dict[str, Any]:
+def _decrypt_task_id(inbound: GatewayRequest) -> dict[str, Any]:
     """Return the content of a task id; raises `MCPError` if it is invalid or unsupported."""
     if not supports_tasks(inbound.capabilities):
         raise MCPError(
@@ -297,18 +341,18 @@ def _unseal_task_id(inbound: GatewayRequest) -> dict[str, Any]:
             f"Declare the extension `{TASKS_EXTENSION}`",
             {"requiredCapabilities": {"extensions": {TASKS_EXTENSION: {}}}},
         )
-    number, request = inbound.text("taskId"), inbound.context.request
-    if request is not None and request.headers.get(NAME) != number:
+    task_id, request = inbound.get_text("taskId"), inbound.context.request
+    if request is not None and request.headers.get(NAME_HEADER) != task_id:
         raise MCPError(HEADER_MISMATCH, "The header `Mcp-Name` must be the task's id")
     try:
-        return unseal(inbound.visitor, TASK, number)
+        return decrypt_state(inbound.caller, TASK, task_id)
     except MCPError:
         raise _build_unknown_task_error() from None
 
 
-async def _snapshot(inbound: GatewayRequest) -> CallSnapshot:
+async def _load_snapshot(inbound: GatewayRequest) -> CallSnapshot:
     """Load the current snapshot: a task needs its tool's current permissions."""
-    return await get_runtime().orm(inbound.visitor.place.snapshot)
+    return await get_runtime().run_orm(inbound.caller.target.load_snapshot)
 
 
 def _build_unknown_task_error() -> MCPError:
@@ -319,5 +363,5 @@ def _select_input_requests(inbound: GatewayRequest, requests: Any) -> dict[str, 
     """Return the input requests of a task; raises `MCPError` if the client doesn't support them."""
     try:
         return parse_input_requests(requests or {}, list_supported_requests(inbound.capabilities))
-    except InvalidInputRequest as fault:
-        raise build_protocol_error(fault) from None
+    except InvalidInputRequest as error:
+        raise build_protocol_error(error) from None

@@ -26,38 +26,42 @@ from bonobot.core.crypto import key_ring
 from bonobot.core.problems import Problem
 from bonobot.core.text.canonical_json import compute_digest, to_canonical_json
 
-LONGEST = 256 * 1024
+MAX_STATE_LENGTH = 256 * 1024
 
 
-def seal(
-    visitor: AuthenticatedClient,
+def encrypt_state(
+    caller: AuthenticatedClient,
     subject: Any,
-    held: Mapping[str, Any],
+    payload: Mapping[str, Any],
     *,
     lifetime: timedelta = key_ring.SEALED_STATE_LIFETIME,
 ) -> str:
     """Return `payload` encrypted, valid only for the same `caller` and `subject`."""
-    until = timezone.now() + lifetime
-    whole = {"of": _hash_subject(visitor, subject), "until": until.timestamp(), "held": dict(held)}
-    return key_ring.seal(json.dumps(whole))
+    expires_at = timezone.now() + lifetime
+    envelope = {
+        "of": _hash_subject(caller, subject),
+        "until": expires_at.timestamp(),
+        "held": dict(payload),
+    }
+    return key_ring.seal(json.dumps(envelope))
 
 
-def unseal(visitor: AuthenticatedClient, subject: Any, text: Any) -> dict[str, Any]:
+def decrypt_state(caller: AuthenticatedClient, subject: Any, text: Any) -> dict[str, Any]:
     """Return the payload of an encrypted state; raises `MCPError` (-32602) for any other text."""
     try:
-        if not isinstance(text, str) or len(text) > LONGEST or not _is_canonical(text):
+        if not isinstance(text, str) or len(text) > MAX_STATE_LENGTH or not _is_canonical(text):
             raise ValueError
-        whole = json.loads(key_ring.unseal(text))
+        envelope = json.loads(key_ring.unseal(text))
     except (ValueError, InvalidToken):
         raise _build_invalid_state_error() from None
-    if not isinstance(whole, dict) or whole.get("of") != _hash_subject(visitor, subject):
+    if not isinstance(envelope, dict) or envelope.get("of") != _hash_subject(caller, subject):
         raise _build_invalid_state_error()
-    if whole["until"] < timezone.now().timestamp():
+    if envelope["until"] < timezone.now().timestamp():
         raise build_invalid_params_error(
             "`requestState` is too old: send the request anew, without it"
         )
-    held: dict[str, Any] = whole["held"]
-    return held
+    payload: dict[str, Any] = envelope["held"]
+    return payload
 
 
 def _build_invalid_state_error() -> MCPError:
@@ -73,15 +77,22 @@ def _is_canonical(text: str) -> bool:
     return urlsafe_b64encode(urlsafe_b64decode(text)) == text.encode()
 
 
-def _hash_subject(visitor: AuthenticatedClient, subject: Any) -> str:
-    return compute_digest(to_canonical_json({"visitor": visitor.key, "subject": subject}))
+def _hash_subject(caller: AuthenticatedClient, subject: Any) -> str:
+    return compute_digest(to_canonical_json({"visitor": caller.key, "subject": subject}))
 
 
 TASK = "task"
 # The fields of a task's status.
-SHOWN = ("status", "statusMessage", "createdAt", "lastUpdatedAt", "ttlMs", "pollIntervalMs")
+TASK_STATUS_FIELDS = (
+    "status",
+    "statusMessage",
+    "createdAt",
+    "lastUpdatedAt",
+    "ttlMs",
+    "pollIntervalMs",
+)
 # Maximum lifetime of a task id, and the default if the server gives no TTL.
-LONGEST_MS = 30 * 24 * 3_600_000
+MAX_TASK_TTL_MS = 30 * 24 * 3_600_000
 
 
 def build_task_result(
@@ -89,29 +100,29 @@ def build_task_result(
 ) -> dict[str, Any]:
     """Return the result of a call that became a task; raises `MCPError`."""
     try:
-        found = parse_incomplete_result(
+        task = parse_incomplete_result(
             outcome.result, list_supported_requests(inbound.capabilities)
         )
-    except InvalidInputRequest as fault:
-        raise build_protocol_error(fault) from None
-    assert found is not None  # noqa: S101 - it is a task, or it would not be here
-    held = {
+    except InvalidInputRequest as error:
+        raise build_protocol_error(error) from None
+    assert task is not None  # noqa: S101 - it is a task, or it would not be here
+    payload = {
         "server": str(server_id),
-        "task": found.task_id,
+        "task": task.task_id,
         "tool": tool,
         "call": str(outcome.call_id),
     }
-    lifetime = timedelta(milliseconds=min(found.ttl_ms or LONGEST_MS, LONGEST_MS))
-    sealed = seal(inbound.visitor, TASK, held, lifetime=lifetime)
-    return {"resultType": TASK, "taskId": sealed, **build_task_status(outcome.result)}
+    lifetime = timedelta(milliseconds=min(task.ttl_ms or MAX_TASK_TTL_MS, MAX_TASK_TTL_MS))
+    task_id = encrypt_state(inbound.caller, TASK, payload, lifetime=lifetime)
+    return {"resultType": TASK, "taskId": task_id, **build_task_status(outcome.result)}
 
 
-def build_task_status(found: Mapping[str, Any]) -> dict[str, Any]:
+def build_task_status(task: Mapping[str, Any]) -> dict[str, Any]:
     """Return the status fields of a server's task."""
-    return {"ttlMs": None} | {name: found[name] for name in SHOWN if name in found}
+    return {"ttlMs": None} | {name: task[name] for name in TASK_STATUS_FIELDS if name in task}
 
 
-def build_protocol_error(fault: InvalidInputRequest) -> MCPError:
+def build_protocol_error(error: InvalidInputRequest) -> MCPError:
     """Return the error for an invalid input request of a server."""
-    problem = Problem(f"The server did wrong: {fault}.", code="protocol_error", status=502)
+    problem = Problem(f"The server did wrong: {error}.", code="protocol_error", status=502)
     return build_mcp_error(problem)

@@ -18,13 +18,13 @@ from agents.gateway.catalog import get_catalog
 from agents.gateway.organization_server.resources import load_resource_states
 from agents.gateway.routes import GatewayTarget
 from bonobot.core.runtime import get_runtime
-from mcp_servers.client.change_notifications import LONGEST_URI
+from mcp_servers.client.change_notifications import MAX_URI_LENGTH
 from mcp_servers.client.endpoint import ServerEndpoint
 from mcp_servers.client.errors import UpstreamError
 from mcp_servers.subscriptions.resource_updated import (
     Key,
     build_source,
-    can_follow,
+    can_watch_resources,
     get_resource_watcher,
 )
 
@@ -37,88 +37,102 @@ class WatchedResource:
     key: Key | None = None
 
 
-async def watch(visitor: AuthenticatedClient, uris: Collection[str]) -> dict[str, WatchedResource]:
+async def watch_resources(
+    caller: AuthenticatedClient, uris: Collection[str]
+) -> dict[str, WatchedResource]:
     """Watch the resources that support it and return them; end with `unwatch_resources`."""
-    if visitor.place.kind == "organization":
-        found = await get_runtime().orm(load_resource_states, visitor.principal, uris)
-        return {uri: WatchedResource(found.get(uri)) for uri in uris}
-    sources = await get_runtime().orm(_find_sources, visitor.place, uris)
+    if caller.target.kind == "organization":
+        states = await get_runtime().run_orm(load_resource_states, caller.principal, uris)
+        return {uri: WatchedResource(states.get(uri)) for uri in uris}
+    sources = await get_runtime().run_orm(_find_sources, caller.target, uris)
     by_server: dict[UUID, tuple[ServerEndpoint, dict[str, str]]] = {}
-    for uri, (endpoint, own) in sources.items():
-        if can_follow(endpoint):
-            by_server.setdefault(endpoint.server_id, (endpoint, {}))[1][own] = uri
+    for uri, (endpoint, own_uri) in sources.items():
+        if can_watch_resources(endpoint):
+            by_server.setdefault(endpoint.server_id, (endpoint, {}))[1][own_uri] = uri
     watched: dict[str, WatchedResource] = {}
 
-    async def ask(endpoint: ServerEndpoint, named: Mapping[str, str]) -> None:
-        for own, changes in (await get_resource_watcher().follow(endpoint, named)).items():
-            watched[named[own]] = WatchedResource(str(changes), (build_source(endpoint), own))
+    async def subscribe(endpoint: ServerEndpoint, client_uris: Mapping[str, str]) -> None:
+        for own_uri, change_count in (
+            await get_resource_watcher().watch_resources(endpoint, client_uris)
+        ).items():
+            watched[client_uris[own_uri]] = WatchedResource(
+                str(change_count), (build_source(endpoint), own_uri)
+            )
 
     try:
         async with asyncio.TaskGroup() as group:
-            for endpoint, named in by_server.values():
+            for endpoint, client_uris in by_server.values():
                 with suppress(UpstreamError):  # per-person sign-in, and the caller is no person
-                    reached = await resolve_user_endpoint(endpoint, visitor.principal, None)
-                    group.create_task(ask(reached, named))
+                    user_endpoint = await resolve_user_endpoint(endpoint, caller.principal, None)
+                    group.create_task(subscribe(user_endpoint, client_uris))
     except BaseException:
-        leave(watched.values())
+        unwatch_resources(watched.values())
         raise
     return watched
 
 
-def leave(watched: Iterable[WatchedResource]) -> None:
+def unwatch_resources(watched: Iterable[WatchedResource]) -> None:
     """Stop watching resources for a client."""
-    get_resource_watcher().leave(one.key for one in watched if one.key is not None)
+    get_resource_watcher().unwatch_resources(
+        resource.key for resource in watched if resource.key is not None
+    )
 
 
 async def collect_changed_uris(
-    visitor: AuthenticatedClient, watched: Mapping[str, WatchedResource]
+    caller: AuthenticatedClient, watched: Mapping[str, WatchedResource]
 ) -> list[str]:
     """Return the URIs whose state changed, and update the known states."""
     if not watched:
         return []
-    changed = []
-    for uri, state in (await _load_states(visitor, watched)).items():
-        one = watched.get(uri)
-        if one is not None and one.state != state:
-            changed += [uri] if one.state is not None else []
-            one.state = state
-    return changed
+    changed_uris = []
+    for uri, state in (await _load_states(caller, watched)).items():
+        resource = watched.get(uri)
+        if resource is not None and resource.state != state:
+            changed_uris += [uri] if resource.state is not None else []
+            resource.state = state
+    return changed_uris
 
 
-async def filter_readable_uris(visitor: AuthenticatedClient, uris: Collection[str]) -> list[str]:
+async def filter_readable_uris(caller: AuthenticatedClient, uris: Collection[str]) -> list[str]:
     """Return the URIs that the client may still read."""
-    if visitor.place.kind == "organization":
+    if caller.target.kind == "organization":
         return list(uris)  # resources that aren't visible have no state
-    sources = await get_runtime().orm(_find_sources, visitor.place, uris)
+    sources = await get_runtime().run_orm(_find_sources, caller.target, uris)
     return [uri for uri in uris if uri in sources]
 
 
-async def is_readable(visitor: AuthenticatedClient, uri: str) -> bool:
+async def is_readable(caller: AuthenticatedClient, uri: str) -> bool:
     """Tell whether a client may read a resource at its target."""
-    return visitor.place.kind == "organization" or bool(await filter_readable_uris(visitor, [uri]))
+    return caller.target.kind == "organization" or bool(await filter_readable_uris(caller, [uri]))
 
 
 async def _load_states(
-    visitor: AuthenticatedClient, watched: Mapping[str, WatchedResource]
+    caller: AuthenticatedClient, watched: Mapping[str, WatchedResource]
 ) -> dict[str, str]:
-    if visitor.place.kind == "organization":
-        return await get_runtime().orm(load_resource_states, visitor.principal, list(watched))
-    known = {
-        uri: get_resource_watcher().changes(one.key) for uri, one in watched.items() if one.key
+    if caller.target.kind == "organization":
+        return await get_runtime().run_orm(load_resource_states, caller.principal, list(watched))
+    change_counts = {
+        uri: get_resource_watcher().find_change_count(resource.key)
+        for uri, resource in watched.items()
+        if resource.key
     }
-    return {uri: str(changes) for uri, changes in known.items() if changes is not None}
+    return {
+        uri: str(change_count)
+        for uri, change_count in change_counts.items()
+        if change_count is not None
+    }
 
 
 def _find_sources(
-    place: GatewayTarget, uris: Collection[str]
+    target: GatewayTarget, uris: Collection[str]
 ) -> dict[str, tuple[ServerEndpoint, str]]:
     """Return the endpoints and own URIs of the resources that may currently be read."""
-    snapshot = place.snapshot()
-    there = get_catalog(place, snapshot)
-    found = {}
+    snapshot = target.load_snapshot()
+    catalog = get_catalog(target, snapshot)
+    sources = {}
     for uri in uris:
-        meant = there.resource(uri) if len(uri) <= LONGEST_URI else None
-        offer = find_resource(snapshot, *meant) if meant else None
-        if meant and offer is not None and offer.decision.offered:
-            found[uri] = snapshot.servers[meant[0]].endpoint, meant[1]
-    return found
+        server_and_uri = catalog.find_resource(uri) if len(uri) <= MAX_URI_LENGTH else None
+        definition = find_resource(snapshot, *server_and_uri) if server_and_uri else None
+        if server_and_uri and definition is not None and definition.decision.is_callable:
+            sources[uri] = snapshot.servers[server_and_uri[0]].endpoint, server_and_uri[1]
+    return sources

@@ -16,12 +16,12 @@ from bonobot.accounts.roles import Action, TokenScope
 from bonobot.core.problems import NotFound
 from mcp_servers.models import Server
 
-ROOT = "/mcp"
+ROOT_PATH = "/mcp"
 # The scopes that may use the organization's own address, the narrowest first.
-OF_ORGANIZATION = (TokenScope.AGENTS, TokenScope.MANAGE, TokenScope.API)
+ORGANIZATION_SCOPES = (TokenScope.AGENTS, TokenScope.MANAGE, TokenScope.API)
 Kind = Literal["organization", "agent", "server"]
-_NAMED = re.compile(r"/mcp/(agents|servers)/([A-Za-z0-9_-]{1,255})")
-_KINDS: dict[str, Kind] = {"agents": "agent", "servers": "server"}
+_NAMED_PATH = re.compile(r"/mcp/(agents|servers)/([A-Za-z0-9_-]{1,255})")
+_KINDS_BY_SEGMENT: dict[str, Kind] = {"agents": "agent", "servers": "server"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class GatewayAddress:
     @property
     def path(self) -> str:
         """The path without a trailing slash."""
-        return f"{ROOT}/{self.kind}s/{self.slug}" if self.slug else ROOT
+        return f"{ROOT_PATH}/{self.kind}s/{self.slug}" if self.slug else ROOT_PATH
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,53 +56,53 @@ class GatewayTarget:
         """The server's id; None for other targets."""
         return self.id if self.kind == "server" else None
 
-    def at_hand(self) -> CallSnapshot | None:
+    def find_cached_snapshot(self) -> CallSnapshot | None:
         """Return the cached snapshot, which may be stale; admission detects that."""
-        return get_snapshot_cache().cached(self.kind, self.id)
+        return get_snapshot_cache().find_cached(self.kind, self.id)
 
-    def snapshot(self) -> CallSnapshot:
+    def load_snapshot(self) -> CallSnapshot:
         """Return the current snapshot (queries)."""
-        return get_snapshot_cache().current(self.kind, self.id)
+        return get_snapshot_cache().load_current(self.kind, self.id)
 
 
-def read(path: str) -> GatewayAddress | None:
+def parse_path(path: str) -> GatewayAddress | None:
     """Parse a path; None if it isn't one of the gateway's."""
-    bare = path.rstrip("/")
-    if bare == ROOT:
+    stripped_path = path.rstrip("/")
+    if stripped_path == ROOT_PATH:
         return GatewayAddress("organization")
-    found = _NAMED.fullmatch(bare)
-    return GatewayAddress(_KINDS[found[1]], found[2]) if found else None
+    match = _NAMED_PATH.fullmatch(stripped_path)
+    return GatewayAddress(_KINDS_BY_SEGMENT[match[1]], match[2]) if match else None
 
 
-def find(address: GatewayAddress, principal: Principal) -> GatewayTarget:
+def find_target(address: GatewayAddress, principal: Principal) -> GatewayTarget:
     """Return the target; raises `NotFound` if the principal may not use it (queries).
 
     Raises `InsufficientScope` if only a scope of its token is missing.
     """
     if address.kind == "organization":
-        if principal.scopes is not None and principal.scopes.isdisjoint(OF_ORGANIZATION):
-            raise InsufficientScope(*OF_ORGANIZATION)
+        if principal.scopes is not None and principal.scopes.isdisjoint(ORGANIZATION_SCOPES):
+            raise InsufficientScope(*ORGANIZATION_SCOPES)
         return GatewayTarget("organization", principal.organization_id, "", "Bonobot")
-    place = (
+    target = (
         _find_agent_target(address, principal)
         if address.kind == "agent"
         else _find_server_target(address, principal)
     )
-    if place is None:
+    if target is None:
         raise NotFound(
             f"There is nothing at {address.path!r}.",
             code="unknown_endpoint",
             remedy="Check the name, and that your token may use it.",
         )
-    return place
+    return target
 
 
 def _find_agent_target(address: GatewayAddress, principal: Principal) -> GatewayTarget | None:
     if not principal.has_role_for(Action.USE_TOOLS):
         return None
     principal.require(Action.USE_TOOLS)
-    usable = Agent.objects.open_to(principal).enabled()
-    agent = usable.filter(slug=address.slug).only("pk", "slug", "name").first()
+    usable_agents = Agent.objects.open_to(principal).enabled()
+    agent = usable_agents.filter(slug=address.slug).only("pk", "slug", "name").first()
     return GatewayTarget("agent", agent.pk, agent.slug, agent.name) if agent else None
 
 

@@ -28,12 +28,12 @@ from mcp.shared.exceptions import MCPError
 from agents.calls import handoff
 from agents.calls.pipeline import CallOutcome
 from agents.gateway.errors import build_mcp_error
-from bonobot.core.db.transactions import AWAY
+from bonobot.core.db.transactions import UNAVAILABLE_ERRORS
 from bonobot.core.problems import Conflict, Problem
 from bonobot.core.redis_bus import get_bus
 from bonobot.core.runtime import get_runtime
 
-REFUSED = -1
+NO_ANSWER_CODE = -1
 
 
 class SuspendedCall:
@@ -41,62 +41,62 @@ class SuspendedCall:
 
     def __init__(self) -> None:
         self.id = str(uuid4())
-        self._asked: dict[str, tuple[Mapping[str, Any], asyncio.Future[dict[str, Any]]]] = {}
-        self._news = asyncio.Event()
+        self._pending: dict[str, tuple[Mapping[str, Any], asyncio.Future[dict[str, Any]]]] = {}
+        self._changed = asyncio.Event()
         self._task: asyncio.Task[CallOutcome] | None = None
-        self._number = 0
+        self._request_count = 0
 
     async def run(self, call: Callable[[], Awaitable[CallOutcome]]) -> CallOutcome | dict[str, Any]:
         """Start the call; return its outcome or its server's first requests."""
         self._task = get_runtime().loop.create_task(_run_call(call), name=f"held call {self.id}")
-        self._task.add_done_callback(lambda _: self._news.set())
-        return await self._next()
+        self._task.add_done_callback(lambda _: self._changed.set())
+        return await self._wait_for_next()
 
-    async def go_on(self, responses: Mapping[str, Any]) -> CallOutcome | dict[str, Any]:
+    async def resume(self, responses: Mapping[str, Any]) -> CallOutcome | dict[str, Any]:
         """Pass on answers; return the outcome, or the pending and unanswered requests."""
         for key, answer in responses.items():
-            _, waiting = self._asked.pop(key, ({}, None))
-            if waiting is not None and not waiting.done() and isinstance(answer, dict):
-                waiting.set_result(answer)
-        return self.requests if self._asked else await self._next()
+            _, future = self._pending.pop(key, ({}, None))
+            if future is not None and not future.done() and isinstance(answer, dict):
+                future.set_result(answer)
+        return self.requests if self._pending else await self._wait_for_next()
 
-    def end(self) -> None:
+    def cancel(self) -> None:
         """Cancel the call."""
         if self._task is not None:
             self._task.cancel()
 
-    def when_over(self, over: Callable[[], object]) -> None:
+    def add_done_callback(self, callback: Callable[[], object]) -> None:
         """Call `callback` when the call is done."""
         assert self._task is not None  # noqa: S101 - it was sent out
-        self._task.add_done_callback(lambda _: over())
+        self._task.add_done_callback(lambda _: callback())
 
-    async def ask(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
+    async def ask_client(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
         """Ask the client with its next result; raises `MCPError` if it doesn't answer in time."""
-        self._number += 1
-        key = f"ask-{self._number}"
-        waiting: asyncio.Future[dict[str, Any]] = get_runtime().loop.create_future()
-        self._asked[key] = ({"method": method, "params": dict(params)}, waiting)
-        self._news.set()
+        self._request_count += 1
+        key = f"ask-{self._request_count}"
+        future: asyncio.Future[dict[str, Any]] = get_runtime().loop.create_future()
+        self._pending[key] = ({"method": method, "params": dict(params)}, future)
+        self._changed.set()
         try:
             async with asyncio.timeout(settings.BONOBOT_ANSWER_S):
-                return await waiting
+                return await future
         except TimeoutError:
-            raise MCPError(code=REFUSED, message="Nobody answered in time.") from None
+            raise MCPError(code=NO_ANSWER_CODE, message="Nobody answered in time.") from None
         finally:
-            self._asked.pop(key, None)
+            self._pending.pop(key, None)
 
     @property
     def requests(self) -> dict[str, Any]:
         """The pending requests by key."""
-        return {key: dict(asked) for key, (asked, _) in self._asked.items()}
+        return {key: dict(request) for key, (request, _) in self._pending.items()}
 
-    async def _next(self) -> CallOutcome | dict[str, Any]:
+    async def _wait_for_next(self) -> CallOutcome | dict[str, Any]:
         """Wait until the call is done or its server asks; cancel the call if the client leaves."""
         assert self._task is not None  # noqa: S101 - `run` comes first
         try:
-            while not self._task.done() and not self._asked:
-                self._news.clear()
-                await self._news.wait()
+            while not self._task.done() and not self._pending:
+                self._changed.clear()
+                await self._changed.wait()
         except asyncio.CancelledError:
             self._task.cancel()
             raise
@@ -108,12 +108,12 @@ async def _run_call(call: Callable[[], Awaitable[CallOutcome]]) -> CallOutcome:
 
 
 # Poll intervals of both sides; the longer one applies while the bus is connected.
-LOOK_EVERY_S = 0.25
-SURE_EVERY_S = 5.0
-BEAT_EVERY_S = 2.0
-GONE_S = 15.0
+POLL_INTERVAL_S = 0.25
+FALLBACK_POLL_INTERVAL_S = 5.0
+HEARTBEAT_INTERVAL_S = 2.0
+HOLDER_TIMEOUT_S = 15.0
 
-Found = CallOutcome | dict[str, Any]
+CallProgress = CallOutcome | dict[str, Any]
 
 
 class SuspendedCallRegistry:
@@ -121,112 +121,130 @@ class SuspendedCallRegistry:
 
     def __init__(self) -> None:
         self._calls: dict[str, SuspendedCall] = {}
-        self._going: dict[str, asyncio.Task[None]] = {}
-        self._soon = asyncio.Event()
-        self._attending: asyncio.Task[None] | None = None
-        self._beaten_at = 0.0
+        self._resuming: dict[str, asyncio.Task[None]] = {}
+        self._wake_event = asyncio.Event()
+        self._watching: asyncio.Task[None] | None = None
+        self._heartbeat_at = 0.0
 
-    async def keep(self, call: SuspendedCall, organization_id: UUID) -> None:
+    async def register_call(self, call: SuspendedCall, organization_id: UUID) -> None:
         """Register a call, so that any process can resume it by its id until it is done."""
         self._calls[call.id] = call
-        await get_runtime().orm(handoff.create_handoff, organization_id, call.id)
-        call.when_over(lambda: self._forget(call.id))
-        if self._attending is None or self._attending.done():
-            self._attending = get_runtime().begin(self._attend(), name="held calls")
+        await get_runtime().run_orm(handoff.create_handoff, organization_id, call.id)
+        call.add_done_callback(lambda: self._remove_call(call.id))
+        if self._watching is None or self._watching.done():
+            self._watching = get_runtime().create_task(self._watch_handoffs(), name="held calls")
 
-    async def go_on(
+    async def resume_call(
         self, organization_id: UUID, call_id: str, responses: Mapping[str, Any]
-    ) -> Found:
+    ) -> CallProgress:
         """Pass on answers; return the outcome or the pending requests.
 
         Raises `MCPError` if the call is over, and what the call raises.
         """
         call = self._calls.get(call_id)
         if call is not None:
-            return await call.go_on(responses)
-        said = _seal_payload(dict(responses))
-        if not await get_runtime().orm(handoff.send_answers, organization_id, call_id, said):
+            return await call.resume(responses)
+        encrypted_responses = _encrypt_payload(dict(responses))
+        if not await get_runtime().run_orm(
+            handoff.send_answers, organization_id, call_id, encrypted_responses
+        ):
             raise _build_call_over_error()
-        news = asyncio.Event()
-        place = handoff.build_channel(call_id)
-        await get_bus().listen(place, news.set)
+        changed = asyncio.Event()
+        channel = handoff.build_channel(call_id)
+        await get_bus().add_listener(channel, changed.set)
         try:
-            return await _wait_for_answer(call_id, news)
+            return await _wait_for_answer(call_id, changed)
         except asyncio.CancelledError:
-            get_runtime().spawn(get_runtime().orm(handoff.leave, call_id), name="leave a held call")
+            get_runtime().spawn(
+                get_runtime().run_orm(handoff.abandon_call, call_id), name="leave a held call"
+            )
             raise
         finally:
-            get_bus().leave(place, news.set)
+            get_bus().remove_listener(channel, changed.set)
 
-    def _forget(self, call_id: str) -> None:
+    def _remove_call(self, call_id: str) -> None:
         """Remove a finished call; close its handoff unless another process is resuming it."""
         self._calls.pop(call_id, None)
-        if call_id not in self._going:
-            get_runtime().spawn(get_runtime().orm(handoff.close, call_id), name="close a held call")
+        if call_id not in self._resuming:
+            get_runtime().spawn(
+                get_runtime().run_orm(handoff.delete_handoff, call_id), name="close a held call"
+            )
 
-    async def _attend(self) -> None:
+    async def _watch_handoffs(self) -> None:
         """Poll for answers received by other processes while calls are suspended."""
-        woken = self._soon.set
-        await get_bus().listen(handoff.HOLDERS, woken)
+        wake = self._wake_event.set
+        await get_bus().add_listener(handoff.HOLDERS_CHANNEL, wake)
         try:
-            while held := self._calls.keys() | self._going.keys():
-                self._soon.clear()
-                with suppress(*AWAY):  # the database is unavailable; try again later
-                    await self._look(held)
-                await _wait_for_event(self._soon, SURE_EVERY_S if get_bus().hears else LOOK_EVERY_S)
-        finally:
-            get_bus().leave(handoff.HOLDERS, woken)
-
-    async def _look(self, held: set[str]) -> None:
-        now = get_runtime().loop.time()
-        if now - self._beaten_at >= BEAT_EVERY_S:
-            self._beaten_at = now
-            await get_runtime().orm(handoff.update_heartbeats, held)
-        asked = await get_runtime().orm(handoff.take, held)
-        for call_id, said in asked.taken:
-            if (call := self._calls.get(call_id)) is not None:
-                going = self._go_on_for_another(call, _unseal_payload(said))
-                self._going[call_id] = get_runtime().loop.create_task(
-                    going, name=f"go on {call_id}"
+            while call_ids := self._calls.keys() | self._resuming.keys():
+                self._wake_event.clear()
+                with suppress(*UNAVAILABLE_ERRORS):  # the database is unavailable; try again later
+                    await self._process_handoffs(call_ids)
+                await _wait_for_event(
+                    self._wake_event,
+                    FALLBACK_POLL_INTERVAL_S if get_bus().is_subscribed else POLL_INTERVAL_S,
                 )
-        for call_id in asked.left:
-            if (going_on := self._going.get(call_id)) is not None:
-                going_on.cancel()
-            elif (call := self._calls.get(call_id)) is not None:
-                call.end()
-
-    async def _go_on_for_another(self, call: SuspendedCall, responses: Mapping[str, Any]) -> None:
-        try:
-            told = _encode_result(await call.go_on(responses))
-        except Problem as problem:
-            told = {"problem": _encode_problem(problem)}
         finally:
-            self._going.pop(call.id, None)
-        await get_runtime().orm(handoff.answer, call.id, _seal_payload(told))
+            get_bus().remove_listener(handoff.HOLDERS_CHANNEL, wake)
+
+    async def _process_handoffs(self, call_ids: set[str]) -> None:
+        now = get_runtime().loop.time()
+        if now - self._heartbeat_at >= HEARTBEAT_INTERVAL_S:
+            self._heartbeat_at = now
+            await get_runtime().run_orm(handoff.update_heartbeats, call_ids)
+        handoffs = await get_runtime().run_orm(handoff.claim_requests, call_ids)
+        for call_id, encrypted_responses in handoffs.claimed:
+            if (call := self._calls.get(call_id)) is not None:
+                resumption = self._resume_for_other_process(
+                    call, _decrypt_payload(encrypted_responses)
+                )
+                self._resuming[call_id] = get_runtime().loop.create_task(
+                    resumption, name=f"go on {call_id}"
+                )
+        for call_id in handoffs.abandoned:
+            if (resuming_task := self._resuming.get(call_id)) is not None:
+                resuming_task.cancel()
+            elif (call := self._calls.get(call_id)) is not None:
+                call.cancel()
+
+    async def _resume_for_other_process(
+        self, call: SuspendedCall, responses: Mapping[str, Any]
+    ) -> None:
+        try:
+            result = _encode_result(await call.resume(responses))
+        except Problem as problem:
+            result = {"problem": _encode_problem(problem)}
+        finally:
+            self._resuming.pop(call.id, None)
+        await get_runtime().run_orm(handoff.save_result, call.id, _encrypt_payload(result))
 
 
-async def _wait_for_answer(call_id: str, news: asyncio.Event) -> Found:
+async def _wait_for_answer(call_id: str, changed: asyncio.Event) -> CallProgress:
     """Wait for the result of another process's call; raises `MCPError` if its holder is dead."""
     clock = get_runtime().loop.time
-    beaten_at, since = None, clock()
+    heartbeat_at, seen_at = None, clock()
     while True:
-        news.clear()
-        look = await get_runtime().orm(handoff.find_status, call_id)
-        if look is None:
+        changed.clear()
+        status = await get_runtime().run_orm(handoff.find_status, call_id)
+        if status is None:
             raise _build_call_over_error()
-        if look.answered:
-            told = _unseal_payload(look.found)
-            await get_runtime().orm(handoff.mark_received, call_id, over="asked" not in told)
-            return _decode_result(told)
-        if look.beaten_at != beaten_at:
-            beaten_at, since = look.beaten_at, clock()
-        silent = (timezone.now() - look.beaten_at).total_seconds()
-        if silent > GONE_S or clock() - since > GONE_S:
-            if await get_runtime().orm(handoff.leave, call_id):
+        if status.is_answered:
+            result = _decrypt_payload(status.result)
+            await get_runtime().run_orm(
+                handoff.mark_received, call_id, is_over="asked" not in result
+            )
+            return _decode_result(result)
+        if status.heartbeat_at != heartbeat_at:
+            heartbeat_at, seen_at = status.heartbeat_at, clock()
+        silence_s = (timezone.now() - status.heartbeat_at).total_seconds()
+        if silence_s > HOLDER_TIMEOUT_S or clock() - seen_at > HOLDER_TIMEOUT_S:
+            if await get_runtime().run_orm(handoff.abandon_call, call_id):
                 raise _build_call_lost_error()
             continue  # the holder has just answered
         await _wait_for_event(
-            news, min(SURE_EVERY_S, LOOK_EVERY_S * 4) if get_bus().hears else LOOK_EVERY_S
+            changed,
+            min(FALLBACK_POLL_INTERVAL_S, POLL_INTERVAL_S * 4)
+            if get_bus().is_subscribed
+            else POLL_INTERVAL_S,
         )
 
 
@@ -250,19 +268,21 @@ def _build_call_lost_error() -> MCPError:
     )
 
 
-def _encode_result(found: Found) -> dict[str, Any]:
-    return {"outcome": asdict(found)} if isinstance(found, CallOutcome) else {"asked": found}
+def _encode_result(progress: CallProgress) -> dict[str, Any]:
+    return (
+        {"outcome": asdict(progress)} if isinstance(progress, CallOutcome) else {"asked": progress}
+    )
 
 
-def _decode_result(told: Mapping[str, Any]) -> Found:
+def _decode_result(result: Mapping[str, Any]) -> CallProgress:
     """Return a call's result; raises its `Problem`."""
-    if "asked" in told:
-        asked: dict[str, Any] = told["asked"]
-        return asked
-    if "problem" in told:
-        problem = dict(told["problem"])
+    if "asked" in result:
+        requests: dict[str, Any] = result["asked"]
+        return requests
+    if "problem" in result:
+        problem = dict(result["problem"])
         raise Problem(problem.pop("detail"), **problem)
-    outcome = told["outcome"]
+    outcome = result["outcome"]
     exchange_id = outcome["exchange_id"] and UUID(outcome["exchange_id"])
     return CallOutcome(
         **{**outcome, "call_id": UUID(outcome["call_id"]), "exchange_id": exchange_id}
@@ -274,13 +294,13 @@ def _encode_problem(problem: Problem) -> dict[str, Any]:
     return {name: getattr(problem, name) for name in names}
 
 
-def _seal_payload(value: Any) -> str:
+def _encrypt_payload(value: Any) -> str:
     return encrypt_str(json.dumps(value, cls=DjangoJSONEncoder)).decode("ascii")
 
 
-def _unseal_payload(text: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(decrypt_str(text))
-    return found
+def _decrypt_payload(text: str) -> dict[str, Any]:
+    payload: dict[str, Any] = json.loads(decrypt_str(text))
+    return payload
 
 
 async def _wait_for_event(event: asyncio.Event, seconds: float) -> None:

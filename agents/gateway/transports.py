@@ -27,19 +27,19 @@ from agents.gateway.authentication import (
     build_resource_metadata,
     set_current_client,
 )
-from agents.gateway.client_sessions import SESSION_ID
+from agents.gateway.client_sessions import SESSION_ID_HEADER
 from agents.gateway.dispatcher import GatewayDispatcher
 from agents.gateway.handlers import Kind
-from agents.gateway.routes import ROOT, GatewayAddress, read
+from agents.gateway.routes import ROOT_PATH, GatewayAddress, parse_path
 from bonobot.accounts.external_issuers.services import list_announced_issuers
 from bonobot.accounts.roles import TokenScope as Wanted
 from bonobot.core.http import response_headers
 from bonobot.core.problems import Problem
 from bonobot.core.runtime import get_runtime
 
-METADATA = "/.well-known/oauth-protected-resource"
-LONGEST_TOKEN = 8_192
-PRIVATE = [(b"cache-control", b"no-store")]
+METADATA_PATH = "/.well-known/oauth-protected-resource"
+MAX_TOKEN_LENGTH = 8_192
+NO_STORE_HEADERS = [(b"cache-control", b"no-store")]
 
 Scope = dict[str, Any]
 
@@ -56,11 +56,11 @@ class GatewayApplication:
     """The ASGI application of the gateway's paths."""
 
     def __init__(self) -> None:
-        self.serving = GatewayDispatcher()
+        self.dispatcher = GatewayDispatcher()
         self._manager: StreamableHTTPSessionManager | None = None
         self._starting = asyncio.Lock()
         self._stop = asyncio.Event()
-        self._owner: asyncio.Task[None] | None = None
+        self._manager_task: asyncio.Task[None] | None = None
 
     async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
         """Answer a request to one of the gateway's paths."""
@@ -71,66 +71,73 @@ class GatewayApplication:
             await send({"type": "http.response.body"})
             return
         send = response_headers.wrap_send_with_cors(send, headers)
-        if scope["path"].startswith(METADATA):
-            told = await load_resource_metadata(scope["path"].removeprefix(METADATA))
-            await _answer(send, 200, told)
+        if scope["path"].startswith(METADATA_PATH):
+            metadata = await load_resource_metadata(scope["path"].removeprefix(METADATA_PATH))
+            await _send_json(send, 200, metadata)
             return
-        address = read(scope["path"])
+        address = parse_path(scope["path"])
         try:
-            visitor = await _authenticate_request(scope, address)
+            caller = await _authenticate_request(scope, address)
         except Problem as problem:
             await _send_problem(send, problem, address)
             return
-        set_current_client(visitor)
-        manager = await self._running()
-        scope = {**scope, "user": _as_user(visitor)}
-        number = headers.get(SESSION_ID, "")
-        async with self._following(visitor, number if scope["method"] == "GET" else ""):
+        set_current_client(caller)
+        manager = await self._get_manager()
+        scope = {**scope, "user": _build_user(caller)}
+        session_id = headers.get(SESSION_ID_HEADER, "")
+        async with self._notify_session(caller, session_id if scope["method"] == "GET" else ""):
             await manager.handle_request(scope, receive, send)
-        if scope["method"] == "DELETE" and self.serving.clients.session(number, visitor):
-            self.serving.clients.forget(number)
+        if scope["method"] == "DELETE" and self.dispatcher.sessions.find_session(
+            session_id, caller
+        ):
+            self.dispatcher.sessions.delete_session(session_id)
 
     async def stop(self) -> None:
         """End all sessions and streams."""
-        self.serving.listening.stop()
-        self.serving.clients.close()
-        if self._owner is not None:
+        self.dispatcher.change_streams.stop()
+        self.dispatcher.sessions.delete_all_sessions()
+        if self._manager_task is not None:
             self._stop.set()
-            await self._owner
+            await self._manager_task
 
     @asynccontextmanager
-    async def _following(self, visitor: AuthenticatedClient, number: str) -> AsyncIterator[None]:
+    async def _notify_session(
+        self, caller: AuthenticatedClient, session_id: str
+    ) -> AsyncIterator[None]:
         """Send change notifications while a session's notification stream is open."""
-        if not number:
+        if not session_id:
             yield
             return
-        clients = self.serving.clients
-        session = partial(clients.session, number, visitor)
-        telling = get_runtime().spawn(
-            self.serving.listening.follow(visitor, session), name=f"tell {number}"
+        sessions = self.dispatcher.sessions
+        find_session = partial(sessions.find_session, session_id, caller)
+        notifier = get_runtime().spawn(
+            self.dispatcher.change_streams.notify_session(caller, find_session),
+            name=f"tell {session_id}",
         )
         try:
-            with clients.open_stream(number):
+            with sessions.open_stream(session_id):
                 yield
         finally:
-            telling.cancel()
+            notifier.cancel()
 
-    async def _running(self) -> StreamableHTTPSessionManager:
+    async def _get_manager(self) -> StreamableHTTPSessionManager:
         if self._manager is None:
             async with self._starting:
                 if self._manager is None:
                     ready: asyncio.Future[StreamableHTTPSessionManager] = (
                         get_runtime().loop.create_future()
                     )
-                    self._owner = get_runtime().loop.create_task(self._own(ready), name="gateway")
+                    self._manager_task = get_runtime().loop.create_task(
+                        self._run_manager(ready), name="gateway"
+                    )
                     get_runtime().on_close(self.stop)
                     self._manager = await ready
         return self._manager
 
-    async def _own(self, ready: "asyncio.Future[StreamableHTTPSessionManager]") -> None:
+    async def _run_manager(self, ready: "asyncio.Future[StreamableHTTPSessionManager]") -> None:
         """Enter and exit the manager in the same task, as it requires."""
         manager = StreamableHTTPSessionManager(
-            self.serving.server, security_settings=build_security_settings()
+            self.dispatcher.server, security_settings=build_security_settings()
         )
         async with manager.run():
             ready.set_result(manager)
@@ -139,29 +146,29 @@ class GatewayApplication:
 
 def is_gateway_path(path: str) -> bool:
     """Tell whether a path is the gateway's."""
-    return path == ROOT or path.startswith((f"{ROOT}/", METADATA))
+    return path == ROOT_PATH or path.startswith((f"{ROOT_PATH}/", METADATA_PATH))
 
 
 def build_security_settings() -> TransportSecuritySettings:
     """Return the allowed hosts and origins, against DNS rebinding."""
     hosts = [host for host in settings.ALLOWED_HOSTS if host]
-    named = [*hosts, *(f"{host}:*" for host in hosts)]
+    allowed_hosts = [*hosts, *(f"{host}:*" for host in hosts)]
     return TransportSecuritySettings(
         enable_dns_rebinding_protection="*" not in hosts,
-        allowed_hosts=named,
+        allowed_hosts=allowed_hosts,
         allowed_origins=[
             settings.BONOBOT_URL,
             *settings.BONOBOT_CORS_ORIGINS,
-            *(f"{scheme}://{host}" for host in named for scheme in ("http", "https")),
+            *(f"{scheme}://{host}" for host in allowed_hosts for scheme in ("http", "https")),
         ],
     )
 
 
 async def load_resource_metadata(path: str) -> dict[str, Any]:
     """Return the protected resource metadata of an address (RFC 9728)."""
-    own = (settings.BONOBOT_URL,) if settings.BONOBOT_OAUTH else ()
-    issuers = (*own, *await get_runtime().orm(list_announced_issuers))
-    return build_resource_metadata(settings.BONOBOT_URL + (path or ROOT), issuers=issuers)
+    own_issuers = (settings.BONOBOT_URL,) if settings.BONOBOT_OAUTH else ()
+    issuers = (*own_issuers, *await get_runtime().run_orm(list_announced_issuers))
+    return build_resource_metadata(settings.BONOBOT_URL + (path or ROOT_PATH), issuers=issuers)
 
 
 async def _authenticate_request(
@@ -169,23 +176,25 @@ async def _authenticate_request(
 ) -> AuthenticatedClient:
     kind, _, token = _decode_headers(scope).get("authorization", "").partition(" ")
     token = token.strip()
-    if kind.lower() != "bearer" or not token or len(token) > LONGEST_TOKEN:
+    if kind.lower() != "bearer" or not token or len(token) > MAX_TOKEN_LENGTH:
         raise MissingToken(
             "Send a token: `Authorization: Bearer …`.",
             remedy="Make one: `bonobot tokens create NAME --role ROLE`.",
         )
     # Authenticate before reporting an unknown address.
-    caller, *_ = scope.get("client") or ("",)
-    visitor = await authenticate_client(token, address or GatewayAddress("organization"), caller)
+    remote_address, *_ = scope.get("client") or ("",)
+    client = await authenticate_client(
+        token, address or GatewayAddress("organization"), remote_address
+    )
     if address is None:
         raise Problem("There is nothing here.", code="unknown_endpoint", status=404)
-    return visitor
+    return client
 
 
-def _as_user(visitor: AuthenticatedClient) -> AuthenticatedUser:
+def _build_user(caller: AuthenticatedClient) -> AuthenticatedUser:
     """Return the SDK's user for a caller; the SDK binds a session to it."""
     return AuthenticatedUser(
-        AccessToken(token="", client_id=visitor.key, scopes=[], subject=visitor.principal.id)
+        AccessToken(token="", client_id=caller.key, scopes=[], subject=caller.principal.id)
     )
 
 
@@ -197,12 +206,12 @@ async def _send_problem(send: Any, problem: Problem, address: GatewayAddress | N
     """Send problem details, with a challenge for status 401 and 403."""
     headers = []
     if problem.status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
-        path = address.path if address else ROOT
-        told = build_challenge(
-            f"{settings.BONOBOT_URL}{METADATA}{path}", problem, _get_default_scope(address)
+        path = address.path if address else ROOT_PATH
+        challenge = build_challenge(
+            f"{settings.BONOBOT_URL}{METADATA_PATH}{path}", problem, _get_default_scope(address)
         )
-        headers.append((b"www-authenticate", told.encode("latin-1")))
-    await _answer(send, problem.status, problem.as_dict(), headers, "application/problem+json")
+        headers.append((b"www-authenticate", challenge.encode("latin-1")))
+    await _send_json(send, problem.status, problem.as_dict(), headers, "application/problem+json")
 
 
 def _get_default_scope(address: GatewayAddress | None) -> str:
@@ -212,42 +221,47 @@ def _get_default_scope(address: GatewayAddress | None) -> str:
     return Wanted.AGENTS if address.kind == "organization" else Wanted.TOOLS
 
 
-async def _answer(
+async def _send_json(
     send: Any,
     status: int,
     body: Mapping[str, Any],
     headers: list[tuple[bytes, bytes]] | None = None,
-    kind: str = "application/json",
+    content_type: str = "application/json",
 ) -> None:
     content = json.dumps(body).encode()
-    sent = [(b"content-type", kind.encode()), (b"content-length", str(len(content)).encode())]
+    base_headers = [
+        (b"content-type", content_type.encode()),
+        (b"content-length", str(len(content)).encode()),
+    ]
     start = {"type": "http.response.start", "status": status}
-    await send(start | {"headers": [*sent, *PRIVATE, *(headers or ())]})
+    await send(start | {"headers": [*base_headers, *NO_STORE_HEADERS, *(headers or ())]})
     await send({"type": "http.response.body", "body": content})
 
 
 # A stdio client has no network address, so tokens restricted to networks are rejected.
-NOWHERE = ""
+NO_ADDRESS = ""
 
 
 async def count_declarations(token: str, address: GatewayAddress) -> dict[str, int]:
     """Count the declarations at an address by kind; raises as `authenticate_client`."""
-    visitor, serving = await authenticate_client(token, address, NOWHERE), GatewayDispatcher()
-    return {kind: len(await serving.listed(visitor, kind)) for kind in get_args(Kind)}
+    caller, dispatcher = await authenticate_client(token, address, NO_ADDRESS), GatewayDispatcher()
+    return {kind: len(await dispatcher.list_declarations(caller, kind)) for kind in get_args(Kind)}
 
 
-async def serve(token: str, address: GatewayAddress) -> None:
+async def serve_stdio(token: str, address: GatewayAddress) -> None:
     """Serve an address until standard input ends; raises as `authenticate_client`."""
-    visitor = await authenticate_client(token, address, NOWHERE)
-    serving = GatewayDispatcher(partial(authenticate_client, token, address, NOWHERE))
-    session = partial(serving.clients.alone, visitor)
+    caller = await authenticate_client(token, address, NO_ADDRESS)
+    dispatcher = GatewayDispatcher(partial(authenticate_client, token, address, NO_ADDRESS))
+    find_session = partial(dispatcher.sessions.find_stdio_session, caller)
     async with stdio_server() as (received, sent):
-        telling = get_runtime().loop.create_task(serving.listening.follow(visitor, session))
+        notifier = get_runtime().loop.create_task(
+            dispatcher.change_streams.notify_session(caller, find_session)
+        )
         try:
-            options = serving.server.create_initialization_options()
-            await serving.server.run(received, sent, options)
+            options = dispatcher.server.create_initialization_options()
+            await dispatcher.server.run(received, sent, options)
         finally:
-            telling.cancel()
-            serving.listening.stop()
+            notifier.cancel()
+            dispatcher.change_streams.stop()
             with suppress(asyncio.CancelledError):
-                await telling
+                await notifier

@@ -35,7 +35,7 @@ Kind = Literal[
 ]
 
 # Default base URLs by kind.
-HOMES: dict[str, str] = {
+DEFAULT_URLS: dict[str, str] = {
     "openai": "https://api.openai.com/v1",
     "responses": "https://api.openai.com/v1",
     "anthropic": "https://api.anthropic.com",
@@ -44,7 +44,7 @@ HOMES: dict[str, str] = {
     "bedrock": "https://bedrock-runtime.{region}.amazonaws.com",
 }
 # Vertex AI's URL without a region.
-GLOBAL = "https://aiplatform.googleapis.com"
+VERTEX_GLOBAL_URL = "https://aiplatform.googleapis.com"
 
 
 @dataclass(frozen=True)
@@ -84,8 +84,8 @@ class ModelEndpointConfig:
         if self.base_url:
             return self.base_url
         if self.kind == "vertex" and self.region in ("", "global"):
-            return GLOBAL
-        return HOMES.get(self.kind, "").format(region=self.region)
+            return VERTEX_GLOBAL_URL
+        return DEFAULT_URLS.get(self.kind, "").format(region=self.region)
 
     @property
     def origin(self) -> str:
@@ -112,19 +112,19 @@ __all__ = [
     "ToolCall",
     "ToolSpec",
     "build_assistant_message",
+    "build_call_id",
     "build_model",
     "build_tool_result",
     "build_user_message",
-    "call_id",
-    "call_index",
     "close_models",
+    "parse_call_index",
 ]
 
 Message = dict[str, Any]
 OnText = Callable[[str], Awaitable[Any]]
 Finish = Literal["stop", "tool_calls", "length", "content_filter", "error"]
 
-RETRYABLE = frozenset({"model_unreachable", "model_rate_limited", "model_timeout"})
+RETRYABLE_CODES = frozenset({"model_unreachable", "model_rate_limited", "model_timeout"})
 
 
 @dataclass(frozen=True)
@@ -227,15 +227,15 @@ class ModelError(Problem):
         retryable: bool | None = None,
     ) -> None:
         super().__init__(detail, code=code, remedy=remedy, retry_after=retry_after)
-        self.retryable = self.code in RETRYABLE if retryable is None else retryable
+        self.retryable = self.code in RETRYABLE_CODES if retryable is None else retryable
 
 
-def call_id(turn: int, index: int) -> str:
+def build_call_id(turn: int, index: int) -> str:
     """Return the id of a call: nine letters and digits, as the strictest provider requires."""
     return f"t{turn:04d}c{index:03d}"
 
 
-def call_index(call_id: str) -> int:
+def parse_call_index(call_id: str) -> int:
     """Return the index in an id built by `build_call_id`."""
     return int(call_id.rpartition("c")[2])
 
@@ -256,8 +256,8 @@ def build_tool_result(
 
     `frame` (see `messages`) marks untrusted text; our own texts have none.
     """
-    given = {"role": "tool", "call_id": call_id, "name": name, "text": text, "is_error": is_error}
-    return given | ({"frame": frame} if frame else {})
+    result = {"role": "tool", "call_id": call_id, "name": name, "text": text, "is_error": is_error}
+    return result | ({"frame": frame} if frame else {})
 
 
 def build_assistant_message(
@@ -296,9 +296,9 @@ async def close_models() -> None:
     await close_adapter()
 
 
-WIRE = "agents.llm.pydantic_ai_adapter"
+ADAPTER_MODULE = "agents.llm.pydantic_ai_adapter"
 
-_loaded: dict[str, ModuleType] = {}
+_loaded_modules: dict[str, ModuleType] = {}
 
 
 class ProviderModel:
@@ -317,10 +317,10 @@ class ProviderModel:
         on_text: OnText | None = None,
     ) -> ModelReply:
         """Send one request, streaming if `on_text` is given. Raises `ModelError`."""
-        wire = await _get_adapter()
+        adapter = await _get_adapter()
         try:
             async with asyncio.timeout(self.endpoint.timeout_s) as limit:
-                reply: ModelReply = await wire.ask(
+                reply: ModelReply = await adapter.ask(
                     self.endpoint,
                     messages,
                     instructions=instructions,
@@ -345,15 +345,19 @@ class ProviderModel:
 
 async def close_adapter() -> None:
     """Close the connections opened on this event loop."""
-    if WIRE in _loaded:
-        await _loaded[WIRE].close()
+    if ADAPTER_MODULE in _loaded_modules:
+        await _loaded_modules[ADAPTER_MODULE].close()
 
 
 async def _get_adapter() -> ModuleType:
-    return _loaded[WIRE] if WIRE in _loaded else await asyncio.to_thread(_load)
+    return (
+        _loaded_modules[ADAPTER_MODULE]
+        if ADAPTER_MODULE in _loaded_modules
+        else await asyncio.to_thread(_load_adapter)
+    )
 
 
-def _load() -> ModuleType:
-    wire = _loaded[WIRE] = importlib.import_module(WIRE)
+def _load_adapter() -> ModuleType:
+    adapter = _loaded_modules[ADAPTER_MODULE] = importlib.import_module(ADAPTER_MODULE)
     gc.freeze()  # the library stays loaded, so exclude it from garbage collection
-    return wire
+    return adapter

@@ -14,8 +14,8 @@ from functools import lru_cache
 from agents.llm.interface import Message, ModelEndpointConfig, TokenUsage, ToolSpec
 
 BYTES_PER_TOKEN = 4  # of English; other scripts have more bytes and more tokens a character
-PER_IMAGE = 1_600  # tokens; what most providers count for a large one
-PER_MESSAGE = 4  # tokens of markup around a message or tool, about
+TOKENS_PER_IMAGE = 1_600  # tokens; what most providers count for a large one
+TOKENS_PER_MESSAGE = 4  # tokens of markup around a message or tool, about
 MILLION = 1_000_000
 
 
@@ -37,21 +37,21 @@ def _find_published_price(endpoint: ModelEndpointConfig, usage: TokenUsage) -> i
     from genai_prices import Usage as Priced
     from genai_prices import calc_price
 
-    priced = Priced(
+    library_usage = Priced(
         input_tokens=usage.input_tokens,
         output_tokens=usage.output_tokens,
         cache_read_tokens=usage.cached_tokens,
         cache_write_tokens=usage.cache_write_tokens,
     )
     try:
-        found = calc_price(priced, endpoint.model, provider_api_url=endpoint.url)
+        price = calc_price(library_usage, endpoint.model, provider_api_url=endpoint.url)
     except (LookupError, ValueError):
         return None
-    micro: Decimal = found.total_price * MILLION
-    return int(micro.to_integral_value(rounding=ROUND_CEILING))
+    micro_dollars: Decimal = price.total_price * MILLION
+    return int(micro_dollars.to_integral_value(rounding=ROUND_CEILING))
 
 
-def with_window(endpoint: ModelEndpointConfig) -> ModelEndpointConfig:
+def fill_context_window(endpoint: ModelEndpointConfig) -> ModelEndpointConfig:
     """Return the endpoint with its context window, by default the published one of its model."""
     if endpoint.context_window is not None or endpoint.kind == "offline":
         return endpoint
@@ -63,10 +63,10 @@ def _find_context_window(model: str, url: str) -> int | None:
     from genai_prices.data_snapshot import get_snapshot  # late, as above
 
     try:
-        _, found = get_snapshot().find_provider_model(model, None, None, url)
+        _, model_info = get_snapshot().find_provider_model(model, None, None, url)
     except (LookupError, ValueError):
         return None
-    return found.context_window
+    return model_info.context_window
 
 
 def estimate_tokens(
@@ -76,10 +76,14 @@ def estimate_tokens(
     parts = [instructions] if instructions else []
     parts += [_format_message(message) for message in messages]
     parts += [f"{tool.name} {tool.description} {_encode_json(tool.parameters)}" for tool in tools]
-    images = sum(len(message.get("images", ())) for message in messages)
-    files = sum(one.get("size", 0) for message in messages for one in message.get("files", ()))
-    told = sum(count_tokens(part) + PER_MESSAGE for part in parts)
-    return told + images * PER_IMAGE + files // BYTES_PER_TOKEN
+    image_count = sum(len(message.get("images", ())) for message in messages)
+    file_bytes = sum(
+        attached_file.get("size", 0)
+        for message in messages
+        for attached_file in message.get("files", ())
+    )
+    text_tokens = sum(count_tokens(part) + TOKENS_PER_MESSAGE for part in parts)
+    return text_tokens + image_count * TOKENS_PER_IMAGE + file_bytes // BYTES_PER_TOKEN
 
 
 def count_tokens(text: str) -> int:

@@ -25,21 +25,23 @@ from agents.llm.interface import (
     ToolCall,
     ToolSpec,
     build_assistant_message,
+    build_call_id,
     build_user_message,
-    call_id,
 )
 from agents.llm.messages import apply_frame, get_next_turn, order_messages
 from agents.llm.tool_schemas import simplify_schema
 
-OPENING, CLOSING = "<tool_calls>", "</tool_calls>"
-MOST_CALLS = 64
-MOST_PARAMETERS = 100
-LONGEST_VALUE = 262_144  # characters
-RAW_SHOWN = 2_000
+OPENING_TAG, CLOSING_TAG = "<tool_calls>", "</tool_calls>"
+MAX_CALLS = 64
+MAX_PARAMETERS = 100
+MAX_VALUE_LENGTH = 262_144  # characters
+MAX_RAW_LENGTH = 2_000
 
 _TAG = re.compile(r'\s*<(/?)(invoke|parameter|tool_calls)(?:\s+name="([^"<>\n]{1,200})")?\s*>')
 _FENCE = re.compile(r" {0,3}(```|~~~)")
-_OURS = re.compile(r"<(?=/?(?:tool_calls|tool_results|invoke|parameter|result|tool)\b)", re.I)
+_RESERVED_TAG = re.compile(
+    r"<(?=/?(?:tool_calls|tool_results|invoke|parameter|result|tool)\b)", re.I
+)
 _ENTITIES = (("&lt;", "<"), ("&gt;", ">"), ("&quot;", '"'), ("&apos;", "'"), ("&amp;", "&"))
 
 
@@ -58,7 +60,7 @@ class BlockSyntaxError(ValueError):
 
 def is_block_start(line: str) -> bool:
     """Tell whether a line (outside of a code fence) starts the block."""
-    return line.lstrip().startswith(OPENING)
+    return line.lstrip().startswith(OPENING_TAG)
 
 
 def is_fence(line: str) -> bool:
@@ -66,51 +68,53 @@ def is_fence(line: str) -> bool:
     return _FENCE.match(line) is not None
 
 
-def split(text: str) -> tuple[str, str]:
+def split_reply(text: str) -> tuple[str, str]:
     """Return the text before the block, and the block with what follows ("" if there is none)."""
-    at, fenced = 0, False
+    position, is_fenced = 0, False
     for line in text.splitlines(keepends=True):
         if is_fence(line):
-            fenced = not fenced
-        elif not fenced and is_block_start(line):
-            start = at + line.index(OPENING)
+            is_fenced = not is_fenced
+        elif not is_fenced and is_block_start(line):
+            start = position + line.index(OPENING_TAG)
             return text[:start].rstrip(), text[start:]
-        at += len(line)
+        position += len(line)
     return text, ""
 
 
-def read(block: str, tools: Sequence[ToolSpec]) -> tuple[XmlToolCall, ...]:
+def parse_block(block: str, tools: Sequence[ToolSpec]) -> tuple[XmlToolCall, ...]:
     """Return the calls of a block; if it is invalid, one call without arguments."""
-    known = {tool.name: tool.parameters for tool in tools}
+    schemas = {tool.name: tool.parameters for tool in tools}
     try:
-        found = tuple(_parse_calls(block, known))
+        calls = tuple(_iterate_calls(block, schemas))
     except BlockSyntaxError:
-        found = ()
-    if found:
-        return found
-    named = re.search(r'<invoke\s+name="([^"<>\n]{1,200})"', block[:RAW_SHOWN])
-    return (XmlToolCall(named[1] if named else "tool_calls", None, block[:RAW_SHOWN]),)
+        calls = ()
+    if calls:
+        return calls
+    name_match = re.search(r'<invoke\s+name="([^"<>\n]{1,200})"', block[:MAX_RAW_LENGTH])
+    return (
+        XmlToolCall(name_match[1] if name_match else "tool_calls", None, block[:MAX_RAW_LENGTH]),
+    )
 
 
 def render_calls(calls: Sequence[Message]) -> str:
     """Return earlier calls as a block."""
-    lines = [OPENING]
+    lines = [OPENING_TAG]
     for call in calls:
         lines.append(f'<invoke name="{escape_tags(call["name"])}">')
         for name, value in (call["arguments"] or {}).items():
             text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
             lines.append(f'<parameter name="{_escape_text(name)}">{_escape_text(text)}</parameter>')
         lines.append("</invoke>")
-    return "\n".join([*lines, CLOSING])
+    return "\n".join([*lines, CLOSING_TAG])
 
 
-def render_results(given: Sequence[tuple[str, str]]) -> str:
+def render_results(named_texts: Sequence[tuple[str, str]]) -> str:
     """Return results (name, text) as one text."""
-    told = [
+    blocks = [
         f'<result name="{escape_tags(name)}">\n{escape_tags(text)}\n</result>'
-        for name, text in given
+        for name, text in named_texts
     ]
-    return "\n".join(["<tool_results>", *told, "</tool_results>"])
+    return "\n".join(["<tool_results>", *blocks, "</tool_results>"])
 
 
 def render_tool_instructions(tools: Sequence[ToolSpec]) -> str:
@@ -127,66 +131,66 @@ def render_tool_instructions(tools: Sequence[ToolSpec]) -> str:
     ]
     for tool in tools:
         schema = json.dumps(tool.parameters, ensure_ascii=False, separators=(",", ":"))
-        about = " ".join(tool.description.split())
-        lines.append(f"- {tool.name}: {escape_tags(about)}\n  {escape_tags(schema)}")
+        description = " ".join(tool.description.split())
+        lines.append(f"- {tool.name}: {escape_tags(description)}\n  {escape_tags(schema)}")
     return "\n".join(lines)
 
 
 def escape_tags(text: str) -> str:
     """Escape the block's tags in a text."""
-    return _OURS.sub("&lt;", text)
+    return _RESERVED_TAG.sub("&lt;", text)
 
 
-def _parse_calls(block: str, known: Mapping[str, dict[str, Any]]) -> Iterator[XmlToolCall]:
-    at, count = len(OPENING), 0
+def _iterate_calls(block: str, schemas: Mapping[str, dict[str, Any]]) -> Iterator[XmlToolCall]:
+    position, count = len(OPENING_TAG), 0
     while True:
-        if not block[at:].strip():
+        if not block[position:].strip():
             return  # the closing tag was a stop sequence or is missing; all calls are complete
-        closing, tag, name, at = _parse_tag(block, at)
-        if closing and tag == "tool_calls":
+        is_closing, tag, name, position = _parse_tag(block, position)
+        if is_closing and tag == "tool_calls":
             return
         count += 1
-        if closing or tag != "invoke" or not name or count > MOST_CALLS:
+        if is_closing or tag != "invoke" or not name or count > MAX_CALLS:
             raise BlockSyntaxError
-        start = at
-        arguments, at = _parse_arguments(block, at, known.get(name))
-        yield XmlToolCall(name, arguments, block[start:at][:RAW_SHOWN])
+        start = position
+        arguments, position = _parse_arguments(block, position, schemas.get(name))
+        yield XmlToolCall(name, arguments, block[start:position][:MAX_RAW_LENGTH])
 
 
 def _parse_arguments(
-    block: str, at: int, schema: dict[str, Any] | None
+    block: str, position: int, schema: dict[str, Any] | None
 ) -> tuple[dict[str, Any], int]:
-    found: dict[str, Any] = {}
+    arguments: dict[str, Any] = {}
     properties = simplify_schema(schema).get("properties", {}) if schema else {}
     while True:
-        closing, tag, name, at = _parse_tag(block, at)
-        if closing and tag == "invoke":
-            return found, at
-        if closing or tag != "parameter" or not name:
+        is_closing, tag, name, position = _parse_tag(block, position)
+        if is_closing and tag == "invoke":
+            return arguments, position
+        if is_closing or tag != "parameter" or not name:
             raise BlockSyntaxError
-        end = block.find("</parameter>", at, at + LONGEST_VALUE)
+        end = block.find("</parameter>", position, position + MAX_VALUE_LENGTH)
         name = _unescape_text(name)
-        if end < 0 or name in found or len(found) >= MOST_PARAMETERS:
+        if end < 0 or name in arguments or len(arguments) >= MAX_PARAMETERS:
             raise BlockSyntaxError
-        text = _unescape_text(block[at:end].removeprefix("\n").removesuffix("\n"))
-        found[name] = _value(text, properties.get(name, {}))
-        at = end + len("</parameter>")
+        text = _unescape_text(block[position:end].removeprefix("\n").removesuffix("\n"))
+        arguments[name] = _convert_value(text, properties.get(name, {}))
+        position = end + len("</parameter>")
 
 
-def _parse_tag(block: str, at: int) -> tuple[bool, str, str, int]:
+def _parse_tag(block: str, position: int) -> tuple[bool, str, str, int]:
     """Return the next tag (closing, tag, name) and its end position."""
-    found = _TAG.match(block, at)
-    if found is None:
+    match = _TAG.match(block, position)
+    if match is None:
         raise BlockSyntaxError
-    return bool(found[1]), found[2], found[3] or "", found.end()
+    return bool(match[1]), match[2], match[3] or "", match.end()
 
 
-def _value(text: str, schema: Mapping[str, Any]) -> Any:
+def _convert_value(text: str, schema: Mapping[str, Any]) -> Any:
     """Convert a value for its schema: a string stays text, else parse it as JSON if possible."""
-    kinds = _list_types(schema)
-    if "string" in kinds and not (text == "null" and "null" in kinds):
+    types = _list_types(schema)
+    if "string" in types and not (text == "null" and "null" in types):
         return text
-    if not kinds and text[:1] not in ("{", "["):
+    if not types and text[:1] not in ("{", "["):
         return text
     try:
         return json.loads(text, parse_constant=_reject_constant)
@@ -195,9 +199,9 @@ def _value(text: str, schema: Mapping[str, Any]) -> Any:
 
 
 def _list_types(schema: Mapping[str, Any]) -> set[str]:
-    one = {schema["type"]} if isinstance(schema.get("type"), str) else set()
+    own_types = {schema["type"]} if isinstance(schema.get("type"), str) else set()
     union = schema.get("anyOf", [])
-    return one.union(*(_list_types(member) for member in union if isinstance(member, dict)))
+    return own_types.union(*(_list_types(member) for member in union if isinstance(member, dict)))
 
 
 def _reject_constant(name: str) -> None:
@@ -237,51 +241,53 @@ class PromptedToolModel:
             max_tokens=max_tokens,
             on_text=_CallBlockFilter(on_text) if on_text else None,
         )
-        return _with_calls(reply, get_next_turn(messages), tools)
+        return _parse_reply_calls(reply, get_next_turn(messages), tools)
 
 
 def _render_messages(messages: Sequence[Message]) -> Iterator[Message]:
     """Yield the conversation with calls as blocks and results as user messages."""
-    given: list[Message] = []
+    results: list[Message] = []
     for message in messages:
         if message["role"] == "tool":
-            given.append(message)
+            results.append(message)
             continue
-        if given:
-            yield _build_results_message(given)
-            given = []
+        if results:
+            yield _build_results_message(results)
+            results = []
         if message["role"] == "assistant" and message["calls"]:
             text = f"{message['text']}\n{render_calls(message['calls'])}".strip()
             yield message | {"text": text, "calls": []}
         else:
             yield message
-    if given:
-        yield _build_results_message(given)
+    if results:
+        yield _build_results_message(results)
 
 
-def _build_results_message(given: Sequence[Message]) -> Message:
-    texts = [(one["name"], apply_frame(one["text"], one.get("frame"))) for one in given]
-    images = [image for one in given for image in one.get("images", ())]
+def _build_results_message(results: Sequence[Message]) -> Message:
+    texts = [
+        (result["name"], apply_frame(result["text"], result.get("frame"))) for result in results
+    ]
+    images = [image for result in results for image in result.get("images", ())]
     return build_user_message(render_results(texts)) | ({"images": images} if images else {})
 
 
-def _with_calls(reply: ModelReply, turn: int, tools: Sequence[ToolSpec]) -> ModelReply:
-    said, block = split(reply.text)
+def _parse_reply_calls(reply: ModelReply, turn: int, tools: Sequence[ToolSpec]) -> ModelReply:
+    reply_text, block = split_reply(reply.text)
     if not block:
         return reply
     calls = tuple(
-        ToolCall(index, one.name, one.arguments, one.raw, call_id(turn, index))
-        for index, one in enumerate(read(block, tools))
+        ToolCall(index, xml_call.name, xml_call.arguments, xml_call.raw, build_call_id(turn, index))
+        for index, xml_call in enumerate(parse_block(block, tools))
     )
     extra: dict[str, Any] = {
-        n: reply.message[n] for n in ("native", "origin") if n in reply.message
+        name: reply.message[name] for name in ("native", "origin") if name in reply.message
     }
     return replace(
         reply,
-        text=said,
+        text=reply_text,
         calls=calls,
         finish="tool_calls" if reply.finish == "stop" else reply.finish,
-        message=build_assistant_message(turn, said, calls, **extra),
+        message=build_assistant_message(turn, reply_text, calls, **extra),
     )
 
 
@@ -291,24 +297,28 @@ class _CallBlockFilter:
     def __init__(self, on_text: OnText) -> None:
         self._on_text = on_text
         self._line = ""
-        self._passed = 0  # characters of the line that were forwarded
-        self._fenced = self._over = False
+        self._forwarded_length = 0  # characters of the line that were forwarded
+        self._is_fenced = self._has_block_started = False
 
     async def __call__(self, piece: str) -> None:
         for part in piece.splitlines(keepends=True):
-            if self._over:
+            if self._has_block_started:
                 return
             self._line += part
-            await self._pass_on()
+            await self._forward_text()
             if self._line.endswith("\n"):
-                self._fenced ^= is_fence(self._line)
-                self._line, self._passed = "", 0
+                self._is_fenced ^= is_fence(self._line)
+                self._line, self._forwarded_length = "", 0
 
-    async def _pass_on(self) -> None:
-        begun = self._line.lstrip()
-        if not self._fenced and is_block_start(begun):
-            self._over = True
-        elif self._line.endswith("\n") or self._fenced or not OPENING.startswith(begun):
-            new, self._passed = self._line[self._passed :], len(self._line)
-            if new:
-                await self._on_text(new)
+    async def _forward_text(self) -> None:
+        stripped_line = self._line.lstrip()
+        if not self._is_fenced and is_block_start(stripped_line):
+            self._has_block_started = True
+        elif (
+            self._line.endswith("\n")
+            or self._is_fenced
+            or not OPENING_TAG.startswith(stripped_line)
+        ):
+            new_text, self._forwarded_length = self._line[self._forwarded_length :], len(self._line)
+            if new_text:
+                await self._on_text(new_text)

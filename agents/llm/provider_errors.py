@@ -36,7 +36,7 @@ from bonobot.core.text.untrusted_text import make_visible
 T = TypeVar("T", bound=BaseException)
 
 # The API of each kind of endpoint.
-SPOKEN = {
+API_NAMES = {
     "openai": "an OpenAI-compatible API (its URL often ends in `/v1`)",
     "responses": "OpenAI's Responses API (its URL often ends in `/v1`)",
     "azure": "Azure OpenAI",
@@ -45,13 +45,22 @@ SPOKEN = {
     "vertex": "Vertex AI",
     "bedrock": "Amazon Bedrock",
 }
-REMEDY = format_message("Check the model endpoint's URL, and that the server runs.")
-PRIVATE = "A platform administrator can allow private addresses for this model endpoint."
-QUOTED = 300  # maximum length of a quoted provider message, in characters
+UNREACHABLE_REMEDY = format_message("Check the model endpoint's URL, and that the server runs.")
+PRIVATE_ADDRESS_REMEDY = (
+    "A platform administrator can allow private addresses for this model endpoint."
+)
+MAX_QUOTE_LENGTH = 300  # maximum length of a quoted provider message, in characters
 
 # Raised by libraries for malformed answers; only library code runs inside the context manager.
-SHAPE_FAULTS = (AttributeError, IndexError, KeyError, TypeError, ValueError, ValidationError)
-FAULTS = (AgentRunError, OpenAIError, httpx2.HTTPError, httpx2.StreamError, Problem, UserError)
+MALFORMED_ERRORS = (AttributeError, IndexError, KeyError, TypeError, ValueError, ValidationError)
+PROVIDER_ERRORS = (
+    AgentRunError,
+    OpenAIError,
+    httpx2.HTTPError,
+    httpx2.StreamError,
+    Problem,
+    UserError,
+)
 
 
 @contextmanager
@@ -63,19 +72,19 @@ def convert_provider_errors(
         yield
     except ModelError:
         raise
-    except FAULTS as error:
+    except PROVIDER_ERRORS as error:
         raise _convert_error(error, endpoint, streaming) from error
-    except SHAPE_FAULTS as error:
+    except MALFORMED_ERRORS as error:
         raise _build_malformed_error(endpoint, "") from error
 
 
-def cut_off(endpoint: ModelEndpointConfig, words: str = "") -> ModelError:
+def build_truncated_error(endpoint: ModelEndpointConfig, reason: str = "") -> ModelError:
     """Return the error for a stream that ended early."""
     return ModelError(
         format_message(
             "The answer of {endpoint} broke off in the middle.{words}",
             endpoint=_format_endpoint(endpoint),
-            words=words,
+            words=reason,
         ),
         code="model_bad_answer",
         remedy="Try again.",
@@ -88,12 +97,12 @@ def _convert_error(
 ) -> ModelError:
     problem = _find_cause(error, Problem)
     if problem is not None:  # egress refused the address, or the answer was too large
-        remedy = PRIVATE if problem.code == "private_address" else problem.remedy
+        remedy = PRIVATE_ADDRESS_REMEDY if problem.code == "private_address" else problem.remedy
         return ModelError(str(problem), code=problem.code, remedy=remedy, retryable=False)
     if isinstance(error, ModelHTTPError):
         return _build_http_error(error, endpoint)
-    timed_out = (ModelTimeoutError, httpx2.TimeoutException)
-    if isinstance(error, timed_out) or _find_cause(error, httpx2.TimeoutException):
+    timeout_errors = (ModelTimeoutError, httpx2.TimeoutException)
+    if isinstance(error, timeout_errors) or _find_cause(error, httpx2.TimeoutException):
         return ModelError(
             format_message(
                 "{endpoint} didn't answer in time.", endpoint=_format_endpoint(endpoint)
@@ -102,23 +111,23 @@ def _convert_error(
             remedy="Try again, or give the model endpoint a longer timeout.",
         )
     if streaming:
-        return cut_off(endpoint, _format_reason(_find_root_cause(error), endpoint))
+        return build_truncated_error(endpoint, _format_reason(_find_root_cause(error), endpoint))
     if isinstance(error, ModelConnectionError | httpx2.TransportError):
-        known = find_failure(error)
+        failure = find_failure(error)
         return ModelError(
             format_message(
                 "{endpoint} can't be reached: {why}.",
                 endpoint=_format_endpoint(endpoint),
-                why=known.why,
+                why=failure.reason,
             )
-            if known
+            if failure
             else format_message(
                 "{endpoint} can't be reached.{error}",
                 endpoint=_format_endpoint(endpoint),
                 error=_format_reason(_find_root_cause(error), endpoint),
             ),
             code="model_unreachable",
-            remedy=known.remedy if known else REMEDY,
+            remedy=failure.remedy if failure else UNREACHABLE_REMEDY,
         )
     # A validation report describes the library's types, not the answer.
     return _build_malformed_error(
@@ -127,12 +136,12 @@ def _convert_error(
 
 
 def _build_http_error(error: ModelHTTPError, endpoint: ModelEndpointConfig) -> ModelError:
-    code, what, remedy, retryable = _classify_http_error(error)
+    code, description, remedy, retryable = _classify_http_error(error)
     return ModelError(
         format_message(
             "{endpoint} {what} (HTTP {status_code}).{error}",
             endpoint=_format_endpoint(endpoint),
-            what=what,
+            what=description,
             status_code=error.status_code,
             error=_format_reason(error, endpoint),
         ),
@@ -143,10 +152,10 @@ def _build_http_error(error: ModelHTTPError, endpoint: ModelEndpointConfig) -> M
     )
 
 
-_LARGER = format_message(
+_TOO_LONG_REMEDY = format_message(
     "Begin a new session, give the agent fewer tools, or choose a larger model."
 )
-_OTHER_PATH = format_message(
+_NOT_FOUND_REMEDY = format_message(
     "Check the endpoint's model name, and that its URL ends as the provider says (often `/v1`)."
 )
 
@@ -176,13 +185,13 @@ def _classify_http_error(error: ModelHTTPError) -> tuple[str, str, str, bool]:
                 False,
             )
         case ModelContextWindowExceededError():
-            too_long = format_message("can't take so long a conversation")
-            return "model_context_exceeded", too_long, _LARGER, False
+            description = format_message("can't take so long a conversation")
+            return "model_context_exceeded", description, _TOO_LONG_REMEDY, False
         case ModelNotFoundError():
             return (
                 "model_error",
                 format_message("doesn't know this model or path"),
-                _OTHER_PATH,
+                _NOT_FOUND_REMEDY,
                 False,
             )
         case ModelUnavailableError() | ModelServerError():
@@ -195,23 +204,27 @@ def _classify_http_error(error: ModelHTTPError) -> tuple[str, str, str, bool]:
                 False,
             )
         case _:
-            again = error.status_code >= 500 or error.status_code in (408, 409, 425)
-            remedy = format_message("Try again.") if again else format_message("Read what it says.")
-            return "model_error", format_message("failed"), remedy, again
+            is_retryable = error.status_code >= 500 or error.status_code in (408, 409, 425)
+            remedy = (
+                format_message("Try again.")
+                if is_retryable
+                else format_message("Read what it says.")
+            )
+            return "model_error", format_message("failed"), remedy, is_retryable
 
 
-def _build_malformed_error(endpoint: ModelEndpointConfig, said: str) -> ModelError:
+def _build_malformed_error(endpoint: ModelEndpointConfig, detail: str) -> ModelError:
     return ModelError(
         format_message(
             "{endpoint} answered something that isn't an answer of {spoken}.",
             endpoint=_format_endpoint(endpoint),
-            spoken=SPOKEN[endpoint.kind],
+            spoken=API_NAMES[endpoint.kind],
         )
-        + _quote(said, endpoint),
+        + _format_quote(detail, endpoint),
         code="model_bad_answer",
         remedy=format_message(
             "Check the endpoint's kind and URL: it has to speak {spoken}.",
-            spoken=SPOKEN[endpoint.kind],
+            spoken=API_NAMES[endpoint.kind],
         ),
         retryable=False,
     )
@@ -223,23 +236,23 @@ def _format_endpoint(endpoint: ModelEndpointConfig) -> str:
 
 
 def _format_reason(error: BaseException, endpoint: ModelEndpointConfig) -> str:
-    return _quote(_extract_message(error), endpoint)
+    return _format_quote(_extract_message(error), endpoint)
 
 
-def _quote(said: str, endpoint: ModelEndpointConfig) -> str:
+def _format_quote(detail: str, endpoint: ModelEndpointConfig) -> str:
     """Return a provider's message as a sentence to append: masked, visible and truncated."""
     secrets = (endpoint.api_key,) if endpoint.api_key else ()
-    text = make_visible(mask_text(" ".join(said.split()), secrets=secrets), QUOTED)
+    text = make_visible(mask_text(" ".join(detail.split()), secrets=secrets), MAX_QUOTE_LENGTH)
     return f" It says: {text}" if text else ""
 
 
 def _extract_message(error: BaseException) -> str:
     body = error.body if isinstance(error, ModelAPIError) else None
     if isinstance(body, dict):
-        inner = body.get("error") or body.get("Error") or body
-        message = inner
-        if isinstance(inner, dict):
-            message = inner.get("message") or inner.get("Message")
+        error_body = body.get("error") or body.get("Error") or body
+        message = error_body
+        if isinstance(error_body, dict):
+            message = error_body.get("message") or error_body.get("Message")
         return message if isinstance(message, str) else ""
     if isinstance(body, str):
         return body

@@ -51,10 +51,10 @@ from agents.llm.interface import (
     ToolCall,
     ToolSpec,
     build_assistant_message,
-    call_id,
+    build_call_id,
 )
 from agents.llm.messages import apply_frame
-from agents.llm.provider_errors import convert_provider_errors, cut_off
+from agents.llm.provider_errors import build_truncated_error, convert_provider_errors
 from agents.llm.providers import registry as provider_registry
 from agents.llm.providers.transport import cancel_on_exit
 from agents.llm.tool_schemas import convert_schema
@@ -73,10 +73,10 @@ class PooledModelConnection:
     models: dict[str, Any] = field(default_factory=dict)
     in_use: int = 0
 
-    def model(self, endpoint: ModelEndpointConfig) -> Any:
+    def get_model(self, endpoint: ModelEndpointConfig) -> Any:
         """Return the library's model for an endpoint, cached by name."""
         if endpoint.model not in self.models:
-            self.models[endpoint.model] = self.connection.model(endpoint)
+            self.models[endpoint.model] = self.connection.build_model(endpoint)
         return self.models[endpoint.model]
 
 
@@ -84,8 +84,8 @@ class PooledModelConnection:
 class ModelConnectionPool:
     """The connections of one event loop, the least recently used first."""
 
-    kept: OrderedDict[Key, PooledModelConnection] = field(default_factory=OrderedDict)
-    opening: asyncio.Lock = field(default_factory=asyncio.Lock)
+    connections: OrderedDict[Key, PooledModelConnection] = field(default_factory=OrderedDict)
+    open_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
 _pools: WeakKeyDictionary[asyncio.AbstractEventLoop, ModelConnectionPool] = WeakKeyDictionary()
@@ -100,11 +100,11 @@ async def open_model(endpoint: ModelEndpointConfig) -> AsyncIterator[Any]:
     check_url(endpoint.url, allow_private=endpoint.allow_private)
     pool = _pools.setdefault(asyncio.get_running_loop(), ModelConnectionPool())
     key = _build_key(endpoint)
-    pooled = pool.kept.get(key) or await _open_connection(pool, key, endpoint)
-    pool.kept.move_to_end(key)
+    pooled = pool.connections.get(key) or await _open_connection(pool, key, endpoint)
+    pool.connections.move_to_end(key)
     pooled.in_use += 1
     try:
-        yield pooled.model(endpoint)
+        yield pooled.get_model(endpoint)
     finally:
         pooled.in_use -= 1
         await _close_idle_connections(pool)
@@ -113,7 +113,7 @@ async def open_model(endpoint: ModelEndpointConfig) -> AsyncIterator[Any]:
 async def close_pools() -> None:
     """Close the connections of the running event loop."""
     pool = _pools.pop(asyncio.get_running_loop(), None)
-    for pooled in pool.kept.values() if pool else ():
+    for pooled in pool.connections.values() if pool else ():
         await pooled.connection.close()
 
 
@@ -121,18 +121,20 @@ async def _open_connection(
     pool: ModelConnectionPool, key: Key, endpoint: ModelEndpointConfig
 ) -> PooledModelConnection:
     """Open a connection in a thread: a provider's library can take seconds to load."""
-    async with pool.opening:
-        if key not in pool.kept:
+    async with pool.open_lock:
+        if key not in pool.connections:
             loop = asyncio.get_running_loop()
-            pool.kept[key] = await asyncio.to_thread(_open, endpoint, loop)
-        return pool.kept[key]
+            pool.connections[key] = await asyncio.to_thread(_open_in_thread, endpoint, loop)
+        return pool.connections[key]
 
 
-def _open(endpoint: ModelEndpointConfig, loop: asyncio.AbstractEventLoop) -> PooledModelConnection:
+def _open_in_thread(
+    endpoint: ModelEndpointConfig, loop: asyncio.AbstractEventLoop
+) -> PooledModelConnection:
     pooled = PooledModelConnection(
         provider_registry.get_provider(endpoint.kind).connect(endpoint, loop)
     )
-    pooled.model(endpoint)  # load the model's modules in this thread too
+    pooled.get_model(endpoint)  # load the model's modules in this thread too
     return pooled
 
 
@@ -150,9 +152,9 @@ def _build_key(endpoint: ModelEndpointConfig) -> Key:
 
 
 async def _close_idle_connections(pool: ModelConnectionPool) -> None:
-    idle = [key for key, pooled in pool.kept.items() if not pooled.in_use]
-    for key in idle[: max(0, len(pool.kept) - MAX_POOLS)]:
-        await pool.kept.pop(key).connection.close()
+    idle = [key for key, pooled in pool.connections.items() if not pooled.in_use]
+    for key in idle[: max(0, len(pool.connections) - MAX_POOLS)]:
+        await pool.connections.pop(key).connection.close()
 
 
 # The fields of a serialized response that are needed to send it back.
@@ -198,7 +200,7 @@ async def ask(
             response = await _stream_response(
                 endpoint, model, history, settings, parameters, on_text
             )
-    return _reply(endpoint, response, llm_messages.get_next_turn(messages))
+    return _build_reply(endpoint, response, llm_messages.get_next_turn(messages))
 
 
 async def _stream_response(
@@ -209,7 +211,7 @@ async def _stream_response(
     parameters: ModelRequestParameters,
     on_text: OnText,
 ) -> ModelResponse:
-    opened = model_request_stream(
+    stream_request = model_request_stream(
         model,
         history,
         model_settings=settings,
@@ -218,14 +220,14 @@ async def _stream_response(
     )
     async with AsyncExitStack() as stack:
         with convert_provider_errors(endpoint):
-            stream = await stack.enter_async_context(opened)
+            stream = await stack.enter_async_context(stream_request)
         # Don't convert exceptions that `on_text` raises.
         texts = await stack.enter_async_context(aclosing(_stream_text(endpoint, stream)))
         async for text in texts:
             await on_text(text)
     response = stream.get()
     if response.finish_reason is None:  # every API ends a stream with a finish reason
-        raise cut_off(endpoint)
+        raise build_truncated_error(endpoint)
     return response
 
 
@@ -245,12 +247,12 @@ async def _stream_text(
 
 
 def _build_settings(endpoint: ModelEndpointConfig, max_tokens: int | None) -> ModelSettings:
-    found = provider_registry.get_provider(endpoint.kind).build_settings(endpoint)
+    request_settings = provider_registry.get_provider(endpoint.kind).build_settings(endpoint)
     if max_tokens is not None:
-        found["max_tokens"] = max_tokens
+        request_settings["max_tokens"] = max_tokens
     if endpoint.thinking:
-        found["thinking"] = False if endpoint.thinking == "off" else endpoint.thinking
-    return cast(ModelSettings, found)
+        request_settings["thinking"] = False if endpoint.thinking == "off" else endpoint.thinking
+    return cast(ModelSettings, request_settings)
 
 
 def _build_parameters(
@@ -285,13 +287,13 @@ def _build_history(
 
 
 def _build_request_part(message: Message) -> UserPromptPart | ToolReturnPart:
-    pictures = [
-        BinaryContent(data=one["data"], media_type=one["media_type"])
-        for one in message.get("images", ())
-        if "data" in one
+    images = [
+        BinaryContent(data=image["data"], media_type=image["media_type"])
+        for image in message.get("images", ())
+        if "data" in image
     ]
     text = apply_frame(message["text"], message.get("frame"))
-    content: Any = [text, *pictures] if pictures else text
+    content: Any = [text, *images] if images else text
     if message["role"] == "user":
         return UserPromptPart(content=content)
     return ToolReturnPart(
@@ -317,9 +319,9 @@ def _build_response(endpoint: ModelEndpointConfig, message: Message) -> ModelRes
             for part in native.parts
         ]
         return native
-    plain = [TextPart(content=message["text"])] if message["text"] else []
-    asked = [_replace_call_id(endpoint, ToolCallPart(one["name"]), one) for one in calls]
-    return ModelResponse(parts=[*plain, *asked])
+    text_parts = [TextPart(content=message["text"])] if message["text"] else []
+    call_parts = [_replace_call_id(endpoint, ToolCallPart(call["name"]), call) for call in calls]
+    return ModelResponse(parts=[*text_parts, *call_parts])
 
 
 def _replace_call_id(
@@ -341,33 +343,41 @@ def _find_native_response(message: Message) -> ModelResponse | None:
         return None
     if not isinstance(native, ModelResponse):
         return None
-    asked = [part for part in native.parts if isinstance(part, ToolCallPart)]
-    return native if len(asked) == len(message["calls"]) else None
+    call_parts = [part for part in native.parts if isinstance(part, ToolCallPart)]
+    return native if len(call_parts) == len(message["calls"]) else None
 
 
-def _reply(endpoint: ModelEndpointConfig, response: ModelResponse, turn: int) -> ModelReply:
+def _build_reply(endpoint: ModelEndpointConfig, response: ModelResponse, turn: int) -> ModelReply:
     texts = [part.content for part in response.parts if isinstance(part, TextPart)]
     text = "".join(texts) or str((response.provider_details or {}).get("refusal") or "")
-    asked = [part for part in response.parts if isinstance(part, ToolCallPart)]
-    calls = tuple(_call(part, turn, index) for index, part in enumerate(asked))
-    pictures = [part for part in response.parts if isinstance(part, FilePart)]
+    call_parts = [part for part in response.parts if isinstance(part, ToolCallPart)]
+    calls = tuple(_build_call(part, turn, index) for index, part in enumerate(call_parts))
+    image_parts = [part for part in response.parts if isinstance(part, FilePart)]
     # Models don't get their own images back, only a note.
-    drawn = [f"[{p.content.media_type}, {len(p.content.data)} bytes]" for p in pictures]
-    text = "\n".join([*([text] if text else []), *drawn])
+    image_notes = [
+        f"[{image_part.content.media_type}, {len(image_part.content.data)} bytes]"
+        for image_part in image_parts
+    ]
+    text = "\n".join([*([text] if text else []), *image_notes])
     response.parts = [part for part in response.parts if not isinstance(part, FilePart)]
     extra: dict[str, Any] = {}
     if any(_is_private(part) for part in response.parts):
         # Some providers require reasoning to be sent back with the results of its calls.
         native = ModelMessagesTypeAdapter.dump_python([response], mode="json")[0]
-        kept = {name: native[name] for name in KEPT_RESPONSE_FIELDS if native[name] is not None}
-        extra = {"native": kept, "origin": endpoint.origin}
+        stored_fields = {
+            name: native[name] for name in KEPT_RESPONSE_FIELDS if native[name] is not None
+        }
+        extra = {"native": stored_fields, "origin": endpoint.origin}
     return ModelReply(
         text=text,
         calls=calls,
         usage=_build_usage(response),
-        finish=_finish(response, bool(calls)),
+        finish=_get_finish(response, bool(calls)),
         message=build_assistant_message(turn, text, calls, **extra),
-        images=tuple(ImageData(one.content.media_type, one.content.data) for one in pictures),
+        images=tuple(
+            ImageData(file_part.content.media_type, file_part.content.data)
+            for file_part in image_parts
+        ),
     )
 
 
@@ -378,14 +388,14 @@ def _is_private(part: Any) -> bool:
     return bool(part.provider_details or part.id)
 
 
-def _call(part: ToolCallPart, turn: int, index: int) -> ToolCall:
+def _build_call(part: ToolCallPart, turn: int, index: int) -> ToolCall:
     raw = part.args if isinstance(part.args, str) else json.dumps(part.args or {})
     return ToolCall(
         index=index,
         name=part.tool_name,
         arguments=_parse_arguments(raw),
         raw_arguments=raw,
-        id=call_id(turn, index),
+        id=build_call_id(turn, index),
     )
 
 
@@ -405,19 +415,19 @@ def _reject_constant(name: str) -> None:
 
 
 def _build_usage(response: ModelResponse) -> TokenUsage | None:
-    used = response.usage
-    if used.unmeasured_requests or not (used.input_tokens or used.output_tokens):
+    usage = response.usage
+    if usage.unmeasured_requests or not (usage.input_tokens or usage.output_tokens):
         return None  # zero usage means that it wasn't reported
     return TokenUsage(
-        used.input_tokens,
-        used.output_tokens,
-        cached_tokens=used.cache_read_tokens,
-        cache_write_tokens=used.cache_write_tokens,
-        reasoning_tokens=used.details.get("reasoning_tokens", 0),
+        usage.input_tokens,
+        usage.output_tokens,
+        cached_tokens=usage.cache_read_tokens,
+        cache_write_tokens=usage.cache_write_tokens,
+        reasoning_tokens=usage.details.get("reasoning_tokens", 0),
     )
 
 
-def _finish(response: ModelResponse, has_calls: bool) -> Finish:
+def _get_finish(response: ModelResponse, has_calls: bool) -> Finish:
     match response.finish_reason:
         case "length" | "content_filter" | "error" as reason:
             return reason

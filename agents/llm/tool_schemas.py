@@ -13,16 +13,18 @@ from agents.llm.interface import Kind
 Schema = dict[str, Any]
 
 # Google's keywords: https://ai.google.dev/gemini-api/docs/structured-output#json_schema_support
-KEPT = (
+KEPT_KEYWORDS = (
     *("type", "description", "enum", "default", "format"),
     *("minimum", "maximum", "minLength", "maxLength", "pattern"),
     *("minItems", "maxItems", "required"),
 )
-FORMATS = frozenset({"date-time", "date", "time", "int32", "int64", "float", "double", "enum"})
+SUPPORTED_FORMATS = frozenset(
+    {"date-time", "date", "time", "int32", "int64", "float", "double", "enum"}
+)
 # Expanded references can make a small schema huge; beyond this, anything is allowed.
-MOST_NODES = 2_000
-DEEPEST = 24
-UNIONS = ("anyOf", "oneOf", "allOf")
+MAX_NODES = 2_000
+MAX_DEPTH = 24
+UNION_KEYWORDS = ("anyOf", "oneOf", "allOf")
 
 
 def convert_schema(kind: Kind, schema: Schema) -> Schema:
@@ -30,30 +32,34 @@ def convert_schema(kind: Kind, schema: Schema) -> Schema:
     if kind in ("google", "vertex"):
         return simplify_schema(schema)
     if kind in ("anthropic", "bedrock"):
-        return _as_object(schema)
+        return _ensure_object(schema)
     return schema
 
 
 def simplify_schema(schema: Schema) -> Schema:
     """Return the schema without references, top-level unions and unsupported keywords."""
-    found = _flatten_union(_SchemaWriter(schema).node(schema))
-    found.setdefault("type", "object")
-    return found
+    simplified = _flatten_union(_SchemaWriter(schema).write_node(schema))
+    simplified.setdefault("type", "object")
+    return simplified
 
 
-def _as_object(schema: Schema) -> Schema:
+def _ensure_object(schema: Schema) -> Schema:
     """Return the schema, simplified unless it is an object without top-level unions."""
-    if schema.get("type") == "object" and not any(word in schema for word in UNIONS):
+    if schema.get("type") == "object" and not any(keyword in schema for keyword in UNION_KEYWORDS):
         return schema
     return simplify_schema(schema)
 
 
 def _flatten_union(schema: Schema) -> Schema:
     """Return the schema without its top-level union, with the properties of all members."""
-    members = [one for one in schema.pop("anyOf", []) if isinstance(one, dict)]
+    members = [member for member in schema.pop("anyOf", []) if isinstance(member, dict)]
     if members:
-        known = [one.get("properties", {}) for one in members]
-        properties = {name: value for one in known for name, value in one.items()}
+        member_properties = [member.get("properties", {}) for member in members]
+        properties = {
+            name: property_schema
+            for member in member_properties
+            for name, property_schema in member.items()
+        }
         schema["properties"] = properties | schema.get("properties", {})
     return schema
 
@@ -63,112 +69,129 @@ class _SchemaWriter:
 
     def __init__(self, root: Schema) -> None:
         self._root = root
-        self._left = MOST_NODES
+        self._remaining_nodes = MAX_NODES
 
-    def node(self, schema: Any, depth: int = 0, inside: tuple[str, ...] = ()) -> Schema:
+    def write_node(
+        self, schema: Any, depth: int = 0, open_references: tuple[str, ...] = ()
+    ) -> Schema:
         """Return one simplified node; `{}` allows anything.
 
         `open_references` are the references being expanded around it.
         """
-        self._left -= 1
-        if not isinstance(schema, dict) or depth > DEEPEST or self._left < 0:
+        self._remaining_nodes -= 1
+        if not isinstance(schema, dict) or depth > MAX_DEPTH or self._remaining_nodes < 0:
             return {}
-        schema, inside = self._merged(schema, inside)
-        found = {word: schema[word] for word in KEPT if word in schema}
+        schema, open_references = self._merge_references(schema, open_references)
+        written = {keyword: schema[keyword] for keyword in KEPT_KEYWORDS if keyword in schema}
         if "const" in schema:
-            found["enum"] = [schema["const"]]
-        _put_type(found)
-        _put_format(found)
+            written["enum"] = [schema["const"]]
+        _convert_type(written)
+        _convert_format(written)
 
-        def deeper(one: Any) -> Schema:
-            return self.node(one, depth + 1, inside)
+        def write_child(child: Any) -> Schema:
+            return self.write_node(child, depth + 1, open_references)
 
-        if isinstance(known := schema.get("properties"), dict):
-            told = {name: one for name, one in known.items() if one is not False}
-            found["properties"] = {name: deeper(one) for name, one in told.items()}
+        if isinstance(properties := schema.get("properties"), dict):
+            allowed_properties = {
+                name: child for name, child in properties.items() if child is not False
+            }
+            written["properties"] = {
+                name: write_child(child) for name, child in allowed_properties.items()
+            }
         if isinstance(items := schema.get("items"), dict):
-            found["items"] = deeper(items)
-        elif first := _get_list(schema, "prefixItems"):
-            found["items"] = {"anyOf": [deeper(one) for one in first]}
-        if isinstance(more := schema.get("additionalProperties"), dict):
-            found["additionalProperties"] = deeper(more)
-        if union := [*_get_list(schema, "anyOf"), *_get_list(schema, "oneOf")]:
-            found["anyOf"] = [*found.pop("anyOf", []), *(deeper(one) for one in union)]
-        return found
+            written["items"] = write_child(items)
+        elif prefix_items := _get_list(schema, "prefixItems"):
+            written["items"] = {"anyOf": [write_child(child) for child in prefix_items]}
+        if isinstance(additional := schema.get("additionalProperties"), dict):
+            written["additionalProperties"] = write_child(additional)
+        if alternatives := [*_get_list(schema, "anyOf"), *_get_list(schema, "oneOf")]:
+            written["anyOf"] = [
+                *written.pop("anyOf", []),
+                *(write_child(child) for child in alternatives),
+            ]
+        return written
 
-    def _merged(self, schema: Schema, inside: tuple[str, ...]) -> tuple[Schema, tuple[str, ...]]:
+    def _merge_references(
+        self, schema: Schema, open_references: tuple[str, ...]
+    ) -> tuple[Schema, tuple[str, ...]]:
         """Return a node with its reference and `allOf` merged; recursive references are dropped."""
-        for _ in range(DEEPEST):
+        for _ in range(MAX_DEPTH):
             reference = schema.get("$ref")
             members = _get_list(schema, "allOf")
-            rest = {name: one for name, one in schema.items() if name not in ("$ref", "allOf")}
+            other_keywords = {
+                name: value for name, value in schema.items() if name not in ("$ref", "allOf")
+            }
             if isinstance(reference, str):
-                known = reference in inside
-                target = None if known else _find_referenced_schema(self._root, reference)
-                inside = (*inside, reference)
+                is_recursive = reference in open_references
+                target = None if is_recursive else _find_referenced_schema(self._root, reference)
+                open_references = (*open_references, reference)
                 members = [target or {}, *members]
             if not members:
-                return rest, inside
-            schema = _merge_schemas([*members, rest])
-        return {}, inside
+                return other_keywords, open_references
+            schema = _merge_schemas([*members, other_keywords])
+        return {}, open_references
 
 
 def _merge_schemas(parts: list[Any]) -> Schema:
     """Merge schemas; for conflicting keywords, the last one wins."""
-    found: Schema = {}
+    merged: Schema = {}
     for part in parts:
         if not isinstance(part, dict):
             continue
-        for word, value in part.items():
-            before = found.get(word)
-            if word == "properties" and isinstance(before, dict) and isinstance(value, dict):
-                found[word] = before | value
-            elif word in ("required", "allOf") and isinstance(before, list):
-                found[word] = [*before, *(one for one in value if one not in before)]
+        for keyword, value in part.items():
+            previous = merged.get(keyword)
+            if keyword == "properties" and isinstance(previous, dict) and isinstance(value, dict):
+                merged[keyword] = previous | value
+            elif keyword in ("required", "allOf") and isinstance(previous, list):
+                merged[keyword] = [*previous, *(item for item in value if item not in previous)]
             else:
-                found[word] = value
-    return found
+                merged[keyword] = value
+    return merged
 
 
 def _find_referenced_schema(root: Schema, reference: str) -> Schema | None:
     """Return the schema that a reference within the document points to."""
     if not reference.startswith("#"):
         return None
-    found: Any = root
-    for step in reference[1:].split("/")[1:]:
-        name = step.replace("~1", "/").replace("~0", "~")
-        if not isinstance(found, Mapping) or name not in found:
+    node: Any = root
+    for token in reference[1:].split("/")[1:]:
+        name = token.replace("~1", "/").replace("~0", "~")
+        if not isinstance(node, Mapping) or name not in node:
             return None
-        found = found[name]
-    return found if isinstance(found, dict) else None
+        node = node[name]
+    return node if isinstance(node, dict) else None
 
 
-def _put_type(found: Schema) -> None:
+def _convert_type(schema: Schema) -> None:
     """Replace a list of types by a union, and add the type of a string `enum`."""
-    kinds = found.get("type")
-    if isinstance(kinds, list):
-        del found["type"]
-        if len(kinds) == 1:
-            found["type"] = kinds[0]
+    types = schema.get("type")
+    if isinstance(types, list):
+        del schema["type"]
+        if len(types) == 1:
+            schema["type"] = types[0]
         else:
-            found["anyOf"] = [{"type": one} for one in kinds if isinstance(one, str)]
-    elif kinds is None and _is_text_list(found.get("enum")):
-        found["type"] = "string"
+            schema["anyOf"] = [
+                {"type": type_name} for type_name in types if isinstance(type_name, str)
+            ]
+    elif types is None and _is_text_list(schema.get("enum")):
+        schema["type"] = "string"
 
 
 def _is_text_list(values: Any) -> bool:
     return bool(values) and isinstance(values, list) and all(isinstance(v, str) for v in values)
 
 
-def _put_format(found: Schema) -> None:
+def _convert_format(schema: Schema) -> None:
     """Move an unsupported format into the description."""
-    named = found.get("format")
-    if isinstance(named, str) and named not in FORMATS:
-        del found["format"]
-        said = found.get("description")
-        found["description"] = f"{said} (format: {named})" if said else f"Format: {named}"
+    format_name = schema.get("format")
+    if isinstance(format_name, str) and format_name not in SUPPORTED_FORMATS:
+        del schema["format"]
+        description = schema.get("description")
+        schema["description"] = (
+            f"{description} (format: {format_name})" if description else f"Format: {format_name}"
+        )
 
 
-def _get_list(schema: Schema, word: str) -> list[Any]:
-    found = schema.get(word)
-    return found if isinstance(found, list) else []
+def _get_list(schema: Schema, keyword: str) -> list[Any]:
+    value = schema.get(keyword)
+    return value if isinstance(value, list) else []

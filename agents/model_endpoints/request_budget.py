@@ -30,13 +30,13 @@ from bonobot.ledger.types import Admission, BudgetReservation, Opening, Outcome,
 from bonobot.ledger.writer.writer_thread import get_writer
 
 # Answer limit under a budget if the endpoint sets none; every model supports it.
-ANSWER_TOKENS = 4096
+DEFAULT_ANSWER_TOKENS = 4096
 # A shorter answer would cost money and be useless.
-LEAST_ANSWER = 256
+MIN_ANSWER_TOKENS = 256
 # Attempts to admit a request while policies or budgets change.
-TRIES = 5
+MAX_ATTEMPTS = 5
 # Budget units that limit the answer's length; the endpoint's timeout limits seconds.
-MEASURED = frozenset({"tokens", "microusd"})
+BOUNDED_UNITS = frozenset({"tokens", "microusd"})
 
 
 class UnpricedModel(Problem):
@@ -62,7 +62,7 @@ class ModelReservation:
 
     snapshot: CallSnapshot
     estimate: int
-    reserves: tuple[BudgetReservation, ...]
+    reservations: tuple[BudgetReservation, ...]
     max_tokens: int | None
 
 
@@ -78,11 +78,11 @@ class ReservationRequest:
     session_id: UUID
     endpoint: llm_interface.ModelEndpointConfig
     estimate: int
-    opening: Callable[[CallSnapshot, int], Opening]
-    last: Mapping[str, Any] | None = None
+    build_opening: Callable[[CallSnapshot, int], Opening]
+    last_turn: Mapping[str, Any] | None = None
     root: RootSession | None = None
-    answer: int | None = None
-    extra: tuple[BudgetLimit, ...] = ()
+    max_answer_tokens: int | None = None
+    extra_limits: tuple[BudgetLimit, ...] = ()
 
 
 def build_opening(
@@ -92,7 +92,7 @@ def build_opening(
     estimate: int,
     *,
     details: Mapping[str, Any],
-    **more: Any,
+    **fields: Any,
 ) -> Opening:
     """Return the opening audit entry of a model request; `fields` are added to it."""
     return Opening(
@@ -111,43 +111,50 @@ def build_opening(
         },
         agent_id=snapshot.agent_id,
         agent_name=snapshot.agent_name,
-        **more,
+        **fields,
     )
 
 
-async def reserve(asking: ReservationRequest, snapshot: CallSnapshot) -> ModelReservation:
+async def reserve_model_request(
+    request: ReservationRequest, snapshot: CallSnapshot
+) -> ModelReservation:
     """Admit a turn by the current policies, budgets and kill switches.
 
     Raises `CallRefused` (halted, disabled), `Refusal`, `UnpricedModel` or `UnknownUsage`.
     """
-    endpoint = asking.endpoint
-    estimate = asking.estimate
-    answer = asking.answer or endpoint.max_tokens or ANSWER_TOKENS
-    least = min(LEAST_ANSWER, asking.answer or endpoint.max_tokens or LEAST_ANSWER)
-    looked = False
-    for _ in range(TRIES):
-        await _check_kill_switch(asking, snapshot, estimate)
-        own = select_limits(snapshot.limits, server_id=None, session_id=asking.session_id)
-        limits = (*merge_limits(own, await load_root_limits(asking.root)), *asking.extra)
-        bounded = sorted(MEASURED & {limit.unit for limit in limits})
-        if bounded and not looked:
-            estimate, looked = _as_told(asking, bounded[0]), True
+    endpoint = request.endpoint
+    estimate = request.estimate
+    answer = request.max_answer_tokens or endpoint.max_tokens or DEFAULT_ANSWER_TOKENS
+    min_answer = min(
+        MIN_ANSWER_TOKENS, request.max_answer_tokens or endpoint.max_tokens or MIN_ANSWER_TOKENS
+    )
+    is_corrected = False
+    for _ in range(MAX_ATTEMPTS):
+        await _check_kill_switch(request, snapshot, estimate)
+        own_limits = select_limits(snapshot.limits, server_id=None, session_id=request.session_id)
+        limits = (
+            *merge_limits(own_limits, await load_root_limits(request.root)),
+            *request.extra_limits,
+        )
+        bounded_units = sorted(BOUNDED_UNITS & {limit.unit for limit in limits})
+        if bounded_units and not is_corrected:
+            estimate, is_corrected = _correct_by_last_turn(request, bounded_units[0]), True
         expected = llm_interface.TokenUsage(estimate, answer)
-        held = _build_reserves(snapshot, limits, endpoint, expected)
-        opening = asking.opening(snapshot, estimate)
+        reservations = _build_reservations(snapshot, limits, endpoint, expected)
+        opening = request.build_opening(snapshot, estimate)
         try:
-            await _admit(opening, held, snapshot)
+            await _admit_request(opening, reservations, snapshot)
         except StaleSnapshot:
-            snapshot = await get_runtime().orm(_read_again, snapshot)
+            snapshot = await get_runtime().run_orm(_reload_snapshot, snapshot)
         except BudgetExhausted as exhausted:
-            shorter = compute_fitting_tokens(endpoint, expected, exhausted)
-            if shorter < least:
+            shorter_answer = compute_fitting_tokens(endpoint, expected, exhausted)
+            if shorter_answer < min_answer:
                 await _write_refusal(opening, exhausted)
                 raise
-            answer = shorter
+            answer = shorter_answer
         else:
             return ModelReservation(
-                snapshot, estimate, held, answer if bounded else endpoint.max_tokens
+                snapshot, estimate, reservations, answer if bounded_units else endpoint.max_tokens
             )
     raise CallRefused(
         "The rules or the budgets changed while this turn was being decided.",
@@ -164,30 +171,30 @@ def compute_fitting_tokens(
 ) -> int:
     """Return how many answer tokens fit into the remaining budget, 0 if none."""
     unit = parse_unit(exhausted.rule)
-    if unit not in MEASURED:
+    if unit not in BOUNDED_UNITS:
         return 0
-    left = exhausted.left
+    left = exhausted.remaining
 
-    def fits(answer: int) -> bool:
-        taken = _measure_usage(unit, endpoint, replace(expected, output_tokens=answer))
-        return taken is not None and taken <= left
+    def is_affordable(answer: int) -> bool:
+        used = _measure_usage(unit, endpoint, replace(expected, output_tokens=answer))
+        return used is not None and used <= left
 
     # The cost grows with the answer's length, so use binary search.
     fit, too_long = 0, expected.output_tokens
-    if not fits(fit):
+    if not is_affordable(fit):
         return 0
     while too_long - fit > 1:
         middle = (fit + too_long) // 2
-        fit, too_long = (middle, too_long) if fits(middle) else (fit, middle)
+        fit, too_long = (middle, too_long) if is_affordable(middle) else (fit, middle)
     return fit
 
 
-def correct_estimate(estimate: int, last: Mapping[str, Any] | None) -> int:
+def correct_estimate(estimate: int, last_turn: Mapping[str, Any] | None) -> int:
     """Scale an estimate of input tokens up by the error of the last turn's estimate."""
-    if not last or not (guessed := last.get("estimated_input_tokens")):
+    if not last_turn or not (last_estimate := last_turn.get("estimated_input_tokens")):
         return estimate
-    used = last.get("usage", {}).get("input_tokens", 0)
-    return max(estimate, ceil(estimate * used / guessed))
+    used = last_turn.get("usage", {}).get("input_tokens", 0)
+    return max(estimate, ceil(estimate * used / last_estimate))
 
 
 def _measure_usage(
@@ -198,7 +205,7 @@ def _measure_usage(
     return calculate_price(endpoint, usage)
 
 
-def _build_reserves(
+def _build_reservations(
     snapshot: CallSnapshot,
     limits: tuple[BudgetLimit, ...],
     endpoint: llm_interface.ModelEndpointConfig,
@@ -222,43 +229,51 @@ def _build_reserves(
     return build_reservations(snapshot.organization_id, limits, amounts, timezone.now())
 
 
-def _as_told(asking: ReservationRequest, unit: str) -> int:
+def _correct_by_last_turn(request: ReservationRequest, unit: str) -> int:
     """Return the estimate corrected by the last turn; raises `UnknownUsage`."""
-    last = asking.last
-    if last and last.get("endpoint", {}).get("id", asking.endpoint.id) != asking.endpoint.id:
-        last = None  # other models count tokens differently
-    if last is not None and not last.get("usage_known", True):
+    last_turn = request.last_turn
+    if (
+        last_turn
+        and last_turn.get("endpoint", {}).get("id", request.endpoint.id) != request.endpoint.id
+    ):
+        last_turn = None  # other models count tokens differently
+    if last_turn is not None and not last_turn.get("usage_known", True):
         raise UnknownUsage(
             format_message(
                 "The model {model!r} didn't tell how many tokens its last turn "
                 "used, so its budget can't be kept.",
-                model=asking.endpoint.model,
+                model=request.endpoint.model,
             ),
             rule=f"budget:{unit}",
             remedy="Use an endpoint that reports usage, or remove the budgets of tokens and money.",
         )
-    return correct_estimate(asking.estimate, last)
+    return correct_estimate(request.estimate, last_turn)
 
 
 async def _check_kill_switch(
-    asking: ReservationRequest, snapshot: CallSnapshot, estimate: int
+    request: ReservationRequest, snapshot: CallSnapshot, estimate: int
 ) -> None:
-    stage = evaluate_agent_stage(snapshot.ruling.switches)
+    stage = evaluate_agent_stage(snapshot.effective_policy.switches)
     if stage.allows:
         return
-    opening = asking.opening(snapshot, estimate)
-    await get_writer().refuse_async(
+    opening = request.build_opening(snapshot, estimate)
+    await get_writer().record_refusal_async(
         replace(opening, decision="deny", code=stage.code, rule=stage.rule)
     )
     raise CallRefused(stage.reason, code=stage.code, rule=stage.rule, remedy=stage.remedy)
 
 
-async def _admit(
-    opening: Opening, held: tuple[BudgetReservation, ...], snapshot: CallSnapshot
+async def _admit_request(
+    opening: Opening, reservations: tuple[BudgetReservation, ...], snapshot: CallSnapshot
 ) -> None:
     try:
-        await get_writer().admit_async(
-            Admission(opening=opening, reserves=held, charges=(), generation=snapshot.generation)
+        await get_writer().admit_call_async(
+            Admission(
+                opening=opening,
+                reservations=reservations,
+                charges=(),
+                generation=snapshot.generation,
+            )
         )
     except (StaleSnapshot, BudgetExhausted):
         raise
@@ -270,16 +285,16 @@ async def _admit(
 
 async def _write_refusal(opening: Opening, refusal: Refusal) -> None:
     refused = replace(opening, decision="deny", code=refusal.code, rule=refusal.rule)
-    await get_writer().refuse_async(refused)
+    await get_writer().record_refusal_async(refused)
 
 
-def _read_again(snapshot: CallSnapshot) -> CallSnapshot:
+def _reload_snapshot(snapshot: CallSnapshot) -> CallSnapshot:
     if snapshot.agent_id is None:
         raise NotFound("There is no agent whose turn it is.", field="agent")
-    return get_snapshot_cache().read("agent", snapshot.agent_id)
+    return get_snapshot_cache().load("agent", snapshot.agent_id)
 
 
-async def settle(
+async def settle_model_request(
     call_id: UUID,
     organization_id: UUID,
     endpoint: llm_interface.ModelEndpointConfig,
@@ -291,18 +306,24 @@ async def settle(
     code: str = "",
 ) -> int:
     """Settle the reservation and return the cost; unknown usage settles as reserved."""
-    known = usage or llm_interface.TokenUsage(0, 0)
+    known_usage = usage or llm_interface.TokenUsage(0, 0)
     cost = (calculate_price(endpoint, usage) or 0) if usage else 0
     duration_ms = round((perf_counter() - began) * 1000)
-    took = {
-        "tokens": known.input_tokens + known.output_tokens,
+    actual_usage = {
+        "tokens": known_usage.input_tokens + known_usage.output_tokens,
         "microusd": cost,
         "seconds": min(duration_ms, round(endpoint.timeout_s * 1000)),
     }
     if usage is None and outcome != "error":
-        held = {parse_unit(one.key): one.amount for one in reserved}
-        took |= {unit: held[unit] for unit in ("tokens", "microusd") if unit in held}
-    await get_writer().settle_async(
+        reserved_amounts = {
+            parse_unit(reservation.key): reservation.amount for reservation in reserved
+        }
+        actual_usage |= {
+            unit: reserved_amounts[unit]
+            for unit in ("tokens", "microusd")
+            if unit in reserved_amounts
+        }
+    await get_writer().settle_call_async(
         Settlement(
             call_id=call_id,
             organization_id=organization_id,
@@ -310,12 +331,12 @@ async def settle(
             code=code,
             duration_ms=duration_ms,
             details={"execution_time_ms": duration_ms},
-            actuals=build_settlements(reserved, took),
-            input_tokens=known.input_tokens,
-            output_tokens=known.output_tokens,
+            actuals=build_settlements(reserved, actual_usage),
+            input_tokens=known_usage.input_tokens,
+            output_tokens=known_usage.output_tokens,
             cost_microusd=cost,
             kind="model",
         ),
-        patient=True,
+        wait_for_database=True,
     )
     return cost

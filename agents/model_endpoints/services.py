@@ -8,13 +8,13 @@ from typing import Any, cast
 
 from django.utils.text import slugify
 
-from agents.llm.interface import HOMES, ModelEndpointConfig
+from agents.llm.interface import DEFAULT_URLS, ModelEndpointConfig
 from agents.llm.interface import Kind as EndpointKind
 from agents.llm.providers.registry import find_missing_package
 from agents.models import ModelEndpoint
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
-from bonobot.core.crypto.stored_secrets import keep_with_addresses, origin_of
+from bonobot.core.crypto.stored_secrets import check_kept_secrets, normalize_origin
 from bonobot.core.db.validated_save import save_validated
 from bonobot.core.http.egress import EgressDenied, check_url
 from bonobot.core.i18n.messages import format_message
@@ -28,7 +28,7 @@ Kind = ModelEndpoint.Kind
 REGION = re.compile(r"[a-z][a-z0-9]{0,14}(-[a-z0-9]{1,15}){0,4}")
 API_VERSION = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}(-preview)?|latest|preview")
 # Maximum length of a fallback chain, including the first endpoint.
-LONGEST_CHAIN = 4
+MAX_CHAIN_LENGTH = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,14 +80,14 @@ def save_endpoint(
     return endpoint
 
 
-def remove_endpoint(principal: Principal, endpoint: ModelEndpoint) -> None:
+def delete_endpoint(principal: Principal, endpoint: ModelEndpoint) -> None:
     """Delete a model endpoint; raises `Conflict` (code `in_use`) while it is used."""
     principal.require(Action.MANAGE_AGENTS)
-    users = [*endpoint.agents.values_list("name", flat=True)[:5]]
-    users += endpoint.fallback_of.values_list("name", flat=True)[:5]
-    if users:
+    user_names = [*endpoint.agents.values_list("name", flat=True)[:5]]
+    user_names += endpoint.fallback_of.values_list("name", flat=True)[:5]
+    if user_names:
         raise Conflict(
-            format_message("The model endpoint is used by: {users}.", users=", ".join(users)),
+            format_message("The model endpoint is used by: {users}.", users=", ".join(user_names)),
             code="in_use",
             remedy="Give these another model endpoint first.",
         )
@@ -130,36 +130,36 @@ def check_endpoint(
         )
     _check_region(spec)
     _check_url(spec)
-    _keep_from_strangers(spec, row)
+    _check_key_origin(spec, row)
     if not spec.model.strip():
         raise InvalidInput(
             "The endpoint needs a model.", field="model", remedy="Write the model's name there."
         )
-    if check := _KEYS.get(spec.kind):
+    if check := _KEY_CHECKS.get(spec.kind):
         check(spec, _has_key(spec, row))
 
 
 def build_endpoint(row: ModelEndpoint) -> ModelEndpointConfig:
     """Return the configuration for the model layer, with the API key decrypted."""
-    copied = {one.name for one in fields(ModelEndpointConfig)} - {"id", "kind", "api_key"}
-    said = {name: getattr(row, name) for name in copied}
+    field_names = {field.name for field in fields(ModelEndpointConfig)} - {"id", "kind", "api_key"}
+    values = {name: getattr(row, name) for name in field_names}
     key = row.api_key.open() if row.api_key else ""
     return ModelEndpointConfig(
-        kind=cast(EndpointKind, row.kind), id=str(row.pk), api_key=key, **said
+        kind=cast(EndpointKind, row.kind), id=str(row.pk), api_key=key, **values
     )
 
 
-def build_fallback_chain(first: Any) -> list[Any]:
+def build_fallback_chain(endpoint: Any) -> list[Any]:
     """Return an endpoint and its fallbacks, in order."""
-    found: list[Any] = []
-    while first is not None and first not in found and len(found) < LONGEST_CHAIN:
-        found.append(first)
-        first = first.fallback
-    return found
+    chain: list[Any] = []
+    while endpoint is not None and endpoint not in chain and len(chain) < MAX_CHAIN_LENGTH:
+        chain.append(endpoint)
+        endpoint = endpoint.fallback
+    return chain
 
 
 def _check_url(spec: ModelEndpointSpec) -> None:
-    if not spec.base_url and spec.kind in HOMES and spec.kind != Kind.OPENAI:
+    if not spec.base_url and spec.kind in DEFAULT_URLS and spec.kind != Kind.OPENAI:
         return
     try:
         check_url(spec.base_url, allow_private=spec.allow_private)
@@ -168,19 +168,21 @@ def _check_url(spec: ModelEndpointSpec) -> None:
         raise
 
 
-def _keep_from_strangers(spec: ModelEndpointSpec, row: ModelEndpoint | None) -> None:
+def _check_key_origin(spec: ModelEndpointSpec, row: ModelEndpoint | None) -> None:
     """Raise if a stored key would be sent to a host that it was not entered for."""
     if row is not None and row.api_key and spec.api_key == MASK:
-        keep_with_addresses(
+        check_kept_secrets(
             ["api_key"],
             {"base_url": _get_provider_origin(row)},
             {"base_url": _get_provider_origin(spec)},
         )
 
 
-def _get_provider_origin(said: ModelEndpointSpec | ModelEndpoint) -> str:
+def _get_provider_origin(endpoint: ModelEndpointSpec | ModelEndpoint) -> str:
     """Return the origin; all regions of a provider have the same one."""
-    return origin_of(said.base_url or HOMES.get(said.kind, "").replace("{region}", "region"))
+    return normalize_origin(
+        endpoint.base_url or DEFAULT_URLS.get(endpoint.kind, "").replace("{region}", "region")
+    )
 
 
 def _check_region(spec: ModelEndpointSpec) -> None:
@@ -228,14 +230,14 @@ def _check_vertex(spec: ModelEndpointSpec, has_key: bool) -> None:
 
 def _is_service_account(text: str) -> bool:
     try:
-        said = json.loads(text)
+        key_data = json.loads(text)
     except ValueError:
         return False
-    wanted = {"project_id", "client_email", "private_key"}
-    return isinstance(said, dict) and said.keys() >= wanted
+    required_fields = {"project_id", "client_email", "private_key"}
+    return isinstance(key_data, dict) and key_data.keys() >= required_fields
 
 
-_KEYS: dict[str, Callable[[ModelEndpointSpec, bool], None]] = {
+_KEY_CHECKS: dict[str, Callable[[ModelEndpointSpec, bool], None]] = {
     Kind.BEDROCK: _check_bedrock,
     Kind.VERTEX: _check_vertex,
 }
@@ -244,26 +246,26 @@ _KEYS: dict[str, Callable[[ModelEndpointSpec, bool], None]] = {
 def _check_fallback(
     principal: Principal, spec: ModelEndpointSpec, row: ModelEndpoint | None
 ) -> None:
-    behind = build_fallback_chain(spec.fallback)
+    fallbacks = build_fallback_chain(spec.fallback)
     if spec.fallback and spec.fallback.organization_id != principal.organization_id:
         raise InvalidInput(
             "There is no such model endpoint here.",
             field="fallback",
             remedy="Choose one of this organization's endpoints.",
         )
-    if row is not None and row in behind:
+    if row is not None and row in fallbacks:
         raise InvalidInput(
             "The endpoint would be its own fallback.",
             code="fallback_cycle",
             field="fallback",
             remedy="Choose an endpoint that doesn't fall back on this one.",
         )
-    above = _count_endpoints_above(row) if row is not None else 0
-    if above + 1 + len(behind) > LONGEST_CHAIN:
+    above_count = _count_endpoints_above(row) if row is not None else 0
+    if above_count + 1 + len(fallbacks) > MAX_CHAIN_LENGTH:
         raise InvalidInput(
             format_message(
                 "At most {longest_chain} endpoints stand behind each other.",
-                longest_chain=LONGEST_CHAIN,
+                longest_chain=MAX_CHAIN_LENGTH,
             ),
             code="fallback_too_long",
             field="fallback",
@@ -273,8 +275,8 @@ def _check_fallback(
 
 def _count_endpoints_above(row: ModelEndpoint) -> int:
     """Return the length of the longest chain of endpoints that fall back to this one."""
-    level, found = [row.pk], 0
-    while level and found <= LONGEST_CHAIN:
+    level, count = [row.pk], 0
+    while level and count <= MAX_CHAIN_LENGTH:
         level = list(ModelEndpoint.objects.filter(fallback__in=level).values_list("pk", flat=True))
-        found += bool(level)
-    return found
+        count += bool(level)
+    return count

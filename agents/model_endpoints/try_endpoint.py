@@ -11,7 +11,12 @@ from agents.budgets.services import load_limits
 from agents.calls.snapshots import CallSnapshot
 from agents.llm import interface as llm_interface
 from agents.llm.pricing import estimate_tokens
-from agents.model_endpoints.request_budget import ReservationRequest, build_opening, reserve, settle
+from agents.model_endpoints.request_budget import (
+    ReservationRequest,
+    build_opening,
+    reserve_model_request,
+    settle_model_request,
+)
 from agents.model_endpoints.services import build_endpoint
 from agents.models import ModelEndpoint
 from agents.policies.decisions import EffectivePolicy, KillSwitches
@@ -24,11 +29,11 @@ from bonobot.core.text.untrusted_text import make_visible
 from bonobot.ledger.queries import load_policy_generation
 from bonobot.ledger.types import Actor, Opening
 
-QUESTION = "Answer with one word: ready."
+TEST_PROMPT = "Answer with one word: ready."
 # Enough for a reasoning model, and cheap.
-LONGEST_ANSWER = 256
-PATIENCE_S = 30
-SHOWN = 200
+MAX_ANSWER_TOKENS = 256
+TIMEOUT_S = 30
+MAX_ANSWER_SHOWN = 200
 
 
 @dataclass(frozen=True)
@@ -42,12 +47,12 @@ class EndpointTestResult:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the JSON representation; tokens are None if the endpoint reports none."""
-        used = asdict(self.usage) if self.usage else {}
+        usage = asdict(self.usage) if self.usage else {}
         return {
             "answer": self.answer,
             "duration_ms": self.duration_ms,
-            "input_tokens": used.get("input_tokens"),
-            "output_tokens": used.get("output_tokens"),
+            "input_tokens": usage.get("input_tokens"),
+            "output_tokens": usage.get("output_tokens"),
             "cost_microusd": self.cost_microusd,
         }
 
@@ -59,22 +64,24 @@ def try_endpoint(principal: Principal, row: ModelEndpoint) -> EndpointTestResult
     """
     principal.require(Action.MANAGE_AGENTS)
     endpoint = build_endpoint(row)
-    endpoint = replace(endpoint, timeout_s=min(endpoint.timeout_s, PATIENCE_S))
-    snapshot = _snapshot(row.organization_id)
+    endpoint = replace(endpoint, timeout_s=min(endpoint.timeout_s, TIMEOUT_S))
+    snapshot = _build_snapshot(row.organization_id)
     return get_runtime().call(_send_test_question, endpoint, snapshot, principal.actor)
 
 
-def _snapshot(organization_id: UUID) -> CallSnapshot:
+def _build_snapshot(organization_id: UUID) -> CallSnapshot:
     """Return a snapshot without an agent: the organization's kill switch and budgets."""
-    read_at = load_policy_generation(organization_id)
+    generation = load_policy_generation(organization_id)
     organization = Organization.objects.get(pk=organization_id)
     return CallSnapshot(
         organization_id=organization_id,
-        generation=read_at,
+        generation=generation,
         tools={},
         servers={},
         limits=load_limits(organization_id, {}),
-        ruling=EffectivePolicy(switches=KillSwitches(organization=organization.halted_at is None)),
+        effective_policy=EffectivePolicy(
+            switches=KillSwitches(organization=organization.halted_at is None)
+        ),
     )
 
 
@@ -82,30 +89,39 @@ async def _send_test_question(
     endpoint: llm_interface.ModelEndpointConfig, snapshot: CallSnapshot, actor: Actor
 ) -> EndpointTestResult:
     call_id = uuid4()
-    messages = [llm_interface.build_user_message(QUESTION)]
-    asking = ReservationRequest(
+    messages = [llm_interface.build_user_message(TEST_PROMPT)]
+    request = ReservationRequest(
         session_id=call_id,  # there is no session, so no session budget applies
         endpoint=endpoint,
         estimate=estimate_tokens(messages, "", ()),
-        opening=partial(_build_opening, call_id, endpoint, actor),
-        answer=min(endpoint.max_tokens or LONGEST_ANSWER, LONGEST_ANSWER),
+        build_opening=partial(_build_opening, call_id, endpoint, actor),
+        max_answer_tokens=min(endpoint.max_tokens or MAX_ANSWER_TOKENS, MAX_ANSWER_TOKENS),
     )
-    held = await reserve(asking, snapshot)
+    reservation = await reserve_model_request(request, snapshot)
     began = perf_counter()
-    end = partial(settle, call_id, snapshot.organization_id, endpoint, held.reserves, began=began)
+    settle_test = partial(
+        settle_model_request,
+        call_id,
+        snapshot.organization_id,
+        endpoint,
+        reservation.reservations,
+        began=began,
+    )
     try:
         reply = await llm_interface.build_model(endpoint).request(
-            messages, max_tokens=asking.answer
+            messages, max_tokens=request.max_answer_tokens
         )
     except Problem as problem:
-        await end(outcome="error", usage=None, code=problem.code)
+        await settle_test(outcome="error", usage=None, code=problem.code)
         raise
     except asyncio.CancelledError:
-        await asyncio.shield(end(outcome="cancelled", usage=None, code="cancelled"))
+        await asyncio.shield(settle_test(outcome="cancelled", usage=None, code="cancelled"))
         raise
     duration_ms = round((perf_counter() - began) * 1000)
-    cost = await end(outcome="ok", usage=reply.usage)
-    return EndpointTestResult(make_visible(reply.text, SHOWN), duration_ms, reply.usage, cost)
+    cost = await settle_test(outcome="ok", usage=reply.usage)
+    return EndpointTestResult(
+        make_visible(reply.text, MAX_ANSWER_SHOWN), duration_ms, reply.usage, cost
+    )
 
 
 def _build_opening(

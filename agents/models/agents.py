@@ -12,7 +12,11 @@ from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
 from agents.models.model_endpoints import ModelEndpoint
-from agents.models.workspace_limits import MOST_FILES, USUAL_FILES, USUAL_MIB
+from agents.models.workspace_limits import (
+    DEFAULT_WORKSPACE_FILES,
+    DEFAULT_WORKSPACE_MIB,
+    MAX_WORKSPACE_FILES,
+)
 from bonobot.accounts.models import Membership, User
 from bonobot.accounts.models.abstract_models import (
     GovernedModel,
@@ -27,7 +31,7 @@ from mcp_servers.flow_labels import FlowLabel, decode_labels
 # Length of 8-4-4-4-12: other forms of a UUID could be slugs.
 UUID_LENGTH = 36
 # With more tools, the model searches for them (docs/tool-search.md).
-TOOLS_SHOWN = 40
+DEFAULT_TOOLS_SHOWN = 40
 
 
 def build_agent_lookup(name: str) -> dict[str, UUID | str]:
@@ -47,8 +51,8 @@ class AgentQuerySet(GovernedQuerySet):
 
     def visible_to(self, principal: Principal) -> "AgentQuerySet":
         """Keep agents that a principal may see: those of `open_to`, if its scopes allow it."""
-        looks = principal.may(Action.VIEW) or principal.may(Action.RUN_AGENTS)
-        return self.open_to(principal) if looks else self.none()
+        can_look = principal.may(Action.VIEW) or principal.may(Action.RUN_AGENTS)
+        return self.open_to(principal) if can_look else self.none()
 
     def open_to(self, principal: Principal) -> "AgentQuerySet":
         """Keep agents that a principal may use by its role, on every interface.
@@ -57,35 +61,41 @@ class AgentQuerySet(GovernedQuerySet):
         agents that it names; without any, a reader's token has all and a member's none. An OAuth
         client only has agents that the person who authorized it has, too.
         """
-        mine = self.for_organization(principal.organization_id)
-        if principal.giver is not None:
-            mine = mine.in_reach_of(principal.giver)
+        rows = self.for_organization(principal.organization_id)
+        if principal.granted_by_id is not None:
+            rows = rows.visible_to_person(principal.granted_by_id)
         if principal.agent_ids:
-            return mine.filter(pk__in=principal.agent_ids)
+            return rows.filter(pk__in=principal.agent_ids)
         if principal.has_role_for(Action.VIEW):
-            return mine
-        return mine.filter(members=principal.id) if principal.kind == "user" else mine.none()
+            return rows
+        return rows.filter(members=principal.id) if principal.kind == "user" else rows.none()
 
-    def in_reach_of(self, person_id: UUID) -> "AgentQuerySet":
+    def visible_to_person(self, person_id: UUID) -> "AgentQuerySet":
         """Keep agents that a person may see; OAuth clients of the person have no others."""
-        readers = [role.value for role in Role if may(role, Action.VIEW)]
-        reads = Membership.objects.filter(
-            organization=models.OuterRef("organization"), user=person_id, role__in=readers
+        reader_roles = [role.value for role in Role if may(role, Action.VIEW)]
+        reader_memberships = Membership.objects.filter(
+            organization=models.OuterRef("organization"), user=person_id, role__in=reader_roles
         )
-        given = Agent.members.through.objects.filter(agent=models.OuterRef("pk"), user=person_id)
-        everything = User.objects.filter(pk=person_id, is_superuser=True)
-        return self.filter(models.Exists(reads) | models.Exists(given) | models.Exists(everything))
+        agent_members = Agent.members.through.objects.filter(
+            agent=models.OuterRef("pk"), user=person_id
+        )
+        superusers = User.objects.filter(pk=person_id, is_superuser=True)
+        return self.filter(
+            models.Exists(reader_memberships)
+            | models.Exists(agent_members)
+            | models.Exists(superusers)
+        )
 
     def runnable_by(self, principal: Principal) -> "AgentQuerySet":
         """Keep enabled agents that a principal may run."""
-        may = principal.may(Action.RUN_AGENTS)
-        return self.visible_to(principal).enabled() if may else self.none()
+        can_run = principal.may(Action.RUN_AGENTS)
+        return self.visible_to(principal).enabled() if can_run else self.none()
 
-    def named(self, principal: Principal, name: str) -> "Agent":
+    def get_by_name(self, principal: Principal, name: str) -> "Agent":
         """Return the visible agent with this ID or slug; raises `NotFound`."""
         visible = self.visible_to(principal)
-        found: Agent = visible.get_or_404(principal.organization_id, **build_agent_lookup(name))
-        return found
+        agent: Agent = visible.get_or_404(principal.organization_id, **build_agent_lookup(name))
+        return agent
 
 
 class Agent(GovernedModel):
@@ -123,19 +133,21 @@ class Agent(GovernedModel):
     calls_per_minute = models.PositiveIntegerField(
         _("calls a minute"), default=60, validators=[MinValueValidator(1)]
     )
-    tool_search_above = models.PositiveIntegerField(_("tools shown at once"), default=TOOLS_SHOWN)
+    tool_search_above = models.PositiveIntegerField(
+        _("tools shown at once"), default=DEFAULT_TOOLS_SHOWN
+    )
 
     builtin_tools = models.JSONField(_("built-in tools"), default=dict, blank=True)
     workspace_folder = models.CharField(
         _("attached folder"), max_length=1024, blank=True, default=""
     )
     workspace_mib = models.PositiveIntegerField(
-        _("workspace (MiB)"), default=USUAL_MIB, validators=[MinValueValidator(1)]
+        _("workspace (MiB)"), default=DEFAULT_WORKSPACE_MIB, validators=[MinValueValidator(1)]
     )
     workspace_files = models.PositiveIntegerField(
         _("workspace (files)"),
-        default=USUAL_FILES,
-        validators=[MinValueValidator(1), MaxValueValidator(MOST_FILES)],
+        default=DEFAULT_WORKSPACE_FILES,
+        validators=[MinValueValidator(1), MaxValueValidator(MAX_WORKSPACE_FILES)],
     )
     workspace_holds = models.PositiveSmallIntegerField(default=0, editable=False)
 
@@ -266,9 +278,9 @@ class Given(GovernedModel):
         return f"{self.skill or self.callee or self.workflow} → {self.agent}"
 
 
-LONGEST_TITLE = 200
-LONGEST_NOTE = 4_000
-MOST_NOTES = 500
+MAX_TITLE_LENGTH = 200
+MAX_NOTE_LENGTH = 4_000
+MAX_NOTES = 500
 
 
 class Note(SavesChangedFields, OrganizationModel):
@@ -279,8 +291,8 @@ class Note(SavesChangedFields, OrganizationModel):
     """
 
     agent = models.ForeignKey("agents.Agent", on_delete=models.CASCADE, related_name="notes")
-    title = models.CharField(_("title"), max_length=LONGEST_TITLE)
-    text = models.TextField(_("text"), max_length=LONGEST_NOTE)
+    title = models.CharField(_("title"), max_length=MAX_TITLE_LENGTH)
+    text = models.TextField(_("text"), max_length=MAX_NOTE_LENGTH)
     labels = models.PositiveSmallIntegerField(_("brings"), default=0)
     written_by = models.CharField(_("written by"), max_length=255)
     session_id = models.UUIDField(null=True)

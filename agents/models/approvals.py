@@ -8,7 +8,7 @@ from django.db.models import DateTimeField, Q
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
-from agents.models.reach import of_readable_sessions
+from agents.models.reach import filter_readable_sessions
 from bonobot.accounts.models.abstract_models import GovernedModel, OrganizationModel, ScopedQuerySet
 from bonobot.accounts.principals import Principal
 
@@ -30,8 +30,8 @@ class WaitingQuerySet(ScopedQuerySet):
 
     def visible_to(self, principal: Principal) -> "WaitingQuerySet":
         """Keep requests that a principal may read: all for readers, their own for members."""
-        mine: WaitingQuerySet = of_readable_sessions(self, principal, "requested_by")
-        return mine
+        readable: WaitingQuerySet = filter_readable_sessions(self, principal, "requested_by")
+        return readable
 
 
 class WaitsForPerson(OrganizationModel):
@@ -45,18 +45,18 @@ class WaitsForPerson(OrganizationModel):
     class Meta:
         abstract = True
 
-    def answerable(self, now: datetime) -> bool:
+    def is_answerable(self, now: datetime) -> bool:
         """Tell whether a person can still answer."""
         return bool(self.state == WAITING and self.expires_at > now)
 
-    def state_at(self, now: datetime) -> str:
+    def get_state_at(self, now: datetime) -> str:
         """Return the state at a time; overdue requests are expired, even if not yet updated."""
-        overdue = self.state == WAITING and not self.answerable(now)
-        return EXPIRED if overdue else str(self.state)
+        is_overdue = self.state == WAITING and not self.is_answerable(now)
+        return EXPIRED if is_overdue else str(self.state)
 
 
 # The code of an approval to repeat a call whose outcome is unknown.
-INTERRUPTED = "call_interrupted"
+INTERRUPTED_CODE = "call_interrupted"
 
 
 class Approval(WaitsForPerson):
@@ -135,7 +135,7 @@ class Approval(WaitsForPerson):
     @property
     def may_have_run(self) -> bool:
         """Tell whether the call may have run already."""
-        return self.code == INTERRUPTED
+        return self.code == INTERRUPTED_CODE
 
     @property
     def answered_at(self) -> datetime | None:

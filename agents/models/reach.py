@@ -11,33 +11,35 @@ from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
 
 
-def sees_every_agent(principal: Principal) -> bool:
+def can_see_all_agents(principal: Principal) -> bool:
     """Tell whether a principal sees all agents of its organization, so that no filter is needed.
 
     An OAuth client is also limited by the person who authorized it, whatever its role.
     """
-    bound = principal.agent_ids or principal.giver is not None
-    return principal.may(Action.VIEW) and not bound
+    is_restricted = principal.agent_ids or principal.granted_by_id is not None
+    return principal.may(Action.VIEW) and not is_restricted
 
 
-def of_visible_agents(rows: Any, principal: Principal, path: str = "agent") -> Any:
+def filter_by_visible_agents(rows: Any, principal: Principal, agent_path: str = "agent") -> Any:
     """Keep rows of agents that a principal sees; `agent_path` is the lookup."""
-    mine = rows.for_organization(principal.organization_id)
-    if sees_every_agent(principal):
-        return mine
-    return mine.filter(**{f"{path}__in": Agent.objects.visible_to(principal).values("pk")})
+    organization_rows = rows.for_organization(principal.organization_id)
+    if can_see_all_agents(principal):
+        return organization_rows
+    return organization_rows.filter(
+        **{f"{agent_path}__in": Agent.objects.visible_to(principal).values("pk")}
+    )
 
 
-def of_readable_sessions(rows: Any, principal: Principal, whose: str) -> Any:
+def filter_readable_sessions(rows: Any, principal: Principal, owner_prefix: str) -> Any:
     """Keep sessions, or requests in them, that a principal may read.
 
     Readers of the organization read those of visible agents, all others their own: `owner_prefix`
     starts the names of the two owner columns. People, but not tokens, keep access to their own
     sessions with agents that they can no longer see.
     """
-    own = {f"{whose}_kind": principal.kind, f"{whose}_id": principal.id}
+    owner_filter = {f"{owner_prefix}_kind": principal.kind, f"{owner_prefix}_id": principal.id}
     if principal.may(Action.VIEW):
-        return of_visible_agents(rows, principal)
+        return filter_by_visible_agents(rows, principal)
     if principal.kind == "user":
-        return rows.for_organization(principal.organization_id).filter(**own)
-    return of_visible_agents(rows, principal).filter(**own)
+        return rows.for_organization(principal.organization_id).filter(**owner_filter)
+    return filter_by_visible_agents(rows, principal).filter(**owner_filter)

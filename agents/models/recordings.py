@@ -5,7 +5,7 @@ from typing import ClassVar
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
-from agents.models.reach import of_visible_agents
+from agents.models.reach import filter_by_visible_agents
 from agents.models.sessions import Runner
 from bonobot.accounts.models.abstract_models import OrganizationModel, ScopedQuerySet
 from bonobot.accounts.principals import Principal
@@ -17,8 +17,8 @@ class RecordingQuerySet(ScopedQuerySet):
 
     def visible_to(self, principal: Principal) -> "RecordingQuerySet":
         """Keep recordings that a principal may see: for readers, those of visible agents."""
-        mine: RecordingQuerySet = of_visible_agents(self, principal)
-        return mine if principal.may(Action.VIEW) else mine.none()
+        visible: RecordingQuerySet = filter_by_visible_agents(self, principal)
+        return visible if principal.may(Action.VIEW) else visible.none()
 
 
 class Recording(OrganizationModel):

@@ -6,8 +6,8 @@ from django.utils.translation import gettext_lazy as _
 
 from bonobot.accounts.models.abstract_models import OrganizationModel
 
-LONGEST_NAME = 80
-LONGEST_QUERY = 2_000
+MAX_NAME_LENGTH = 80
+MAX_QUERY_LENGTH = 2_000
 
 
 class SavedFilter(OrganizationModel):
@@ -17,8 +17,8 @@ class SavedFilter(OrganizationModel):
     """
 
     owner = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="+")
-    name = models.CharField(_("name"), max_length=LONGEST_NAME)
-    query = models.CharField(max_length=LONGEST_QUERY)
+    name = models.CharField(_("name"), max_length=MAX_NAME_LENGTH)
+    query = models.CharField(max_length=MAX_QUERY_LENGTH)
     shared = models.BooleanField(default=False, db_default=False)
 
     class Meta:

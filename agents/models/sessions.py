@@ -10,7 +10,7 @@ from typing import ClassVar
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
-from agents.models.reach import of_readable_sessions
+from agents.models.reach import filter_readable_sessions
 from bonobot.accounts.models.abstract_models import OrganizationModel, ScopedQuerySet
 from bonobot.accounts.principals import Principal
 
@@ -43,8 +43,8 @@ class SessionQuerySet(ScopedQuerySet):
 
     def visible_to(self, principal: Principal) -> "SessionQuerySet":
         """Keep sessions that a principal may read: all for readers, their own for members."""
-        mine: SessionQuerySet = of_readable_sessions(self, principal, "started_by")
-        return mine
+        readable: SessionQuerySet = filter_readable_sessions(self, principal, "started_by")
+        return readable
 
 
 class Session(OrganizationModel):

@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
-from agents.models.reach import of_visible_agents, sees_every_agent
+from agents.models.reach import can_see_all_agents, filter_by_visible_agents
 from bonobot.accounts.models.abstract_models import (
     GovernedModel,
     GovernedQuerySet,
@@ -13,7 +13,7 @@ from bonobot.accounts.models.abstract_models import (
 )
 from bonobot.accounts.principals import Principal
 
-LONGEST_SKILL = 32_000
+MAX_SKILL_LENGTH = 32_000
 
 
 class SkillQuerySet(GovernedQuerySet):
@@ -21,13 +21,13 @@ class SkillQuerySet(GovernedQuerySet):
 
     def usable_by(self, principal: Principal) -> "SkillQuerySet":
         """Keep enabled skills that a principal may use: all for readers, else their agents'."""
-        mine = of_visible_agents(self.filter(enabled=True), principal, "given__agent")
-        found: SkillQuerySet = mine if sees_every_agent(principal) else mine.distinct()
-        return found
+        visible = filter_by_visible_agents(self.filter(enabled=True), principal, "given__agent")
+        usable: SkillQuerySet = visible if can_see_all_agents(principal) else visible.distinct()
+        return usable
 
     def visible_to(self, principal: Principal) -> "SkillQuerySet":
         """Keep skills that a principal may read: for readers, disabled ones, too."""
-        if sees_every_agent(principal):
+        if can_see_all_agents(principal):
             return self.for_organization(principal.organization_id)
         return self.usable_by(principal)
 
@@ -42,7 +42,7 @@ class Skill(GovernedModel):
     name = models.SlugField(_("name"), max_length=64)
     title = models.CharField(_("title"), max_length=255, blank=True, default="")
     description = models.CharField(_("description"), max_length=500, blank=True, default="")
-    text = models.TextField(_("instructions"), max_length=LONGEST_SKILL)
+    text = models.TextField(_("instructions"), max_length=MAX_SKILL_LENGTH)
     arguments = models.JSONField(_("arguments"), default=list, blank=True)
     enabled = models.BooleanField(_("enabled"), default=True)
     version = models.PositiveIntegerField(_("version"), default=1)
@@ -59,7 +59,7 @@ class Skill(GovernedModel):
     def __str__(self) -> str:
         return self.title or self.name
 
-    def payload(self) -> dict[str, Any]:
+    def to_payload(self) -> dict[str, Any]:
         """Return the content that is digested and stored in versions."""
         names = ("name", "title", "description", "text", "arguments")
         return {name: getattr(self, name) for name in names}

@@ -6,7 +6,7 @@ from django.db import models
 from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
-from agents.models.reach import of_visible_agents
+from agents.models.reach import filter_by_visible_agents
 from agents.models.sessions import Session
 from bonobot.accounts.models.abstract_models import (
     GovernedModel,
@@ -18,7 +18,7 @@ from bonobot.accounts.principals import Principal
 from bonobot.core.crypto.encrypted_fields import SealedTextField
 from bonobot.core.db.changed_fields import SavesChangedFields
 
-LONGEST_SOURCE = 64 * 1024
+MAX_SOURCE_LENGTH = 64 * 1024
 # For workflows without a time limit.
 DEFAULT_RUN_S = 3_600
 
@@ -28,8 +28,8 @@ class WorkflowQuerySet(GovernedQuerySet):
 
     def visible_to(self, principal: Principal) -> "WorkflowQuerySet":
         """Keep workflows that a principal may see: all for readers, else those of their agents."""
-        mine: WorkflowQuerySet = of_visible_agents(self, principal)
-        return mine
+        visible: WorkflowQuerySet = filter_by_visible_agents(self, principal)
+        return visible
 
 
 class Workflow(GovernedModel):
@@ -47,7 +47,7 @@ class Workflow(GovernedModel):
         related_name="workflows",
         verbose_name=_("runs as"),
     )
-    source = models.TextField(_("definition"), max_length=LONGEST_SOURCE)
+    source = models.TextField(_("definition"), max_length=MAX_SOURCE_LENGTH)
     definition = models.JSONField(default=dict)
     enabled = models.BooleanField(_("enabled"), default=True)
     version = models.PositiveIntegerField(_("version"), default=1)

@@ -1,5 +1,5 @@
 """Default and maximum sizes of an agent's workspace."""
 
-USUAL_MIB = 256
-USUAL_FILES = 10_000
-MOST_FILES = 100_000  # counting them takes about a second
+DEFAULT_WORKSPACE_MIB = 256
+DEFAULT_WORKSPACE_FILES = 10_000
+MAX_WORKSPACE_FILES = 100_000  # counting them takes about a second

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from itertools import islice, product
 from typing import Any, Literal
 
-from agents.policies.decisions import EffectivePolicy, PolicyDecision, ToolFacts, decide
+from agents.policies.decisions import EffectivePolicy, PolicyDecision, ToolFacts, decide_tool_call
 from agents.policies.rules import Arguments, Policy, Rule
 from bonobot.core.text.canonical_json import to_canonical_json
 from bonobot.core.text.masked_values import MASK, TOO_DEEP
@@ -20,30 +20,32 @@ Kind = Literal["same", "flip", "undecidable"]
 
 # Codes of denials by policy. Other refusals (limits, invalid arguments, kill switches) don't depend
 # on the policy.
-RULED = frozenset({"denied_by_policy", "denied_by_organization", "denied_by_binding"})
-MOST_UNKNOWN = 6  # unknown conditions per call: 64 combinations
-MOST_HIDDEN = 64  # with more hidden values, all arguments count as unknown
-EVERYTHING: tuple[Path, ...] = ((),)
+POLICY_DENIAL_CODES = frozenset({"denied_by_policy", "denied_by_organization", "denied_by_binding"})
+MAX_UNKNOWN_CONDITIONS = 6  # unknown conditions per call: 64 combinations
+MAX_HIDDEN_PATHS = 64  # with more hidden values, all arguments count as unknown
+ALL_PATHS: tuple[Path, ...] = ((),)
 
-_CUT = {"truncated", "sha256", "length"}
-_STRUCTURE = frozenset(  # these depend on which values exist, not on the values themselves
+_TRUNCATED_KEYS = {"truncated", "sha256", "length"}
+_STRUCTURE_KEYWORDS = frozenset(  # these depend on which values exist, not on the values themselves
     {"dependentRequired", "maxItems", "maxProperties", "minItems", "minProperties"}
     | {"propertyNames", "required", "type", "maxContains", "minContains"}
 )
-_OF_SCALARS = frozenset(  # these don't apply to objects and arrays
+_SCALAR_KEYWORDS = frozenset(  # these don't apply to objects and arrays
     {"exclusiveMaximum", "exclusiveMinimum", "format", "maximum", "maxLength", "minimum"}
     | {"minLength", "multipleOf", "pattern"}
 )
-_REMARKS = frozenset(
+_ANNOTATION_KEYWORDS = frozenset(
     {"$anchor", "$comment", "$defs", "$id", "$schema", "contentEncoding", "contentMediaType"}
     | {"default", "definitions", "deprecated", "description", "examples", "readOnly", "title"}
     | {"writeOnly"}
 )
-_SAME_PLACE = frozenset(
+_SUBSCHEMA_KEYWORDS = frozenset(
     {"allOf", "anyOf", "dependencies", "dependentSchemas", "else", "if", "not", "oneOf", "then"}
 )
-_MEMBERS = frozenset({"additionalProperties", "unevaluatedProperties"})
-_ITEMS = frozenset({"additionalItems", "contains", "items", "prefixItems", "unevaluatedItems"})
+_OBJECT_KEYWORDS = frozenset({"additionalProperties", "unevaluatedProperties"})
+_ARRAY_KEYWORDS = frozenset(
+    {"additionalItems", "contains", "items", "prefixItems", "unevaluatedItems"}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,113 +65,134 @@ class VerdictPair:
 class PolicyComparison:
     """Compares two effective policies; caches verdicts that don't depend on arguments by tool."""
 
-    now: EffectivePolicy
+    current: EffectivePolicy
     changed: EffectivePolicy
-    _settled: dict[ToolFacts, VerdictPair | None] = field(default_factory=dict)
+    _verdicts_by_tool: dict[ToolFacts, VerdictPair | None] = field(default_factory=dict)
 
-    def without_arguments(self, tool: ToolFacts) -> VerdictPair | None:
+    def compare_without_arguments(self, tool: ToolFacts) -> VerdictPair | None:
         """Return the verdicts if they don't depend on arguments, else None."""
-        if tool not in self._settled:
-            rules = (*self.now.rules_about(tool), *self.changed.rules_about(tool))
-            conditional = any(rule.condition is not None for rule in rules)
-            self._settled[tool] = None if conditional else compare(tool, {}, self.now, self.changed)
-        return self._settled[tool]
+        if tool not in self._verdicts_by_tool:
+            rules = (*self.current.list_tool_rules(tool), *self.changed.list_tool_rules(tool))
+            has_conditions = any(rule.condition is not None for rule in rules)
+            self._verdicts_by_tool[tool] = (
+                None if has_conditions else compare_policies(tool, {}, self.current, self.changed)
+            )
+        return self._verdicts_by_tool[tool]
 
-    def of(self, tool: ToolFacts, arguments: Arguments | None) -> VerdictPair:
+    def compare_call(self, tool: ToolFacts, arguments: Arguments | None) -> VerdictPair:
         """Return the verdicts about a call; `arguments` None means unknown."""
-        settled = self.without_arguments(tool)
-        return settled or compare(tool, arguments, self.now, self.changed)
+        verdicts = self.compare_without_arguments(tool)
+        return verdicts or compare_policies(tool, arguments, self.current, self.changed)
 
 
-def compare(
-    tool: ToolFacts, arguments: Arguments | None, now: EffectivePolicy, changed: EffectivePolicy
+def compare_policies(
+    tool: ToolFacts, arguments: Arguments | None, current: EffectivePolicy, changed: EffectivePolicy
 ) -> VerdictPair:
     """Return the verdicts about a call with arguments from the audit log."""
-    rulings = _filter_for_tool(now, tool), _filter_for_tool(changed, tool)
-    unknown = _list_unknown_conditions(rulings, list_hidden_paths(arguments))
-    if len(unknown) > MOST_UNKNOWN:
+    policies = _filter_for_tool(current, tool), _filter_for_tool(changed, tool)
+    unknown_conditions = _list_unknown_conditions(policies, list_hidden_paths(arguments))
+    if len(unknown_conditions) > MAX_UNKNOWN_CONDITIONS:
         return VerdictPair("undecidable")
-    ways = [
-        dict(zip(unknown, truths, strict=True))
-        for truths in product((False, True), repeat=len(unknown))
+    assumption_sets = [
+        dict(zip(unknown_conditions, truths, strict=True))
+        for truths in product((False, True), repeat=len(unknown_conditions))
     ]
-    decided = [
-        tuple(decide(tool, _apply_assumptions(one, known), arguments or {}) for one in rulings)
-        for known in ways
+    decisions = [
+        tuple(
+            decide_tool_call(tool, _apply_assumptions(policy, assumptions), arguments or {})
+            for policy in policies
+        )
+        for assumptions in assumption_sets
     ]
-    return _summarize_decisions(decided)
+    return _summarize_decisions(decisions)
 
 
-def _summarize_decisions(decided: list[tuple[PolicyDecision, ...]]) -> VerdictPair:
-    found = {(before.verdict, after.verdict) for before, after in decided}
-    rule = decided[-1][1].rule
-    befores, afters = {before for before, _ in found}, {after for _, after in found}
-    before = befores.pop() if len(befores) == 1 else ""
-    after = afters.pop() if len(afters) == 1 else ""
-    if all(one == other for one, other in found):
+def _summarize_decisions(decisions: list[tuple[PolicyDecision, ...]]) -> VerdictPair:
+    verdict_pairs = {(before.verdict, after.verdict) for before, after in decisions}
+    rule = decisions[-1][1].rule
+    current_verdicts, changed_verdicts = (
+        {before for before, _ in verdict_pairs},
+        {after for _, after in verdict_pairs},
+    )
+    before = current_verdicts.pop() if len(current_verdicts) == 1 else ""
+    after = changed_verdicts.pop() if len(changed_verdicts) == 1 else ""
+    if all(current == changed for current, changed in verdict_pairs):
         return VerdictPair("same", before, after, rule if after else "")
-    kind: Kind = "flip" if len(found) == 1 else "undecidable"
+    kind: Kind = "flip" if len(verdict_pairs) == 1 else "undecidable"
     return VerdictPair(kind, before, after, rule if after else "")
 
 
-def _filter_for_tool(ruling: EffectivePolicy, tool: ToolFacts) -> EffectivePolicy:
+def _filter_for_tool(effective_policy: EffectivePolicy, tool: ToolFacts) -> EffectivePolicy:
     """Return the effective policy with only the rules that match this tool."""
-    what = tool.source, tool.server_id, tool.own_name
+    tool_identity = tool.source, tool.server_id, tool.own_name
     return replace(
-        ruling,
-        policy=Policy(ruling.policy.mode, tuple(ruling.policy.about(*what))),
-        organization=Policy(ruling.organization.mode, tuple(ruling.organization.about(*what))),
+        effective_policy,
+        policy=Policy(
+            effective_policy.policy.mode,
+            tuple(effective_policy.policy.list_tool_rules(*tool_identity)),
+        ),
+        organization=Policy(
+            effective_policy.organization.mode,
+            tuple(effective_policy.organization.list_tool_rules(*tool_identity)),
+        ),
     )
 
 
 def _list_unknown_conditions(
-    rulings: tuple[EffectivePolicy, ...], paths: tuple[Path, ...]
+    policies: tuple[EffectivePolicy, ...], paths: tuple[Path, ...]
 ) -> list[str]:
     """Return the conditions that read a hidden value, as canonical JSON without duplicates."""
     conditions = {
         to_canonical_json(rule.condition): rule.condition
-        for ruling in rulings
-        for rule in (*ruling.policy.rules, *ruling.organization.rules)
+        for policy in policies
+        for rule in (*policy.policy.rules, *policy.organization.rules)
         if rule.condition is not None
     }
     return [
-        text
-        for text, one in conditions.items()
-        if any(is_path_relevant(one, path) for path in paths)
+        canonical
+        for canonical, condition in conditions.items()
+        if any(is_path_relevant(condition, path) for path in paths)
     ]
 
 
-def _apply_assumptions(ruling: EffectivePolicy, known: Mapping[str, bool]) -> EffectivePolicy:
+def _apply_assumptions(
+    effective_policy: EffectivePolicy, assumptions: Mapping[str, bool]
+) -> EffectivePolicy:
     """Return the effective policy with each unknown condition assumed to be met or not."""
-    if not known:
-        return ruling
+    if not assumptions:
+        return effective_policy
     return replace(
-        ruling,
+        effective_policy,
         policy=Policy(
-            ruling.policy.mode, tuple(_apply_rule_assumptions(ruling.policy.rules, known))
+            effective_policy.policy.mode,
+            tuple(_apply_rule_assumptions(effective_policy.policy.rules, assumptions)),
         ),
         organization=Policy(
-            ruling.organization.mode,
-            tuple(_apply_rule_assumptions(ruling.organization.rules, known)),
+            effective_policy.organization.mode,
+            tuple(_apply_rule_assumptions(effective_policy.organization.rules, assumptions)),
         ),
     )
 
 
-def _apply_rule_assumptions(rules: tuple[Rule, ...], known: Mapping[str, bool]) -> Iterator[Rule]:
+def _apply_rule_assumptions(
+    rules: tuple[Rule, ...], assumptions: Mapping[str, bool]
+) -> Iterator[Rule]:
     for rule in rules:
-        truth = None if rule.condition is None else known.get(to_canonical_json(rule.condition))
-        if truth is None:
+        is_met = (
+            None if rule.condition is None else assumptions.get(to_canonical_json(rule.condition))
+        )
+        if is_met is None:
             yield rule
-        elif truth:
+        elif is_met:
             yield replace(rule, condition=None)
 
 
 def list_hidden_paths(arguments: Any) -> tuple[Path, ...]:
     """Return the paths of hidden values in audited arguments; `()` is the whole value."""
-    if not isinstance(arguments, Mapping) or set(arguments) == _CUT:
-        return EVERYTHING
-    found = tuple(islice(_list_masked_paths(arguments, ()), MOST_HIDDEN + 1))
-    return found if len(found) <= MOST_HIDDEN else EVERYTHING
+    if not isinstance(arguments, Mapping) or set(arguments) == _TRUNCATED_KEYS:
+        return ALL_PATHS
+    paths = tuple(islice(_list_masked_paths(arguments, ()), MAX_HIDDEN_PATHS + 1))
+    return paths if len(paths) <= MAX_HIDDEN_PATHS else ALL_PATHS
 
 
 def _list_masked_paths(value: Any, path: Path) -> Iterator[Path]:
@@ -180,8 +203,8 @@ def _list_masked_paths(value: Any, path: Path) -> Iterator[Path]:
         if any(MASK in name for name in value):
             yield path  # the masked key is unknown
             return
-        for name, member in value.items():
-            yield from _list_masked_paths(member, (*path, name))
+        for name, item_value in value.items():
+            yield from _list_masked_paths(item_value, (*path, name))
     elif isinstance(value, list | tuple):
         for index, item in enumerate(value):
             yield from _list_masked_paths(item, (*path, index))
@@ -192,31 +215,41 @@ def is_path_relevant(schema: Any, path: Path) -> bool:
     if not isinstance(schema, Mapping):
         return not isinstance(schema, bool)
     if not path:
-        return not _REMARKS.issuperset(schema)
-    return any(_is_keyword_relevant(keyword, said, path) for keyword, said in schema.items())
+        return not _ANNOTATION_KEYWORDS.issuperset(schema)
+    return any(_is_keyword_relevant(keyword, value, path) for keyword, value in schema.items())
 
 
-def _is_keyword_relevant(keyword: str, said: Any, path: Path) -> bool:
+def _is_keyword_relevant(keyword: str, value: Any, path: Path) -> bool:
     first, rest = path[0], path[1:]
-    if keyword in _STRUCTURE or keyword in _OF_SCALARS or keyword in _REMARKS:
+    if (
+        keyword in _STRUCTURE_KEYWORDS
+        or keyword in _SCALAR_KEYWORDS
+        or keyword in _ANNOTATION_KEYWORDS
+    ):
         return False
-    if keyword in _SAME_PLACE:
-        return any(is_path_relevant(one, path) for one in _list_subschemas(keyword, said))
-    if keyword in _ITEMS:
-        items = said if isinstance(said, list) else [said]
-        return isinstance(first, int) and any(is_path_relevant(one, rest) for one in items)
-    if keyword in _MEMBERS:
-        return isinstance(first, str) and is_path_relevant(said, rest)
+    if keyword in _SUBSCHEMA_KEYWORDS:
+        return any(
+            is_path_relevant(subschema, path) for subschema in _list_subschemas(keyword, value)
+        )
+    if keyword in _ARRAY_KEYWORDS:
+        items = value if isinstance(value, list) else [value]
+        return isinstance(first, int) and any(
+            is_path_relevant(subschema, rest) for subschema in items
+        )
+    if keyword in _OBJECT_KEYWORDS:
+        return isinstance(first, str) and is_path_relevant(value, rest)
     if keyword == "properties":
-        return first in said and is_path_relevant(said[first], rest)
+        return first in value and is_path_relevant(value[first], rest)
     if keyword == "patternProperties":
-        return isinstance(first, str) and any(is_path_relevant(one, rest) for one in said.values())
+        return isinstance(first, str) and any(
+            is_path_relevant(subschema, rest) for subschema in value.values()
+        )
     # `const`, `enum` and `uniqueItems` compare whole values; references may point anywhere.
     return True
 
 
-def _list_subschemas(keyword: str, said: Any) -> list[Any]:
+def _list_subschemas(keyword: str, value: Any) -> list[Any]:
     """Return the subschemas of a keyword that apply to the same value."""
     if keyword in ("dependencies", "dependentSchemas"):
-        return [one for one in said.values() if not isinstance(one, list)]
-    return said if isinstance(said, list) else [said]
+        return [subschema for subschema in value.values() if not isinstance(subschema, list)]
+    return value if isinstance(value, list) else [value]

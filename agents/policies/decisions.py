@@ -36,7 +36,7 @@ from uuid import UUID
 from agents.policies.rules import Arguments, Policy, Rule
 from bonobot.core.i18n.messages import format_message
 
-UNRULED = Policy("all")
+UNRESTRICTED_POLICY = Policy("all")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class KillSwitches:
     agent: bool = True
 
 
-ON = KillSwitches()
+ALL_SWITCHES_ON = KillSwitches()
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,18 +73,21 @@ class EffectivePolicy:
     """
 
     policy: Policy = field(default_factory=Policy)
-    organization: Policy = UNRULED
-    switches: KillSwitches = ON
+    organization: Policy = UNRESTRICTED_POLICY
+    switches: KillSwitches = ALL_SWITCHES_ON
     scopes: Mapping[UUID, AgentServerScope] = field(default_factory=dict)
 
-    def scope(self, server_id: UUID | None) -> AgentServerScope | None:
+    def find_scope(self, server_id: UUID | None) -> AgentServerScope | None:
         """Return the scope of a server; None if it isn't attached."""
         return self.scopes.get(server_id) if server_id else None
 
-    def rules_about(self, tool: "ToolFacts") -> tuple[Rule, ...]:
+    def list_tool_rules(self, tool: "ToolFacts") -> tuple[Rule, ...]:
         """Return the rules that match a tool, whatever its arguments."""
-        what = tool.source, tool.server_id, tool.own_name
-        return (*self.organization.about(*what), *self.policy.about(*what))
+        tool_identity = tool.source, tool.server_id, tool.own_name
+        return (
+            *self.organization.list_tool_rules(*tool_identity),
+            *self.policy.list_tool_rules(*tool_identity),
+        )
 
 
 class DecisionFacts(Protocol):
@@ -129,7 +132,7 @@ class ToolFacts:
     server_enabled: bool = True
     state: str = "approved"
     enabled: bool = True
-    kit: str = ""
+    toolset: str = ""
     granted: bool = True
 
     @property
@@ -171,7 +174,7 @@ class PolicyDecision:
         return self.verdict == "allow"
 
     @property
-    def offered(self) -> bool:
+    def is_callable(self) -> bool:
         """Whether the tool can be called, possibly with an approval."""
         return self.verdict != "deny"
 
@@ -207,35 +210,37 @@ _DEFINITION_REFUSALS = {
 }
 
 
-def decide(
+def decide_tool_call(
     tool: ToolFacts,
-    ruling: EffectivePolicy,
+    effective_policy: EffectivePolicy,
     arguments: Arguments | None = None,
 ) -> PolicyDecision:
     """Return the decision about a tool; without `arguments` it is preliminary."""
-    return resolve_verdict(evaluate_tool_stages(tool, ruling, arguments))
+    return resolve_verdict(evaluate_tool_stages(tool, effective_policy, arguments))
 
 
-def resolve_verdict(found: Iterable[StageVerdict]) -> PolicyDecision:
+def resolve_verdict(stages: Iterable[StageVerdict]) -> PolicyDecision:
     """Return the stages' decision: the first that denies, else the first that asks."""
-    last, asking = StageVerdict("policy", "policy:none"), None
-    for stage in found:
+    last_stage, asking_stage = StageVerdict("policy", "policy:none"), None
+    for stage in stages:
         if not stage.allows:
             return PolicyDecision("deny", stage.rule, stage.code, stage.reason, stage.remedy)
-        if stage.asks and asking is None:
-            asking = stage
-        last = stage
-    if asking is None:
-        return PolicyDecision("allow", last.rule)
-    return PolicyDecision("ask", asking.rule, "approval_required", asking.reason, asking.remedy)
+        if stage.asks and asking_stage is None:
+            asking_stage = stage
+        last_stage = stage
+    if asking_stage is None:
+        return PolicyDecision("allow", last_stage.rule)
+    return PolicyDecision(
+        "ask", asking_stage.rule, "approval_required", asking_stage.reason, asking_stage.remedy
+    )
 
 
 def evaluate_tool_stages(
-    tool: ToolFacts, ruling: EffectivePolicy, arguments: Arguments | None = None
+    tool: ToolFacts, effective_policy: EffectivePolicy, arguments: Arguments | None = None
 ) -> Iterator[StageVerdict]:
     """Yield every stage's own verdict, in order."""
-    scope = ruling.scope(tool.server_id)
-    yield evaluate_agent_stage(ruling.switches)
+    scope = effective_policy.find_scope(tool.server_id)
+    yield evaluate_agent_stage(effective_policy.switches)
     yield evaluate_server_stage(tool.server_name, tool.server_enabled)
     yield (
         _evaluate_toolset_stage(tool)
@@ -244,8 +249,8 @@ def evaluate_tool_stages(
     )
     yield evaluate_review_stage(tool)
     yield _evaluate_tool_scope(tool, scope)
-    yield _evaluate_organization_policy(tool, ruling.organization, arguments)
-    yield _evaluate_policy(tool, ruling.policy, arguments)
+    yield _evaluate_organization_policy(tool, effective_policy.organization, arguments)
+    yield _evaluate_policy(tool, effective_policy.policy, arguments)
 
 
 def evaluate_agent_stage(switches: KillSwitches) -> StageVerdict:
@@ -273,8 +278,8 @@ def evaluate_server_stage(name: str, enabled: bool) -> StageVerdict:
     )
 
 
-def _build_switch_stage(name: str, on: bool, code: str, reason: str) -> StageVerdict:
-    if on:
+def _build_switch_stage(name: str, enabled: bool, code: str, reason: str) -> StageVerdict:
+    if enabled:
         return StageVerdict(name, f"{name}:enabled")
     return StageVerdict(
         name, f"{name}:enabled", code, reason, "An operator or owner can switch it on."
@@ -304,12 +309,12 @@ def _evaluate_toolset_stage(tool: ToolFacts) -> StageVerdict:
         return StageVerdict("binding", "binding:enabled")
     return StageVerdict(
         "binding",
-        f"builtin:{tool.kit}",
+        f"builtin:{tool.toolset}",
         "builtin_off",
         format_message("The agent was not given the built-in tool `{tool}`.", tool=tool.own_name),
         format_message(
             "Switch `{kit}` on, with what it needs, on the agent's page Built-in tools.",
-            kit=tool.kit,
+            kit=tool.toolset,
         ),
     )
 
@@ -317,8 +322,8 @@ def _evaluate_toolset_stage(tool: ToolFacts) -> StageVerdict:
 def evaluate_review_stage(facts: DecisionFacts) -> StageVerdict:
     """Check that the definition is approved, still offered, and enabled."""
     if refusal := _DEFINITION_REFUSALS.get(facts.state):
-        code, words, remedy = refusal
-        reason = words(noun=facts.noun, label=facts.label)
+        code, format_reason, remedy = refusal
+        reason = format_reason(noun=facts.noun, label=facts.label)
         code = code.replace("{noun}", facts.noun)
         return StageVerdict("definition", f"definition:{facts.state}", code, reason, remedy)
     if not facts.enabled:
@@ -339,13 +344,15 @@ def evaluate_review_stage(facts: DecisionFacts) -> StageVerdict:
 def _evaluate_tool_scope(tool: ToolFacts, scope: AgentServerScope | None) -> StageVerdict:
     if tool.source == "builtin" or scope is None:
         return StageVerdict("scope", "binding:all")
-    denied = next((glob for glob in scope.denied if fnmatchcase(tool.own_name, glob)), None)
-    chosen = not scope.allowed or any(fnmatchcase(tool.own_name, glob) for glob in scope.allowed)
-    if chosen and denied is None:
+    denied_glob = next((glob for glob in scope.denied if fnmatchcase(tool.own_name, glob)), None)
+    is_selected = not scope.allowed or any(
+        fnmatchcase(tool.own_name, glob) for glob in scope.allowed
+    )
+    if is_selected and denied_glob is None:
         return StageVerdict("scope", "binding:allowed" if scope.allowed else "binding:all")
     return StageVerdict(
         "scope",
-        f"binding:denied:{denied}" if denied is not None else "binding:allowed",
+        f"binding:denied:{denied_glob}" if denied_glob is not None else "binding:allowed",
         "denied_by_binding",
         format_message(
             "The agent's binding to `{server_name}` leaves out `{tool}`.",
@@ -359,37 +366,40 @@ def _evaluate_tool_scope(tool: ToolFacts, scope: AgentServerScope | None) -> Sta
 def _evaluate_organization_policy(
     tool: ToolFacts, policy: Policy, arguments: Arguments | None
 ) -> StageVerdict:
-    found = _MatchingRules(tool, policy, arguments)
-    if found.deny is not None:
+    matching_rules = _MatchingRules(tool, policy, arguments)
+    if matching_rules.deny is not None:
         return StageVerdict(
             "organization",
-            f"organization:{found.deny}",
+            f"organization:{matching_rules.deny}",
             "denied_by_organization",
             format_message(
                 "The organization's rule `{deny}` denies `{tool}` to every agent.",
-                deny=found.deny,
+                deny=matching_rules.deny,
                 tool=tool.label,
             ),
             "An owner can change the organization's rules.",
         )
-    if found.ask is not None:
-        return _build_ask_stage("organization", f"organization:{found.ask}", tool)
+    if matching_rules.ask is not None:
+        return _build_ask_stage("organization", f"organization:{matching_rules.ask}", tool)
     return StageVerdict("organization", "organization:none")
 
 
 def _evaluate_policy(tool: ToolFacts, policy: Policy, arguments: Arguments | None) -> StageVerdict:
-    found = _MatchingRules(tool, policy, arguments)
+    matching_rules = _MatchingRules(tool, policy, arguments)
     rule = f"policy:{policy.mode}"
-    listed = policy.mode in ("denylist", "all") or found.ask or found.allow
-    if policy.mode != "none" and found.deny is None and listed:
-        if found.ask is not None:
-            return _build_ask_stage("policy", f"{rule}:{found.ask}", tool)
+    is_listed = policy.mode in ("denylist", "all") or matching_rules.ask or matching_rules.allow
+    if policy.mode != "none" and matching_rules.deny is None and is_listed:
+        if matching_rules.ask is not None:
+            return _build_ask_stage("policy", f"{rule}:{matching_rules.ask}", tool)
         return StageVerdict(
-            "policy", f"{rule}:{found.allow}" if policy.mode == "allowlist" else rule
+            "policy", f"{rule}:{matching_rules.allow}" if policy.mode == "allowlist" else rule
         )
-    why = {"allowlist": "no rule allows it"}.get(policy.mode, "the mode blocks every tool")
-    if found.deny is not None and policy.mode != "none":
-        rule, why = f"{rule}:{found.deny}", f"the rule `{found.deny}` denies it"
+    reason = {"allowlist": "no rule allows it"}.get(policy.mode, "the mode blocks every tool")
+    if matching_rules.deny is not None and policy.mode != "none":
+        rule, reason = (
+            f"{rule}:{matching_rules.deny}",
+            f"the rule `{matching_rules.deny}` denies it",
+        )
     return StageVerdict(
         "policy",
         rule,
@@ -398,7 +408,7 @@ def _evaluate_policy(tool: ToolFacts, policy: Policy, arguments: Arguments | Non
             "The tool policy (mode `{mode}`) does not let `{tool}` through: {why}.",
             mode=policy.mode,
             tool=tool.label,
-            why=why,
+            why=reason,
         ),
         "An operator or owner can change the agent's tool policy.",
     )
@@ -411,8 +421,8 @@ class _MatchingRules:
         self.allow: Rule | None = None
         self.ask: Rule | None = None
         self.deny: Rule | None = None
-        for rule in policy.about(tool.source, tool.server_id, tool.own_name):
-            if getattr(self, rule.effect) is None and rule.holds(arguments):
+        for rule in policy.list_tool_rules(tool.source, tool.server_id, tool.own_name):
+            if getattr(self, rule.effect) is None and rule.is_condition_met(arguments):
                 setattr(self, rule.effect, rule)
 
 
@@ -469,25 +479,27 @@ class DefinitionFacts:
         return self.own_name
 
 
-def decide_offer(offer: DefinitionFacts, ruling: EffectivePolicy) -> PolicyDecision:
+def decide_definition(
+    definition: DefinitionFacts, effective_policy: EffectivePolicy
+) -> PolicyDecision:
     """Return the decision about a resource, template or prompt."""
-    return resolve_verdict(evaluate_definition_stages(offer, ruling))
+    return resolve_verdict(evaluate_definition_stages(definition, effective_policy))
 
 
 def evaluate_definition_stages(
-    offer: DefinitionFacts, ruling: EffectivePolicy
+    definition: DefinitionFacts, effective_policy: EffectivePolicy
 ) -> Iterator[StageVerdict]:
     """Yield every stage's own verdict, in order."""
-    scope = ruling.scope(offer.server_id)
-    yield evaluate_agent_stage(ruling.switches)
-    yield evaluate_server_stage(offer.server_name, offer.server_enabled)
-    yield evaluate_attachment_stage(offer, scope)
-    yield evaluate_review_stage(offer)
-    yield _evaluate_definition_scope(offer, scope or AgentServerScope())
-    yield _evaluate_mode(offer, ruling.policy.mode)
+    scope = effective_policy.find_scope(definition.server_id)
+    yield evaluate_agent_stage(effective_policy.switches)
+    yield evaluate_server_stage(definition.server_name, definition.server_enabled)
+    yield evaluate_attachment_stage(definition, scope)
+    yield evaluate_review_stage(definition)
+    yield _evaluate_definition_scope(definition, scope or AgentServerScope())
+    yield _evaluate_mode(definition, effective_policy.policy.mode)
 
 
-def is_match(pattern: str, name: str) -> bool:
+def matches_pattern(pattern: str, name: str) -> bool:
     """Return whether a pattern matches this URI, template or name."""
     # Also compared literally, since a URI may contain `?` and `[`.
     return pattern == name or fnmatchcase(name, pattern)
@@ -496,12 +508,14 @@ def is_match(pattern: str, name: str) -> bool:
 def can_span_slashes(scope: AgentServerScope | None, uri: str) -> bool:
     """Return whether template variables may match a `/`: only if a pattern matches the URI."""
     patterns = scope.resources if scope else ()
-    return any(one != EVERYTHING and is_match(one, uri) for one in patterns)
+    return any(pattern != EVERYTHING and matches_pattern(pattern, uri) for pattern in patterns)
 
 
-def _evaluate_definition_scope(offer: DefinitionFacts, scope: AgentServerScope) -> StageVerdict:
-    patterns = scope.prompts if offer.kind == "prompt" else scope.resources
-    names = [offer.own_name, offer.uri] if offer.uri else [offer.own_name]
+def _evaluate_definition_scope(
+    definition: DefinitionFacts, scope: AgentServerScope
+) -> StageVerdict:
+    patterns = scope.prompts if definition.kind == "prompt" else scope.resources
+    names = [definition.own_name, definition.uri] if definition.uri else [definition.own_name]
     if (pattern := _find_pattern(patterns, names)) is not None:
         return StageVerdict("scope", f"binding:ticked:{pattern}")
     return StageVerdict(
@@ -510,21 +524,24 @@ def _evaluate_definition_scope(offer: DefinitionFacts, scope: AgentServerScope) 
         "not_ticked",
         format_message(
             "The agent's binding to `{server_name}` does not tick the {noun} `{uri}`.",
-            server_name=offer.server_name,
-            noun=offer.noun,
-            uri=offer.uri or offer.label,
+            server_name=definition.server_name,
+            noun=definition.noun,
+            uri=definition.uri or definition.label,
         ),
         format_message(
-            "Tick the {noun} at that server on the agent's servers tab.", noun=offer.noun
+            "Tick the {noun} at that server on the agent's servers tab.", noun=definition.noun
         ),
     )
 
 
 def _find_pattern(patterns: Iterable[str], names: Iterable[str]) -> str | None:
-    return next((one for one in patterns if any(is_match(one, name) for name in names)), None)
+    return next(
+        (pattern for pattern in patterns if any(matches_pattern(pattern, name) for name in names)),
+        None,
+    )
 
 
-def _evaluate_mode(offer: DefinitionFacts, mode: str) -> StageVerdict:
+def _evaluate_mode(definition: DefinitionFacts, mode: str) -> StageVerdict:
     if mode != "none":
         return StageVerdict("policy", f"policy:{mode}")
     return StageVerdict(
@@ -533,7 +550,7 @@ def _evaluate_mode(offer: DefinitionFacts, mode: str) -> StageVerdict:
         "denied_by_policy",
         format_message(
             "The tool policy (mode `none`) does not let `{offer}` through: it blocks all.",
-            offer=offer.label,
+            offer=definition.label,
         ),
         "An operator or owner can change the agent's tool policy.",
     )

@@ -7,7 +7,7 @@ from uuid import UUID
 
 from agents.models import Agent, ToolPolicy, ToolRule
 from agents.policies.decisions import (
-    UNRULED,
+    UNRESTRICTED_POLICY,
     AgentServerScope,
     EffectivePolicy,
     KillSwitches,
@@ -19,27 +19,30 @@ from bonobot.core.problems import Conflict, NotFound
 from mcp_servers.models import Server
 
 # The scope of calls without an agent: everything, including URIs of any depth.
-EVERYTHING = AgentServerScope(resources=("*", "*:*"), prompts=("*",))
+FULL_SCOPE = AgentServerScope(resources=("*", "*:*"), prompts=("*",))
 
 
 def build_agent_policy(
-    agent: Agent, bindings: Iterable[Any], own: ToolPolicy | None
+    agent: Agent, attached_servers: Iterable[Any], organization_policy: ToolPolicy | None
 ) -> EffectivePolicy:
     """Return the effective policy of an agent."""
     return EffectivePolicy(
         policy=_build_policy(getattr(agent, "tool_policy", None)),
-        organization=replace(_build_organization_policy(own), mode="all"),
+        organization=replace(_build_organization_policy(organization_policy), mode="all"),
         switches=build_switches(agent),
-        scopes={binding.server_id: _build_scope(binding) for binding in bindings},
+        scopes={
+            attached_server.server_id: _build_scope(attached_server)
+            for attached_server in attached_servers
+        },
     )
 
 
-def build_server_policy(server: Server, own: ToolPolicy | None) -> EffectivePolicy:
+def build_server_policy(server: Server, organization_policy: ToolPolicy | None) -> EffectivePolicy:
     """Return the effective policy of calls to a server without an agent: the organization's."""
     return EffectivePolicy(
-        policy=_build_organization_policy(own),
+        policy=_build_organization_policy(organization_policy),
         switches=KillSwitches(server.organization.halted_at is None),
-        scopes={server.pk: EVERYTHING},
+        scopes={server.pk: FULL_SCOPE},
     )
 
 
@@ -54,51 +57,51 @@ def load_policy(kind: str, pk: UUID) -> EffectivePolicy:
 
 
 def _load_agent_policy(pk: UUID) -> EffectivePolicy:
-    whole = Agent.objects.select_related("tool_policy", "organization")
-    agent = whole.filter(pk=pk).first()
+    agents = Agent.objects.select_related("tool_policy", "organization")
+    agent = agents.filter(pk=pk).first()
     if agent is None:
         raise NotFound(format_message("There is no agent {key!r}.", key=str(pk)), field="agent")
-    own = find_organization_policy(agent.organization_id)
-    return build_agent_policy(agent, agent.bindings.all(), own)
+    organization_policy = find_organization_policy(agent.organization_id)
+    return build_agent_policy(agent, agent.bindings.all(), organization_policy)
 
 
-def build_agent_draft(agent: Agent, ruling: EffectivePolicy) -> EffectivePolicy | None:
+def build_agent_draft(agent: Agent, effective_policy: EffectivePolicy) -> EffectivePolicy | None:
     """Return the effective policy with the agent's shadow policy, if it has one."""
     row: ToolPolicy | None = getattr(agent, "tool_policy", None)
-    return replace(ruling, policy=read_policy(row.draft)) if row and row.draft else None
+    return replace(effective_policy, policy=read_policy(row.draft)) if row and row.draft else None
 
 
 def build_organization_draft(
-    row: ToolPolicy | None, ruling: EffectivePolicy, *, of_agent: bool
+    row: ToolPolicy | None, effective_policy: EffectivePolicy, *, for_agent: bool
 ) -> EffectivePolicy | None:
     """Return the effective policy with the organization's shadow policy, if it has one."""
     return (
-        apply_organization_policy(ruling, read_policy(row.draft), of_agent)
+        apply_organization_policy(effective_policy, read_policy(row.draft), for_agent)
         if row and row.draft
         else None
     )
 
 
 def apply_organization_policy(
-    ruling: EffectivePolicy, policy: Policy, of_agent: bool
+    effective_policy: EffectivePolicy, policy: Policy, for_agent: bool
 ) -> EffectivePolicy:
     """Return the effective policy with another policy of the organization.
 
     For agents only its deny and ask rules apply; without an agent, all of it does.
     """
-    if of_agent:
-        return replace(ruling, organization=replace(policy, mode="all"))
-    return replace(ruling, policy=policy)
+    if for_agent:
+        return replace(effective_policy, organization=replace(policy, mode="all"))
+    return replace(effective_policy, policy=policy)
 
 
 def find_organization_policy(organization_id: UUID) -> ToolPolicy | None:
     """Return the organization's policy, if there is one."""
-    found = ToolPolicy.objects.filter(organization_id=organization_id, agent=None)
-    return found.prefetch_related("rules").first()
+    policies = ToolPolicy.objects.filter(organization_id=organization_id, agent=None)
+    return policies.prefetch_related("rules").first()
 
 
 def _build_organization_policy(row: ToolPolicy | None) -> Policy:
-    return _build_policy(row) if row else UNRULED
+    return _build_policy(row) if row else UNRESTRICTED_POLICY
 
 
 def _build_policy(row: ToolPolicy | None) -> Policy:
@@ -119,18 +122,18 @@ def build_switches(agent: Agent) -> KillSwitches:
     return KillSwitches(agent.organization.halted_at is None, agent.enabled)
 
 
-def require_on(agent: Agent) -> None:
+def require_enabled(agent: Agent) -> None:
     """Raise `Conflict` if the agent or its organization is stopped by a kill switch."""
     stage = evaluate_agent_stage(build_switches(agent))
     if not stage.allows:
         raise Conflict(stage.reason, code=stage.code, rule=stage.rule, remedy=stage.remedy)
 
 
-def _build_scope(binding: Any) -> AgentServerScope:
+def _build_scope(attached_server: Any) -> AgentServerScope:
     return AgentServerScope(
-        enabled=binding.enabled,
-        allowed=tuple(binding.allowed_tools),
-        denied=tuple(binding.denied_tools),
-        resources=tuple(binding.allowed_resources),
-        prompts=tuple(binding.allowed_prompts),
+        enabled=attached_server.enabled,
+        allowed=tuple(attached_server.allowed_tools),
+        denied=tuple(attached_server.denied_tools),
+        resources=tuple(attached_server.allowed_resources),
+        prompts=tuple(attached_server.allowed_prompts),
     )

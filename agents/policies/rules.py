@@ -18,7 +18,7 @@ from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import InvalidInput
 from bonobot.core.text.untrusted_text import make_visible
 from mcp_servers.schemas import ConfinementNeeded, is_valid_for_schema
-from mcp_servers.tool_names import fold_own_name, is_exact, matches_tool_name
+from mcp_servers.tool_names import fold_own_name, is_exact_pattern, matches_tool_name
 
 Effect = Literal["allow", "ask", "deny"]
 Arguments = Mapping[str, Any]
@@ -44,10 +44,10 @@ class Rule:
             return True
         # Globs and restricting rules also match the name as models see it (`create_*` for
         # `create-issue`); an exact allow rule never matches a similar name.
-        lenient = self.effect != "allow" or "*" in self.pattern
-        return lenient and matches_tool_name(self.pattern, own_name)
+        is_lenient = self.effect != "allow" or "*" in self.pattern
+        return is_lenient and matches_tool_name(self.pattern, own_name)
 
-    def holds(self, arguments: Arguments | None) -> bool:
+    def is_condition_met(self, arguments: Arguments | None) -> bool:
         """Return whether the condition is met; an undecidable one never allows more."""
         if self.condition is None:
             return True
@@ -59,8 +59,8 @@ class Rule:
             return self.effect != "allow"
 
     def __str__(self) -> str:
-        when = " when its condition holds" if self.condition is not None else ""
-        return f"{self.effect} {self.source}:{self.pattern}{when}"
+        suffix = " when its condition holds" if self.condition is not None else ""
+        return f"{self.effect} {self.source}:{self.pattern}{suffix}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,31 +71,33 @@ class Policy:
     rules: tuple[Rule, ...] = ()
     # Indexes of rules with an exact name, by that name, and of all others, so that thousands of
     # tools aren't compared with thousands of rules.
-    _exact: Mapping[tuple[str, str], list[int]] = field(init=False, compare=False, repr=False)
-    _others: tuple[int, ...] = field(init=False, compare=False, repr=False)
+    _exact_indexes: Mapping[tuple[str, str], list[int]] = field(
+        init=False, compare=False, repr=False
+    )
+    _other_indexes: tuple[int, ...] = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         exact: dict[tuple[str, str], list[int]] = {}
-        others = []
-        for place, rule in enumerate(self.rules):
-            if is_exact(rule.pattern):
-                exact.setdefault((rule.source, rule.pattern), []).append(place)
+        other_indexes = []
+        for index, rule in enumerate(self.rules):
+            if is_exact_pattern(rule.pattern):
+                exact.setdefault((rule.source, rule.pattern), []).append(index)
             else:
-                others.append(place)
-        object.__setattr__(self, "_exact", exact)
-        object.__setattr__(self, "_others", tuple(others))
+                other_indexes.append(index)
+        object.__setattr__(self, "_exact_indexes", exact)
+        object.__setattr__(self, "_other_indexes", tuple(other_indexes))
 
-    def about(self, source: str, server_id: UUID | None, own_name: str) -> Iterator[Rule]:
+    def list_tool_rules(self, source: str, server_id: UUID | None, own_name: str) -> Iterator[Rule]:
         """Return the rules that match a tool, in order, whatever its arguments."""
         if not self.rules:
             return iter(())
-        places = {
-            *self._others,
-            *self._exact.get((source, own_name), ()),
-            *self._exact.get((source, fold_own_name(own_name)), ()),
+        indexes = {
+            *self._other_indexes,
+            *self._exact_indexes.get((source, own_name), ()),
+            *self._exact_indexes.get((source, fold_own_name(own_name)), ()),
         }
-        found = (self.rules[place] for place in sorted(places))
-        return (rule for rule in found if rule.matches(source, server_id, own_name))
+        rules = (self.rules[index] for index in sorted(indexes))
+        return (rule for rule in rules if rule.matches(source, server_id, own_name))
 
     def as_dict(self) -> dict[str, Any]:
         """Return the policy as JSON data for `read_policy`."""
@@ -114,20 +116,20 @@ class Policy:
         }
 
 
-def read_policy(written: Mapping[str, Any]) -> Policy:
+def read_policy(data: Mapping[str, Any]) -> Policy:
     """Return the policy from the output of `Policy.as_dict`."""
     rules = tuple(
-        Rule(**{**one, "server_id": UUID(one["server_id"]) if one["server_id"] else None})
-        for one in written["rules"]
+        Rule(**{**entry, "server_id": UUID(entry["server_id"]) if entry["server_id"] else None})
+        for entry in data["rules"]
     )
-    return Policy(written["mode"], rules)
+    return Policy(data["mode"], rules)
 
 
 EVERYTHING = "*"
 
 
-def choose(
-    patterns: Sequence[str], offered: Collection[str], *, field: str = "allowed_tools"
+def clean_patterns(
+    patterns: Sequence[str], available_names: Collection[str], *, field: str = "allowed_tools"
 ) -> list[str]:
     """Return the globs to store for a selection of names: [] for `*`.
 
@@ -146,8 +148,8 @@ def choose(
                 everything=EVERYTHING,
             ),
         )
-    for pattern in patterns if offered else ():
-        if not any(fnmatchcase(name, pattern) for name in offered):
+    for pattern in patterns if available_names else ():
+        if not any(fnmatchcase(name, pattern) for name in available_names):
             raise InvalidInput(
                 format_message(
                     "The server offers nothing called `{pattern}`.",
@@ -167,10 +169,14 @@ def is_name_allowed(name: str, allowed: Sequence[str], denied: Sequence[str] = (
     return not allowed or any(fnmatchcase(name, glob) for glob in allowed)
 
 
-def build_globs(names: Collection[str], offered: Collection[str], kept: Sequence[str]) -> list[str]:
+def build_globs(
+    names: Collection[str], available_names: Collection[str], current_globs: Sequence[str]
+) -> list[str]:
     """Return globs for the selected names; the current ones if they match exactly these."""
-    if kept and {name for name in offered if is_name_allowed(name, kept)} == set(names):
-        return list(kept)
+    if current_globs and {
+        name for name in available_names if is_name_allowed(name, current_globs)
+    } == set(names):
+        return list(current_globs)
     return [escape_glob(name) for name in sorted(names)]
 
 

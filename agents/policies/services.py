@@ -18,7 +18,7 @@ from agents.policies.rules import Policy, Rule
 from bonobot.accounts.models import Organization
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
-from bonobot.core.db.transactions import lock
+from bonobot.core.db.transactions import lock_rows
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import InvalidInput
 from bonobot.core.text.canonical_json import compute_digest, to_canonical_json
@@ -51,27 +51,28 @@ class PolicySpec:
     deny: tuple[Entry, ...] = ()
     ask: tuple[Entry, ...] = ()
 
-    def entries(self, effect: str) -> tuple[Entry, ...]:
+    def get_entries(self, effect: str) -> tuple[Entry, ...]:
         """Return the entries of an effect."""
-        found: tuple[Entry, ...] = getattr(self, effect)
-        return found
+        entries: tuple[Entry, ...] = getattr(self, effect)
+        return entries
 
     def as_dict(self) -> dict[str, Any]:
         """Return the policy for REST and files; an entry with a condition is an object."""
         lists = {
-            effect: [_serialize_entry(one) for one in self.entries(effect)] for effect in EFFECTS
+            effect: [_serialize_entry(entry) for entry in self.get_entries(effect)]
+            for effect in EFFECTS
         }
         return {"mode": self.mode, **lists}
 
 
-def set_policy(principal: Principal, owner: Owner, text: PolicySpec) -> ToolPolicy:
+def set_policy(principal: Principal, owner: Owner, spec: PolicySpec) -> ToolPolicy:
     """Replace a policy; raises `InvalidInput` with the field of an invalid entry.
 
     Operators may change an agent's policy, owners the organization's.
     """
     agent = _find_agent(owner)
     principal.require(Action.MANAGE_AGENTS if agent else Action.MANAGE_ORGANIZATION)
-    rules = build_tool_rules(owner, text)
+    rules = build_tool_rules(owner, spec)
     with record_change(
         organization_id=get_organization_id(owner),
         actor=principal.actor,
@@ -79,23 +80,23 @@ def set_policy(principal: Principal, owner: Owner, text: PolicySpec) -> ToolPoli
         resource_type="agent" if agent else "organization",
         resource_id=str(owner.pk),
         resource_name=owner.name,
-        details=text.as_dict(),
+        details=spec.as_dict(),
     ):
-        return replace_policy(owner, text.mode, rules)
+        return replace_policy(owner, spec.mode, rules)
 
 
-def build_tool_rules(owner: Owner, text: PolicySpec) -> list[ToolRule]:
+def build_tool_rules(owner: Owner, spec: PolicySpec) -> list[ToolRule]:
     """Return the unsaved rules of a policy; raises `InvalidInput`."""
-    if text.mode not in ToolPolicy.Mode.values:
+    if spec.mode not in ToolPolicy.Mode.values:
         raise InvalidInput(
-            format_message("There is no policy mode {mode!r}.", mode=text.mode),
+            format_message("There is no policy mode {mode!r}.", mode=spec.mode),
             code="unknown_mode",
             field="mode",
             remedy=format_message(
                 "Use one of: {values}.", values=", ".join(ToolPolicy.Mode.values)
             ),
         )
-    return _build_all_rules(owner, text)
+    return _build_all_rules(owner, spec)
 
 
 def load_policy_spec(owner: Owner) -> PolicySpec:
@@ -108,29 +109,42 @@ def load_policy_spec(owner: Owner) -> PolicySpec:
 
 def build_policy_spec(owner: Owner, mode: str, rules: Sequence[ToolRule]) -> PolicySpec:
     """Return a mode and rules in the form that `set_policy` takes."""
-    named = {(row.server_id, row.own_name): row.name for row in _list_tool_names(owner)}
-    words: dict[str, list[Entry]] = {effect: [] for effect in EFFECTS}
-    everything = {_build_effect_key(rule) for rule in rules if _is_every_builtin(rule)}
+    tool_names = {(row.server_id, row.own_name): row.name for row in _list_tool_names(owner)}
+    entries_by_effect: dict[str, list[Entry]] = {effect: [] for effect in EFFECTS}
+    wildcard_keys = {_build_effect_key(rule) for rule in rules if _matches_every_builtin(rule)}
     for rule in rules:
         if (
             rule.source == ToolRule.Source.MCP
-            and _is_every(rule)
-            and _build_effect_key(rule) in everything
+            and _matches_every_tool(rule)
+            and _build_effect_key(rule) in wildcard_keys
         ):
             continue  # `*` already covers both sources
-        name = _format_rule(rule, named)
-        words[rule.effect].append(RuleSpec(name, rule.condition) if rule.condition else name)
-    return PolicySpec(mode, **{effect: tuple(found) for effect, found in words.items()})
+        name = _format_rule(rule, tool_names)
+        entries_by_effect[rule.effect].append(
+            RuleSpec(name, rule.condition) if rule.condition else name
+        )
+    return PolicySpec(
+        mode, **{effect: tuple(entries) for effect, entries in entries_by_effect.items()}
+    )
 
 
-def build_draft_policy(owner: Owner, text: PolicySpec) -> Policy:
+def build_draft_policy(owner: Owner, spec: PolicySpec) -> Policy:
     """Return an unsaved policy for decisions; raises `InvalidInput` as `set_policy` does."""
-    found = _build_all_rules(owner, text)
-    rules = (Rule(r.effect, r.source, r.pattern, r.server_id, r.condition) for r in found)
-    return Policy(text.mode, tuple(rules))
+    tool_rules = _build_all_rules(owner, spec)
+    rules = (
+        Rule(
+            tool_rule.effect,
+            tool_rule.source,
+            tool_rule.pattern,
+            tool_rule.server_id,
+            tool_rule.condition,
+        )
+        for tool_rule in tool_rules
+    )
+    return Policy(spec.mode, tuple(rules))
 
 
-def is_policy(owner: Owner, text: PolicySpec) -> bool:
+def is_current_policy(owner: Owner, spec: PolicySpec) -> bool:
     """Return whether `spec` is equivalent to the current policy.
 
     Raises `InvalidInput` as `set_policy` does.
@@ -138,16 +152,16 @@ def is_policy(owner: Owner, text: PolicySpec) -> bool:
     policy = filter_policy(owner).first()
     return is_same_policy(
         owner,
-        text,
+        spec,
         policy.mode if policy else get_default_mode(owner),
         policy.rules.all() if policy else (),
     )
 
 
-def is_same_policy(owner: Owner, text: PolicySpec, mode: str, rules: Iterable[ToolRule]) -> bool:
+def is_same_policy(owner: Owner, spec: PolicySpec, mode: str, rules: Iterable[ToolRule]) -> bool:
     """Return whether `spec` is equivalent to this mode and these rules."""
-    wanted = {_build_rule_key(rule) for rule in _build_all_rules(owner, text)}
-    return mode == text.mode and {_build_rule_key(rule) for rule in rules} == wanted
+    wanted_keys = {_build_rule_key(rule) for rule in _build_all_rules(owner, spec)}
+    return mode == spec.mode and {_build_rule_key(rule) for rule in rules} == wanted_keys
 
 
 def _build_rule_key(rule: ToolRule) -> tuple[str, str, UUID | None, str, str]:
@@ -183,12 +197,12 @@ def _list_tool_names(owner: Owner) -> Iterable[Any]:
     return owner.tool_names.values_list("name", "server_id", "own_name", "server__slug", named=True)
 
 
-def _is_every(rule: ToolRule) -> bool:
+def _matches_every_tool(rule: ToolRule) -> bool:
     return rule.server_id is None and rule.pattern == "*"
 
 
-def _is_every_builtin(rule: ToolRule) -> bool:
-    return rule.source == ToolRule.Source.BUILTIN and _is_every(rule)
+def _matches_every_builtin(rule: ToolRule) -> bool:
+    return rule.source == ToolRule.Source.BUILTIN and _matches_every_tool(rule)
 
 
 def _build_effect_key(rule: ToolRule) -> tuple[str, str]:
@@ -201,7 +215,9 @@ def _serialize_entry(entry: Entry) -> Any:
 
 def format_entries(entries: Iterable[Entry]) -> str:
     """Return entries as one line for people."""
-    names = [one if isinstance(one, str) else f"{one.tool} (on a condition)" for one in entries]
+    names = [
+        entry if isinstance(entry, str) else f"{entry.tool} (on a condition)" for entry in entries
+    ]
     return ", ".join(names) or "–"
 
 
@@ -211,7 +227,7 @@ def replace_policy(
     """Replace mode, rules and `columns` of a policy; call it within a recorded change."""
     with transaction.atomic():
         # Version checks lock the owner, too, so the policy can't change in between.
-        lock(type(owner)._base_manager.filter(pk=owner.pk))
+        lock_rows(type(owner)._base_manager.filter(pk=owner.pk))
         policy, _ = ToolPolicy.objects.update_or_create(
             agent=_find_agent(owner),
             organization_id=get_organization_id(owner),
@@ -224,13 +240,17 @@ def replace_policy(
     return policy
 
 
-def _build_all_rules(owner: Owner, text: PolicySpec) -> list[ToolRule]:
+def _build_all_rules(owner: Owner, spec: PolicySpec) -> list[ToolRule]:
     servers = {server.slug: server.pk for server in _list_servers(owner)}
-    known = {one.name: (one.server__slug, one.own_name) for one in _list_tool_names(owner)}
+    known_tools = {
+        tool.name: (tool.server__slug, tool.own_name) for tool in _list_tool_names(owner)
+    }
     rules = [
         rule
         for effect in EFFECTS
-        for rule in _build_effect_rules(owner, effect, text.entries(effect), servers, known)
+        for rule in _build_effect_rules(
+            owner, effect, spec.get_entries(effect), servers, known_tools
+        )
     ]
     return list({_build_rule_key(rule): rule for rule in rules}.values())  # without duplicates
 
@@ -240,14 +260,14 @@ def _build_effect_rules(
     effect: str,
     entries: Iterable[Entry],
     servers: Mapping[str, UUID],
-    known: Mapping[str, tuple[str, str]],
+    known_tools: Mapping[str, tuple[str, str]],
 ) -> list[ToolRule]:
     rules = []
     for index, entry in enumerate(entries):
         pattern = entry if isinstance(entry, str) else entry.tool
         try:
-            target = parse_rule_target(pattern, servers, known)
-            when = None if isinstance(entry, str) else _check_condition(entry.when)
+            target = parse_rule_target(pattern, servers, known_tools)
+            condition = None if isinstance(entry, str) else _check_condition(entry.when)
         except InvalidInput as problem:
             problem.field = ".".join(
                 part
@@ -255,20 +275,20 @@ def _build_effect_rules(
                 if part not in ("", "pattern")
             )
             raise
-        made = partial(_build_rule, get_organization_id(owner), effect, when)
+        build_rule = partial(_build_rule, get_organization_id(owner), effect, condition)
         if target.builtin:
-            rules.append(made(ToolRule.Source.BUILTIN, None, target.pattern))
+            rules.append(build_rule(ToolRule.Source.BUILTIN, None, target.pattern))
         if target.server:
-            everywhere = target.server == EVERY_SERVER
-            server_id = None if everywhere else servers[target.server]
-            rules.append(made(ToolRule.Source.MCP, server_id, target.pattern))
+            is_any_server = target.server == EVERY_SERVER
+            server_id = None if is_any_server else servers[target.server]
+            rules.append(build_rule(ToolRule.Source.MCP, server_id, target.pattern))
     return rules
 
 
 def _build_rule(
     organization_id: UUID,
     effect: str,
-    when: Mapping[str, Any] | None,
+    condition: Mapping[str, Any] | None,
     source: str,
     server_id: UUID | None,
     pattern: str,
@@ -279,35 +299,35 @@ def _build_rule(
         source=source,
         server_id=server_id,
         pattern=pattern,
-        condition=when,
-        condition_digest=compute_digest(to_canonical_json(when)) if when else "",
+        condition=condition,
+        condition_digest=compute_digest(to_canonical_json(condition)) if condition else "",
     )
 
 
-def _check_condition(when: Mapping[str, Any]) -> Mapping[str, Any]:
+def _check_condition(condition: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return a condition that can be checked inline; raises `InvalidInput` for any other."""
-    judged = classify_schema(when)
-    if judged.verdict != "inline" or not when:
+    schema_verdict = classify_schema(condition)
+    if schema_verdict.verdict != "inline" or not condition:
         raise InvalidInput(
-            f"The condition can't be checked at each call. {judged.reason}".strip(),
+            f"The condition can't be checked at each call. {schema_verdict.reason}".strip(),
             code="unusable_condition",
             field="when",
             remedy="Write a small JSON Schema over the arguments, without recursion: "
             '{"properties": {"amount": {"minimum": 1000}}, "required": ["amount"]}.',
         )
-    return when
+    return condition
 
 
 def _list_servers(owner: Owner) -> list[Server]:
     """Return the servers that rules may name: an agent's own take precedence over the pool's."""
-    pool = Server.objects.for_organization(get_organization_id(owner)).pool()
+    pool = Server.objects.for_organization(get_organization_id(owner)).in_organization_pool()
     return [*pool, *(Server.objects.in_scope(owner.pk) if isinstance(owner, Agent) else ())]
 
 
-def _format_rule(rule: ToolRule, named: dict[tuple[UUID, str], str]) -> str:
+def _format_rule(rule: ToolRule, tool_names: dict[tuple[UUID, str], str]) -> str:
     if rule.source == ToolRule.Source.BUILTIN:
         return rule.pattern
     if rule.server is None:
         return "mcp_*"
-    stored = named.get((rule.server.pk, rule.pattern))
-    return stored or f"mcp_{rule.server.slug.replace('-', '_')}_{rule.pattern}"
+    tool_name = tool_names.get((rule.server.pk, rule.pattern))
+    return tool_name or f"mcp_{rule.server.slug.replace('-', '_')}_{rule.pattern}"

@@ -42,23 +42,23 @@ ORGANIZATION_SHADOW = "organization_shadow"
 class ShadowDraft:
     """A draft policy and the time it was set."""
 
-    text: PolicySpec
+    spec: PolicySpec
     since: datetime
 
     def as_dict(self) -> dict[str, Any]:
         """Return the draft for REST and the command line."""
-        return {**self.text.as_dict(), "since": self.since.isoformat()}
+        return {**self.spec.as_dict(), "since": self.since.isoformat()}
 
 
-def build_policy(owner: Owner, text: PolicySpec) -> Policy:
+def build_policy(owner: Owner, spec: PolicySpec) -> Policy:
     """Return the policy of a spec for decisions; raises `InvalidInput`."""
-    return Policy(text.mode, build_rules(build_tool_rules(owner, text)))
+    return Policy(spec.mode, build_rules(build_tool_rules(owner, spec)))
 
 
 def find_draft(owner: Owner) -> ShadowDraft | None:
     """Return the current draft, if there is one."""
-    found = _read(owner)
-    return found[0] if found else None
+    draft_and_rules = _find_draft_and_rules(owner)
+    return draft_and_rules[0] if draft_and_rules else None
 
 
 def get_draft(owner: Owner) -> ShadowDraft:
@@ -69,22 +69,24 @@ def get_draft(owner: Owner) -> ShadowDraft:
 def get_draft_policy(owner: Owner) -> Policy:
     """Return the current draft for decisions; raises `NotFound` (`no_draft`)."""
     draft, rules = _get_draft_and_rules(owner)
-    return Policy(draft.text.mode, build_rules(rules))
+    return Policy(draft.spec.mode, build_rules(rules))
 
 
-def is_draft(owner: Owner, text: PolicySpec) -> bool:
+def is_current_draft(owner: Owner, spec: PolicySpec) -> bool:
     """Return whether `spec` equals the current draft; raises `InvalidInput` as `set_draft` does."""
-    found = _read(owner)
-    return found is not None and is_same_policy(owner, text, found[0].text.mode, found[1])
+    draft_and_rules = _find_draft_and_rules(owner)
+    return draft_and_rules is not None and is_same_policy(
+        owner, spec, draft_and_rules[0].spec.mode, draft_and_rules[1]
+    )
 
 
-def set_draft(principal: Principal, owner: Owner, text: PolicySpec) -> ShadowDraft:
+def set_draft(principal: Principal, owner: Owner, spec: PolicySpec) -> ShadowDraft:
     """Set a draft policy, effective from the next call; raises `InvalidInput` as `set_policy`."""
     principal.require(_get_required_action(owner))
-    policy, since = build_policy(owner, text), timezone.now()
+    policy, since = build_policy(owner, spec), timezone.now()
     draft = {**policy.as_dict(), "since": since.isoformat()}
     with record_change(
-        **_build_audit_fields(principal, owner, "tool_policy_drafted", text.as_dict())
+        **_build_audit_fields(principal, owner, "tool_policy_drafted", spec.as_dict())
     ):
         agent = owner if isinstance(owner, Agent) else None
         # Without a policy row, the new row gets the default mode.
@@ -94,7 +96,7 @@ def set_draft(principal: Principal, owner: Owner, text: PolicySpec) -> ShadowDra
             defaults={"draft": draft},
             create_defaults={"draft": draft, "mode": get_default_mode(owner)},
         )
-    return ShadowDraft(text, since)
+    return ShadowDraft(spec, since)
 
 
 def delete_draft(principal: Principal, owner: Owner) -> None:
@@ -114,13 +116,13 @@ def enforce_draft(principal: Principal, owner: Owner) -> ToolPolicy:
     details: dict[str, Any] = {}
     with record_change(**_build_audit_fields(principal, owner, "tool_policy_changed", details)):
         draft, rules = _get_draft_and_rules(owner)
-        details |= {**draft.text.as_dict(), "in_shadow_since": draft.since.isoformat()}
-        return replace_policy(owner, draft.text.mode, rules, draft=None)
+        details |= {**draft.spec.as_dict(), "in_shadow_since": draft.since.isoformat()}
+        return replace_policy(owner, draft.spec.mode, rules, draft=None)
 
 
 def _get_draft_and_rules(owner: Owner) -> tuple[ShadowDraft, list[ToolRule]]:
-    found = _read(owner)
-    if found is None:
+    draft_and_rules = _find_draft_and_rules(owner)
+    if draft_and_rules is None:
         raise NotFound(
             format_message(
                 "No draft stands in the shadow of the policy of `{owner_slug}`.",
@@ -133,10 +135,10 @@ def _get_draft_and_rules(owner: Owner) -> tuple[ShadowDraft, list[ToolRule]]:
                 named=format_owner_option(owner),
             ),
         )
-    return found
+    return draft_and_rules
 
 
-def _read(owner: Owner) -> tuple[ShadowDraft, list[ToolRule]] | None:
+def _find_draft_and_rules(owner: Owner) -> tuple[ShadowDraft, list[ToolRule]] | None:
     """Return the draft and its unsaved rules, if there is one."""
     row = filter_policy(owner).first()
     if row is None or not row.draft:
@@ -148,8 +150,8 @@ def _read(owner: Owner) -> tuple[ShadowDraft, list[ToolRule]] | None:
 
 def _build_rule_rows(owner: Owner, policy: Policy) -> list[ToolRule]:
     """Return unsaved rule rows, without rules about deleted servers."""
-    wanted = {rule.server_id for rule in policy.rules if rule.server_id}
-    servers = Server.objects.for_organization(get_organization_id(owner)).in_bulk(wanted)
+    server_ids = {rule.server_id for rule in policy.rules if rule.server_id}
+    servers = Server.objects.for_organization(get_organization_id(owner)).in_bulk(server_ids)
     return [
         ToolRule(
             organization_id=get_organization_id(owner),

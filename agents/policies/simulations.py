@@ -16,8 +16,8 @@ from django.db.models import Q, QuerySet
 from django.utils import timezone
 
 from agents.models import Agent
-from agents.policies.compare_decisions import RULED, PolicyComparison, VerdictPair
-from agents.policies.decisions import ON, EffectivePolicy, ToolFacts
+from agents.policies.compare_decisions import POLICY_DENIAL_CODES, PolicyComparison, VerdictPair
+from agents.policies.decisions import ALL_SWITCHES_ON, EffectivePolicy, ToolFacts
 from agents.policies.queries import apply_organization_policy, load_policy
 from agents.policies.rules import Policy
 from agents.policies.services import Owner, PolicySpec, get_organization_id
@@ -34,13 +34,13 @@ from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import InvalidInput, NotFound
 from bonobot.ledger.models import AuditRow
 
-DAYS = 7
-MOST_DAYS = 366
-PAGE = 500
-MOST_ROWS = 50_000
-MOST_S = 10.0
-SAMPLES = 5  # call ids per group
-LONGEST_NAME = 255  # of the audit column; the sealed text has the whole name
+DEFAULT_DAYS = 7
+MAX_DAYS = 366
+PAGE_SIZE = 500
+MAX_ROWS = 50_000
+MAX_SECONDS = 10.0
+MAX_SAMPLES = 5  # call ids per group
+MAX_NAME_LENGTH = 255  # of the audit column; the sealed text has the whole name
 
 
 @dataclass(slots=True)
@@ -98,26 +98,26 @@ class PolicySimulation:
     @property
     def flips(self) -> list[SimulationGroup]:
         """The groups whose verdict flips, most calls first."""
-        return self._sorted("flip")
+        return self._list_groups("flip")
 
     @property
     def unsure(self) -> list[SimulationGroup]:
         """The undecidable groups, most calls first."""
-        return self._sorted("undecidable")
+        return self._list_groups("undecidable")
 
-    def count(self, call: "AuditedCall", found: VerdictPair, calls: int) -> None:
+    def add_calls(self, call: "AuditedCall", verdicts: VerdictPair, calls: int) -> None:
         """Add calls with the same verdicts."""
         if not calls:
             return
-        if found.kind == "same":
+        if verdicts.kind == "same":
             self.same += calls
             return
-        if found.kind == "flip":
+        if verdicts.kind == "flip":
             self.flipped += calls
         else:
             self.undecidable += calls
-        after = found.after if found.kind == "flip" else ""
-        key = (found.kind, call.agent_id, call.server_id, call.tool, found.before, after)
+        after = verdicts.after if verdicts.kind == "flip" else ""
+        key = (verdicts.kind, call.agent_id, call.server_id, call.tool, verdicts.before, after)
         group = self.groups.get(key)
         if group is None:
             group = self.groups[key] = SimulationGroup(
@@ -126,12 +126,12 @@ class PolicySimulation:
                 server_id=call.server_id,
                 server_name=call.server_name,
                 tool=call.tool,
-                before=found.before,
+                before=verdicts.before,
                 after=after,
-                rule=found.rule if after else "",
+                rule=verdicts.rule if after else "",
             )
         group.calls += calls
-        if len(group.samples) < SAMPLES and str(call.id) not in group.samples:
+        if len(group.samples) < MAX_SAMPLES and str(call.id) not in group.samples:
             group.samples.append(str(call.id))
 
     def as_dict(self) -> dict[str, Any]:
@@ -147,9 +147,9 @@ class PolicySimulation:
             "unsure": [group.as_dict() for group in self.unsure],
         }
 
-    def _sorted(self, kind: str) -> list[SimulationGroup]:
-        found = [group for key, group in self.groups.items() if key[0] == kind]
-        return sorted(found, key=lambda one: (-one.calls, one.server_name, one.tool, one.after))
+    def _list_groups(self, kind: str) -> list[SimulationGroup]:
+        groups = [group for key, group in self.groups.items() if key[0] == kind]
+        return sorted(groups, key=lambda one: (-one.calls, one.server_name, one.tool, one.after))
 
 
 @dataclass(slots=True)
@@ -171,9 +171,9 @@ class AuditedCall:
     details: dict[str, Any] = field(default_factory=dict)
 
     @property
-    def ruled(self) -> bool:
+    def is_decided_by_policy(self) -> bool:
         """Whether policy decided the call, and nothing else refused it."""
-        return self.decision != AuditRow.Decision.DENY or self.code in RULED
+        return self.decision != AuditRow.Decision.DENY or self.code in POLICY_DENIAL_CODES
 
     @property
     def facts(self) -> ToolFacts:
@@ -195,36 +195,36 @@ class PolicyComparisonCache:
     policy is an agent's.
     """
 
-    def __init__(self, changed: Callable[[EffectivePolicy, bool], EffectivePolicy]) -> None:
-        self._changed = changed
-        self._found: dict[tuple[str, UUID | None], PolicyComparison | None] = {}
+    def __init__(self, apply_change: Callable[[EffectivePolicy, bool], EffectivePolicy]) -> None:
+        self._apply_change = apply_change
+        self._comparisons: dict[tuple[str, UUID | None], PolicyComparison | None] = {}
 
-    def over(self, call: AuditedCall) -> PolicyComparison | None:
+    def find_comparison(self, call: AuditedCall) -> PolicyComparison | None:
         """Return the comparison for a call; None if its agent or server was deleted."""
         key = ("agent", call.agent_id) if call.agent_id else ("server", call.server_id)
-        if key not in self._found:
-            self._found[key] = self._read(*key)
-        return self._found[key]
+        if key not in self._comparisons:
+            self._comparisons[key] = self._load_comparison(*key)
+        return self._comparisons[key]
 
-    def _read(self, kind: str, pk: UUID | None) -> PolicyComparison | None:
+    def _load_comparison(self, kind: str, pk: UUID | None) -> PolicyComparison | None:
         if pk is None:
             return None
         try:
             policy = load_policy(kind, pk)
         except NotFound:
             return None
-        now = replace(policy, switches=ON)
-        return PolicyComparison(now, self._changed(now, kind == "agent"))
+        current = replace(policy, switches=ALL_SWITCHES_ON)
+        return PolicyComparison(current, self._apply_change(current, kind == "agent"))
 
 
-def replay(
+def simulate_policy(
     principal: Principal,
     owner: Owner,
-    text: PolicySpec,
+    spec: PolicySpec,
     *,
-    days: int = DAYS,
-    most_rows: int = MOST_ROWS,
-    most_s: float = MOST_S,
+    days: int = DEFAULT_DAYS,
+    max_rows: int = MAX_ROWS,
+    max_seconds: float = MAX_SECONDS,
 ) -> PolicySimulation:
     """Simulate the owner's policy `spec` over the calls of the last days.
 
@@ -233,22 +233,24 @@ def replay(
     policy, or days outside 1 to 366.
     """
     principal.require(Action.VIEW_AUDIT)
-    found = PolicySimulation(since=_calculate_start(days))
-    comparisons = PolicyComparisonCache(_build_policy_override(owner, build_policy(owner, text)))
-    for page in _load_pages(found, owner, most_rows, most_s):
-        ruled = list(_filter_decided_calls(found, comparisons, page))
-        _read_details(call for call, comparison in ruled if _needs_text(comparison, call))
-        for call, comparison in ruled:
-            _compare_call(found, comparison, call)
-    return found
+    simulation = PolicySimulation(since=_calculate_start(days))
+    comparisons = PolicyComparisonCache(_build_policy_override(owner, build_policy(owner, spec)))
+    for page in _load_pages(simulation, owner, max_rows, max_seconds):
+        decided_calls = list(_filter_decided_calls(simulation, comparisons, page))
+        _read_details(
+            call for call, comparison in decided_calls if _needs_details(comparison, call)
+        )
+        for call, comparison in decided_calls:
+            _compare_call(simulation, comparison, call)
+    return simulation
 
 
 def simulate_shadow_policy(
     principal: Principal,
     owner: Owner,
     *,
-    most_rows: int = MOST_ROWS,
-    most_s: float = MOST_S,
+    max_rows: int = MAX_ROWS,
+    max_seconds: float = MAX_SECONDS,
 ) -> PolicySimulation | None:
     """Return what the shadow policy would have decided since it was set; None without one.
 
@@ -258,19 +260,19 @@ def simulate_shadow_policy(
     draft = find_draft(owner)
     if draft is None:
         return None
-    found = PolicySimulation(since=draft.since)
-    told_as = SHADOW if isinstance(owner, Agent) else ORGANIZATION_SHADOW
+    simulation = PolicySimulation(since=draft.since)
+    details_key = SHADOW if isinstance(owner, Agent) else ORGANIZATION_SHADOW
     comparisons = PolicyComparisonCache(_build_policy_override(owner, get_draft_policy(owner)))
-    for page in _load_pages(found, owner, most_rows, most_s):
-        ruled = list(_filter_decided_calls(found, comparisons, page))
-        _read_details(call for call, _ in ruled)
-        for call, comparison in ruled:
-            shadow = call.details.get(told_as)
+    for page in _load_pages(simulation, owner, max_rows, max_seconds):
+        decided_calls = list(_filter_decided_calls(simulation, comparisons, page))
+        _read_details(call for call, _ in decided_calls)
+        for call, comparison in decided_calls:
+            shadow = call.details.get(details_key)
             verdicts = VerdictPair("same")
             if shadow:
                 verdicts = VerdictPair("flip", call.decision, shadow["decision"], shadow["rule"])
-            _count_call(found, comparison, call, verdicts)
-    return found
+            _count_call(simulation, comparison, call, verdicts)
+    return simulation
 
 
 def _build_policy_override(
@@ -283,57 +285,62 @@ def _build_policy_override(
 
 
 def _filter_decided_calls(
-    found: PolicySimulation, comparisons: PolicyComparisonCache, page: Iterable[AuditedCall]
+    simulation: PolicySimulation, comparisons: PolicyComparisonCache, page: Iterable[AuditedCall]
 ) -> Iterator[tuple[AuditedCall, PolicyComparison]]:
     """Yield the calls decided by policy; count the others."""
     for call in page:
-        if not call.ruled:
-            found.elsewhere += 1 + call.repeats
-        elif comparison := comparisons.over(call):
+        if not call.is_decided_by_policy:
+            simulation.elsewhere += 1 + call.repeats
+        elif comparison := comparisons.find_comparison(call):
             yield call, comparison
         else:
-            found.count(call, VerdictPair("undecidable"), 1 + call.repeats)
+            simulation.add_calls(call, VerdictPair("undecidable"), 1 + call.repeats)
 
 
 def _calculate_start(days: int) -> datetime:
-    if not 1 <= days <= MOST_DAYS:
+    if not 1 <= days <= MAX_DAYS:
         raise InvalidInput(
             format_message("{days} days can't be replayed.", days=days),
             code="bad_days",
             field="days",
-            remedy=format_message("Give a number between 1 and {most_days}.", most_days=MOST_DAYS),
+            remedy=format_message("Give a number between 1 and {most_days}.", most_days=MAX_DAYS),
         )
     return timezone.now() - timedelta(days=days)
 
 
 def _load_pages(
-    found: PolicySimulation, owner: Owner, most_rows: int, most_s: float
+    simulation: PolicySimulation, owner: Owner, max_rows: int, max_seconds: float
 ) -> Iterator[list[AuditedCall]]:
     """Yield the owner's tool calls since the simulation's start in pages, newest first."""
-    ends = monotonic() + most_s
-    rows = AuditRow.objects.of(get_organization_id(owner)).filter(opened_at__gte=found.since)
+    deadline = monotonic() + max_seconds
+    rows = AuditRow.objects.for_organization(get_organization_id(owner)).filter(
+        opened_at__gte=simulation.since
+    )
     if isinstance(owner, Agent):
         rows = rows.filter(agent_id=owner.pk, action="agent_tool_call")
     else:
         rows = rows.filter(action__in=("agent_tool_call", "tool_call"))
     last: AuditedCall | None = None
     while True:
-        room = most_rows - found.rows
+        remaining_rows = max_rows - simulation.rows
         page = [
             AuditedCall(*values)
-            for values in _filter_after(rows, last).values_list(*COLUMNS)[: PAGE + 1]
+            for values in _filter_after(rows, last).values_list(*COLUMNS)[: PAGE_SIZE + 1]
         ]
-        more, page = len(page) > min(PAGE, room), page[: min(PAGE, room)]
+        has_more, page = (
+            len(page) > min(PAGE_SIZE, remaining_rows),
+            page[: min(PAGE_SIZE, remaining_rows)],
+        )
         if page:
             last = page[-1]
-            found.until = last.opened_at
-            found.rows += len(page)
-            found.calls += sum(1 + call.repeats for call in page)
+            simulation.until = last.opened_at
+            simulation.rows += len(page)
+            simulation.calls += sum(1 + call.repeats for call in page)
             yield page
-        if not more:
+        if not has_more:
             return
-        if found.rows >= most_rows or monotonic() >= ends:
-            found.stopped = "rows" if found.rows >= most_rows else "time"
+        if simulation.rows >= max_rows or monotonic() >= deadline:
+            simulation.stopped = "rows" if simulation.rows >= max_rows else "time"
             return
 
 
@@ -346,36 +353,43 @@ def _filter_after(rows: QuerySet[AuditRow], last: AuditedCall | None) -> QuerySe
     )
 
 
-def _needs_text(comparison: PolicyComparison, call: AuditedCall) -> bool:
-    cut = len(call.tool) >= LONGEST_NAME
-    return cut or comparison.without_arguments(call.facts) is None
+def _needs_details(comparison: PolicyComparison, call: AuditedCall) -> bool:
+    is_truncated = len(call.tool) >= MAX_NAME_LENGTH
+    return is_truncated or comparison.compare_without_arguments(call.facts) is None
 
 
 def _read_details(calls: Iterable[AuditedCall]) -> None:
     """Load the details and full tool names of these calls (one query)."""
-    wanted = {call.id: call for call in calls}
-    if not wanted:
+    calls_by_id = {call.id: call for call in calls}
+    if not calls_by_id:
         return
-    texts = AuditRow.objects.filter(pk__in=wanted).values_list("pk", "opened")
-    for row_id, opened in texts:
-        call = wanted[row_id]
+    entries = AuditRow.objects.filter(pk__in=calls_by_id).values_list("pk", "opened")
+    for row_id, opened in entries:
+        call = calls_by_id[row_id]
         call.details = json.loads(opened).get("details", {})
         call.tool = call.details.get("tool_name", call.tool)
 
 
-def _compare_call(found: PolicySimulation, comparison: PolicyComparison, call: AuditedCall) -> None:
-    verdicts = comparison.of(call.facts, call.details.get("arguments"))
+def _compare_call(
+    simulation: PolicySimulation, comparison: PolicyComparison, call: AuditedCall
+) -> None:
+    verdicts = comparison.compare_call(call.facts, call.details.get("arguments"))
     if verdicts.before and verdicts.before != call.decision:
-        settled = comparison.without_arguments(call.facts)
-        found.otherwise += 1 + (call.repeats if settled else 0)
-    _count_call(found, comparison, call, verdicts)
+        tool_verdicts = comparison.compare_without_arguments(call.facts)
+        simulation.otherwise += 1 + (call.repeats if tool_verdicts else 0)
+    _count_call(simulation, comparison, call, verdicts)
 
 
 def _count_call(
-    found: PolicySimulation, comparison: PolicyComparison, call: AuditedCall, verdicts: VerdictPair
+    simulation: PolicySimulation,
+    comparison: PolicyComparison,
+    call: AuditedCall,
+    verdicts: VerdictPair,
 ) -> None:
     """Count a call and its repeats, whose arguments aren't stored."""
-    found.count(call, verdicts, 1)
+    simulation.add_calls(call, verdicts, 1)
     if call.repeats:
-        settled = comparison.without_arguments(call.facts)
-        found.count(call, verdicts if settled else VerdictPair("undecidable"), call.repeats)
+        tool_verdicts = comparison.compare_without_arguments(call.facts)
+        simulation.add_calls(
+            call, verdicts if tool_verdicts else VerdictPair("undecidable"), call.repeats
+        )

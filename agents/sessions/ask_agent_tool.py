@@ -16,31 +16,33 @@ from bonobot.core.problems import Conflict
 from bonobot.core.runtime import get_runtime
 from mcp_servers.flow_labels import FlowLabel
 
-LONGEST_NAME = 64
+MAX_NAME_LENGTH = 64
 
 
 def build_tool_name(prefix: str, slug: str) -> str:
     """Return the tool name for a row's slug; a long name is cut and ends in a digest."""
     name = f"{prefix}_{slug}"
-    if len(name) <= LONGEST_NAME:
+    if len(name) <= MAX_NAME_LENGTH:
         return name
-    return f"{name[: LONGEST_NAME - 9]}_{hashlib.sha256(slug.encode()).hexdigest()[:8]}"
+    return f"{name[: MAX_NAME_LENGTH - 9]}_{hashlib.sha256(slug.encode()).hexdigest()[:8]}"
 
 
 def build_ask_tool(agent: Agent) -> BuiltinTool:
     """Return the tool that calls an agent."""
     name, description = agent.name, agent.description
     if description:
-        about = format_message(
+        tool_description = format_message(
             "Ask the agent {name} and wait for its answer. {description}",
             name=name,
             description=description,
         )
     else:
-        about = format_message("Ask the agent {name} and wait for its answer.", name=name)
+        tool_description = format_message(
+            "Ask the agent {name} and wait for its answer.", name=name
+        )
     return BuiltinTool(
         name=build_tool_name("ask", agent.slug),
-        description=about,
+        description=tool_description,
         input_schema={
             "type": "object",
             "properties": {
@@ -53,7 +55,7 @@ def build_ask_tool(agent: Agent) -> BuiltinTool:
             "required": ["message"],
             "additionalProperties": False,
         },
-        run=partial(_ask, agent.pk),
+        run=partial(_ask_agent, agent.pk),
         # A repeated call joins the session that the first one started.
         labels=(FlowLabel.REPEATABLE,),
         hints=BuiltinToolHints(
@@ -62,20 +64,20 @@ def build_ask_tool(agent: Agent) -> BuiltinTool:
     )
 
 
-async def _ask(agent_id: UUID, context: BuiltinToolContext, arguments: dict[str, Any]) -> str:
+async def _ask_agent(agent_id: UUID, context: BuiltinToolContext, arguments: dict[str, Any]) -> str:
     text = arguments["message"]
-    begin = child_sessions.with_message(context.principal, text)
-    child_id = await get_runtime().orm(
-        child_sessions.begin,
+    add_message = child_sessions.build_message_initializer(context.principal, text)
+    child_id = await get_runtime().run_orm(
+        child_sessions.start_child,
         context.principal,
         get_parent_session_id(context),
         context.call_id,
         agent_id,
         text,
-        begin,
+        add_message,
     )
     await child_sessions.wait_for_child(child_id)
-    return await get_runtime().orm(child_sessions.answer_of, child_id)
+    return await get_runtime().run_orm(child_sessions.get_child_answer, child_id)
 
 
 def get_parent_session_id(context: BuiltinToolContext) -> UUID:

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from uuid import UUID, uuid5
 
 from agents.models import Agent, Inbox, Session, Step
-from agents.policies.queries import require_on
-from agents.session_wakeups import notify_worker, take_here
-from agents.sessions.services import TITLE_LENGTH, check_message, end
+from agents.policies.queries import require_enabled
+from agents.session_wakeups import notify_worker, run_locally
+from agents.sessions.services import MAX_TITLE_LENGTH, check_message, request_cancel
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Role
 from bonobot.core.i18n.messages import format_message
@@ -19,19 +19,19 @@ from bonobot.core.problems import Problem
 from bonobot.core.runtime import get_runtime
 from bonobot.ledger.audit.admin_changes import record_change
 
-DEEPEST = 3
-LOOK_EVERY_S = 0.5
-RESTING = (Session.Status.DONE, Session.Status.FAILED, Session.Status.CANCELLED)
+MAX_DEPTH = 3
+POLL_INTERVAL_S = 0.5
+FINISHED_STATUSES = (Session.Status.DONE, Session.Status.FAILED, Session.Status.CANCELLED)
 # The code of a call whose child session waits for a person: the parent session waits too.
-WAITS = "child_waits"
+CHILD_WAITING_CODE = "child_waits"
 
-Begin = Callable[[Session], object]
+ChildInitializer = Callable[[Session], object]
 
 
 class ChildSessionWaiting(Problem):
     """The child session of a call waits for a person."""
 
-    code = WAITS
+    code = CHILD_WAITING_CODE
     status = 409
 
 
@@ -49,8 +49,13 @@ class ChildSessionFailed(Problem):
     status = 502
 
 
-def begin(
-    principal: Principal, parent_id: UUID, call_id: UUID, agent_id: UUID, text: str, more: Begin
+def start_child(
+    principal: Principal,
+    parent_id: UUID,
+    call_id: UUID,
+    agent_id: UUID,
+    text: str,
+    initialize: ChildInitializer,
 ) -> UUID:
     """Start the child session of a call, or find the existing one; return its id.
 
@@ -64,7 +69,7 @@ def begin(
     agent = Agent.objects.select_related("organization").get(
         pk=agent_id, organization_id=parent.organization_id
     )
-    _may_begin(parent, agent, text)
+    _check_can_start_child(parent, agent, text)
     child = Session(
         id=child_id,
         organization_id=parent.organization_id,
@@ -72,7 +77,7 @@ def begin(
         parent=parent,
         root_id=parent.root_id or parent.pk,
         depth=parent.depth + 1,
-        title=" ".join(text.split())[:TITLE_LENGTH],
+        title=" ".join(text.split())[:MAX_TITLE_LENGTH],
         started_by_kind=parent.started_by_kind,
         started_by_id=parent.started_by_id,
         started_by=parent.started_by,
@@ -89,15 +94,15 @@ def begin(
         governed=False,
     ):
         child.save(force_insert=True)
-        more(child)
+        initialize(child)
     notify_worker(child_id)
     return child_id
 
 
-def with_message(principal: Principal, text: str) -> Begin:
+def build_message_initializer(principal: Principal, text: str) -> ChildInitializer:
     """Return a function that adds the first message to a new session's inbox."""
 
-    def leave(child: Session) -> None:
+    def add_message(child: Session) -> None:
         Inbox.objects.create(
             session=child,
             kind=Inbox.Kind.MESSAGE,
@@ -107,7 +112,7 @@ def with_message(principal: Principal, text: str) -> Begin:
             actor=principal.label,
         )
 
-    return leave
+    return add_message
 
 
 async def wait_for_child(child_id: UUID) -> str:
@@ -116,35 +121,35 @@ async def wait_for_child(child_id: UUID) -> str:
     At most two queries per second. A queued child is run in this process if it has a runner.
     """
     while True:
-        status = await get_runtime().orm(_load_status, child_id)
-        if status in RESTING:
+        status = await get_runtime().run_orm(_load_status, child_id)
+        if status in FINISHED_STATUSES:
             return str(status)
         if status == Session.Status.WAITING:
             raise ChildSessionWaiting("The session that this call began waits for a person.")
         if status == Session.Status.QUEUED:
-            await take_here(child_id)
-        await asyncio.sleep(LOOK_EVERY_S)
+            await run_locally(child_id)
+        await asyncio.sleep(POLL_INTERVAL_S)
 
 
-def answer_of(child_id: UUID) -> str:
+def get_child_answer(child_id: UUID) -> str:
     """Return the answer of a finished session; raises `ChildSessionFailed`."""
     child = Session.objects.get(pk=child_id)
-    last = child.steps.filter(kind=Step.Kind.END).order_by("-seq").first()
-    if child.status != Session.Status.DONE or last is None or "answer" not in last.payload:
-        why = child.error_detail or "it ended without an answer"
+    end_step = child.steps.filter(kind=Step.Kind.END).order_by("-seq").first()
+    if child.status != Session.Status.DONE or end_step is None or "answer" not in end_step.payload:
+        reason = child.error_detail or "it ended without an answer"
         raise ChildSessionFailed(
             format_message(
-                "The session {child_id} did not answer: {why}", child_id=child_id, why=why
+                "The session {child_id} did not answer: {why}", child_id=child_id, why=reason
             ),
             code=child.error_code or ChildSessionFailed.code,
             remedy="Its page shows what it did.",
         )
-    return str(last.payload["answer"])
+    return str(end_step.payload["answer"])
 
 
-def end_children(session_id: UUID, why: str) -> None:
+def cancel_children(session_id: UUID, reason: str) -> None:
     """Request the cancellation of a session's unfinished child sessions."""
-    for child in Session.objects.filter(parent_id=session_id).exclude(status__in=RESTING):
+    for child in Session.objects.filter(parent_id=session_id).exclude(status__in=FINISHED_STATUSES):
         actor = Principal(
             kind="session",
             id=str(session_id),
@@ -152,20 +157,20 @@ def end_children(session_id: UUID, why: str) -> None:
             organization_id=child.organization_id,
             role=Role.MEMBER,
         )
-        end(actor, child, why)
+        request_cancel(actor, child, reason)
 
 
-def _may_begin(parent: Session, agent: Agent, text: str) -> None:
-    if parent.depth >= DEEPEST:
+def _check_can_start_child(parent: Session, agent: Agent, text: str) -> None:
+    if parent.depth >= MAX_DEPTH:
         raise CallDepthExceeded(
             format_message(
                 "Sessions begin sessions {deepest} deep at most, and this one is that deep.",
-                deepest=DEEPEST,
+                deepest=MAX_DEPTH,
             ),
             rule="session:depth",
             remedy="Do it without asking another agent.",
         )
-    require_on(agent)
+    require_enabled(agent)
     check_message(text)
 
 
@@ -176,5 +181,5 @@ def _build_child_id(parent_id: UUID, call_id: UUID) -> UUID:
 
 
 def _load_status(session_id: UUID) -> str:
-    found = Session.objects.filter(pk=session_id).values_list("status", flat=True).first()
-    return str(found or Session.Status.CANCELLED)
+    status = Session.objects.filter(pk=session_id).values_list("status", flat=True).first()
+    return str(status or Session.Status.CANCELLED)

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from agents.calls.snapshots import CallSnapshot
 from agents.llm import interface as llm_interface
 from agents.llm.pricing import estimate_tokens
-from agents.model_endpoints.request_budget import ANSWER_TOKENS, correct_estimate
+from agents.model_endpoints.request_budget import DEFAULT_ANSWER_TOKENS, correct_estimate
 from agents.models import Step
 from agents.sessions import step_store
-from agents.sessions.compaction import CompactionMarks, Fits, plan
+from agents.sessions.compaction import CompactionMarks, FitCheck, plan_compaction
 from agents.sessions.history import SessionHistory, load_history
 from agents.sessions.leases import SessionLease
 from agents.sessions.run_context import RunContext
@@ -22,9 +22,9 @@ from bonobot.core.problems import Problem
 from bonobot.core.runtime import get_runtime
 
 # Percent of the window that a request and its answer may use, because counts are estimates.
-FILLED = 90
+USABLE_PERCENT = 90
 # Percent of the available tokens to compact to, so that not every turn compacts again.
-AIM = 60
+TARGET_PERCENT = 60
 
 
 class ContextExceeded(Problem):
@@ -35,65 +35,73 @@ class ContextExceeded(Problem):
 
 
 async def compact_history(
-    hold: SessionLease, setting: RunContext, past: SessionHistory, snapshot: CallSnapshot
+    lease: SessionLease, context: RunContext, history: SessionHistory, snapshot: CallSnapshot
 ) -> SessionHistory:
     """Return the history, compacted if needed to fit the next model's window.
 
     Raises `ContextExceeded` if it can't fit.
     """
-    endpoint = setting.endpoint(past)
+    endpoint = context.choose_endpoint(history)
     window = endpoint.context_window
     if window is None:
-        return past
-    answer = min(endpoint.max_tokens or ANSWER_TOKENS, window // 4)
-    counted = _build_counter(setting, past, snapshot)
-    limit = window * FILLED // 100 - answer
-    if counted(past.messages) <= limit:
-        return past
-    marks = plan(past.entries, past.marks, _build_fit_check(counted, limit))
+        return history
+    answer_tokens = min(endpoint.max_tokens or DEFAULT_ANSWER_TOKENS, window // 4)
+    count_request_tokens = _build_counter(context, history, snapshot)
+    limit = window * USABLE_PERCENT // 100 - answer_tokens
+    if count_request_tokens(history.messages) <= limit:
+        return history
+    marks = plan_compaction(
+        history.entries, history.marks, _build_fit_check(count_request_tokens, limit)
+    )
     if marks is not None:
-        past = await _save_compaction(hold, past, marks)
-    if (needed := counted(past.messages)) > window:
+        history = await _save_compaction(lease, history, marks)
+    if (needed_tokens := count_request_tokens(history.messages)) > window:
         raise ContextExceeded(
             format_message(
                 "The request has about {needed:,} tokens, and the model "
                 "{title!r} takes {window:,}, although all was left out that can "
                 "be.",
-                needed=needed,
+                needed=needed_tokens,
                 title=endpoint.title,
                 window=window,
             ),
             remedy="Send a shorter message, give the agent fewer tools or shorter instructions, or "
             "choose a model with a larger window.",
         )
-    return past
+    return history
 
 
 async def compact_after_overflow(
-    hold: SessionLease, setting: RunContext, past: SessionHistory, snapshot: CallSnapshot
+    lease: SessionLease, context: RunContext, history: SessionHistory, snapshot: CallSnapshot
 ) -> bool:
     """Compact a conversation that a provider rejected as too long, once per answer.
 
     Return whether it was compacted.
     """
-    if past.overflows != 1:
+    if history.overflow_count != 1:
         return False
-    counted = _build_counter(setting, past, snapshot)
-    limit = counted(past.messages) // 2
-    marks = plan(past.entries, past.marks, lambda messages: counted(messages) <= limit)
+    count_request_tokens = _build_counter(context, history, snapshot)
+    limit = count_request_tokens(history.messages) // 2
+    marks = plan_compaction(
+        history.entries, history.marks, lambda messages: count_request_tokens(messages) <= limit
+    )
     if marks is None:
         return False
-    await _save_compaction(hold, past, marks)
+    await _save_compaction(lease, history, marks)
     return True
 
 
 def _build_counter(
-    setting: RunContext, past: SessionHistory, snapshot: CallSnapshot
+    context: RunContext, history: SessionHistory, snapshot: CallSnapshot
 ) -> "_TokenCounter":
-    tools = snapshot.shown(past.found)
-    text = build_instructions(setting.agent.instructions, snapshot, setting.unavailable, (), tools)
+    tools = snapshot.list_shown_tools(history.found_tools)
+    text = build_instructions(
+        context.agent.instructions, snapshot, context.unavailable_servers, (), tools
+    )
     return _TokenCounter(
-        past, setting.endpoint(past), estimate_tokens((), text, build_tool_specs(tools))
+        history,
+        context.choose_endpoint(history),
+        estimate_tokens((), text, build_tool_specs(tools)),
     )
 
 
@@ -101,39 +109,49 @@ class _TokenCounter:
     """Estimates a request's tokens, corrected by the usage that the last turn reported."""
 
     def __init__(
-        self, past: SessionHistory, endpoint: llm_interface.ModelEndpointConfig, fixed: int
+        self,
+        history: SessionHistory,
+        endpoint: llm_interface.ModelEndpointConfig,
+        fixed_tokens: int,
     ) -> None:
-        last = past.last_turn or {}
-        same = last.get("endpoint", {}).get("id") == endpoint.id  # tokenizers differ
-        self._last = last if same else None
-        self.fixed = correct_estimate(fixed, self._last)
+        last_turn = history.last_turn or {}
+        is_same_endpoint = (
+            last_turn.get("endpoint", {}).get("id") == endpoint.id
+        )  # tokenizers differ
+        self._last_turn = last_turn if is_same_endpoint else None
+        self.fixed_tokens = correct_estimate(fixed_tokens, self._last_turn)
 
     def __call__(self, messages: Sequence[llm_interface.Message]) -> int:
-        return self.fixed + correct_estimate(estimate_tokens(messages), self._last)
+        return self.fixed_tokens + correct_estimate(estimate_tokens(messages), self._last_turn)
 
 
-def _build_fit_check(counted: _TokenCounter, limit: int) -> Fits:
-    aim = counted.fixed + max(0, limit - counted.fixed) * AIM // 100
-    return lambda messages: counted(messages) <= aim
+def _build_fit_check(count_request_tokens: _TokenCounter, limit: int) -> FitCheck:
+    target = (
+        count_request_tokens.fixed_tokens
+        + max(0, limit - count_request_tokens.fixed_tokens) * TARGET_PERCENT // 100
+    )
+    return lambda messages: count_request_tokens(messages) <= target
 
 
 async def _save_compaction(
-    hold: SessionLease, past: SessionHistory, marks: CompactionMarks
+    lease: SessionLease, history: SessionHistory, marks: CompactionMarks
 ) -> SessionHistory:
     """Store the marks in a notice and return the compacted history."""
-    told = sum(one.seq < marks.told_before for one in past.entries)
-    results = sum(
-        one.message["role"] == "tool" and marks.told_before <= one.seq < marks.results_before
-        for one in past.entries
+    digested_count = sum(entry.seq < marks.told_before for entry in history.entries)
+    omitted_count = sum(
+        entry.message["role"] == "tool" and marks.told_before <= entry.seq < marks.results_before
+        for entry in history.entries
     )
-    parts = [f"the first {told} messages are told in short" if told else ""]
-    parts.append(f"the results of {results} later calls are left out" if results else "")
+    parts = [f"the first {digested_count} messages are told in short" if digested_count else ""]
+    parts.append(
+        f"the results of {omitted_count} later calls are left out" if omitted_count else ""
+    )
     parts.append(f"results have at most {marks.longest:,} characters" if marks.longest else "")
     text = (
         "The conversation grew too long for the model: "
         f"{', '.join(part for part in parts if part)}. Nothing is lost here, and the agent can "
         "read results again."
     )
-    payload = {"code": "compacted", "text": text, "marks": marks.as_dict()}
-    await get_runtime().orm(step_store.append, hold, Step.Kind.NOTICE, payload)
-    return await get_runtime().orm(load_history, hold.session_id, past.settled)
+    payload = {"code": "compacted", "text": text, "marks": marks.to_dict()}
+    await get_runtime().run_orm(step_store.append_step, lease, Step.Kind.NOTICE, payload)
+    return await get_runtime().run_orm(load_history, lease.session_id, history.settled_steps)

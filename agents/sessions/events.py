@@ -35,7 +35,7 @@ from agents.sessions.partial_output import fetch_partial_outputs
 from bonobot.core.redis_bus import get_bus
 from bonobot.core.runtime import Runtime, get_runtime
 
-RESTING = frozenset(
+RESTING_STATUSES = frozenset(
     {Session.Status.DONE, Session.Status.FAILED, Session.Status.CANCELLED, Session.Status.WAITING}
 )
 REST = "rest"
@@ -43,7 +43,7 @@ STATE = "state"
 TEXT = "text"
 PROGRESS = "progress"
 # The payload fields that readers see, by kind of step.
-_SHOWN: dict[str, tuple[str, ...]] = {
+_SHOWN_FIELDS: dict[str, tuple[str, ...]] = {
     Step.Kind.MESSAGE: ("text", "by", "replaces", "images", "files"),
     Step.Kind.MODEL: (
         "text",
@@ -91,7 +91,9 @@ class SessionEvent:
 
 def build_step_data(step: Step) -> dict[str, Any]:
     """Return a step as every surface shows it."""
-    found = {name: step.payload[name] for name in _SHOWN[step.kind] if name in step.payload}
+    shown_fields = {
+        name: step.payload[name] for name in _SHOWN_FIELDS[step.kind] if name in step.payload
+    }
     return {
         "seq": step.seq,
         "kind": step.kind,
@@ -101,25 +103,25 @@ def build_step_data(step: Step) -> dict[str, Any]:
         "call_id": str(step.call_id) if step.call_id else None,
         "started_at": step.started_at.isoformat(),
         "finished_at": step.finished_at.isoformat() if step.finished_at else None,
-        **found,
+        **shown_fields,
     }
 
 
 def build_events(
-    steps: Iterable[Step], shown_now: Mapping[int, Mapping[str, Any]] | None = None
+    steps: Iterable[Step], partial_outputs: Mapping[int, Mapping[str, Any]] | None = None
 ) -> Iterator[SessionEvent]:
     """Yield steps as events; `partial_outputs` holds data of unsettled steps, by `seq`."""
     settled = True
     for step in steps:
-        open_still = step.state == Step.State.INTENT
-        settled = settled and not open_still
-        found = build_step_data(step)
-        if open_still and shown_now:
-            found |= shown_now.get(step.seq, {})
-        yield SessionEvent(step.kind, found, step.seq if settled else None)
+        is_open = step.state == Step.State.INTENT
+        settled = settled and not is_open
+        data = build_step_data(step)
+        if is_open and partial_outputs:
+            data |= partial_outputs.get(step.seq, {})
+        yield SessionEvent(step.kind, data, step.seq if settled else None)
 
 
-def read_events(session_id: UUID, after_seq: int = 0) -> list[SessionEvent]:
+def load_events(session_id: UUID, after_seq: int = 0) -> list[SessionEvent]:
     """Return the current events after `after_seq` (two queries).
 
     The last event is `rest` if the session rests or was deleted.
@@ -134,10 +136,10 @@ def build_rest_events(session: Session | None) -> list[SessionEvent]:
     """Return the `rest` event of a session; empty if it doesn't rest."""
     if session is None:
         return [SessionEvent(REST, {"status": "removed", "error_code": "", "error_detail": ""})]
-    if session.status not in RESTING:
+    if session.status not in RESTING_STATUSES:
         return []
-    found = ("status", "error_code", "error_detail")
-    return [SessionEvent(REST, {name: getattr(session, name) for name in found})]
+    names = ("status", "error_code", "error_detail")
+    return [SessionEvent(REST, {name: getattr(session, name) for name in names})]
 
 
 class EventFeed:
@@ -145,139 +147,148 @@ class EventFeed:
 
     def __init__(self, after_seq: int = 0) -> None:
         self.after_seq = after_seq
-        self._open: dict[int, dict[str, Any]] = {}
+        self._unsettled: dict[int, dict[str, Any]] = {}
         self._status = ""
-        self._rest: dict[str, Any] = {}
+        self._last_rest: dict[str, Any] = {}
 
-    def news(self, found: Iterable[SessionEvent], status: str) -> list[SessionEvent]:
+    def list_new_events(self, events: Iterable[SessionEvent], status: str) -> list[SessionEvent]:
         """Return the events that are new to the reader, and record them as sent."""
-        new = [piece for event in found if (piece := self._told(event)) is not None]
-        known, self._status = self._status, status
-        if status == known or status in RESTING or self._rest:
-            return new
-        return [SessionEvent(STATE, {"status": status}), *new]
+        new_events = [
+            new_event for event in events if (new_event := self._filter_event(event)) is not None
+        ]
+        previous_status, self._status = self._status, status
+        if status == previous_status or status in RESTING_STATUSES or self._last_rest:
+            return new_events
+        return [SessionEvent(STATE, {"status": status}), *new_events]
 
-    def _told(self, event: SessionEvent) -> SessionEvent | None:
+    def _filter_event(self, event: SessionEvent) -> SessionEvent | None:
         if event.kind == REST:
-            known, self._rest = self._rest == event.data, event.data
-            return None if known else event
+            is_known, self._last_rest = self._last_rest == event.data, event.data
+            return None if is_known else event
         seq = event.data["seq"]
         if seq <= self.after_seq:
             return None
-        before = self._open.get(seq)
+        previous_data = self._unsettled.get(seq)
         if event.id is not None:
             self.after_seq = event.id
-            self._open.pop(seq, None)
+            self._unsettled.pop(seq, None)
             return event
-        if before is not None and _is_older(event.data, before):
+        if previous_data is not None and _is_older(event.data, previous_data):
             return None
-        self._open[seq] = event.data
-        return event if before is None else _build_delta(before, event)
+        self._unsettled[seq] = event.data
+        return event if previous_data is None else _build_delta(previous_data, event)
 
 
-def _list_changed_fields(before: Mapping[str, Any], now: Mapping[str, Any]) -> set[str]:
-    return {name for name in {*before, *now} if before.get(name) != now.get(name)}
+def _list_changed_fields(previous: Mapping[str, Any], current: Mapping[str, Any]) -> set[str]:
+    return {name for name in {*previous, *current} if previous.get(name) != current.get(name)}
 
 
-def _is_older(now: Mapping[str, Any], before: Mapping[str, Any]) -> bool:
+def _is_older(current: Mapping[str, Any], previous: Mapping[str, Any]) -> bool:
     """Tell whether a step's data is outdated: texts only grow, so a shorter one is older."""
-    old, new = (str(one.get("text", "")) for one in (before, now))
-    return _list_changed_fields(before, now) <= {"text"} and old.startswith(new)
+    old_text, new_text = (str(data.get("text", "")) for data in (previous, current))
+    return _list_changed_fields(previous, current) <= {"text"} and old_text.startswith(new_text)
 
 
-def _build_delta(before: Mapping[str, Any], event: SessionEvent) -> SessionEvent:
+def _build_delta(previous: Mapping[str, Any], event: SessionEvent) -> SessionEvent:
     """Return the change of an unsettled step as a text or progress event, else the whole event."""
-    now, changed = event.data, _list_changed_fields(before, event.data)
-    if changed == {PROGRESS} and now.get(PROGRESS):
-        return SessionEvent(PROGRESS, {"seq": now["seq"], **now[PROGRESS]})
-    old, new = (str(one.get("text", "")) for one in (before, now))
-    if changed == {"text"} and new.startswith(old):
-        return SessionEvent(TEXT, {"seq": now["seq"], "at": len(old), "text": new[len(old) :]})
+    current, changed_fields = event.data, _list_changed_fields(previous, event.data)
+    if changed_fields == {PROGRESS} and current.get(PROGRESS):
+        return SessionEvent(PROGRESS, {"seq": current["seq"], **current[PROGRESS]})
+    old_text, new_text = (str(data.get("text", "")) for data in (previous, current))
+    if changed_fields == {"text"} and new_text.startswith(old_text):
+        return SessionEvent(
+            TEXT, {"seq": current["seq"], "at": len(old_text), "text": new_text[len(old_text) :]}
+        )
     return event
 
 
 logger = logging.getLogger(__name__)
 
-LOOK_EVERY_S = 0.5
-SURE_EVERY_S = 2.0
+POLL_INTERVAL_S = 0.5
+FALLBACK_POLL_INTERVAL_S = 2.0
 # Seconds after which a subscriber without events gets an empty batch.
-IDLE_S = 1.0
+KEEPALIVE_S = 1.0
 # A subscriber with more pending events is disconnected, and can resume after its last id.
-MOST_PENDING = 5_000
+MAX_PENDING_EVENTS = 5_000
 
 
 class SessionSubscriber:
     """A subscriber: what it has received, and the events that are pending."""
 
     def __init__(self, after_seq: int) -> None:
-        self.told = EventFeed(after_seq)
+        self.feed = EventFeed(after_seq)
         self.pending: list[SessionEvent] = []
         self.wake = asyncio.Event()
 
-    def take(self) -> list[SessionEvent]:
+    def take_pending(self) -> list[SessionEvent]:
         """Return the pending events and clear them."""
-        taken, self.pending = self.pending, []
+        events, self.pending = self.pending, []
         self.wake.clear()
-        return taken
+        return events
 
 
 class WatchedSession:
     """A watched session: the result of the last poll, and when the next one is due."""
 
-    def __init__(self, session_id: UUID, soon: asyncio.Event) -> None:
+    def __init__(self, session_id: UUID, wake_watcher: asyncio.Event) -> None:
         """Watch a session; `wake_watcher` is set when the next poll is due earlier."""
         self.session_id = session_id
-        self._soon = soon
-        self.readers: set[SessionSubscriber] = set()
-        self.due = self._looked_at = 0.0
-        self.rung = False
+        self._wake_watcher = wake_watcher
+        self.subscribers: set[SessionSubscriber] = set()
+        self.due_at = self._polled_at = 0.0
+        self.has_signal = False
         self._session: Session | None = None
-        self._seen_at: datetime | None = None
-        self._read_after: int | None = None
+        self._known_updated_at: datetime | None = None
+        self._loaded_after: int | None = None
         self._steps: list[Step] = []
-        self._shown: dict[int, dict[str, Any]] = {}
+        self._partial_outputs: dict[int, dict[str, Any]] = {}
 
-    def ring(self) -> None:
+    def mark_changed(self) -> None:
         """Note that the session may have changed."""
-        self.rung = True
-        self.due = max(monotonic(), self._looked_at + LOOK_EVERY_S)
-        self._soon.set()
+        self.has_signal = True
+        self.due_at = max(monotonic(), self._polled_at + POLL_INTERVAL_S)
+        self._wake_watcher.set()
 
-    def looked(self, next_s: float) -> None:
+    def schedule_next_poll(self, delay_s: float) -> None:
         """Schedule the next poll in `delay_s`, or sooner if the session was marked as changed."""
-        self._looked_at = monotonic()
-        self.due = self._looked_at + (LOOK_EVERY_S if self.due < inf else next_s)
+        self._polled_at = monotonic()
+        self.due_at = self._polled_at + (POLL_INTERVAL_S if self.due_at < inf else delay_s)
 
-    def needs_steps(self, session: Session | None) -> int | None:
+    def find_missing_steps_start(self, session: Session | None) -> int | None:
         """Set the session's row; return the `seq` to load steps after, None if none are needed."""
         self._session = session
-        after = min((reader.told.after_seq for reader in self.readers), default=0)
-        wanted = self._read_after is None or after < self._read_after
-        changed = session is not None and session.updated_at != self._seen_at
-        return after if changed or wanted else None
+        after = min((subscriber.feed.after_seq for subscriber in self.subscribers), default=0)
+        is_needed = self._loaded_after is None or after < self._loaded_after
+        is_changed = session is not None and session.updated_at != self._known_updated_at
+        return after if is_changed or is_needed else None
 
-    def read(self, after: int, steps: list[Step]) -> None:
+    def set_steps(self, after: int, steps: list[Step]) -> None:
         """Set the steps after `after`, loaded after the session's row."""
-        self._read_after, self._steps = after, steps
-        self._seen_at = self._session.updated_at if self._session else None
+        self._loaded_after, self._steps = after, steps
+        self._known_updated_at = self._session.updated_at if self._session else None
 
-    async def look_at_shown(self) -> None:
+    async def refresh_partial_outputs(self) -> None:
         """Fetch the partial output of unsettled steps."""
-        self.rung = False
-        unsettled = any(step.state == Step.State.INTENT for step in self._steps)
-        self._shown = await fetch_partial_outputs(self.session_id) if unsettled else {}
+        self.has_signal = False
+        has_unsettled_steps = any(step.state == Step.State.INTENT for step in self._steps)
+        self._partial_outputs = (
+            await fetch_partial_outputs(self.session_id) if has_unsettled_steps else {}
+        )
 
-    def tell(self) -> None:
+    def dispatch_events(self) -> None:
         """Queue new events for each subscriber that the loaded steps cover."""
-        if self._read_after is None:
+        if self._loaded_after is None:
             return
-        found = [*build_events(self._steps, self._shown), *build_rest_events(self._session)]
+        events = [
+            *build_events(self._steps, self._partial_outputs),
+            *build_rest_events(self._session),
+        ]
         status = self._session.status if self._session else ""
-        for reader in self.readers:
-            if reader.told.after_seq >= self._read_after:
-                reader.pending += reader.told.news(found, status)
-            if reader.pending:
-                reader.wake.set()
+        for subscriber in self.subscribers:
+            if subscriber.feed.after_seq >= self._loaded_after:
+                subscriber.pending += subscriber.feed.list_new_events(events, status)
+            if subscriber.pending:
+                subscriber.wake.set()
 
 
 class SessionWatcher:
@@ -285,75 +296,85 @@ class SessionWatcher:
 
     def __init__(self) -> None:
         self._watches: dict[UUID, WatchedSession] = {}
-        self._soon = asyncio.Event()
-        self._looking: asyncio.Task[None] | None = None
+        self._wake_event = asyncio.Event()
+        self._polling: asyncio.Task[None] | None = None
 
-    async def follow(self, session_id: UUID, after_seq: int) -> AsyncGenerator[list[SessionEvent]]:
+    async def watch_session(
+        self, session_id: UUID, after_seq: int
+    ) -> AsyncGenerator[list[SessionEvent]]:
         """Yield batches of events, empty ones after `KEEPALIVE_S`, until the session rests."""
-        reader = SessionSubscriber(after_seq)
-        watch = self._begin(session_id, reader)
+        subscriber = SessionSubscriber(after_seq)
+        watch = self._add_subscriber(session_id, subscriber)
         try:
-            await get_bus().listen(build_bus_topic(session_id), watch.ring)
+            await get_bus().add_listener(build_bus_topic(session_id), watch.mark_changed)
             while True:
-                await _wait_for_event(reader.wake, IDLE_S)
-                if len(reader.pending) > MOST_PENDING:
+                await _wait_for_event(subscriber.wake, KEEPALIVE_S)
+                if len(subscriber.pending) > MAX_PENDING_EVENTS:
                     return
-                yield (new := reader.take())
-                if new and new[-1].kind == REST:
+                yield (events := subscriber.take_pending())
+                if events and events[-1].kind == REST:
                     return
         finally:
-            self._end(watch, reader)
+            self._remove_subscriber(watch, subscriber)
 
-    def _begin(self, session_id: UUID, reader: SessionSubscriber) -> WatchedSession:
+    def _add_subscriber(self, session_id: UUID, subscriber: SessionSubscriber) -> WatchedSession:
         watch = self._watches.get(session_id)
         if watch is None:
-            watch = self._watches[session_id] = WatchedSession(session_id, self._soon)
-        watch.readers.add(reader)
-        watch.due = 0.0
-        self._soon.set()
-        if self._looking is None or self._looking.done():
-            self._looking = get_runtime().begin(self._look_out(), name="lookout")
+            watch = self._watches[session_id] = WatchedSession(session_id, self._wake_event)
+        watch.subscribers.add(subscriber)
+        watch.due_at = 0.0
+        self._wake_event.set()
+        if self._polling is None or self._polling.done():
+            self._polling = get_runtime().create_task(self._run_polls(), name="lookout")
         return watch
 
-    def _end(self, watch: WatchedSession, reader: SessionSubscriber) -> None:
-        watch.readers.discard(reader)
-        if not watch.readers:
+    def _remove_subscriber(self, watch: WatchedSession, subscriber: SessionSubscriber) -> None:
+        watch.subscribers.discard(subscriber)
+        if not watch.subscribers:
             self._watches.pop(watch.session_id, None)
-            get_bus().leave(build_bus_topic(watch.session_id), watch.ring)
+            get_bus().remove_listener(build_bus_topic(watch.session_id), watch.mark_changed)
 
-    async def _look_out(self) -> None:
+    async def _run_polls(self) -> None:
         while self._watches:
-            self._soon.clear()
+            self._wake_event.clear()
             now = monotonic()
-            if due := [watch for watch in self._watches.values() if watch.due <= now]:
-                await self._look(due)
-            for watch in [one for one in self._watches.values() if one.rung]:
-                await watch.look_at_shown()
-                watch.tell()
-            nearest = min((watch.due for watch in self._watches.values()), default=0.0)
-            await _wait_for_event(self._soon, nearest - monotonic())
+            if due_watches := [watch for watch in self._watches.values() if watch.due_at <= now]:
+                await self._poll_sessions(due_watches)
+            for watch in [
+                candidate for candidate in self._watches.values() if candidate.has_signal
+            ]:
+                await watch.refresh_partial_outputs()
+                watch.dispatch_events()
+            next_due_at = min((watch.due_at for watch in self._watches.values()), default=0.0)
+            await _wait_for_event(self._wake_event, next_due_at - monotonic())
 
-    async def _look(self, due: list[WatchedSession]) -> None:
+    async def _poll_sessions(self, due_watches: list[WatchedSession]) -> None:
         """Poll sessions; if the database is unavailable, try again later."""
-        for watch in due:
-            watch.due = inf  # a signal meanwhile brings the next poll forward
+        for watch in due_watches:
+            watch.due_at = inf  # a signal meanwhile brings the next poll forward
         try:
-            found = await get_runtime().orm(_load_sessions, [watch.session_id for watch in due])
-            for watch in due:
-                after = watch.needs_steps(found.get(watch.session_id))
+            sessions = await get_runtime().run_orm(
+                _load_sessions, [watch.session_id for watch in due_watches]
+            )
+            for watch in due_watches:
+                after = watch.find_missing_steps_start(sessions.get(watch.session_id))
                 if after is not None:
-                    watch.read(after, await get_runtime().orm(_load_steps, watch.session_id, after))
-                    await watch.look_at_shown()
-                watch.tell()
-        except DatabaseFault as fault:
-            logger.warning("sessions could not be looked at: %s", fault)
-        for watch in due:
-            watch.looked(SURE_EVERY_S if get_bus().hears else LOOK_EVERY_S)
+                    watch.set_steps(
+                        after, await get_runtime().run_orm(_load_steps, watch.session_id, after)
+                    )
+                    await watch.refresh_partial_outputs()
+                watch.dispatch_events()
+        except DatabaseFault as error:
+            logger.warning("sessions could not be looked at: %s", error)
+        for watch in due_watches:
+            watch.schedule_next_poll(
+                FALLBACK_POLL_INTERVAL_S if get_bus().is_subscribed else POLL_INTERVAL_S
+            )
 
 
 def watch_session(session_id: UUID, after_seq: int = 0) -> AsyncGenerator[list[SessionEvent]]:
     """Yield batches of a session's events (maybe empty) until it rests; close it when done."""
-    return get_session_watcher().follow(session_id, after_seq)
+    return get_session_watcher().watch_session(session_id, after_seq)
 
 
 def _load_sessions(ids: list[UUID]) -> dict[UUID, Session]:

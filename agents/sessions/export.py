@@ -17,7 +17,7 @@ from agents.approvals.services import build_page_url
 from agents.elicitations import services as elicitations
 from agents.models import Session, Step
 from agents.sessions.events import build_step_data
-from agents.sessions.history import list_current_steps, list_superseded_steps
+from agents.sessions.history import find_superseded_seqs, list_current_steps
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import InvalidInput
 from bonobot.core.text.untrusted_text import make_visible
@@ -26,40 +26,42 @@ MEDIA_TYPES = {"markdown": "text/markdown", "json": "application/json"}
 SUFFIXES = {"markdown": "md", "json": "json"}
 
 
-def export_session(session: Session, form: str) -> str:
+def export_session(session: Session, file_format: str) -> str:
     """Return a session as text (one query)."""
     steps = list(session.steps.order_by("seq"))
-    if form == "json":
-        return json.dumps(as_json(session, steps), indent=2, ensure_ascii=False) + "\n"
-    return as_markdown(session, steps)
+    if file_format == "json":
+        return json.dumps(to_json(session, steps), indent=2, ensure_ascii=False) + "\n"
+    return to_markdown(session, steps)
 
 
-def as_file(session: Session, form: str) -> HttpResponse:
+def build_file_response(session: Session, file_format: str) -> HttpResponse:
     """Return a session as a download; raises `InvalidInput` for an unknown format."""
-    if form not in MEDIA_TYPES:
+    if file_format not in MEDIA_TYPES:
         raise InvalidInput(
-            format_message("A session is not written as {form!r}.", form=form[:40]),
+            format_message("A session is not written as {form!r}.", form=file_format[:40]),
             field="as",
             remedy=format_message(
                 "Choose one of: {media_types}.", media_types=", ".join(MEDIA_TYPES)
             ),
         )
-    kind = f"{MEDIA_TYPES[form]}; charset=utf-8"
-    answer = HttpResponse(export_session(session, form), content_type=kind)
-    answer["Content-Disposition"] = f'attachment; filename="{build_filename(session, form)}"'
-    answer["X-Content-Type-Options"] = "nosniff"
-    return answer
+    content_type = f"{MEDIA_TYPES[file_format]}; charset=utf-8"
+    response = HttpResponse(export_session(session, file_format), content_type=content_type)
+    response["Content-Disposition"] = (
+        f'attachment; filename="{build_filename(session, file_format)}"'
+    )
+    response["X-Content-Type-Options"] = "nosniff"
+    return response
 
 
-def build_filename(session: Session, form: str) -> str:
+def build_filename(session: Session, file_format: str) -> str:
     """Return a session's file name: letters, digits and dashes of its title, and part of its id."""
-    words = re.sub(r"[^a-z0-9]+", "-", session.title.lower()).strip("-")[:60].strip("-")
-    return f"{words or 'session'}-{str(session.pk)[:8]}.{SUFFIXES[form]}"
+    slug = re.sub(r"[^a-z0-9]+", "-", session.title.lower()).strip("-")[:60].strip("-")
+    return f"{slug or 'session'}-{str(session.pk)[:8]}.{SUFFIXES[file_format]}"
 
 
-def as_json(session: Session, steps: Sequence[Step]) -> dict[str, Any]:
+def to_json(session: Session, steps: Sequence[Step]) -> dict[str, Any]:
     """Return a session with all its steps; superseded ones are marked."""
-    replaced = list_superseded_steps(steps)
+    superseded_seqs = find_superseded_seqs(steps)
     return {
         "id": str(session.pk),
         "agent": session.agent.slug,
@@ -76,63 +78,71 @@ def as_json(session: Session, steps: Sequence[Step]) -> dict[str, Any]:
         "output_tokens": session.output_tokens,
         "cost_microusd": session.cost_microusd,
         "exported_at": timezone.now().isoformat(),
-        "steps": [build_step_data(step) | {"superseded": step.seq in replaced} for step in steps],
+        "steps": [
+            build_step_data(step) | {"superseded": step.seq in superseded_seqs} for step in steps
+        ],
     }
 
 
-def as_markdown(session: Session, steps: Sequence[Step]) -> str:
+def to_markdown(session: Session, steps: Sequence[Step]) -> str:
     """Return the current conversation as Markdown."""
-    standing = list_current_steps(steps)
+    current_steps = list_current_steps(steps)
     return (
         "\n\n".join(
-            [*_render_header(session, len(steps) - len(standing)), *_render_steps(standing)]
+            [
+                *_render_header(session, len(steps) - len(current_steps)),
+                *_render_steps(current_steps),
+            ]
         )
         + "\n"
     )
 
 
-def _render_header(session: Session, replaced: int) -> Iterator[str]:
+def _render_header(session: Session, replaced_count: int) -> Iterator[str]:
     yield f"# {_format_line(session.title or str(session.pk))}"
     yield (
         f"Agent `{session.agent.slug}`, started by {_format_line(session.started_by)} on "
         f"{session.created_at:%Y-%m-%d %H:%M} UTC, {session.status}: {session.turns} turns, "
         f"{session.calls} calls, {session.input_tokens + session.output_tokens:,} tokens."
     )
-    if replaced:
-        yield f"{replaced} steps were replaced by later messages and are left out."
+    if replaced_count:
+        yield f"{replaced_count} steps were replaced by later messages and are left out."
 
 
 def _render_steps(steps: Iterable[Step]) -> Iterator[str]:
     for step in steps:
-        written = _WRITERS[Step.Kind(step.kind)](step)
-        if written:
-            yield written
+        text = _STEP_RENDERERS[Step.Kind(step.kind)](step)
+        if text:
+            yield text
 
 
-def _message(step: Step) -> str:
+def _render_message(step: Step) -> str:
     payload = step.payload
-    names = [one.get("name", "") for one in (*payload.get("images", ()), *payload.get("files", ()))]
+    names = [
+        attachment.get("name", "")
+        for attachment in (*payload.get("images", ()), *payload.get("files", ()))
+    ]
     files = "".join(f"\n\nAttached: `{_format_line(name)}`" for name in names)
-    said = "\n".join(f"> {line}" for line in make_visible(payload["text"]).splitlines())
-    return f"## {_format_line(payload.get('by', ''))}\n\n{said}{files}"
+    quoted_text = "\n".join(f"> {line}" for line in make_visible(payload["text"]).splitlines())
+    return f"## {_format_line(payload.get('by', ''))}\n\n{quoted_text}{files}"
 
 
 def _render_model_turn(step: Step) -> str:
     text = make_visible(step.payload.get("text", "")).strip()
     if step.state == Step.State.FAILED:
-        failed = _format_line(f"{step.payload.get('detail', '')} ({step.payload.get('code', '')})")
-        text = "\n\n".join(part for part in (text, f"*No answer: {failed}*") if part)
+        failure = _format_line(f"{step.payload.get('detail', '')} ({step.payload.get('code', '')})")
+        text = "\n\n".join(part for part in (text, f"*No answer: {failure}*") if part)
     return f"## Agent\n\n{text}" if text else ""
 
 
 def _format_call(step: Step) -> str:
     payload = step.payload
     arguments = json.dumps(payload.get("arguments"), indent=2, ensure_ascii=False)
-    took = f", {payload['duration_ms']} ms" if payload.get("duration_ms") is not None else ""
+    duration = f", {payload['duration_ms']} ms" if payload.get("duration_ms") is not None else ""
     state = payload.get("code") or step.state
     return "\n\n".join(
         (
-            f"### Call `{_format_line(payload.get('name', ''))}` ({state}{took})",
+            f"### Call `{_format_line(payload.get('name', ''))}` ({state}{duration})",
             _render_code_block(make_visible(arguments), "json"),
             _render_code_block(make_visible(payload.get("text", "")), ""),
         )
@@ -143,28 +153,28 @@ def _render_notice(step: Step) -> str:
     return f"*{_format_line(step.payload.get('text', ''))}*"
 
 
-def _end(step: Step) -> str:
+def _render_end(step: Step) -> str:
     """Return why a run ended without an answer; an answer is rendered with its model turn."""
     payload = step.payload
     if not (code := payload.get("code")):
         return ""
-    why = _format_line(f"{payload.get('detail', '')} {payload.get('remedy', '')}")
-    return f"*Ended: {why} ({code})*" if why else f"*Ended: {code}*"
+    reason = _format_line(f"{payload.get('detail', '')} {payload.get('remedy', '')}")
+    return f"*Ended: {reason} ({code})*" if reason else f"*Ended: {code}*"
 
 
-_WRITERS = {
-    Step.Kind.MESSAGE: _message,
+_STEP_RENDERERS = {
+    Step.Kind.MESSAGE: _render_message,
     Step.Kind.MODEL: _render_model_turn,
     Step.Kind.CALL: _format_call,
     Step.Kind.NOTICE: _render_notice,
-    Step.Kind.END: _end,
+    Step.Kind.END: _render_end,
 }
 
 
 def _render_code_block(text: str, language: str) -> str:
     """Return a code block whose fence is longer than any run of backticks inside."""
-    longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
-    fence = "`" * max(3, longest + 1)
+    longest_run = max((len(run) for run in re.findall(r"`+", text)), default=0)
+    fence = "`" * max(3, longest_run + 1)
     return f"{fence}{language}\n{text}\n{fence}"
 
 
@@ -172,7 +182,7 @@ def _format_line(text: str) -> str:
     return " ".join(make_visible(text).replace("`", "'").split())
 
 
-def report(session_id: UUID) -> dict[str, Any]:
+def build_report(session_id: UUID) -> dict[str, Any]:
     """Return status, answer and calls of a session."""
     session = Session.objects.get(pk=session_id)
     steps = list(session.steps.order_by("seq"))
@@ -190,17 +200,17 @@ def report(session_id: UUID) -> dict[str, Any]:
         "notices": [s.payload["text"] for s in steps if s.kind == Step.Kind.NOTICE],
         "approvals": [
             {
-                "id": str(one.pk),
-                "name": one.label,
-                "url": build_page_url(one),
-                "expires_at": one.expires_at,
+                "id": str(request.pk),
+                "name": request.label,
+                "url": build_page_url(request),
+                "expires_at": request.expires_at,
             }
-            for one in session.approvals.waiting()
+            for request in session.approvals.waiting()
         ],
         "questions": [
-            {"id": str(one.pk), "server": one.server_name, "message": one.message}
-            | {"url": elicitations.build_page_url(one), "expires_at": one.expires_at}
-            for one in session.questions.waiting()
+            {"id": str(request.pk), "server": request.server_name, "message": request.message}
+            | {"url": elicitations.build_page_url(request), "expires_at": request.expires_at}
+            for request in session.questions.waiting()
         ],
         "turns": session.turns,
         "input_tokens": session.input_tokens,

@@ -18,28 +18,30 @@ from agents.sessions.model_fallback import TurnFailure
 
 def list_current_steps(steps: Sequence[Step]) -> list[Step]:
     """Return the steps of the current conversation, in order."""
-    kept: list[Step] = []
+    current_steps: list[Step] = []
     for step in steps:
-        if step.kind == Step.Kind.MESSAGE and (replaced := step.payload.get("replaces")):
-            kept = [one for one in kept if one.seq < replaced]
-        kept.append(step)
-    return kept
+        if step.kind == Step.Kind.MESSAGE and (replaced_seq := step.payload.get("replaces")):
+            current_steps = [
+                earlier_step for earlier_step in current_steps if earlier_step.seq < replaced_seq
+            ]
+        current_steps.append(step)
+    return current_steps
 
 
-def list_superseded_steps(steps: Sequence[Step]) -> set[int]:
+def find_superseded_seqs(steps: Sequence[Step]) -> set[int]:
     """Return the numbers of the steps that a later message superseded."""
-    return {one.seq for one in steps} - {one.seq for one in list_current_steps(steps)}
+    return {step.seq for step in steps} - {step.seq for step in list_current_steps(steps)}
 
 
-def is_replaced(seq: int, replacing: Iterable[tuple[int, int]]) -> bool:
+def is_superseded(seq: int, replacements: Iterable[tuple[int, int]]) -> bool:
     """Tell whether a step is superseded; `replacements` are (replaced, own) message numbers."""
-    return any(first <= seq < message for first, message in replacing)
+    return any(replaced_seq <= seq < message_seq for replaced_seq, message_seq in replacements)
 
 
 # Found tools that a model is shown; it can find earlier ones again.
-MOST_FOUND = 40
+MAX_FOUND_TOOLS = 40
 # The error code for a conversation that is too long for its model.
-OVERFLOW = "model_context_exceeded"
+CONTEXT_EXCEEDED_CODE = "model_context_exceeded"
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,7 @@ class SessionHistory:
     turn: int
     turns_since_message: int
     calls_since_message: int
-    pending: tuple[Step, ...]
+    pending_steps: tuple[Step, ...]
     last_user_text: str
     # The servers of the last turn, by id with their names; None before the first one.
     servers: dict[str, str] | None = None
@@ -61,47 +63,49 @@ class SessionHistory:
     entries: tuple[HistoryEntry, ...] = ()
     marks: CompactionMarks = field(default_factory=CompactionMarks)
     # How often a provider rejected it as too long since the last answer or message.
-    overflows: int = 0
+    overflow_count: int = 0
     # The tools that the model found with `find_tools`, the latest last.
-    found: tuple[str, ...] = ()
+    found_tools: tuple[str, ...] = ()
     # The payload of the last completed model turn; None before the first.
     last_turn: dict[str, Any] | None = None
     # The steps before the first unsettled one: they no longer change.
-    settled: tuple[Step, ...] = ()
+    settled_steps: tuple[Step, ...] = ()
 
 
-def load_history(session_id: UUID, known: Sequence[Step] = ()) -> SessionHistory:
+def load_history(session_id: UUID, settled_steps: Sequence[Step] = ()) -> SessionHistory:
     """Load a session's history (one query); `settled_steps` aren't loaded again.
 
     Only the lease's holder may pass settled steps: nobody else writes while it holds the lease.
     """
-    after = known[-1].seq if known else 0
-    new = Step.objects.filter(session_id=session_id, seq__gt=after).order_by("seq")
-    return build_history([*known, *new])
+    after_seq = settled_steps[-1].seq if settled_steps else 0
+    new_steps = Step.objects.filter(session_id=session_id, seq__gt=after_seq).order_by("seq")
+    return build_history([*settled_steps, *new_steps])
 
 
 def build_history(steps: Sequence[Step]) -> SessionHistory:
     """Build the history from all steps of a session. Pure."""
     # Call ids contain the turn, so turn numbers of superseded steps aren't reused.
-    reading = _HistoryReader(turn=max((one.turn for one in steps), default=0))
+    reader = _HistoryReader(turn=max((other_step.turn for other_step in steps), default=0))
     for step in list_current_steps(steps):
-        reading.take(step)
+        reader.add_step(step)
     return SessionHistory(
-        messages=tuple(compact_messages(reading.entries, reading.marks)),
-        turn=reading.turn,
-        turns_since_message=reading.turns,
-        calls_since_message=reading.calls,
-        pending=tuple(one for one in steps if one.state == Step.State.INTENT),
-        last_user_text=reading.text,
-        servers=reading.servers,
-        failures=tuple(reading.failures),
-        answered_by=reading.answered_by,
-        last_turn=reading.last_turn,
-        entries=tuple(reading.entries),
-        marks=reading.marks,
-        overflows=reading.overflows,
-        found=tuple(reading.found)[-MOST_FOUND:],
-        settled=tuple(takewhile(lambda one: one.state != Step.State.INTENT, steps)),
+        messages=tuple(compact_messages(reader.entries, reader.marks)),
+        turn=reader.turn,
+        turns_since_message=reader.turns,
+        calls_since_message=reader.calls,
+        pending_steps=tuple(
+            other_step for other_step in steps if other_step.state == Step.State.INTENT
+        ),
+        last_user_text=reader.last_user_text,
+        servers=reader.servers,
+        failures=tuple(reader.failures),
+        answered_by=reader.answered_by,
+        last_turn=reader.last_turn,
+        entries=tuple(reader.entries),
+        marks=reader.marks,
+        overflow_count=reader.overflow_count,
+        found_tools=tuple(reader.found_tools)[-MAX_FOUND_TOOLS:],
+        settled_steps=tuple(takewhile(lambda one: one.state != Step.State.INTENT, steps)),
     )
 
 
@@ -111,59 +115,68 @@ class _HistoryReader:
 
     entries: list[HistoryEntry] = field(default_factory=list)
     marks: CompactionMarks = field(default_factory=CompactionMarks)
-    overflows: int = 0
+    overflow_count: int = 0
     failures: list[TurnFailure] = field(default_factory=list)
     turn: int = 0
     turns: int = 0
     calls: int = 0
-    text: str = ""
+    last_user_text: str = ""
     answered_by: str = ""
     last_turn: dict[str, Any] | None = None
     servers: dict[str, str] | None = None
-    found: dict[str, None] = field(default_factory=dict)
+    found_tools: dict[str, None] = field(default_factory=dict)
 
-    def take(self, step: Step) -> None:
+    def add_step(self, step: Step) -> None:
         """Add a step."""
         if step.kind == Step.Kind.MESSAGE:
-            self._message(step)
+            self._add_message(step)
         elif step.kind == Step.Kind.MODEL:
-            self._model(step)
+            self._add_model_turn(step)
         elif step.kind == Step.Kind.CALL:
-            self._call(step)
+            self._add_call(step)
         elif step.kind == Step.Kind.NOTICE and "marks" in step.payload:
             self.marks = CompactionMarks(**step.payload["marks"])
             # The failed requests were larger than the next one.
             self.failures = []
 
-    def _call(self, step: Step) -> None:
+    def _add_call(self, step: Step) -> None:
         self.calls += 1
         if step.state != Step.State.INTENT:
-            self.entries.append(HistoryEntry(step.seq, _answer(step), str(step.call_id or "")))
+            self.entries.append(
+                HistoryEntry(step.seq, _build_tool_result(step), str(step.call_id or ""))
+            )
         name = step.payload["name"]
         # Move tools that are found again or called to the end.
-        for one in (*step.payload.get("found", ()), *([name] if name in self.found else ())):
-            self.found.pop(one, None)
-            self.found[one] = None
+        for tool_name in (
+            *step.payload.get("found", ()),
+            *([name] if name in self.found_tools else ()),
+        ):
+            self.found_tools.pop(tool_name, None)
+            self.found_tools[tool_name] = None
 
-    def _message(self, step: Step) -> None:
-        self.text, self.turns, self.calls = step.payload["text"], 0, 0
-        self.failures, self.answered_by, self.overflows = [], "", 0
-        kept = {name: step.payload[name] for name in ("images", "files") if name in step.payload}
+    def _add_message(self, step: Step) -> None:
+        self.last_user_text, self.turns, self.calls = step.payload["text"], 0, 0
+        self.failures, self.answered_by, self.overflow_count = [], "", 0
+        attachments = {
+            name: step.payload[name] for name in ("images", "files") if name in step.payload
+        }
         self.entries.append(
-            HistoryEntry(step.seq, llm_interface.build_user_message(self.text) | kept)
+            HistoryEntry(
+                step.seq, llm_interface.build_user_message(self.last_user_text) | attachments
+            )
         )
 
-    def _model(self, step: Step) -> None:
+    def _add_model_turn(self, step: Step) -> None:
         self.turns += 1
         if step.state == Step.State.DONE:
-            said = self.last_turn = step.payload
-            self.entries.append(HistoryEntry(step.seq, said["message"]))
-            self.overflows = 0
-            self.servers = said.get("servers", self.servers)
-            self.failures, self.answered_by = [], said.get("endpoint", {}).get("id", "")
+            payload = self.last_turn = step.payload
+            self.entries.append(HistoryEntry(step.seq, payload["message"]))
+            self.overflow_count = 0
+            self.servers = payload.get("servers", self.servers)
+            self.failures, self.answered_by = [], payload.get("endpoint", {}).get("id", "")
         elif "retryable" in step.payload:
             self.failures.append(_build_failure(step.payload))
-            self.overflows += step.payload.get("code") == OVERFLOW
+            self.overflow_count += step.payload.get("code") == CONTEXT_EXCEEDED_CODE
 
 
 def _build_failure(payload: Mapping[str, Any]) -> TurnFailure:
@@ -175,11 +188,11 @@ def _build_failure(payload: Mapping[str, Any]) -> TurnFailure:
     )
 
 
-def _answer(step: Step) -> llm_interface.Message:
+def _build_tool_result(step: Step) -> llm_interface.Message:
     payload = step.payload
     images = {"images": payload["images"]} if payload.get("images") else {}
     return images | llm_interface.build_tool_result(
-        llm_interface.call_id(step.turn, step.index),
+        llm_interface.build_call_id(step.turn, step.index),
         payload["name"],
         payload.get("text", ""),
         is_error=step.state != Step.State.DONE,

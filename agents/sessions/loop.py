@@ -18,11 +18,11 @@ from agents.elicitations import services as elicitations
 from agents.llm import interface as llm_interface
 from agents.models import Agent, Session, Step
 from agents.sessions import step_store
-from agents.sessions.child_sessions import end_children
+from agents.sessions.child_sessions import cancel_children
 from agents.sessions.context_window import compact_after_overflow, compact_history
 from agents.sessions.history import SessionHistory, load_history
 from agents.sessions.leases import LeaseLost, SessionLease, release_session
-from agents.sessions.recovery import close_all, recover
+from agents.sessions.recovery import close_pending_steps, recover_calls
 from agents.sessions.run_context import (
     DISCONNECTED,
     RunContext,
@@ -54,22 +54,22 @@ class RunLimitExceeded(Problem):
     status = 422
 
 
-def check_turn_limit(agent: Agent, past: SessionHistory) -> None:
+def check_turn_limit(agent: Agent, history: SessionHistory) -> None:
     """Raise `RunLimitExceeded` if the model has no turns left."""
-    if past.turns_since_message >= agent.max_turns:
+    if history.turns_since_message >= agent.max_turns:
         raise RunLimitExceeded(
             format_message(
                 "The model took {turns_since_message} turns without an answer.",
-                turns_since_message=past.turns_since_message,
+                turns_since_message=history.turns_since_message,
             ),
             code="turns_exhausted",
             remedy="Ask for less at once, or raise the agent's turns per message.",
         )
 
 
-def check_call_limit(agent: Agent, past: SessionHistory, more: int) -> None:
+def check_call_limit(agent: Agent, history: SessionHistory, new_calls: int) -> None:
     """Raise `RunLimitExceeded` if the model requests more calls than it has left."""
-    if past.calls_since_message + more > agent.max_calls:
+    if history.calls_since_message + new_calls > agent.max_calls:
         raise RunLimitExceeded(
             format_message(
                 "The model asked for more than {max_calls} calls.", max_calls=agent.max_calls
@@ -91,218 +91,244 @@ def register_workflow_executor(execute: WorkflowExecutor) -> None:
     _WORKFLOW_EXECUTORS[:] = [execute]
 
 
-async def run(hold: SessionLease) -> None:
+async def run_session(lease: SessionLease) -> None:
     """Run a leased session until it rests; the outcome is in the database."""
-    orm = get_runtime().orm
+    orm = get_runtime().run_orm
     try:
-        setting = await get_transaction_batcher().do(load_run_context, hold)
-        if setting is None:
-            await cancel(hold)
+        context = await get_transaction_batcher().run(load_run_context, lease)
+        if context is None:
+            await cancel_run(lease)
             return
-        found = await recover(hold, setting.agent.pk)
-        await _append_notices(hold, setting)
-        async with asyncio.timeout(setting.max_run_s):
-            await make_calls(_build_caller(hold, setting), found.calls)
-            if found.waits:
+        recovered = await recover_calls(lease, context.agent.pk)
+        await _append_notices(lease, context)
+        async with asyncio.timeout(context.max_run_s):
+            await make_calls(_build_caller(lease, context), recovered.calls)
+            if recovered.waits_for_person:
                 raise SessionSuspended
-            answer = await _execute_session(hold, setting)
+            answer = await _execute_session(lease, context)
         end = None if answer is None else {"answer": answer}
-        await get_transaction_batcher().do(step_store.close, hold, Session.Status.DONE, end=end)
+        await get_transaction_batcher().run(
+            step_store.close_session, lease, Session.Status.DONE, end=end
+        )
     except LeaseLost:
-        logger.warning("session %s is held by another runner now", hold.session_id)
+        logger.warning("session %s is held by another runner now", lease.session_id)
     except SessionSuspended:
-        await _suspend_session(hold)
+        await _suspend_session(lease)
     except SessionHandedOff:
-        await orm(release_session, hold)
+        await orm(release_session, lease)
     except TimeoutError:
-        await fail(
-            hold, RunLimitExceeded("The time for one message is over.", code="time_exhausted")
+        await fail_run(
+            lease, RunLimitExceeded("The time for one message is over.", code="time_exhausted")
         )
     except AuditUnavailable:
         raise  # temporary, like an unavailable database
     except Problem as problem:
-        await fail(hold, problem)
+        await fail_run(lease, problem)
     finally:
-        await asyncio.shield(pipeline.release(build_holder_key(hold)))
+        await asyncio.shield(pipeline.release_connections(build_holder_key(lease)))
 
 
-async def _suspend_session(hold: SessionLease) -> None:
+async def _suspend_session(lease: SessionLease) -> None:
     """Suspend the session until a person answers, which queues it again."""
     try:
-        await get_runtime().orm(step_store.suspend_session, hold)
+        await get_runtime().run_orm(step_store.suspend_session, lease)
     except LeaseLost:
-        logger.warning("session %s was lost before it could wait", hold.session_id)
+        logger.warning("session %s was lost before it could wait", lease.session_id)
 
 
-async def cancel(hold: SessionLease) -> None:
+async def cancel_run(lease: SessionLease) -> None:
     """Record that the run was canceled, and why; close pending steps."""
-    orm = get_runtime().orm
+    orm = get_runtime().run_orm
     try:
-        await close_all(hold)
-        why = await orm(step_store.take_cancels, hold)
-        await orm(end_children, hold.session_id, why or "The session that began it was cancelled.")
-        await orm(withdraw_approvals, hold.session_id)
-        await orm(elicitations.withdraw_requests, hold.session_id)
-        said = {"detail": why} if why else {}
-        end = {"code": "cancelled", **said}
+        await close_pending_steps(lease)
+        reason = await orm(step_store.take_cancel_requests, lease)
         await orm(
-            step_store.close, hold, Session.Status.CANCELLED, end=end, code="cancelled", detail=why
+            cancel_children, lease.session_id, reason or "The session that began it was cancelled."
+        )
+        await orm(withdraw_approvals, lease.session_id)
+        await orm(elicitations.withdraw_requests, lease.session_id)
+        details = {"detail": reason} if reason else {}
+        end = {"code": "cancelled", **details}
+        await orm(
+            step_store.close_session,
+            lease,
+            Session.Status.CANCELLED,
+            end=end,
+            code="cancelled",
+            detail=reason,
         )
     except LeaseLost:
-        logger.warning("session %s was lost before it could be cancelled", hold.session_id)
+        logger.warning("session %s was lost before it could be cancelled", lease.session_id)
 
 
-async def fail(hold: SessionLease, problem: Problem) -> None:
+async def fail_run(lease: SessionLease, problem: Problem) -> None:
     """Record why the run failed; close pending steps."""
-    orm = get_runtime().orm
+    orm = get_runtime().run_orm
     try:
-        await close_all(hold)
-        await orm(end_children, hold.session_id, "The session that began it failed.")
-        await orm(withdraw_approvals, hold.session_id)
-        await orm(elicitations.withdraw_requests, hold.session_id)
+        await close_pending_steps(lease)
+        await orm(cancel_children, lease.session_id, "The session that began it failed.")
+        await orm(withdraw_approvals, lease.session_id)
+        await orm(elicitations.withdraw_requests, lease.session_id)
         detail = f"{problem} {problem.remedy}".strip()
-        close = partial(step_store.close, end=problem.as_dict(), code=problem.code, detail=detail)
-        await orm(close, hold, Session.Status.FAILED)
+        close = partial(
+            step_store.close_session, end=problem.as_dict(), code=problem.code, detail=detail
+        )
+        await orm(close, lease, Session.Status.FAILED)
     except LeaseLost:
-        logger.warning("session %s was lost before it could be closed", hold.session_id)
+        logger.warning("session %s was lost before it could be closed", lease.session_id)
 
 
-async def _append_notices(hold: SessionLease, setting: RunContext) -> None:
-    for name in setting.unavailable:
-        logger.warning("session %s: server %s is not reachable", hold.session_id, name)
-        await get_runtime().orm(
-            step_store.append,
-            hold,
+async def _append_notices(lease: SessionLease, context: RunContext) -> None:
+    for name in context.unavailable_servers:
+        logger.warning("session %s: server %s is not reachable", lease.session_id, name)
+        await get_runtime().run_orm(
+            step_store.append_step,
+            lease,
             Step.Kind.NOTICE,
             {"code": "server_unreachable", "text": f"The server {name} is not reachable now."},
         )
-    if setting.lack:
-        text = f"The agent has no tools now. {setting.lack}"
-        payload = {"code": "no_tools", "why": setting.lack.code, "text": text}
-        await get_runtime().orm(step_store.append, hold, Step.Kind.NOTICE, payload)
+    if context.no_tools_reason:
+        text = f"The agent has no tools now. {context.no_tools_reason}"
+        payload = {"code": "no_tools", "why": context.no_tools_reason.code, "text": text}
+        await get_runtime().run_orm(step_store.append_step, lease, Step.Kind.NOTICE, payload)
 
 
-async def _execute_session(hold: SessionLease, setting: RunContext) -> str | None:
+async def _execute_session(lease: SessionLease, context: RunContext) -> str | None:
     """Execute the workflow, or run model turns; return the answer."""
-    if setting.follows:
+    if context.follows_workflow:
         (execute,) = _WORKFLOW_EXECUTORS
-        return await execute(hold, partial(make_calls, _build_caller(hold, setting)))
-    return await _run_turns(hold, setting)
+        return await execute(lease, partial(make_calls, _build_caller(lease, context)))
+    return await _run_turns(lease, context)
 
 
-async def _run_turns(hold: SessionLease, setting: RunContext) -> str | None:
+async def _run_turns(lease: SessionLease, context: RunContext) -> str | None:
     """Run turns until the model answers without calls; None if there are no messages."""
-    do = get_transaction_batcher().do
-    past, snapshot = await do(_load_state_with_messages, hold, setting)
-    while past.messages:
-        check_turn_limit(setting.agent, past)
-        past = await compact_history(hold, setting, past, snapshot)
+    in_transaction = get_transaction_batcher().run
+    history, snapshot = await in_transaction(_load_state_with_messages, lease, context)
+    while history.messages:
+        check_turn_limit(context.agent, history)
+        history = await compact_history(lease, context, history, snapshot)
         try:
-            reply, begun = await _take(hold, setting, past, snapshot)
+            reply, call_steps = await _take_turn(lease, context, history, snapshot)
         except llm_interface.ModelError as problem:
-            past, snapshot = await do(_load_state, hold, setting, past)
-            if await compact_after_overflow(hold, setting, past, snapshot):
-                past, snapshot = await do(_load_state, hold, setting, past)
+            history, snapshot = await in_transaction(_load_state, lease, context, history)
+            if await compact_after_overflow(lease, context, history, snapshot):
+                history, snapshot = await in_transaction(_load_state, lease, context, history)
             else:
-                await _wait_for_next_request(hold, setting, problem, past)
+                await _wait_for_next_request(lease, context, problem, history)
         else:
             if reply.calls:
-                await make_calls(_build_caller(hold, setting), begun)
-            elif not await do(step_store.take_messages, hold):
+                await make_calls(_build_caller(lease, context), call_steps)
+            elif not await in_transaction(step_store.take_messages, lease):
                 return reply.text
             # Apply servers' change notifications before the next turn.
-            await get_refresher().caught_up(build_holder_key(hold))
-            past, snapshot = await do(_load_state, hold, setting, past)
+            await get_refresher().wait_until_refreshed(build_holder_key(lease))
+            history, snapshot = await in_transaction(_load_state, lease, context, history)
     return None
 
 
 def _load_state_with_messages(
-    hold: SessionLease, setting: RunContext
+    lease: SessionLease, context: RunContext
 ) -> tuple[SessionHistory, CallSnapshot]:
-    step_store.take_messages(hold)
-    return _load_state(hold, setting)
+    step_store.take_messages(lease)
+    return _load_state(lease, context)
 
 
 def _load_state(
-    hold: SessionLease, setting: RunContext, past: SessionHistory | None = None
+    lease: SessionLease, context: RunContext, history: SessionHistory | None = None
 ) -> tuple[SessionHistory, CallSnapshot]:
     """Load the history since `history`, and the current snapshot."""
-    known = past.settled if past else ()
-    return load_history(hold.session_id, known), get_snapshot_cache().current(
-        "agent", setting.agent.pk
+    settled_steps = history.settled_steps if history else ()
+    return load_history(lease.session_id, settled_steps), get_snapshot_cache().load_current(
+        "agent", context.agent.pk
     )
 
 
-async def _take(
-    hold: SessionLease, setting: RunContext, past: SessionHistory, snapshot: CallSnapshot
+async def _take_turn(
+    lease: SessionLease, context: RunContext, history: SessionHistory, snapshot: CallSnapshot
 ) -> tuple[llm_interface.ModelReply, list[Step]]:
     """Run one model turn with the current snapshot."""
-    news = await _report_server_changes(hold, past, snapshot)
-    endpoint = setting.endpoint(past)
+    server_changes = await _report_server_changes(lease, history, snapshot)
+    endpoint = context.choose_endpoint(history)
     turn = SessionTurn(
-        hold, setting.principal, snapshot, endpoint, last=past.last_turn, root=setting.root
+        lease, context.principal, snapshot, endpoint, last_turn=history.last_turn, root=context.root
     )
-    orm, owner = get_runtime().orm, setting.session.organization_id
-    messages: Sequence[llm_interface.Message] = past.messages
-    if any("images" in one or "files" in one for one in messages):
-        messages = await orm(build_model_messages, owner, messages, sees=endpoint.sees_images)
-    tools = snapshot.shown(past.found)
-    reply, begun = await turn.take(
+    orm, organization_id = get_runtime().run_orm, context.session.organization_id
+    messages: Sequence[llm_interface.Message] = history.messages
+    if any("images" in message or "files" in message for message in messages):
+        messages = await orm(
+            build_model_messages, organization_id, messages, sees_images=endpoint.sees_images
+        )
+    tools = snapshot.list_shown_tools(history.found_tools)
+    reply, call_steps = await turn.run(
         llm_interface.build_model(endpoint),
         messages,
-        number=past.turn + 1,
+        turn_number=history.turn + 1,
         instructions=build_instructions(
-            setting.agent.instructions, snapshot, setting.unavailable, news, tools
+            context.agent.instructions, snapshot, context.unavailable_servers, server_changes, tools
         ),
         tools=build_tool_specs(tools),
-        allowed=lambda reply: check_call_limit(setting.agent, past, len(reply.calls)),
+        check_reply=lambda reply: check_call_limit(context.agent, history, len(reply.calls)),
     )
     if reply.finish == "length":
-        await orm(step_store.append, hold, Step.Kind.NOTICE, _cut(turn.max_tokens))
-    return reply, begun
+        await orm(
+            step_store.append_step,
+            lease,
+            Step.Kind.NOTICE,
+            _build_truncation_notice(turn.max_tokens),
+        )
+    return reply, call_steps
 
 
 async def _wait_for_next_request(
-    hold: SessionLease, setting: RunContext, problem: llm_interface.ModelError, past: SessionHistory
+    lease: SessionLease,
+    context: RunContext,
+    problem: llm_interface.ModelError,
+    history: SessionHistory,
 ) -> None:
     """Append a notice on the next request and wait for it; raise `problem` if none is left."""
-    orm = get_runtime().orm
-    asked = setting.next(past)
-    if asked is None:
+    orm = get_runtime().run_orm
+    next_request = context.find_next_request(history)
+    if next_request is None:
         raise problem
-    said = str(problem)
-    if asked.fell_over:
+    failure = str(problem)
+    if next_request.is_fallback:
         code = "model_fallback"
-        text = f"{said} The model {asked.endpoint.title!r} is asked instead."
+        text = f"{failure} The model {next_request.endpoint.title!r} is asked instead."
     else:
         code = "model_retry"
-        text = f"{said} It is asked again in {asked.wait_s:.1f} s (try {asked.attempt})."
-    payload = {"code": code, "text": text, "wait_s": round(asked.wait_s, 3)}
-    await orm(step_store.append, hold, Step.Kind.NOTICE, payload)
-    await asyncio.sleep(asked.wait_s)
+        text = (
+            f"{failure} It is asked again in {next_request.wait_s:.1f} s (try "
+            f"{next_request.attempt})."
+        )
+    payload = {"code": code, "text": text, "wait_s": round(next_request.wait_s, 3)}
+    await orm(step_store.append_step, lease, Step.Kind.NOTICE, payload)
+    await asyncio.sleep(next_request.wait_s)
 
 
 async def _report_server_changes(
-    hold: SessionLease, past: SessionHistory, snapshot: CallSnapshot
+    lease: SessionLease, history: SessionHistory, snapshot: CallSnapshot
 ) -> list[str]:
     """Append notices on servers that were connected or disconnected; return their texts."""
-    found = compare_servers(past.servers, list_connected_servers(snapshot))
-    for one in found:
-        if one.code == DISCONNECTED:
-            await pipeline.disconnect(build_holder_key(hold), one.server_id)
-        await get_runtime().orm(step_store.append, hold, Step.Kind.NOTICE, one.as_payload())
-    return [one.text for one in found]
+    changes = compare_servers(history.servers, list_connected_servers(snapshot))
+    for change in changes:
+        if change.code == DISCONNECTED:
+            await pipeline.release_server_connections(build_holder_key(lease), change.server_id)
+        await get_runtime().run_orm(
+            step_store.append_step, lease, Step.Kind.NOTICE, change.to_payload()
+        )
+    return [change.text for change in changes]
 
 
-def _cut(max_tokens: int | None) -> dict[str, str]:
+def _build_truncation_notice(max_tokens: int | None) -> dict[str, str]:
     """Return the notice on an answer that was cut off."""
-    where = f"at {max_tokens:,} tokens" if max_tokens else "where the model's own limit is"
+    limit = f"at {max_tokens:,} tokens" if max_tokens else "where the model's own limit is"
     return {
         "code": "answer_cut",
-        "text": f"The answer was cut off {where}. The model endpoint says how long answers may be, "
+        "text": f"The answer was cut off {limit}. The model endpoint says how long answers may be, "
         "and what is left of a budget may allow less.",
     }
 
 
-def _build_caller(hold: SessionLease, setting: RunContext) -> SessionCaller:
-    return SessionCaller(hold, setting.session, setting.principal, setting.host, setting.root)
+def _build_caller(lease: SessionLease, context: RunContext) -> SessionCaller:
+    return SessionCaller(lease, context.session, context.principal, context.host, context.root)

@@ -25,8 +25,7 @@ from agents.elicitations import forms as elicitation_forms
 from agents.elicitations import services as elicitations
 from agents.elicitations.services import ElicitationOrigin
 from agents.models import Approval, Exchange, Question, Session, Step
-from agents.sessions import sampling, step_store
-from agents.sessions import sampling_messages as governed
+from agents.sessions import sampling, sampling_messages, step_store
 from agents.sessions.leases import SessionLease
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import InvalidInput, Problem
@@ -38,23 +37,23 @@ from mcp_servers.client.host import Host, HostRequestRejected, build_declared_ca
 from mcp_servers.models import Server
 
 # The name of the only root.
-WORKSPACE = "workspace"
+ROOT_NAME = "workspace"
 # Seconds between polls for a person's answer.
-LOOK_EVERY_S = 1.0
+POLL_INTERVAL_S = 1.0
 # Maximum requests of one server per run.
-MOST_ASKED = 32
+MAX_SERVER_REQUESTS = 32
 
 
 class SessionHost(Host):
     """Answers the servers of one session during a run."""
 
     def __init__(
-        self, hold: SessionLease, session: Session, root: RootSession | None = None
+        self, lease: SessionLease, session: Session, root: RootSession | None = None
     ) -> None:
-        self.hold = hold
+        self.lease = lease
         self._session = session
         self._root = root
-        self._asked: Counter[UUID] = Counter()
+        self._request_counts: Counter[UUID] = Counter()
 
     def capabilities(self, endpoint: ServerEndpoint) -> Mapping[str, Any]:
         """Return the capabilities that this server may use."""
@@ -64,112 +63,123 @@ class SessionHost(Host):
         self, endpoint: ServerEndpoint, params: Mapping[str, Any]
     ) -> dict[str, Any]:
         """Ask the session's user and wait up to `BONOBOT_ANSWER_S` seconds."""
-        self._offered(endpoint, "elicitation")
-        asked = elicitation_forms.read(params)
-        until = timezone.now() + timedelta(seconds=settings.BONOBOT_ANSWER_S)
+        self._check_offered(endpoint, "elicitation")
+        form = elicitation_forms.parse_elicitation(params)
+        expires_at = timezone.now() + timedelta(seconds=settings.BONOBOT_ANSWER_S)
         origin = ElicitationOrigin(self._session.pk, endpoint.server_id, endpoint.name)
-        orm = get_runtime().orm
-        question = await orm(elicitations.ask, origin, asked, until)
+        orm = get_runtime().run_orm
+        question = await orm(elicitations.create_request, origin, form, expires_at)
         try:
             await orm(
-                step_store.append, self.hold, Step.Kind.NOTICE, _build_elicitation_notice(question)
+                step_store.append_step,
+                self.lease,
+                Step.Kind.NOTICE,
+                _build_elicitation_notice(question),
             )
-            return await self._answer(question.pk)
+            return await self._wait_for_answer(question.pk)
         finally:
-            await asyncio.shield(orm(elicitations.take_back, question.pk))
+            await asyncio.shield(orm(elicitations.withdraw_request, question.pk))
 
     async def sampling(self, endpoint: ServerEndpoint, params: Mapping[str, Any]) -> dict[str, Any]:
         """Have the agent's model answer, after approval if the server requires it."""
-        self._offered(endpoint, "sampling")
-        wanted = governed.read(params)
+        self._check_offered(endpoint, "sampling")
+        request = sampling_messages.parse_request(params)
         try:
-            await self._let(endpoint.server_id, wanted)
-            return await sampling.answer(
-                self.hold, self._session, endpoint.server_id, wanted, self._root
+            await self._wait_for_approval(endpoint.server_id, request)
+            return await sampling.answer_request(
+                self.lease, self._session, endpoint.server_id, request, self._root
             )
-        except (CallRefused, Refusal) as no:
-            raise HostRequestRejected(str(no), code=no.code) from no
+        except (CallRefused, Refusal) as refusal:
+            raise HostRequestRejected(str(refusal), code=refusal.code) from refusal
 
     async def roots(self, endpoint: ServerEndpoint) -> dict[str, Any]:
         """Return the session's folder as the only root."""
-        self._offered(endpoint, "roots")
-        return await get_runtime().orm(self._workspace)
+        self._check_offered(endpoint, "roots")
+        return await get_runtime().run_orm(self._build_roots)
 
-    async def elicited(self, endpoint: ServerEndpoint, elicitation_id: str) -> None:
+    async def complete_elicitation(self, endpoint: ServerEndpoint, elicitation_id: str) -> None:
         """Mark a URL elicitation as completed."""
-        await get_runtime().orm(
+        await get_runtime().run_orm(
             elicitations.complete_url_elicitation,
             self._session.pk,
             endpoint.server_id,
             elicitation_id,
         )
 
-    async def gather(self, step: Step, exchange: Exchange) -> bool:
+    async def collect_responses(self, step: Step, exchange: Exchange) -> bool:
         """Collect the responses for a call's next round; False if one waits for a person.
 
         A stdio server's process ends when the session is suspended, and its state of the call with
         it, so wait for a person up to `BONOBOT_ANSWER_S` seconds first.
         """
-        if await self._gathered(step, exchange):
+        if await self._collect_available_responses(step, exchange):
             return True
-        stdio = Server.objects.filter(pk=exchange.server_id, transport_type="stdio")
-        patient = settings.BONOBOT_ANSWER_S if await get_runtime().orm(stdio.exists) else 0
-        until = monotonic() + patient
-        while monotonic() < until and not self.hold.presence.leaving:
-            await asyncio.sleep(LOOK_EVERY_S)
-            if await self._gathered(step, exchange):
+        stdio_servers = Server.objects.filter(pk=exchange.server_id, transport_type="stdio")
+        wait_s = (
+            settings.BONOBOT_ANSWER_S if await get_runtime().run_orm(stdio_servers.exists) else 0
+        )
+        deadline = monotonic() + wait_s
+        while monotonic() < deadline and not self.lease.state.is_stopping:
+            await asyncio.sleep(POLL_INTERVAL_S)
+            if await self._collect_available_responses(step, exchange):
                 return True
         return False
 
-    async def _gathered(self, step: Step, exchange: Exchange) -> bool:
+    async def _collect_available_responses(self, step: Step, exchange: Exchange) -> bool:
         """Collect available responses; each is saved at once, so that none is computed twice."""
-        asked: list[Question | Approval] = []
-        known = exchange.responses.open() or {}
-        for key, one in exchange.requests.items():
-            if key in known:
+        pending_requests: list[Question | Approval] = []
+        known_responses = exchange.responses.open() or {}
+        for key, request in exchange.requests.items():
+            if key in known_responses:
                 continue
-            answer = await self._respond(exchange, key, one, asked)
+            answer = await self._answer_request(exchange, key, request, pending_requests)
             if answer is not None:
-                await get_runtime().orm(pending_calls.save_responses, exchange, {key: answer})
-        for waits in asked:
-            if isinstance(waits, Approval):
-                extra = ApprovalRequired(waits).extra
-                await get_runtime().orm(step_store.show_waiting, self.hold, step, extra)
-        await self._show(step, [one for one in asked if isinstance(one, Question)])
-        return not asked
+                await get_runtime().run_orm(pending_calls.save_responses, exchange, {key: answer})
+        for pending in pending_requests:
+            if isinstance(pending, Approval):
+                extra = ApprovalRequired(pending).extra
+                await get_runtime().run_orm(
+                    step_store.show_pending_approval, self.lease, step, extra
+                )
+        await self._show_questions(
+            step, [request for request in pending_requests if isinstance(request, Question)]
+        )
+        return not pending_requests
 
-    async def _show(self, step: Step, questions: list[Question]) -> None:
+    async def _show_questions(self, step: Step, questions: list[Question]) -> None:
         """Show new questions to watchers."""
-        ids, known = [one.pk for one in questions], step.payload.get("questions", [])
-        if known != [str(one) for one in ids]:
+        ids, shown_ids = [question.pk for question in questions], step.payload.get("questions", [])
+        if shown_ids != [str(question) for question in ids]:
             notices = [
-                _build_elicitation_notice(one) for one in questions if str(one.pk) not in known
+                _build_elicitation_notice(question)
+                for question in questions
+                if str(question.pk) not in shown_ids
             ]
-            await get_runtime().orm(step_store.show_questions, self.hold, step, ids, notices)
+            await get_runtime().run_orm(step_store.show_questions, self.lease, step, ids, notices)
 
-    async def _respond(
+    async def _answer_request(
         self,
         exchange: Exchange,
         key: str,
-        one: Mapping[str, Any],
-        asked: list[Question | Approval],
+        request: Mapping[str, Any],
+        pending_requests: list[Question | Approval],
     ) -> dict[str, Any] | None:
         """Return the answer; None, and add to `pending_requests`, if it waits for a person."""
-        if one["method"] == "sampling/createMessage":
-            return await self._sampled(exchange, key, one["params"], asked)
-        if one["method"] == "roots/list":
-            return await get_runtime().orm(self._workspace)
+        if request["method"] == "sampling/createMessage":
+            return await self._answer_sampling(exchange, key, request["params"], pending_requests)
+        if request["method"] == "roots/list":
+            return await get_runtime().run_orm(self._build_roots)
         try:
-            wanted = elicitation_forms.read(one["params"])
-        except InvalidInput as fault:
+            form = elicitation_forms.parse_elicitation(request["params"])
+        except InvalidInput as error:
             raise Problem(
                 format_message(
                     "`{server_name}` asks what nobody can be shown: {fault}",
                     server_name=exchange.server_name,
-                    fault=fault,
+                    fault=error,
                 ),
                 code="bad_elicitation",
-            ) from fault
+            ) from error
         origin = ElicitationOrigin(
             self._session.pk,
             exchange.server_id,
@@ -179,73 +189,79 @@ class SessionHost(Host):
             exchange,
             key,
         )
-        question = await get_runtime().orm(elicitations.ask, origin, wanted, exchange.ends_at)
+        question = await get_runtime().run_orm(
+            elicitations.create_request, origin, form, exchange.ends_at
+        )
         if (answer := elicitations.build_result(question)) is None:
-            asked.append(question)
+            pending_requests.append(question)
         return answer
 
-    async def _sampled(
+    async def _answer_sampling(
         self,
         exchange: Exchange,
         key: str,
         params: Mapping[str, Any],
-        asked: list[Question | Approval],
+        pending_requests: list[Question | Approval],
     ) -> dict[str, Any] | None:
         """Return the model's answer; None, and add to `pending_requests`, if it waits for approval.
 
         A denial can't be reported to the server here, so it ends the call.
         """
-        wanted = governed.read(params)
-        once = f"{exchange.pk} {exchange.round} {key}"
+        request = sampling_messages.parse_request(params)
+        request_key = f"{exchange.pk} {exchange.round} {key}"
         approval = await sampling.find_pending_approval(
-            self._session, exchange.server_id, wanted, once
+            self._session, exchange.server_id, request, request_key
         )
         if approval is not None:
-            asked.append(approval)
+            pending_requests.append(approval)
             return None
-        return await sampling.answer(
-            self.hold, self._session, exchange.server_id, wanted, self._root
+        return await sampling.answer_request(
+            self.lease, self._session, exchange.server_id, request, self._root
         )
 
-    async def _let(self, server_id: UUID, wanted: governed.SamplingRequest) -> None:
+    async def _wait_for_approval(
+        self, server_id: UUID, request: sampling_messages.SamplingRequest
+    ) -> None:
         """Wait for approval up to `BONOBOT_ANSWER_S` seconds; raises `CallRefused`."""
-        once = str(uuid4())
+        request_key = str(uuid4())
         try:
             async with asyncio.timeout(settings.BONOBOT_ANSWER_S):
-                while await sampling.find_pending_approval(self._session, server_id, wanted, once):
-                    if self.hold.presence.leaving:
+                while await sampling.find_pending_approval(
+                    self._session, server_id, request, request_key
+                ):
+                    if self.lease.state.is_stopping:
                         raise CallRefused("This process is told to stop.", code="approval_expired")
-                    await asyncio.sleep(LOOK_EVERY_S)
+                    await asyncio.sleep(POLL_INTERVAL_S)
         except TimeoutError:
             raise CallRefused("Nobody answered in time.", code="approval_expired") from None
 
-    async def _answer(self, question_id: UUID) -> dict[str, Any]:
+    async def _wait_for_answer(self, question_id: UUID) -> dict[str, Any]:
         """Wait for a person's answer and return it; `cancel` if this process is stopping."""
         while True:
-            question = await get_runtime().orm(Question.objects.get, pk=question_id)
+            question = await get_runtime().run_orm(Question.objects.get, pk=question_id)
             if (answer := elicitations.build_result(question)) is not None:
-                await get_runtime().orm(elicitations.forget, question_id)
+                await get_runtime().run_orm(elicitations.clear_content, question_id)
                 return answer
-            if self.hold.presence.leaving:
+            if self.lease.state.is_stopping:
                 return {"action": "cancel"}
-            await asyncio.sleep(LOOK_EVERY_S)
+            await asyncio.sleep(POLL_INTERVAL_S)
 
-    def _workspace(self) -> dict[str, Any]:
+    def _build_roots(self) -> dict[str, Any]:
         """Return the `roots/list` result: the attached folder, or the agent's own."""
         session = self._session
-        attached = session.working_dir or session.agent.workspace_folder
-        folder = ensure_workspace_folder(session.organization_id, session.agent_id, attached)
-        return {"roots": [{"uri": folder.as_uri(), "name": WORKSPACE}]}
+        attached_folder = session.working_dir or session.agent.workspace_folder
+        folder = ensure_workspace_folder(session.organization_id, session.agent_id, attached_folder)
+        return {"roots": [{"uri": folder.as_uri(), "name": ROOT_NAME}]}
 
-    def _offered(self, endpoint: ServerEndpoint, what: str) -> None:
+    def _check_offered(self, endpoint: ServerEndpoint, capability: str) -> None:
         """Raise `HostRequestRejected` for a capability not offered, or for too many requests."""
-        if what not in self.capabilities(endpoint):
+        if capability not in self.capabilities(endpoint):
             raise HostRequestRejected("This was not offered to the server.", code="not_offered")
-        self._asked[endpoint.server_id] += 1
-        if self._asked[endpoint.server_id] > MOST_ASKED:
+        self._request_counts[endpoint.server_id] += 1
+        if self._request_counts[endpoint.server_id] > MAX_SERVER_REQUESTS:
             raise HostRequestRejected(
                 format_message(
-                    "The server asked more than {most_asked} times.", most_asked=MOST_ASKED
+                    "The server asked more than {most_asked} times.", most_asked=MAX_SERVER_REQUESTS
                 ),
                 code="asks_too_often",
             )

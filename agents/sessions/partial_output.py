@@ -24,32 +24,32 @@ from agents.models import Session, Step
 from agents.session_wakeups import build_bus_topic
 from agents.sessions.leases import SessionLease
 from bonobot.core.crypto.organization_secrets import mask_organization_secrets
-from bonobot.core.db.transactions import lock
+from bonobot.core.db.transactions import lock_rows
 from bonobot.core.redis_bus import BusTexts, get_bus
 from bonobot.core.runtime import Runtime, get_runtime
 from bonobot.core.text.untrusted_text import make_storable
 
 logger = logging.getLogger(__name__)
 
-SHOWN_EVERY_S = 0.1
+PUBLISH_INTERVAL_S = 0.1
 # Each write is one transaction for all sessions of the process.
-WRITTEN_EVERY_S = 0.5
+WRITE_INTERVAL_S = 0.5
 # Above this rate a process publishes less often.
-PACE = 4_000_000
+MAX_CHARACTERS_PER_S = 4_000_000
 # Maximum length of a server's progress message, in characters.
-SAID_LENGTH = 300
+PROGRESS_MESSAGE_LENGTH = 300
 
 
 @dataclass(frozen=True)
 class PartialOutput:
     """A step's current partial output; `saved_payload` is the payload in its row."""
 
-    step: int
+    step_id: int
     session_id: UUID
     organization_id: UUID
     fence: int
     seq: int
-    base: Mapping[str, Any]
+    saved_payload: Mapping[str, Any]
     shown: Mapping[str, Any]
 
 
@@ -57,56 +57,62 @@ class PartialOutputPublisher:
     """Publishes the partial outputs of this process in batches."""
 
     def __init__(self) -> None:
-        self._due: dict[int, PartialOutput] = {}
-        self._telling: asyncio.Task[None] | None = None
+        self._pending: dict[int, PartialOutput] = {}
+        self._publishing: asyncio.Task[None] | None = None
 
-    def show(self, moment: PartialOutput) -> None:
+    def publish(self, output: PartialOutput) -> None:
         """Schedule an output for publication. Call on the event loop only."""
-        self._due[moment.step] = moment
-        if self._telling is None or self._telling.done():
-            self._telling = get_runtime().begin(self._tell(), name="live steps")
+        self._pending[output.step_id] = output
+        if self._publishing is None or self._publishing.done():
+            self._publishing = get_runtime().create_task(self._publish_outputs(), name="live steps")
 
-    async def _tell(self) -> None:
-        while self._due:
-            moments, self._due = list(self._due.values()), {}
-            if any("progress" in one.shown for one in moments):
-                moments = await get_runtime().orm(mask_outputs, moments)
-            pause = SHOWN_EVERY_S
-            if not await get_bus().show(map(_build_bus_message, moments)):
-                pause = WRITTEN_EVERY_S
+    async def _publish_outputs(self) -> None:
+        while self._pending:
+            outputs, self._pending = list(self._pending.values()), {}
+            if any("progress" in output.shown for output in outputs):
+                outputs = await get_runtime().run_orm(mask_outputs, outputs)
+            pause = PUBLISH_INTERVAL_S
+            if not await get_bus().publish_texts(map(_build_bus_message, outputs)):
+                pause = WRITE_INTERVAL_S
                 try:
-                    await get_runtime().orm(write, moments)
-                except DatabaseFault as fault:
-                    logger.warning("what %s steps show was not written: %s", len(moments), fault)
-            characters = sum(len(one.shown.get("text", "")) for one in moments)
-            await asyncio.sleep(max(pause, characters / PACE))
+                    await get_runtime().run_orm(write_outputs, outputs)
+                except DatabaseFault as error:
+                    logger.warning("what %s steps show was not written: %s", len(outputs), error)
+            characters = sum(len(output.shown.get("text", "")) for output in outputs)
+            await asyncio.sleep(max(pause, characters / MAX_CHARACTERS_PER_S))
 
 
-def mask_outputs(moments: list[PartialOutput]) -> list[PartialOutput]:
+def mask_outputs(outputs: list[PartialOutput]) -> list[PartialOutput]:
     """Return the outputs with secrets masked in progress messages, truncated (queries)."""
-    return [replace(one, shown=_mask_output(one)) for one in moments]
+    return [replace(output, shown=_mask_output(output)) for output in outputs]
 
 
-def _mask_output(moment: PartialOutput) -> Mapping[str, Any]:
-    progress = moment.shown.get("progress")
+def _mask_output(output: PartialOutput) -> Mapping[str, Any]:
+    progress = output.shown.get("progress")
     if not progress or not progress["message"]:
-        return moment.shown
-    said = mask_organization_secrets(progress["message"], moment.organization_id)[:SAID_LENGTH]
-    return {**moment.shown, "progress": {**progress, "message": said}}
+        return output.shown
+    masked_message = mask_organization_secrets(progress["message"], output.organization_id)[
+        :PROGRESS_MESSAGE_LENGTH
+    ]
+    return {**output.shown, "progress": {**progress, "message": masked_message}}
 
 
-def write(moments: list[PartialOutput]) -> None:
+def write_outputs(outputs: list[PartialOutput]) -> None:
     """Write outputs into the rows of steps that are still unsettled (one transaction)."""
     with transaction.atomic():
         # Lock the session rows first, in the same order as runners that settle steps.
-        lock(Session.objects.filter(pk__in={one.session_id for one in moments}))
-        seen = set()
-        for one in moments:
-            mine = Step.objects.filter(pk=one.step, fence=one.fence, state=Step.State.INTENT)
-            if mine.update(payload=make_storable({**one.base, **one.shown})):
-                seen.add(one.session_id)
+        lock_rows(Session.objects.filter(pk__in={output.session_id for output in outputs}))
+        changed_ids = set()
+        for output in outputs:
+            unsettled_step = Step.objects.filter(
+                pk=output.step_id, fence=output.fence, state=Step.State.INTENT
+            )
+            if unsettled_step.update(
+                payload=make_storable({**output.saved_payload, **output.shown})
+            ):
+                changed_ids.add(output.session_id)
         # Watchers check this column before they load steps.
-        Session.objects.filter(pk__in=seen).update(updated_at=timezone.now())
+        Session.objects.filter(pk__in=changed_ids).update(updated_at=timezone.now())
 
 
 async def fetch_partial_outputs(session_id: UUID) -> dict[int, dict[str, Any]]:
@@ -115,36 +121,36 @@ async def fetch_partial_outputs(session_id: UUID) -> dict[int, dict[str, Any]]:
         return {}
     return {
         int(seq): json.loads(text)
-        for seq, text in (await get_bus().shown(build_bus_topic(session_id))).items()
+        for seq, text in (await get_bus().fetch_texts(build_bus_topic(session_id))).items()
     }
 
 
-def _build_bus_message(moment: PartialOutput) -> BusTexts:
+def _build_bus_message(output: PartialOutput) -> BusTexts:
     return BusTexts(
-        build_bus_topic(moment.session_id),
-        {str(moment.seq): json.dumps(make_storable(moment.shown))},
+        build_bus_topic(output.session_id),
+        {str(output.seq): json.dumps(make_storable(output.shown))},
     )
 
 
 class ModelTextReporter:
     """Publishes the text of a model turn so far; called with each piece."""
 
-    def __init__(self, hold: SessionLease, step: Step, organization_id: UUID) -> None:
-        self._hold, self._step, self._organization_id = hold, step, organization_id
+    def __init__(self, lease: SessionLease, step: Step, organization_id: UUID) -> None:
+        self._lease, self._step, self._organization_id = lease, step, organization_id
         self.text = ""
 
     async def __call__(self, piece: str) -> None:
         """Add a piece and publish the text."""
         self.text += piece
-        get_output_publisher().show(
+        get_output_publisher().publish(
             _build_partial_output(
-                self._hold, self._step, self._organization_id, {"text": self.text}
+                self._lease, self._step, self._organization_id, {"text": self.text}
             )
         )
 
 
 async def show_progress(
-    hold: SessionLease,
+    lease: SessionLease,
     step: Step,
     organization_id: UUID,
     done: float,
@@ -153,21 +159,21 @@ async def show_progress(
 ) -> None:
     """Publish a call's progress (`notifications/progress`)."""
     progress = {"done": done, "total": total, "message": message or ""}
-    get_output_publisher().show(
-        _build_partial_output(hold, step, organization_id, {"progress": progress})
+    get_output_publisher().publish(
+        _build_partial_output(lease, step, organization_id, {"progress": progress})
     )
 
 
 def _build_partial_output(
-    hold: SessionLease, step: Step, organization_id: UUID, shown: Mapping[str, Any]
+    lease: SessionLease, step: Step, organization_id: UUID, shown: Mapping[str, Any]
 ) -> PartialOutput:
     return PartialOutput(
-        step=step.pk,
-        session_id=hold.session_id,
+        step_id=step.pk,
+        session_id=lease.session_id,
         organization_id=organization_id,
-        fence=hold.fence,
+        fence=lease.fence,
         seq=step.seq,
-        base=step.payload,
+        saved_payload=step.payload,
         shown=shown,
     )
 

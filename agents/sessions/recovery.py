@@ -12,11 +12,11 @@ from uuid import UUID, uuid4
 from django.utils import timezone
 
 from agents.approvals.services import build_requester_fields, create_approval
-from agents.calls.redaction import prepare
-from agents.calls.require_approval import ApprovalRequired, aimed_at
+from agents.calls.redaction import ensure_masker_loaded
+from agents.calls.require_approval import ApprovalRequired, build_target_fields
 from agents.calls.snapshots import SnapshotTool, get_snapshot_cache
 from agents.models import Approval, Session, Step
-from agents.models.approvals import INTERRUPTED
+from agents.models.approvals import INTERRUPTED_CODE
 from agents.sessions import step_store
 from agents.sessions.history import load_history
 from agents.sessions.leases import SessionLease
@@ -24,21 +24,23 @@ from agents.sessions.tool_calls import cancel_pending_call, resume_interrupted_c
 from bonobot.core.crypto.signatures import compute_fingerprint
 from bonobot.core.runtime import get_runtime
 from bonobot.core.text.canonical_json import compute_digest, to_canonical_json
-from bonobot.ledger.audit.abandoned_calls import settle_session
+from bonobot.ledger.audit.abandoned_calls import settle_session_calls
 from bonobot.ledger.models import AuditRow
 from mcp_servers.flow_labels import FlowLabel
 
-UNKNOWN = (
+UNKNOWN_TEXT = (
     "Nobody knows whether this call ran: the process that made it ended before the answer. "
     "It was not repeated."
 )
 UNKNOWN_CODE, LOST_CODE = "outcome_unknown", "answer_lost"
-LOST = "This call ran, and its answer was lost with the process that made it. It was not repeated."
-NOT_MADE = "This call was not made: the run ended before it."
-UNFINISHED = "This call was not finished: the run ended while its server waited or worked."
-CUT_OFF = "The run ended before the answer was whole."
-TURN_LOST = "The process that asked the model ended before the answer; it was asked again."
-REASON = (
+LOST_TEXT = (
+    "This call ran, and its answer was lost with the process that made it. It was not repeated."
+)
+NOT_MADE_TEXT = "This call was not made: the run ended before it."
+UNFINISHED_TEXT = "This call was not finished: the run ended while its server waited or worked."
+CUT_OFF_TEXT = "The run ended before the answer was whole."
+TURN_LOST_TEXT = "The process that asked the model ended before the answer; it was asked again."
+APPROVAL_REASON = (
     "The process that made this call ended before the answer, so nobody knows whether it ran. "
     "A yes makes it again; a no tells the model that nobody knows."
 )
@@ -51,7 +53,7 @@ class RecoveredCalls:
     """The calls to make now, and whether others wait for a person."""
 
     calls: tuple[Step, ...] = ()
-    waits: bool = False
+    waits_for_person: bool = False
 
 
 def decide_recovery(row: AuditRow | None, tool: SnapshotTool | None) -> Verdict:
@@ -65,73 +67,73 @@ def decide_recovery(row: AuditRow | None, tool: SnapshotTool | None) -> Verdict:
     return "ask" if tool else "unknown"
 
 
-async def recover(hold: SessionLease, agent_id: UUID) -> RecoveredCalls:
+async def recover_calls(lease: SessionLease, agent_id: UUID) -> RecoveredCalls:
     """Settle what a dead runner left; return the calls to make now.
 
     Sent requests are settled at their full reservation, which they may have cost.
     """
-    if hold.is_first:
+    if lease.is_first:
         return RecoveredCalls()
-    orm = get_runtime().orm
-    await orm(settle_session, hold.session_id)
-    pending = (await orm(load_history, hold.session_id)).pending
+    orm = get_runtime().run_orm
+    await orm(settle_session_calls, lease.session_id)
+    pending = (await orm(load_history, lease.session_id)).pending_steps
     if not pending:
         return RecoveredCalls()
-    snapshot = await orm(get_snapshot_cache().current, "agent", agent_id)
-    await prepare(snapshot)
-    calls, waits = [], False
+    snapshot = await orm(get_snapshot_cache().load_current, "agent", agent_id)
+    await ensure_masker_loaded(snapshot)
+    calls, waits_for_person = [], False
     for step in pending:
         if step.kind != Step.Kind.CALL:
-            await _close(hold, step)
+            await _close_step(lease, step)
             continue
-        if await resume_interrupted_call(hold, step):
+        if await resume_interrupted_call(lease, step):
             calls.append(step)
             continue
         tool = snapshot.tools.get(step.payload["name"])
-        found = decide_recovery(await orm(_find_audit_row, step), tool)
-        if found == "ask" and tool is not None:
-            found = await orm(_ask_person, hold, step, tool)
-        if found == "again":
-            await orm(step_store.replace_call_id, hold, step)
-        if found in ("make", "again"):
+        verdict = decide_recovery(await orm(_find_audit_row, step), tool)
+        if verdict == "ask" and tool is not None:
+            verdict = await orm(_ask_person, lease, step, tool)
+        if verdict == "again":
+            await orm(step_store.replace_call_id, lease, step)
+        if verdict in ("make", "again"):
             calls.append(step)
-        elif found == "ask":
-            waits = True
+        elif verdict == "ask":
+            waits_for_person = True
         else:
-            await _close(hold, step, lost=found == "lost")
-    return RecoveredCalls(tuple(calls), waits)
+            await _close_step(lease, step, lost=verdict == "lost")
+    return RecoveredCalls(tuple(calls), waits_for_person)
 
 
-async def close_all(hold: SessionLease) -> None:
+async def close_pending_steps(lease: SessionLease) -> None:
     """Close all pending steps at the end of a run, without making calls or asking a person."""
-    orm = get_runtime().orm
-    await orm(settle_session, hold.session_id)
-    for step in (await orm(load_history, hold.session_id)).pending:
+    orm = get_runtime().run_orm
+    await orm(settle_session_calls, lease.session_id)
+    for step in (await orm(load_history, lease.session_id)).pending_steps:
         if step.kind != Step.Kind.CALL:
-            payload = {**step.payload, "code": "cut_off", "detail": CUT_OFF}
-            await orm(step_store.finish, hold, step, Step.State.FAILED, payload)
-        elif await cancel_pending_call(hold, step):
-            payload = {**step.payload, "text": UNFINISHED, "code": "unfinished"}
-            await orm(step_store.finish, hold, step, Step.State.FAILED, payload)
+            payload = {**step.payload, "code": "cut_off", "detail": CUT_OFF_TEXT}
+            await orm(step_store.finish_step, lease, step, Step.State.FAILED, payload)
+        elif await cancel_pending_call(lease, step):
+            payload = {**step.payload, "text": UNFINISHED_TEXT, "code": "unfinished"}
+            await orm(step_store.finish_step, lease, step, Step.State.FAILED, payload)
         elif await orm(_find_audit_row, step) is None:
-            payload = {**step.payload, "text": NOT_MADE, "code": "not_made"}
-            await orm(step_store.finish, hold, step, Step.State.FAILED, payload)
+            payload = {**step.payload, "text": NOT_MADE_TEXT, "code": "not_made"}
+            await orm(step_store.finish_step, lease, step, Step.State.FAILED, payload)
         else:
-            await _close(hold, step)
+            await _close_step(lease, step)
 
 
-async def _close(hold: SessionLease, step: Step, *, lost: bool = False) -> None:
+async def _close_step(lease: SessionLease, step: Step, *, lost: bool = False) -> None:
     """Close a step without an outcome; `lost`: it ran, but its answer is lost."""
-    orm = get_runtime().orm
+    orm = get_runtime().run_orm
     if step.kind != Step.Kind.CALL:
-        payload = {**step.payload, "code": "interrupted", "detail": TURN_LOST}
-        await orm(step_store.finish, hold, step, Step.State.FAILED, payload)
+        payload = {**step.payload, "code": "interrupted", "detail": TURN_LOST_TEXT}
+        await orm(step_store.finish_step, lease, step, Step.State.FAILED, payload)
         return
-    text, code = (LOST, LOST_CODE) if lost else (UNKNOWN, UNKNOWN_CODE)
-    if said := step.payload.get("word"):
-        text = f"{text} A person says: {said}"
+    text, code = (LOST_TEXT, LOST_CODE) if lost else (UNKNOWN_TEXT, UNKNOWN_CODE)
+    if comment := step.payload.get("word"):
+        text = f"{text} A person says: {comment}"
     payload = {**step.payload, "text": text, "code": code}
-    await orm(step_store.finish, hold, step, Step.State.UNKNOWN, payload)
+    await orm(step_store.finish_step, lease, step, Step.State.UNKNOWN, payload)
 
 
 def _find_audit_row(step: Step) -> AuditRow | None:
@@ -139,39 +141,43 @@ def _find_audit_row(step: Step) -> AuditRow | None:
     return AuditRow.objects.filter(pk=step.call_id).first() if step.call_id else None
 
 
-def _ask_person(hold: SessionLease, step: Step, tool: SnapshotTool) -> Verdict:
+def _ask_person(lease: SessionLease, step: Step, tool: SnapshotTool) -> Verdict:
     """Return a person's decision on a call that may have run; ask if not asked yet."""
     call_id = step.call_id or uuid4()
-    asked = (
-        Approval.objects.filter(call_id=call_id, code=INTERRUPTED).order_by("-created_at").first()
+    approval = (
+        Approval.objects.filter(call_id=call_id, code=INTERRUPTED_CODE)
+        .order_by("-created_at")
+        .first()
     )
-    if asked is None:
-        asked = _ask(hold, step, call_id, tool)
-    if asked.answerable(timezone.now()):
-        step_store.show_waiting(hold, step, ApprovalRequired(asked).extra)
+    if approval is None:
+        approval = _create_approval(lease, step, call_id, tool)
+    if approval.is_answerable(timezone.now()):
+        step_store.show_pending_approval(lease, step, ApprovalRequired(approval).extra)
         return "ask"
-    if asked.state == Approval.State.APPROVED:
+    if approval.state == Approval.State.APPROVED:
         return "again"
-    step.payload = {**step.payload, "word": asked.word}
+    step.payload = {**step.payload, "word": approval.word}
     return "unknown"
 
 
-def _ask(hold: SessionLease, step: Step, call_id: UUID, tool: SnapshotTool) -> Approval:
+def _create_approval(
+    lease: SessionLease, step: Step, call_id: UUID, tool: SnapshotTool
+) -> Approval:
     """Create the approval; a later runner finds it by the call's id."""
-    session = Session.objects.get(pk=hold.session_id)
+    session = Session.objects.get(pk=lease.session_id)
     arguments = step.payload["arguments"] or {}
-    question = Approval(
+    approval = Approval(
         organization_id=session.organization_id,
         agent_id=session.agent_id,
         session_id=session.pk,
         call_id=call_id,
-        **aimed_at(tool, arguments, session.organization_id, None),
+        **build_target_fields(tool, arguments, session.organization_id, None),
         arguments_digest=compute_fingerprint(session.organization_id, to_canonical_json(arguments)),
-        rules_digest=compute_digest(INTERRUPTED),
-        digest=compute_digest(to_canonical_json([INTERRUPTED, str(call_id)])),
+        rules_digest=compute_digest(INTERRUPTED_CODE),
+        digest=compute_digest(to_canonical_json([INTERRUPTED_CODE, str(call_id)])),
         rule="session:interrupted",
-        code=INTERRUPTED,
-        reason=REASON,
+        code=INTERRUPTED_CODE,
+        reason=APPROVAL_REASON,
         **build_requester_fields(session),
     )
-    return create_approval(question)
+    return create_approval(approval)

@@ -8,7 +8,7 @@ from agents.calls.explain import NoToolsReason, find_no_tools_reason
 from agents.calls.root_limits import RootSession
 from agents.calls.snapshots import CallSnapshot, get_snapshot_cache
 from agents.llm import interface as llm_interface
-from agents.llm.pricing import with_window
+from agents.llm.pricing import fill_context_window
 from agents.model_endpoints.services import build_endpoint, build_fallback_chain
 from agents.models import Agent, Session, WorkflowRun
 from agents.models.workflows import DEFAULT_RUN_S
@@ -24,7 +24,7 @@ from mcp_servers.models import Server
 
 CONNECTED, DISCONNECTED = "server_connected", "server_disconnected"
 # Server names by id, as stored in steps.
-Servers = Mapping[str, str]
+ServerNames = Mapping[str, str]
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class ServerChange:
     server_id: UUID
     text: str
 
-    def as_payload(self) -> dict[str, str]:
+    def to_payload(self) -> dict[str, str]:
         """Return the payload of a notice."""
         return {"code": self.code, "text": self.text}
 
@@ -45,27 +45,33 @@ def list_connected_servers(snapshot: CallSnapshot) -> dict[str, str]:
     return {
         str(server.id): make_visible(server.name, 120)
         for server in snapshot.servers.values()
-        if server.enabled and (scope := snapshot.ruling.scopes.get(server.id)) and scope.enabled
+        if server.enabled
+        and (scope := snapshot.effective_policy.scopes.get(server.id))
+        and scope.enabled
     }
 
 
-def compare_servers(before: Servers | None, now: Servers) -> list[ServerChange]:
+def compare_servers(previous: ServerNames | None, current: ServerNames) -> list[ServerChange]:
     """Return the connected and disconnected servers; empty before the first turn."""
-    if before is None:
+    if previous is None:
         return []
-    went = [
+    disconnected = [
         ServerChange(
-            DISCONNECTED, UUID(key), f"The server {name} was disconnected: its tools are gone."
+            DISCONNECTED,
+            UUID(server_id),
+            f"The server {name} was disconnected: its tools are gone.",
         )
-        for key, name in sorted(before.items(), key=lambda item: item[1])
-        if key not in now
+        for server_id, name in sorted(previous.items(), key=lambda item: item[1])
+        if server_id not in current
     ]
-    came = [
-        ServerChange(CONNECTED, UUID(key), f"The server {name} was connected: its tools are new.")
-        for key, name in sorted(now.items(), key=lambda item: item[1])
-        if key not in before
+    connected = [
+        ServerChange(
+            CONNECTED, UUID(server_id), f"The server {name} was connected: its tools are new."
+        )
+        for server_id, name in sorted(current.items(), key=lambda item: item[1])
+        if server_id not in previous
     ]
-    return [*went, *came]
+    return [*disconnected, *connected]
 
 
 @dataclass(frozen=True)
@@ -75,81 +81,84 @@ class RunContext:
     session: Session
     agent: Agent
     # The agent's endpoint and its fallbacks.
-    line: tuple[llm_interface.ModelEndpointConfig, ...]
+    endpoints: tuple[llm_interface.ModelEndpointConfig, ...]
     principal: Principal
-    unavailable: tuple[str, ...]
+    unavailable_servers: tuple[str, ...]
     # Why the agent has no tools; None if it has some.
-    lack: NoToolsReason | None
+    no_tools_reason: NoToolsReason | None
     # Answers servers' requests.
     host: SessionHost
     # Set if another session started this one.
     root: RootSession | None = None
     # Whether the session executes a workflow, and the maximum run time in seconds.
-    follows: bool = False
+    follows_workflow: bool = False
     max_run_s: int = 0
 
-    def next(self, past: SessionHistory) -> NextRequest | None:
+    def find_next_request(self, history: SessionHistory) -> NextRequest | None:
         """Return the next request after failures; None if no endpoint is left."""
         return find_next_request(
-            self.line,
-            past.failures,
-            answered_by=past.answered_by,
-            share=self.session.pk.int % 1000 / 1000,
+            self.endpoints,
+            history.failures,
+            answered_by=history.answered_by,
+            jitter_share=self.session.pk.int % 1000 / 1000,
         )
 
-    def endpoint(self, past: SessionHistory) -> llm_interface.ModelEndpointConfig:
+    def choose_endpoint(self, history: SessionHistory) -> llm_interface.ModelEndpointConfig:
         """Return the endpoint of the next request."""
-        asked = self.next(past)
-        return asked.endpoint if asked else self.line[0]
+        next_request = self.find_next_request(history)
+        return next_request.endpoint if next_request else self.endpoints[0]
 
 
-def load_run_context(hold: SessionLease) -> RunContext | None:
+def load_run_context(lease: SessionLease) -> RunContext | None:
     """Load the context of a run; None if the session's cancellation was requested."""
-    if step_store.is_cancel_requested(hold):
+    if step_store.is_cancel_requested(lease):
         return None
-    whole = Session.objects.select_related("agent__model_endpoint", "workflow_run")
-    session = whole.get(pk=hold.session_id)
+    sessions = Session.objects.select_related("agent__model_endpoint", "workflow_run")
+    session = sessions.get(pk=lease.session_id)
     agent, run = session.agent, getattr(session, "workflow_run", None)
-    snapshot, root = get_snapshot_cache().current("agent", agent.pk), _find_root(session)
+    snapshot, root = get_snapshot_cache().load_current("agent", agent.pk), _find_root(session)
     return RunContext(
         session=session,
         agent=agent,
-        line=tuple(
-            with_window(build_endpoint(one)) for one in build_fallback_chain(agent.model_endpoint)
+        endpoints=tuple(
+            fill_context_window(build_endpoint(model_endpoint))
+            for model_endpoint in build_fallback_chain(agent.model_endpoint)
         ),
         principal=build_principal(session),
-        unavailable=tuple(_list_unavailable_servers(snapshot)),
-        lack=None if snapshot.offered() else find_no_tools_reason(snapshot),
-        host=SessionHost(hold, session, root),
+        unavailable_servers=tuple(_list_unavailable_servers(snapshot)),
+        no_tools_reason=None if snapshot.list_callable_tools() else find_no_tools_reason(snapshot),
+        host=SessionHost(lease, session, root),
         root=root,
-        follows=run is not None,
-        max_run_s=_run_s(agent, run),
+        follows_workflow=run is not None,
+        max_run_s=_get_max_run_time(agent, run),
     )
 
 
-def _run_s(agent: Agent, run: WorkflowRun | None) -> int:
-    said = run.definition.get("max_run_s", DEFAULT_RUN_S) if run else agent.max_run_s
-    return int(said)
+def _get_max_run_time(agent: Agent, run: WorkflowRun | None) -> int:
+    seconds = run.definition.get("max_run_s", DEFAULT_RUN_S) if run else agent.max_run_s
+    return int(seconds)
 
 
 def _find_root(session: Session) -> RootSession | None:
     if session.root_id is None:
         return None
-    first = Session.objects.filter(pk=session.root_id).values_list("agent_id", flat=True).first()
-    return RootSession(session.root_id, first) if first else None
+    root_agent_id = (
+        Session.objects.filter(pk=session.root_id).values_list("agent_id", flat=True).first()
+    )
+    return RootSession(session.root_id, root_agent_id) if root_agent_id else None
 
 
 def _list_unavailable_servers(snapshot: CallSnapshot) -> list[str]:
     """Return the names of the agent's unavailable servers, with the reason."""
-    bound = [UUID(one) for one in list_connected_servers(snapshot)]
-    if not bound:
+    server_ids = [UUID(server_id) for server_id in list_connected_servers(snapshot)]
+    if not server_ids:
         return []
-    found = Server.objects.filter(pk__in=bound).order_by("name")
-    troubled = (Server.Status.ERROR, Server.Status.NEEDS_REAUTH)
+    servers = Server.objects.filter(pk__in=server_ids).order_by("name")
+    failed_statuses = (Server.Status.ERROR, Server.Status.NEEDS_REAUTH)
     return [
         f"{name} ({code or 'not discovered yet'})"
-        for name, status, code, discovered_at in found.values_list(
+        for name, status, code, discovered_at in servers.values_list(
             "name", "status", "status_code", "discovered_at"
         )
-        if status in troubled or discovered_at is None
+        if status in failed_statuses or discovered_at is None
     ]

@@ -10,43 +10,47 @@ from typing import Any
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import InvalidInput
 
-MOST_MESSAGES = 100
-MOST_CHARACTERS = 100_000
+MAX_MESSAGES = 100
+MAX_CHARACTERS = 100_000
 # Upper bound of `maxTokens`: no model gives a longer answer, and every budget can count it.
-MOST_TOKENS = 1_000_000
+MAX_TOKENS = 1_000_000
 ROLES = ("user", "assistant")
-STOPPED = {"length": "maxTokens"}
+STOP_REASONS = {"length": "maxTokens"}
 
 
 @dataclass(frozen=True)
 class SamplingRequest:
     """A validated sampling request of a server."""
 
-    said: tuple[tuple[str, str], ...]
-    system: str
+    messages: tuple[tuple[str, str], ...]
+    system_prompt: str
     max_tokens: int
 
-    def as_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return the request as shown to people."""
-        said = [{"role": role, "text": text} for role, text in self.said]
-        return {"system": self.system, "messages": said, "max_tokens": self.max_tokens}
+        messages = [{"role": role, "text": text} for role, text in self.messages]
+        return {"system": self.system_prompt, "messages": messages, "max_tokens": self.max_tokens}
 
 
-def read(params: Mapping[str, Any]) -> SamplingRequest:
+def parse_request(params: Mapping[str, Any]) -> SamplingRequest:
     """Parse the parameters of `sampling/createMessage`; raises `InvalidInput`."""
     if params.get("tools") or params.get("toolChoice"):
         raise _build_error("tools", "left out: tools were not offered with sampling")
-    messages, most = params.get("messages"), params.get("maxTokens")
-    if not isinstance(messages, list) or not 0 < len(messages) <= MOST_MESSAGES:
-        raise _build_error("messages", f"1 to {MOST_MESSAGES} messages")
-    if isinstance(most, bool) or not isinstance(most, int) or most < 1:
+    messages, max_tokens = params.get("messages"), params.get("maxTokens")
+    if not isinstance(messages, list) or not 0 < len(messages) <= MAX_MESSAGES:
+        raise _build_error("messages", f"1 to {MAX_MESSAGES} messages")
+    if isinstance(max_tokens, bool) or not isinstance(max_tokens, int) or max_tokens < 1:
         raise _build_error("maxTokens", "a whole number above 0")
     system = params.get("systemPrompt") or ""
-    said = tuple(_message(one) for one in messages)
-    size = len(system) + sum(len(text) for _, text in said) if isinstance(system, str) else 0
-    if not isinstance(system, str) or size > MOST_CHARACTERS:
-        raise _build_error("messages", f"at most {MOST_CHARACTERS} characters in all")
-    return SamplingRequest(said, system, min(most, MOST_TOKENS))
+    parsed_messages = tuple(_parse_message(message) for message in messages)
+    size = (
+        len(system) + sum(len(text) for _, text in parsed_messages)
+        if isinstance(system, str)
+        else 0
+    )
+    if not isinstance(system, str) or size > MAX_CHARACTERS:
+        raise _build_error("messages", f"at most {MAX_CHARACTERS} characters in all")
+    return SamplingRequest(parsed_messages, system, min(max_tokens, MAX_TOKENS))
 
 
 def build_sampling_result(text: str, model: str, finish: str) -> dict[str, Any]:
@@ -55,15 +59,15 @@ def build_sampling_result(text: str, model: str, finish: str) -> dict[str, Any]:
         "role": "assistant",
         "content": {"type": "text", "text": text},
         "model": model,
-        "stopReason": STOPPED.get(finish, "endTurn"),
+        "stopReason": STOP_REASONS.get(finish, "endTurn"),
     }
 
 
-def _message(one: Any) -> tuple[str, str]:
-    role = one.get("role") if isinstance(one, dict) else None
+def _parse_message(message: Any) -> tuple[str, str]:
+    role = message.get("role") if isinstance(message, dict) else None
     if role not in ROLES:
         raise _build_error("messages", "messages of `user` and `assistant`")
-    content = one.get("content")
+    content = message.get("content")
     parts = content if isinstance(content, list) else [content]
     texts = [part.get("text") for part in parts if isinstance(part, dict) and _is_text(part)]
     if not parts or len(texts) != len(parts):
@@ -75,9 +79,9 @@ def _is_text(part: Mapping[str, Any]) -> bool:
     return part.get("type") == "text" and isinstance(part.get("text"), str)
 
 
-def _build_error(field: str, wanted: str) -> InvalidInput:
+def _build_error(field: str, expected: str) -> InvalidInput:
     return InvalidInput(
-        format_message("`{field}` must be {wanted}.", field=field, wanted=wanted),
+        format_message("`{field}` must be {wanted}.", field=field, wanted=expected),
         code="bad_sampling",
         field=field,
     )

@@ -9,15 +9,15 @@ from django.db.models import Q, QuerySet
 from django.utils import timezone
 
 from agents.attachments import Attachment, store_attachments
-from agents.builtin_tools.workspaces import check_folder
+from agents.builtin_tools.workspaces import clean_attached_folder
 from agents.calls import pending_calls
 from agents.flow_labels.session_labels import label_session
 from agents.models import Agent, Approval, Inbox, Session, Skill, Step, WorkflowRun
-from agents.models.reach import sees_every_agent
-from agents.policies.queries import require_on
+from agents.models.reach import can_see_all_agents
+from agents.policies.queries import require_enabled
 from agents.session_wakeups import notify_runners_of_cancel, notify_watchers, notify_worker
 from agents.sessions.history import list_current_steps
-from agents.skills.templates import build_template, render
+from agents.skills.templates import build_template, render_skill
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action, Role
 from bonobot.core.crypto.organization_secrets import mask_organization_secrets
@@ -25,11 +25,11 @@ from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Conflict, Forbidden, InvalidInput, NotFound
 from bonobot.ledger.audit.admin_changes import record_change
 
-MESSAGE_LENGTH = 100_000
-TITLE_LENGTH = 80
+MAX_MESSAGE_LENGTH = 100_000
+MAX_TITLE_LENGTH = 80
 
 
-def start(
+def start_session(
     principal: Principal,
     agent: Agent,
     text: str,
@@ -42,12 +42,12 @@ def start(
     Raises `Forbidden`, `NotFound` (another organization's agent), `InvalidInput` (empty text or
     unsupported files), `Conflict` (codes `organization_halted`, `agent_disabled`).
     """
-    _may_start(principal, agent)
-    message = _message(agent.organization_id, text, attachments)
+    _require_startable(principal, agent)
+    message = _build_message(agent.organization_id, text, attachments)
     session = Session(
         organization_id=agent.organization_id,
         agent=agent,
-        title=" ".join(message["text"].split())[:TITLE_LENGTH],
+        title=" ".join(message["text"].split())[:MAX_TITLE_LENGTH],
         started_by_kind=principal.kind,
         started_by_id=principal.id,
         started_by=principal.label,
@@ -66,7 +66,7 @@ def start(
     ):
         session.save()
         label_session(principal, session)
-        _leave(principal, session, Inbox.Kind.MESSAGE, message)
+        _add_to_inbox(principal, session, Inbox.Kind.MESSAGE, message)
     notify_worker(session.pk)
     return session
 
@@ -78,7 +78,7 @@ def run_skill(
 
     Raises `InvalidInput` for an argument, `Forbidden`, and what `start_session` raises.
     """
-    require_run(principal, agent)
+    require_run_permission(principal, agent)
     if not skill.given.filter(agent=agent).exists():
         raise Forbidden(
             format_message(
@@ -96,27 +96,27 @@ def run_skill(
             code="skill_disabled",
             remedy="An operator or owner can switch it on.",
         )
-    return start(principal, agent, render(build_template(skill), arguments))
+    return start_session(principal, agent, render_skill(build_template(skill), arguments))
 
 
-def send(
+def send_message(
     principal: Principal, session: Session, text: str, attachments: Sequence[Attachment] = ()
 ) -> None:
     """Send a message to a session; a finished one is queued again."""
-    _may_start(principal, session.agent)
+    _require_startable(principal, session.agent)
     _check_accepts_messages(session)
-    message = _message(session.organization_id, text, attachments)
+    message = _build_message(session.organization_id, text, attachments)
     label_session(principal, session)
     with transaction.atomic():
         # Lock the session's row first, as a runner does that ends the run: the second of the two
         # sees what the first did, so no message stays unread.
         Session.objects.filter(pk=session.pk).update(updated_at=timezone.now())
-        _leave(principal, session, Inbox.Kind.MESSAGE, message)
+        _add_to_inbox(principal, session, Inbox.Kind.MESSAGE, message)
         _enqueue_session(session)
     notify_worker(session.pk)
 
 
-def send_again(
+def resend_message(
     principal: Principal,
     session: Session,
     seq: int | None = None,
@@ -129,14 +129,14 @@ def send_again(
     Its attachments are kept. Raises `NotFound` (no such message), `Conflict` (code
     `session_busy`), and what `send_message` raises.
     """
-    _may_start(principal, session.agent)
+    _require_startable(principal, session.agent)
     _check_accepts_messages(session)
-    replaced = _message_at(session, seq)
-    said = replaced.payload["text"] if text is None else text
-    message = _message(session.organization_id, said, attachments)
+    replaced_step = _get_message_step(session, seq)
+    new_text = replaced_step.payload["text"] if text is None else text
+    message = _build_message(session.organization_id, new_text, attachments)
     for name in ("images", "files"):
-        if kept := [*replaced.payload.get(name, ()), *message.get(name, ())]:
-            message[name] = kept
+        if attachment_list := [*replaced_step.payload.get(name, ()), *message.get(name, ())]:
+            message[name] = attachment_list
     label_session(principal, session)
     with transaction.atomic():
         if not _enqueue_session(session):
@@ -145,15 +145,17 @@ def send_again(
                 code="session_busy",
                 remedy="Cancel it first, or wait until it rests.",
             )
-        _leave(principal, session, Inbox.Kind.MESSAGE, message | {"replaces": replaced.seq})
+        _add_to_inbox(
+            principal, session, Inbox.Kind.MESSAGE, message | {"replaces": replaced_step.seq}
+        )
     notify_worker(session.pk)
 
 
 def _enqueue_session(session: Session) -> bool:
     """Queue a finished session again; False if it isn't finished."""
-    resting = (Session.Status.DONE, Session.Status.FAILED, Session.Status.CANCELLED)
+    finished_statuses = (Session.Status.DONE, Session.Status.FAILED, Session.Status.CANCELLED)
     return bool(
-        Session.objects.filter(pk=session.pk, status__in=resting).update(
+        Session.objects.filter(pk=session.pk, status__in=finished_statuses).update(
             status=Session.Status.QUEUED,
             error_code="",
             error_detail="",
@@ -163,12 +165,12 @@ def _enqueue_session(session: Session) -> bool:
     )
 
 
-def _message_at(session: Session, seq: int | None) -> Step:
+def _get_message_step(session: Session, seq: int | None) -> Step:
     """Return a message of the current conversation, by default the last; raises `NotFound`."""
     steps = list_current_steps(list(session.steps.order_by("seq")))
-    messages = [one for one in steps if one.kind == Step.Kind.MESSAGE]
-    found = [one for one in messages if seq in (None, one.seq)]
-    if not found:
+    messages = [step for step in steps if step.kind == Step.Kind.MESSAGE]
+    matching_steps = [step for step in messages if seq in (None, step.seq)]
+    if not matching_steps:
         raise NotFound(
             format_message("There is no message {seq} in this conversation.", seq=seq)
             if seq is not None
@@ -176,71 +178,73 @@ def _message_at(session: Session, seq: int | None) -> Step:
             field="seq",
             remedy="Name the `seq` of a message that wasn't replaced.",
         )
-    return found[-1]
+    return matching_steps[-1]
 
 
-def _message(organization_id: UUID, text: str, attachments: Sequence[Attachment]) -> dict[str, Any]:
+def _build_message(
+    organization_id: UUID, text: str, attachments: Sequence[Attachment]
+) -> dict[str, Any]:
     """Return the inbox payload of a message, and store its files; raises `InvalidInput`."""
     check_message(text)
-    kept = store_attachments(organization_id, attachments)
-    return {"text": mask_organization_secrets(text, organization_id)} | kept
+    stored_attachments = store_attachments(organization_id, attachments)
+    return {"text": mask_organization_secrets(text, organization_id)} | stored_attachments
 
 
-def cancel(principal: Principal, session: Session) -> bool:
+def cancel_session(principal: Principal, session: Session) -> bool:
     """Request a session's cancellation; return False if it is already finished."""
-    require_run(principal, session.agent)
-    return end(principal, session)
+    require_run_permission(principal, session.agent)
+    return request_cancel(principal, session)
 
 
-def end(principal: Principal, session: Session, why: str = "") -> bool:
+def request_cancel(principal: Principal, session: Session, reason: str = "") -> bool:
     """Request a session's cancellation without a permission check; `why` is shown to people."""
     now = timezone.now()
     with transaction.atomic():
-        mine = Session.objects.filter(pk=session.pk)
+        this_session = Session.objects.filter(pk=session.pk)
         # A session that was never claimed has no steps to close, so it is canceled here.
-        untouched = mine.filter(status=Session.Status.QUEUED, fence=0)
-        ended = {"status": Session.Status.CANCELLED, "error_detail": why}
-        if untouched.update(**ended, finished_at=now, updated_at=now):
+        unclaimed_session = this_session.filter(status=Session.Status.QUEUED, fence=0)
+        changes = {"status": Session.Status.CANCELLED, "error_detail": reason}
+        if unclaimed_session.update(**changes, finished_at=now, updated_at=now):
             Inbox.objects.filter(session=session, taken_at=None).update(taken_at=now)
             notify_watchers(session.pk)
             return True
-        mine.filter(status=Session.Status.WAITING).update(
+        this_session.filter(status=Session.Status.WAITING).update(
             status=Session.Status.QUEUED, updated_at=now
         )
-        if not mine.unfinished().exists():
+        if not this_session.unfinished().exists():
             return False
-        _leave(principal, session, Inbox.Kind.CANCEL, {"why": why} if why else {})
+        _add_to_inbox(principal, session, Inbox.Kind.CANCEL, {"why": reason} if reason else {})
         notify_worker(session.pk)
         notify_runners_of_cancel()
         return True
 
 
-def end_sessions(principal: Principal, sessions: QuerySet[Session], why: str) -> int:
+def cancel_sessions(principal: Principal, sessions: QuerySet[Session], reason: str) -> int:
     """Request the cancellation of the unfinished sessions; return how many."""
-    resting = (Session.Status.DONE, Session.Status.FAILED, Session.Status.CANCELLED)
-    open_ones = sessions.filter(~Q(status__in=resting)).order_by("pk")
-    return sum(end(principal, session, why) for session in open_ones.iterator())
+    finished_statuses = (Session.Status.DONE, Session.Status.FAILED, Session.Status.CANCELLED)
+    open_sessions = sessions.filter(~Q(status__in=finished_statuses)).order_by("pk")
+    return sum(request_cancel(principal, session, reason) for session in open_sessions.iterator())
 
 
-def may_run(principal: Principal, agent: Agent) -> bool:
+def can_run_agent(principal: Principal, agent: Agent) -> bool:
     """Tell whether the principal may run this agent; members need it assigned to them."""
     if agent.organization_id != principal.organization_id:
         return False
     if not principal.may(Action.RUN_AGENTS):
         return False
-    if sees_every_agent(principal):
+    if can_see_all_agents(principal):
         return True
     return Agent.objects.visible_to(principal).filter(pk=agent.pk).exists()
 
 
-def require_run(principal: Principal, agent: Agent) -> None:
+def require_run_permission(principal: Principal, agent: Agent) -> None:
     """Raise `NotFound` or `Forbidden` unless the principal may run this agent."""
     if agent.organization_id != principal.organization_id:
         raise NotFound(
             format_message("There is no agent {agent_pk!r} here.", agent_pk=str(agent.pk)),
             field="agent",
         )
-    if not may_run(principal, agent):
+    if not can_run_agent(principal, agent):
         raise Forbidden(
             format_message("You may not run the agent `{agent_slug}`.", agent_slug=agent.slug),
             rule="role:run_agents",
@@ -258,9 +262,9 @@ def _check_accepts_messages(session: Session) -> None:
         )
 
 
-def _may_start(principal: Principal, agent: Agent) -> None:
-    require_run(principal, agent)
-    require_on(agent)
+def _require_startable(principal: Principal, agent: Agent) -> None:
+    require_run_permission(principal, agent)
+    require_enabled(agent)
 
 
 def check_message(text: str) -> None:
@@ -269,12 +273,12 @@ def check_message(text: str) -> None:
         raise InvalidInput(
             "The message is empty.", field="message", remedy="Write what the agent is to do."
         )
-    if len(text) > MESSAGE_LENGTH:
+    if len(text) > MAX_MESSAGE_LENGTH:
         raise InvalidInput(
             format_message("The message has {count} characters.", count=len(text)),
             field="message",
             remedy=format_message(
-                "At most {message_length} are taken.", message_length=MESSAGE_LENGTH
+                "At most {message_length} are taken.", message_length=MAX_MESSAGE_LENGTH
             ),
         )
 
@@ -290,13 +294,15 @@ def _check_working_directory(principal: Principal, path: str) -> str:
             remedy="Leave `working_dir` out.",
         )
     try:
-        return check_folder(path)
+        return clean_attached_folder(path)
     except InvalidInput as problem:
         problem.field = "working_dir"
         raise
 
 
-def _leave(principal: Principal, session: Session, kind: str, payload: dict[str, Any]) -> None:
+def _add_to_inbox(
+    principal: Principal, session: Session, kind: str, payload: dict[str, Any]
+) -> None:
     Inbox.objects.create(
         session=session,
         kind=kind,
@@ -308,24 +314,24 @@ def _leave(principal: Principal, session: Session, kind: str, payload: dict[str,
 
 
 # A session waits while a child has one of these statuses.
-_OPEN = (Session.Status.WAITING, Session.Status.QUEUED, Session.Status.RUNNING)
+_OPEN_STATUSES = (Session.Status.WAITING, Session.Status.QUEUED, Session.Status.RUNNING)
 
 
-def answered_while_parking() -> list[UUID]:
+def requeue_answered_sessions() -> list[UUID]:
     """Queue suspended sessions that no longer wait for anything; return their ids."""
-    parked = Session.objects.filter(status=Session.Status.WAITING).exclude(
+    waiting_sessions = Session.objects.filter(status=Session.Status.WAITING).exclude(
         pk__in=Approval.objects.filter(
             state=Approval.State.WAITING, session_id__isnull=False
         ).values("session_id")
     )
-    parked = parked.exclude(children__status__in=_OPEN)
+    waiting_sessions = waiting_sessions.exclude(children__status__in=_OPEN_STATUSES)
     # A task whose next poll is due no longer keeps its session waiting.
-    held = pending_calls.filter_waiting_sessions(parked).values("pk")
-    parked = parked.exclude(pk__in=held)
-    found = list(parked.values_list("pk", flat=True)[:500])
+    still_waiting = pending_calls.filter_waiting_sessions(waiting_sessions).values("pk")
+    waiting_sessions = waiting_sessions.exclude(pk__in=still_waiting)
+    session_ids = list(waiting_sessions.values_list("pk", flat=True)[:500])
     now = timezone.now()
-    parked.filter(pk__in=found).update(status=Session.Status.QUEUED, updated_at=now)
-    return found
+    waiting_sessions.filter(pk__in=session_ids).update(status=Session.Status.QUEUED, updated_at=now)
+    return session_ids
 
 
 def build_principal(session: Session) -> Principal:

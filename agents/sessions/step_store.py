@@ -13,14 +13,14 @@ from django.utils import timezone
 from agents.calls import pending_calls
 from agents.llm import interface as llm_interface
 from agents.models import Approval, Inbox, Session, Step
-from agents.session_wakeups import notify_watchers, wake
+from agents.session_wakeups import notify_watchers, wake_session
 from agents.sessions.leases import LeaseLost, SessionLease
 from bonobot.core.db.fields import generate_uuid7
 from bonobot.core.text.untrusted_text import make_storable
 
 
-def append(
-    hold: SessionLease,
+def append_step(
+    lease: SessionLease,
     kind: str,
     payload: dict[str, Any],
     *,
@@ -32,41 +32,44 @@ def append(
     step = _build_step(kind, payload, state=state, turn=turn, call_id=call_id)
     with transaction.atomic():
         # The conditional update locks the session's row, so step numbers are sequential.
-        _update_leased_session(hold)
-        _add(hold, [step])
+        _update_leased_session(lease)
+        _insert_steps(lease, [step])
     return step
 
 
-def append_notice(hold: SessionLease, payload: Mapping[str, Any], **counts: int) -> None:
+def append_notice(lease: SessionLease, payload: Mapping[str, Any], **counts: int) -> None:
     """Append a notice and add `counts` to the session; raises `LeaseLost`."""
     step = _build_step(Step.Kind.NOTICE, payload)
     with transaction.atomic():
-        _update_leased_session(hold, **counts)
-        _add(hold, [step])
+        _update_leased_session(lease, **counts)
+        _insert_steps(lease, [step])
 
 
-def finish(
-    hold: SessionLease, step: Step, state: str, payload: dict[str, Any], **counts: int
+def finish_step(
+    lease: SessionLease, step: Step, state: str, payload: dict[str, Any], **counts: int
 ) -> None:
     """Save a step's outcome and add `counts` to the session, once; raises `LeaseLost`.
 
     The exchange of a multi-round call is closed with it.
     """
-    payload, went_on_by = make_storable(payload), step.payload.get("exchange")
-    begun = Step.objects.filter(pk=step.pk, state=Step.State.INTENT)
+    payload, exchange_id = make_storable(payload), step.payload.get("exchange")
+    unsettled_step = Step.objects.filter(pk=step.pk, state=Step.State.INTENT)
     with transaction.atomic():
-        _update_leased_session(hold)
-        if begun.update(state=state, payload=payload, finished_at=timezone.now()) and counts:
-            _update_leased_session(hold, **counts)
-        if went_on_by is not None:
-            pending_calls.close(went_on_by)
+        _update_leased_session(lease)
+        if (
+            unsettled_step.update(state=state, payload=payload, finished_at=timezone.now())
+            and counts
+        ):
+            _update_leased_session(lease, **counts)
+        if exchange_id is not None:
+            pending_calls.close_pending_call(exchange_id)
 
 
 def finish_turn(
-    hold: SessionLease,
+    lease: SessionLease,
     step: Step,
     payload: dict[str, Any],
-    asked: Sequence[llm_interface.ToolCall],
+    calls: Sequence[llm_interface.ToolCall],
     **counts: int,
 ) -> list[Step]:
     """Save a model's reply and the steps of its calls in one transaction; raises `LeaseLost`.
@@ -75,104 +78,107 @@ def finish_turn(
     SQLite has one lock for all writers.
     """
     payload = make_storable(payload)
-    begun = [
+    call_steps = [
         Step(
             kind=Step.Kind.CALL,
             state=Step.State.INTENT,
             turn=step.turn,
-            index=one.index,
+            index=call.index,
             call_id=generate_uuid7(),
             payload=make_storable(
-                {"name": one.name, "arguments": one.arguments, "raw": one.raw_arguments}
+                {"name": call.name, "arguments": call.arguments, "raw": call.raw_arguments}
             ),
         )
-        for one in asked
+        for call in calls
     ]
-    mine = Step.objects.filter(pk=step.pk, state=Step.State.INTENT)
+    unsettled_step = Step.objects.filter(pk=step.pk, state=Step.State.INTENT)
     with transaction.atomic():
-        _update_leased_session(hold, turns=1, **counts)
-        mine.update(state=Step.State.DONE, payload=payload, finished_at=timezone.now())
-        if begun:
-            _add(hold, begun)
-    return begun
+        _update_leased_session(lease, turns=1, **counts)
+        unsettled_step.update(state=Step.State.DONE, payload=payload, finished_at=timezone.now())
+        if call_steps:
+            _insert_steps(lease, call_steps)
+    return call_steps
 
 
-def replace_call_id(hold: SessionLease, step: Step) -> None:
+def replace_call_id(lease: SessionLease, step: Step) -> None:
     """Give a repeated or continued call a new id; the earlier one is kept in its step."""
     with transaction.atomic():
-        _update_leased_session(hold)
-        earlier = [*step.payload.get("earlier", ()), str(step.call_id)]
-        step.payload = {**step.payload, "earlier": earlier}
-        for waited_for in ("approval", "questions"):
-            step.payload.pop(waited_for, None)
+        _update_leased_session(lease)
+        earlier_ids = [*step.payload.get("earlier", ()), str(step.call_id)]
+        step.payload = {**step.payload, "earlier": earlier_ids}
+        for name in ("approval", "questions"):
+            step.payload.pop(name, None)
         step.call_id = generate_uuid7()
         step.save(update_fields=["call_id", "payload"])
 
 
-def show_partial(hold: SessionLease, step: Step, text: str) -> None:
+def save_partial_text(lease: SessionLease, step: Step, text: str) -> None:
     """Save the text of an interrupted model turn."""
-    Step.objects.filter(pk=step.pk, fence=hold.fence, state=Step.State.INTENT).update(
+    Step.objects.filter(pk=step.pk, fence=lease.fence, state=Step.State.INTENT).update(
         payload={"text": make_storable(text)}
     )
 
 
-def show_waiting(hold: SessionLease, step: Step, approval: Mapping[str, Any]) -> None:
+def show_pending_approval(lease: SessionLease, step: Step, approval: Mapping[str, Any]) -> None:
     """Show watchers that a call waits for approval."""
     with transaction.atomic():
-        _update_leased_session(hold)
+        _update_leased_session(lease)
         Step.objects.filter(pk=step.pk, state=Step.State.INTENT).update(
             payload={**step.payload, "approval": make_storable(dict(approval))}
         )
 
 
 def show_questions(
-    hold: SessionLease, step: Step, asked: Sequence[UUID], notices: Sequence[Mapping[str, Any]]
+    lease: SessionLease,
+    step: Step,
+    question_ids: Sequence[UUID],
+    notices: Sequence[Mapping[str, Any]],
 ) -> None:
     """Show watchers that a call waits for answers to questions; raises `LeaseLost`."""
-    step.payload = {**step.payload, "questions": [str(one) for one in asked]}
-    mine = Step.objects.filter(pk=step.pk, state=Step.State.INTENT)
+    step.payload = {**step.payload, "questions": [str(question_id) for question_id in question_ids]}
+    unsettled_step = Step.objects.filter(pk=step.pk, state=Step.State.INTENT)
     with transaction.atomic():
-        _update_leased_session(hold)
-        mine.update(payload=step.payload)
-        _add(hold, [_build_step(Step.Kind.NOTICE, notice) for notice in notices])
+        _update_leased_session(lease)
+        unsettled_step.update(payload=step.payload)
+        _insert_steps(lease, [_build_step(Step.Kind.NOTICE, notice) for notice in notices])
 
 
-def keep_exchange(hold: SessionLease, step: Step, exchange_id: UUID, cost_microusd: int) -> None:
+def save_exchange(lease: SessionLease, step: Step, exchange_id: UUID, cost_microusd: int) -> None:
     """Save the exchange that a multi-round call continues with; raises `LeaseLost`."""
     step.payload = {**step.payload, "exchange": str(exchange_id)}
     with transaction.atomic():
-        _update_leased_session(hold, cost_microusd=cost_microusd)
-        mine = Step.objects.filter(pk=step.pk, state=Step.State.INTENT)
-        mine.update(payload=step.payload)
+        _update_leased_session(lease, cost_microusd=cost_microusd)
+        unsettled_step = Step.objects.filter(pk=step.pk, state=Step.State.INTENT)
+        unsettled_step.update(payload=step.payload)
 
 
-def suspend_session(hold: SessionLease) -> None:
+def suspend_session(lease: SessionLease) -> None:
     """Suspend the session, or queue it again if nothing is pending anymore."""
     with transaction.atomic():
-        _update_leased_session(hold)  # lock the session's row before checking what is pending
-        asked = Approval.objects.filter(session_id=hold.session_id)
-        waits = asked.filter(state=Approval.State.WAITING).exists()
+        _update_leased_session(lease)  # lock the session's row before checking what is pending
+        approvals = Approval.objects.filter(session_id=lease.session_id)
+        must_wait = approvals.filter(state=Approval.State.WAITING).exists()
         # A running child will wake this session when it ends.
-        begun = Session.objects.filter(parent_id=hold.session_id)
-        waits = waits or begun.filter(status=Session.Status.WAITING).exists()
-        mine = Session.objects.filter(pk=hold.session_id)
-        waits = waits or pending_calls.filter_waiting_sessions(mine).exists()
-        Session.objects.filter(pk=hold.session_id, fence=hold.fence).update(
-            status=Session.Status.WAITING if waits else Session.Status.QUEUED,
+        children = Session.objects.filter(parent_id=lease.session_id)
+        must_wait = must_wait or children.filter(status=Session.Status.WAITING).exists()
+        this_session = Session.objects.filter(pk=lease.session_id)
+        must_wait = must_wait or pending_calls.filter_waiting_sessions(this_session).exists()
+        Session.objects.filter(pk=lease.session_id, fence=lease.fence).update(
+            status=Session.Status.WAITING if must_wait else Session.Status.QUEUED,
             runner=None,
             updated_at=timezone.now(),
         )
 
 
-def is_cancel_requested(hold: SessionLease) -> bool:
+def is_cancel_requested(lease: SessionLease) -> bool:
     """Tell whether this session's cancellation was requested."""
     return Inbox.objects.filter(
-        session_id=hold.session_id, kind=Inbox.Kind.CANCEL, taken_at=None
+        session_id=lease.session_id, kind=Inbox.Kind.CANCEL, taken_at=None
     ).exists()
 
 
-def close(
-    hold: SessionLease,
+def close_session(
+    lease: SessionLease,
     status: str,
     *,
     end: Mapping[str, Any] | None = None,
@@ -183,64 +189,68 @@ def close(
 
     The session gets `status`, or is queued again if a new message arrived meanwhile.
     """
-    last = [_build_step(Step.Kind.END, dict(end))] if end is not None else []
+    end_steps = [_build_step(Step.Kind.END, dict(end))] if end is not None else []
     with transaction.atomic():
-        _update_leased_session(hold)  # lock the session's row before reading the inbox
-        _add(hold, last)
-        waiting = Inbox.objects.filter(
-            session_id=hold.session_id, kind=Inbox.Kind.MESSAGE, taken_at=None
+        _update_leased_session(lease)  # lock the session's row before reading the inbox
+        _insert_steps(lease, end_steps)
+        has_new_messages = Inbox.objects.filter(
+            session_id=lease.session_id, kind=Inbox.Kind.MESSAGE, taken_at=None
         ).exists()
-        again = waiting and status != Session.Status.CANCELLED
+        must_requeue = has_new_messages and status != Session.Status.CANCELLED
         now = timezone.now()
-        Session.objects.filter(pk=hold.session_id, fence=hold.fence).update(
-            status=Session.Status.QUEUED if again else status,
+        Session.objects.filter(pk=lease.session_id, fence=lease.fence).update(
+            status=Session.Status.QUEUED if must_requeue else status,
             error_code=code,
             error_detail=detail,
             runner=None,
             finished_at=now,
             updated_at=now,
         )
-        if not again:
-            _wake_parent(hold.session_id)
+        if not must_requeue:
+            _wake_parent(lease.session_id)
 
 
 def _wake_parent(session_id: UUID) -> None:
     """Wake the session that waits for this one, if any."""
-    waiting = Session.objects.filter(children=session_id, status=Session.Status.WAITING)
-    parent_id = waiting.values_list("pk", flat=True).first()
+    waiting_parents = Session.objects.filter(children=session_id, status=Session.Status.WAITING)
+    parent_id = waiting_parents.values_list("pk", flat=True).first()
     if parent_id is not None:
-        wake(parent_id)
+        wake_session(parent_id)
 
 
-def take_messages(hold: SessionLease) -> bool:
+def take_messages(lease: SessionLease) -> bool:
     """Move new messages from the inbox into steps; return whether there were any."""
-    waiting = Inbox.objects.filter(
-        session_id=hold.session_id, kind=Inbox.Kind.MESSAGE, taken_at=None
+    pending_messages = Inbox.objects.filter(
+        session_id=lease.session_id, kind=Inbox.Kind.MESSAGE, taken_at=None
     )
     with transaction.atomic():
-        _update_leased_session(hold)
-        found = list(waiting)
-        if found:
-            said = [item.payload | {"by": item.actor} for item in found]
-            _add(hold, [_build_step(Step.Kind.MESSAGE, payload) for payload in said])
-            waiting.filter(pk__in=[one.pk for one in found]).update(taken_at=timezone.now())
-    return bool(found)
+        _update_leased_session(lease)
+        messages = list(pending_messages)
+        if messages:
+            payloads = [item.payload | {"by": item.actor} for item in messages]
+            _insert_steps(lease, [_build_step(Step.Kind.MESSAGE, payload) for payload in payloads])
+            pending_messages.filter(pk__in=[message.pk for message in messages]).update(
+                taken_at=timezone.now()
+            )
+    return bool(messages)
 
 
 def list_cancel_requests(runner_id: UUID) -> set[UUID]:
     """Return this runner's sessions with a cancellation request (one query)."""
-    wishes = Inbox.objects.filter(
+    cancel_requests = Inbox.objects.filter(
         session__runner_id=runner_id, kind=Inbox.Kind.CANCEL, taken_at=None
     )
-    return set(wishes.values_list("session_id", flat=True))
+    return set(cancel_requests.values_list("session_id", flat=True))
 
 
-def take_cancels(hold: SessionLease) -> str:
+def take_cancel_requests(lease: SessionLease) -> str:
     """Mark cancellation requests as handled; return the first one's reason, if any."""
-    wishes = Inbox.objects.filter(session_id=hold.session_id, kind=Inbox.Kind.CANCEL, taken_at=None)
-    said = wishes.values_list("payload", flat=True).first() or {}
-    wishes.update(taken_at=timezone.now())
-    return str(said.get("why", ""))
+    cancel_requests = Inbox.objects.filter(
+        session_id=lease.session_id, kind=Inbox.Kind.CANCEL, taken_at=None
+    )
+    payload = cancel_requests.values_list("payload", flat=True).first() or {}
+    cancel_requests.update(taken_at=timezone.now())
+    return str(payload.get("why", ""))
 
 
 def _build_step(
@@ -262,7 +272,7 @@ def _build_step(
     )
 
 
-def _add(hold: SessionLease, steps: Sequence[Step]) -> None:
+def _insert_steps(lease: SessionLease, steps: Sequence[Step]) -> None:
     """Insert steps with the session's next numbers; its row must be locked.
 
     Only the lease's holder adds steps, so the last number is loaded once. A rollback leaves a gap,
@@ -270,39 +280,39 @@ def _add(hold: SessionLease, steps: Sequence[Step]) -> None:
     """
     if not steps:
         return
-    presence = hold.presence
-    if presence.last_seq is None:
-        mine = Step.objects.filter(session_id=hold.session_id)
-        presence.last_seq = mine.aggregate(last=Max("seq"))["last"] or 0
+    state = lease.state
+    if state.last_seq is None:
+        session_steps = Step.objects.filter(session_id=lease.session_id)
+        state.last_seq = session_steps.aggregate(last=Max("seq"))["last"] or 0
     for step in steps:
-        presence.last_seq += 1
-        step.session_id, step.seq, step.fence = hold.session_id, presence.last_seq, hold.fence
+        state.last_seq += 1
+        step.session_id, step.seq, step.fence = lease.session_id, state.last_seq, lease.fence
     Step.objects.bulk_create(steps)
 
 
-def _update_leased_session(hold: SessionLease, **counts: int) -> None:
+def _update_leased_session(lease: SessionLease, **counts: int) -> None:
     """Update the session under its fence and notify watchers; raises `LeaseLost`.
 
     This is `query_leased_session(…).update(…)` as raw SQL: it starts every transaction, and Django
     takes ten times as long to compile it as the database to execute it.
     """
-    table, prepared = Session._meta.db_table, partial(_prepare_value, connection)
-    added = "".join(f', "{name}" = "{name}" + {int(count)}' for name, count in counts.items())
+    table, prepare = Session._meta.db_table, partial(_prepare_value, connection)
+    increments = "".join(f', "{name}" = "{name}" + {int(count)}' for name, count in counts.items())
     with connection.cursor() as cursor:
         cursor.execute(
-            f'UPDATE "{table}" SET "updated_at" = %s{added} '  # noqa: S608  # names of ours, numbers
+            f'UPDATE "{table}" SET "updated_at" = %s{increments} '  # noqa: S608  # names of ours, numbers
             'WHERE "id" = %s AND "fence" = %s AND "runner_id" = %s AND "status" = %s',
             [
-                prepared("updated_at", timezone.now()),
-                prepared("id", hold.session_id),
-                hold.fence,
-                prepared("runner", hold.runner_id),
+                prepare("updated_at", timezone.now()),
+                prepare("id", lease.session_id),
+                lease.fence,
+                prepare("runner", lease.runner_id),
                 Session.Status.RUNNING.value,
             ],
         )
         if not cursor.rowcount:
             raise LeaseLost
-    notify_watchers(hold.session_id)
+    notify_watchers(lease.session_id)
 
 
 def _prepare_value(database: BaseDatabaseWrapper, name: str, value: object) -> Any:

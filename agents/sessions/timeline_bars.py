@@ -13,7 +13,7 @@ from typing import Literal
 Kind = Literal["message", "model", "call", "question", "notice", "end"]
 
 # Minimum width of a visible bar, in percent of its section.
-NARROWEST = 0.4
+MIN_WIDTH = 0.4
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,14 @@ class TimelineSection:
 def build_timeline(events: Sequence[TimelineEvent], now: datetime) -> list[TimelineSection]:
     """Return the sections of a session's events."""
     ordered = sorted(events, key=lambda event: event.began)
-    starts = [0, *(n for n, one in enumerate(ordered) if n and one.kind == "message")]
+    starts = [
+        0,
+        *(
+            index
+            for index, ordered_event in enumerate(ordered)
+            if index and ordered_event.kind == "message"
+        ),
+    ]
     return [
         _build_section(ordered[first:last], now)
         for first, last in pairwise((*starts, len(ordered)))
@@ -88,47 +95,55 @@ def build_timeline(events: Sequence[TimelineEvent], now: datetime) -> list[Timel
 
 
 def _build_section(events: Sequence[TimelineEvent], now: datetime) -> TimelineSection:
-    began = events[0].began
-    ended = max(_end(event, now) for event in events)
-    found = TimelineSection(began, max(began, ended))
-    found.bars = [_build_bar(event, found, now) for event in events]
-    return found
+    started_at = events[0].began
+    ended_at = max(_get_end(event, now) for event in events)
+    section = TimelineSection(started_at, max(started_at, ended_at))
+    section.bars = [_build_bar(event, section, now) for event in events]
+    return section
 
 
-def _build_bar(event: TimelineEvent, stretch: TimelineSection, now: datetime) -> TimelineBar:
-    ended = _end(event, now)
-    waits = [(max(one.began, event.began), min(one.ended or now, ended)) for one in event.waits]
-    waited = [(a, b) for a, b in waits if b > a]
+def _build_bar(event: TimelineEvent, section: TimelineSection, now: datetime) -> TimelineBar:
+    ended_at = _get_end(event, now)
+    wait_times = [
+        (max(wait.began, event.began), min(wait.ended or now, ended_at)) for wait in event.waits
+    ]
+    positive_waits = [
+        (wait_start, wait_end) for wait_start, wait_end in wait_times if wait_end > wait_start
+    ]
     return TimelineBar(
         event,
-        _measure_milliseconds(stretch.began, event.began),
-        _measure_milliseconds(event.began, ended),
-        sum(_measure_milliseconds(a, b) for a, b in waited),
+        _measure_milliseconds(section.began, event.began),
+        _measure_milliseconds(event.began, ended_at),
+        sum(_measure_milliseconds(wait_start, wait_end) for wait_start, wait_end in positive_waits),
         tuple(
             _build_bar_parts(
-                [(event.began, ended, False), *((a, b, True) for a, b in waited)], stretch
+                [
+                    (event.began, ended_at, False),
+                    *((wait_start, wait_end, True) for wait_start, wait_end in positive_waits),
+                ],
+                section,
             )
         ),
     )
 
 
 def _build_bar_parts(
-    times: Iterable[tuple[datetime, datetime, bool]], stretch: TimelineSection
+    spans: Iterable[tuple[datetime, datetime, bool]], section: TimelineSection
 ) -> Iterator[TimelineBarPart]:
-    whole = (stretch.ended - stretch.began).total_seconds() or 1.0
-    for began, ended, waits in times:
-        left = 100 * (began - stretch.began).total_seconds() / whole
-        width = max(NARROWEST, 100 * (ended - began).total_seconds() / whole)
+    total_s = (section.ended - section.began).total_seconds() or 1.0
+    for started_at, ended_at, is_wait in spans:
+        left = 100 * (started_at - section.began).total_seconds() / total_s
+        width = max(MIN_WIDTH, 100 * (ended_at - started_at).total_seconds() / total_s)
         yield TimelineBarPart(
-            round(min(left, 100 - NARROWEST), 2), round(min(width, 100 - left), 2), waits
+            round(min(left, 100 - MIN_WIDTH), 2), round(min(width, 100 - left), 2), is_wait
         )
 
 
-def _end(event: TimelineEvent, now: datetime) -> datetime:
+def _get_end(event: TimelineEvent, now: datetime) -> datetime:
     if event.kind in ("message", "end", "notice"):
         return event.began
     return max(event.began, event.ended or now)
 
 
-def _measure_milliseconds(began: datetime, ended: datetime) -> int:
-    return round((ended - began).total_seconds() * 1000)
+def _measure_milliseconds(started_at: datetime, ended_at: datetime) -> int:
+    return round((ended_at - started_at).total_seconds() * 1000)

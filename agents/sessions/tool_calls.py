@@ -20,11 +20,11 @@ from django.utils import timezone
 from agents.builtin_tools.toolsets.find_tools import FIND_TOOLS
 from agents.calls import pending_calls, pipeline
 from agents.calls.root_limits import RootSession
-from agents.images import extract_images, keep
+from agents.images import extract_images, store_images
 from agents.llm.messages import build_frame
 from agents.models import Exchange, Session, Step
 from agents.sessions import step_store
-from agents.sessions.child_sessions import WAITS
+from agents.sessions.child_sessions import CHILD_WAITING_CODE
 from agents.sessions.leases import SessionLease, renew_session_lease
 from agents.sessions.mcp_host import SessionHost
 from agents.sessions.partial_output import show_progress
@@ -47,9 +47,9 @@ from mcp_servers.models import Server
 logger = logging.getLogger(__name__)
 
 # Minimum pause before polling a task: the interval of the sweep that wakes waiting sessions.
-LEAST_REST = timedelta(seconds=10)
+MIN_POLL_INTERVAL = timedelta(seconds=10)
 # Maximum size of a tool's output that is kept for later steps of a workflow, in bytes.
-LARGEST_OUTPUT = 256 * 1024
+MAX_OUTPUT_SIZE = 256 * 1024
 
 
 class SessionSuspended(Exception):
@@ -62,9 +62,9 @@ class SessionHandedOff(Exception):
 
 async def find_pending_call(step: Step) -> Exchange | None:
     """Return the exchange of a multi-round call; None before its first round ended."""
-    if (known := step.payload.get("exchange")) is None:
+    if (exchange_id := step.payload.get("exchange")) is None:
         return None
-    return await get_runtime().orm(pending_calls.open_one, known)
+    return await get_runtime().run_orm(pending_calls.find_open_call, exchange_id)
 
 
 async def prepare_next_round(host: SessionHost, step: Step, exchange: Exchange) -> bool:
@@ -76,59 +76,62 @@ async def prepare_next_round(host: SessionHost, step: Step, exchange: Exchange) 
         return True  # the next round is already prepared
     if exchange.next_at is not None and exchange.next_at > timezone.now():
         return False
-    if not await host.gather(step, exchange):
+    if not await host.collect_responses(step, exchange):
         return False
-    await get_runtime().orm(step_store.replace_call_id, host.hold, step)
+    await get_runtime().run_orm(step_store.replace_call_id, host.lease, step)
     return True
 
 
 async def finish_round(
-    hold: SessionLease, step: Step, outcome: pipeline.CallOutcome, before: Exchange | None
+    lease: SessionLease,
+    step: Step,
+    outcome: pipeline.CallOutcome,
+    previous_exchange: Exchange | None,
 ) -> bool:
     """Record the end of a call's round; return whether to pause before polling its task."""
-    orm = get_runtime().orm
+    orm = get_runtime().run_orm
     assert outcome.exchange_id is not None  # noqa: S101 - it isn't over
-    await orm(step_store.keep_exchange, hold, step, outcome.exchange_id, outcome.cost_microusd)
-    exchange = await orm(pending_calls.open_one, outcome.exchange_id)
-    if exchange is None or before is None or exchange.kind != Exchange.Kind.TASK:
+    await orm(step_store.save_exchange, lease, step, outcome.exchange_id, outcome.cost_microusd)
+    exchange = await orm(pending_calls.find_open_call, outcome.exchange_id)
+    if exchange is None or previous_exchange is None or exchange.kind != Exchange.Kind.TASK:
         return False
     if exchange.requests or await orm(_is_stdio_task, exchange):
         return False
-    pause = max(LEAST_REST, timedelta(milliseconds=exchange.poll_ms))
+    pause = max(MIN_POLL_INTERVAL, timedelta(milliseconds=exchange.poll_ms))
     await orm(pending_calls.schedule_check, exchange, timezone.now() + pause)
     return True
 
 
-async def resume_interrupted_call(hold: SessionLease, step: Step) -> bool:
+async def resume_interrupted_call(lease: SessionLease, step: Step) -> bool:
     """Prepare a call that a dead runner left between two rounds; False if it wasn't there."""
-    orm = get_runtime().orm
+    orm = get_runtime().run_orm
     exchange = await orm(_find_open_call, step)
     if exchange is None:
         return False
     if exchange.call_id == step.call_id:
-        await orm(step_store.keep_exchange, hold, step, exchange.pk, 0)
+        await orm(step_store.save_exchange, lease, step, exchange.pk, 0)
         return True
     if exchange.kind == Exchange.Kind.TASK and await orm(_is_admitted, step):
-        await orm(step_store.replace_call_id, hold, step)
+        await orm(step_store.replace_call_id, lease, step)
         return True
     return False
 
 
-async def cancel_pending_call(hold: SessionLease, step: Step) -> bool:
+async def cancel_pending_call(lease: SessionLease, step: Step) -> bool:
     """Close a call that is between two rounds when its run ends; cancel its task, if any."""
-    exchange = await get_runtime().orm(_find_open_call, step)
+    exchange = await get_runtime().run_orm(_find_open_call, step)
     if exchange is None:
         return False
-    await get_runtime().orm(pending_calls.close, exchange.pk)
+    await get_runtime().run_orm(pending_calls.close_pending_call, exchange.pk)
     if exchange.kind == Exchange.Kind.TASK:
-        await _cancel_task(hold, exchange)
+        await _cancel_task(lease, exchange)
         return True
     return bool(exchange.call_id == step.call_id)
 
 
-async def _cancel_task(hold: SessionLease, exchange: Exchange) -> None:
-    session = await get_runtime().orm(_load_session, hold.session_id)
-    host = SessionHost(hold, session)
+async def _cancel_task(lease: SessionLease, exchange: Exchange) -> None:
+    session = await get_runtime().run_orm(_load_session, lease.session_id)
+    host = SessionHost(lease, session)
     request = pipeline.CallRequest(
         principal=build_principal(session),
         tool=exchange.own_name,
@@ -152,8 +155,12 @@ def _load_session(session_id: UUID) -> Session:
 
 
 def _find_open_call(step: Step) -> Exchange | None:
-    known = step.payload.get("exchange")
-    return pending_calls.open_one(known, step.call_id) if known or step.call_id else None
+    exchange_id = step.payload.get("exchange")
+    return (
+        pending_calls.find_open_call(exchange_id, step.call_id)
+        if exchange_id or step.call_id
+        else None
+    )
 
 
 def _is_admitted(step: Step) -> bool:
@@ -171,7 +178,7 @@ def _is_stdio_task(exchange: Exchange) -> bool:
 class SessionCaller:
     """The principal of a leased session's calls, and the host that answers servers."""
 
-    hold: SessionLease
+    lease: SessionLease
     session: Session
     principal: Principal
     host: SessionHost
@@ -179,29 +186,29 @@ class SessionCaller:
     root: RootSession | None = None
 
 
-def build_holder_key(hold: SessionLease) -> str:
+def build_holder_key(lease: SessionLease) -> str:
     """Return the key that owns the session's server connections."""
-    return f"session:{hold.session_id}"
+    return f"session:{lease.session_id}"
 
 
-async def make_calls(caller: SessionCaller, begun: Sequence[Step]) -> None:
+async def make_calls(caller: SessionCaller, steps: Sequence[Step]) -> None:
     """Make the calls of one turn concurrently; a failure doesn't affect the others.
 
     When all are done, raises `SessionSuspended` if one waits for a person or a task, and
     `SessionHandedOff` if the process is stopping.
     """
-    presence = caller.hold.presence
-    with presence.calling():
-        made = await asyncio.gather(
-            *(_make_call(caller, step) for step in begun), return_exceptions=True
+    lease_state = caller.lease.state
+    with lease_state.track_calls():
+        results = await asyncio.gather(
+            *(_make_call(caller, step) for step in steps), return_exceptions=True
         )
-    for one in made:
+    for result in results:
         # An exception that isn't a call's own failure ends the run, after all calls are done.
-        if isinstance(one, BaseException):
-            raise one
-    if presence.leaving:
+        if isinstance(result, BaseException):
+            raise result
+    if lease_state.is_stopping:
         raise SessionHandedOff
-    if not all(made):
+    if not all(results):
         raise SessionSuspended
 
 
@@ -217,19 +224,21 @@ async def _make_call(caller: SessionCaller, step: Step) -> bool:
             if exchange and not await prepare_next_round(caller.host, step, exchange):
                 return False
             outcome = await _run_call(_build_request(caller, step, exchange), step)
-        except pipeline.ApprovalRequired as asked:
-            await get_runtime().orm(step_store.show_waiting, caller.hold, step, asked.extra)
+        except pipeline.ApprovalRequired as approval_required:
+            await get_runtime().run_orm(
+                step_store.show_pending_approval, caller.lease, step, approval_required.extra
+            )
             return False
         except Problem as problem:
             outcome = problem
-        if outcome.code == WAITS:
+        if outcome.code == CHILD_WAITING_CODE:
             # It is made again, with another id, when its child session rests.
-            await get_runtime().orm(step_store.replace_call_id, caller.hold, step)
+            await get_runtime().run_orm(step_store.replace_call_id, caller.lease, step)
             return False
         if isinstance(outcome, Problem) or outcome.exchange_id is None:
-            await _finish(caller, step, outcome)
+            await _finish_call(caller, step, outcome)
             return True
-        if await finish_round(caller.hold, step, outcome, exchange):
+        if await finish_round(caller.lease, step, outcome, exchange):
             return False
 
 
@@ -241,17 +250,17 @@ def _build_request(
         tool=step.payload["name"],
         arguments=step.payload["arguments"] or {},
         via="session",
-        holder=build_holder_key(caller.hold),
+        holder=build_holder_key(caller.lease),
         agent_id=caller.session.agent_id,
-        session_id=caller.hold.session_id,
+        session_id=caller.lease.session_id,
         root=caller.root,
         folder=caller.session.working_dir,
         call_id=step.call_id or generate_uuid7(),
-        may_send=partial(_is_lease_held, caller.hold),
-        on_progress=partial(show_progress, caller.hold, step, caller.session.organization_id),
-        leaving=lambda: caller.hold.presence.leaving,
+        may_send=partial(_is_lease_held, caller.lease),
+        on_progress=partial(show_progress, caller.lease, step, caller.session.organization_id),
+        should_stop_polling=lambda: caller.lease.state.is_stopping,
         host=caller.host,
-        continues=pending_calls.build_continuation(exchange) if exchange else None,
+        continuation=pending_calls.build_continuation(exchange) if exchange else None,
     )
 
 
@@ -264,49 +273,53 @@ async def _run_call(request: pipeline.CallRequest, step: Step) -> pipeline.CallO
             ),
             code="invalid_arguments",
         )
-    return await pipeline.call(request)
+    return await pipeline.make_call(request)
 
 
-async def _finish(
+async def _finish_call(
     caller: SessionCaller, step: Step, outcome: pipeline.CallOutcome | Problem
 ) -> None:
     """Save a call's outcome; the model sees refusals and failures too."""
-    kept = ("name", "arguments", "earlier", "step")
-    shown = {name: step.payload[name] for name in kept if name in step.payload}
-    state, spent = Step.State.FAILED, 0
+    kept_names = ("name", "arguments", "earlier", "step")
+    kept_fields = {name: step.payload[name] for name in kept_names if name in step.payload}
+    state, cost_microusd = Step.State.FAILED, 0
     if isinstance(outcome, Problem):
         text = f"{outcome} {outcome.remedy}".strip()
-        found: dict[str, Any] = {"text": text, "code": outcome.code, "rule": outcome.rule}
+        result_fields: dict[str, Any] = {"text": text, "code": outcome.code, "rule": outcome.rule}
     else:
         states = {"ok": Step.State.DONE, "unknown": Step.State.UNKNOWN}
-        state, spent = states.get(outcome.outcome, Step.State.FAILED), outcome.cost_microusd
-        found = (
-            _build_payload(outcome)
+        state, cost_microusd = states.get(outcome.outcome, Step.State.FAILED), outcome.cost_microusd
+        result_fields = (
+            _build_result_payload(outcome)
             | await _store_images(caller, outcome)
             | _build_found_tools(step, outcome)
         )
         if "step" in step.payload:  # of a workflow, whose later steps may refer to it
-            found["output"] = parse_tool_output(outcome.result, outcome.text)
-    finish = partial(step_store.finish, caller.hold, step, state, calls=1, cost_microusd=spent)
+            result_fields["output"] = parse_tool_output(outcome.result, outcome.text)
+    finish = partial(
+        step_store.finish_step, caller.lease, step, state, calls=1, cost_microusd=cost_microusd
+    )
     # The call was made, so retry until its answer is saved.
-    await retry_database_work(partial(get_transaction_batcher().do, finish, shown | found))
+    await retry_database_work(
+        partial(get_transaction_batcher().run, finish, kept_fields | result_fields)
+    )
 
 
 def parse_tool_output(result: Mapping[str, Any], text: str) -> Any:
     """Return a tool's output as JSON values: its structured content, or its text parsed as JSON."""
-    found = result.get("structuredContent")
-    if found is None:
+    output = result.get("structuredContent")
+    if output is None:
         try:
-            found = json.loads(text)
+            output = json.loads(text)
         except ValueError:
             return None
     try:
-        return make_storable(found) if len(to_canonical_json(found)) <= LARGEST_OUTPUT else None
+        return make_storable(output) if len(to_canonical_json(output)) <= MAX_OUTPUT_SIZE else None
     except ValueError:
         return None  # a number that JSON can't represent
 
 
-def _build_payload(outcome: pipeline.CallOutcome) -> dict[str, Any]:
+def _build_result_payload(outcome: pipeline.CallOutcome) -> dict[str, Any]:
     return {
         "text": outcome.text,
         # The model gets the text between lines with the frame's mark.
@@ -328,23 +341,25 @@ def _build_payload(outcome: pipeline.CallOutcome) -> dict[str, Any]:
     }
 
 
-async def _is_lease_held(hold: SessionLease) -> bool:
+async def _is_lease_held(lease: SessionLease) -> bool:
     """Tell whether a call may be sent; check the lease in the database if it may have lapsed."""
-    if not hold.presence.stale():
+    if not lease.state.is_stale():
         return True
-    asked_at = monotonic()
-    held = await get_runtime().orm(renew_session_lease, hold)
-    if held:
-        hold.presence.beaten(asked_at)
-    hold.presence.lapsed = not held
-    return held
+    renewed_at = monotonic()
+    is_held = await get_runtime().run_orm(renew_session_lease, lease)
+    if is_held:
+        lease.state.mark_renewed(renewed_at)
+    lease.state.has_lapsed = not is_held
+    return is_held
 
 
 async def _store_images(caller: SessionCaller, outcome: pipeline.CallOutcome) -> dict[str, Any]:
     """Store a result's images; return their references for the step."""
-    if not (found := extract_images(outcome.result)):
+    if not (images := extract_images(outcome.result)):
         return {}
-    return {"images": await run_orm_with_retry(keep, caller.session.organization_id, found)}
+    return {
+        "images": await run_orm_with_retry(store_images, caller.session.organization_id, images)
+    }
 
 
 def _build_found_tools(step: Step, outcome: pipeline.CallOutcome) -> dict[str, Any]:

@@ -10,10 +10,15 @@ from uuid import UUID
 
 from agents.calls.root_limits import RootSession
 from agents.calls.snapshots import CallSnapshot
-from agents.images import keep
+from agents.images import store_images
 from agents.llm import interface as llm_interface
 from agents.llm.pricing import estimate_tokens
-from agents.model_endpoints.request_budget import ReservationRequest, build_opening, reserve, settle
+from agents.model_endpoints.request_budget import (
+    ReservationRequest,
+    build_opening,
+    reserve_model_request,
+    settle_model_request,
+)
 from agents.models import Step
 from agents.sessions import step_store
 from agents.sessions.leases import LeaseLost, SessionLease
@@ -37,31 +42,31 @@ class SessionTurn:
 
     def __init__(
         self,
-        hold: SessionLease,
+        lease: SessionLease,
         principal: Principal,
         snapshot: CallSnapshot,
         endpoint: llm_interface.ModelEndpointConfig,
-        last: Mapping[str, Any] | None = None,
+        last_turn: Mapping[str, Any] | None = None,
         root: RootSession | None = None,
     ) -> None:
-        self.hold = hold
+        self.lease = lease
         self.principal = principal
         self.snapshot = snapshot
         self.endpoint = endpoint
-        self._last, self._root = last, root
-        self._reserved: tuple[BudgetReservation, ...] = ()
-        self._estimate = 0
+        self._last_turn, self._root = last_turn, root
+        self._reservations: tuple[BudgetReservation, ...] = ()
+        self._estimated_tokens = 0
         self.max_tokens: int | None = None
 
-    async def take(
+    async def run(
         self,
         model: llm_interface.LanguageModel,
         messages: Sequence[llm_interface.Message],
         *,
-        number: int,
+        turn_number: int,
         instructions: str,
         tools: Sequence[llm_interface.ToolSpec],
-        allowed: Callable[[llm_interface.ModelReply], object] = lambda reply: None,
+        check_reply: Callable[[llm_interface.ModelReply], object] = lambda reply: None,
     ) -> tuple[llm_interface.ModelReply, list[Step]]:
         """Ask the model; return its reply and the steps of its calls.
 
@@ -69,142 +74,152 @@ class SessionTurn:
         what `request_budget.reserve` raises.
         """
         call_id = generate_uuid7()
-        estimate = estimate_tokens(messages, instructions, tools)
-        await self._let_in(call_id, number, estimate)
-        step = await self._intent(call_id, number, perf_counter())
-        writing = ModelTextReporter(self.hold, step, self.snapshot.organization_id)
+        estimated_tokens = estimate_tokens(messages, instructions, tools)
+        await self._reserve_budget(call_id, turn_number, estimated_tokens)
+        step = await self._append_intent(call_id, turn_number, perf_counter())
+        text_reporter = ModelTextReporter(self.lease, step, self.snapshot.organization_id)
         request = partial(
             model.request,
             messages,
             instructions=instructions,
             tools=tools,
             max_tokens=self.max_tokens,
-            on_text=writing,
+            on_text=text_reporter,
         )
-        reply, cost = await self._answered(request, step, call_id, writing)
+        reply, cost = await self._fetch_reply(request, step, call_id, text_reporter)
         try:
             check_reply_not_empty(self.endpoint, reply)
-            allowed(reply)
+            check_reply(reply)
         except Problem as problem:
-            await get_runtime().orm(self._refused, step, reply, cost, problem)
+            await get_runtime().run_orm(self._save_rejected_reply, step, reply, cost, problem)
             raise
-        return reply, await get_transaction_batcher().do(self._written, step, reply, cost)
+        return reply, await get_transaction_batcher().run(self._save_reply, step, reply, cost)
 
-    async def _answered(
+    async def _fetch_reply(
         self,
         request: Callable[[], Awaitable[llm_interface.ModelReply]],
         step: Step,
         call_id: UUID,
-        writing: ModelTextReporter,
+        text_reporter: ModelTextReporter,
     ) -> tuple[llm_interface.ModelReply, int]:
         """Return the model's reply and its settled cost; on failure, save the reason in the step.
 
         If canceled, save the text so far.
         """
-        began = perf_counter()
+        started_at = perf_counter()
         try:
-            reply = await self._traced(request)
+            reply = await self._trace_request(request)
         except Problem as problem:
-            await self._settle(call_id, "error", began, None, code=problem.code)
-            payload = self._failed(problem)
-            finish = partial(step_store.finish, turns=1)
-            await get_runtime().orm(finish, self.hold, step, Step.State.FAILED, payload)
+            await self._settle_request(call_id, "error", started_at, None, code=problem.code)
+            payload = self._describe_failure(problem)
+            finish = partial(step_store.finish_step, turns=1)
+            await get_runtime().run_orm(finish, self.lease, step, Step.State.FAILED, payload)
             raise
         except asyncio.CancelledError:
-            await asyncio.shield(self._settle(call_id, "cancelled", began, None, code="cancelled"))
             await asyncio.shield(
-                get_runtime().orm(step_store.show_partial, self.hold, step, writing.text)
+                self._settle_request(call_id, "cancelled", started_at, None, code="cancelled")
+            )
+            await asyncio.shield(
+                get_runtime().run_orm(
+                    step_store.save_partial_text, self.lease, step, text_reporter.text
+                )
             )
             raise
-        return reply, await self._settle(call_id, "ok", began, reply.usage)
+        return reply, await self._settle_request(call_id, "ok", started_at, reply.usage)
 
-    async def _traced(
+    async def _trace_request(
         self, request: Callable[[], Awaitable[llm_interface.ModelReply]]
     ) -> llm_interface.ModelReply:
         """Send the request in a span with OpenTelemetry's GenAI attributes."""
-        asked = self.endpoint
+        endpoint = self.endpoint
         with tracing.start_span(
-            f"chat {asked.model}",
+            f"chat {endpoint.model}",
             kind="client",
             gen_ai__operation__name="chat",
-            gen_ai__provider__name=asked.kind,
-            gen_ai__request__model=asked.model,
-            gen_ai__conversation__id=str(self.hold.session_id),
+            gen_ai__provider__name=endpoint.kind,
+            gen_ai__request__model=endpoint.model,
+            gen_ai__conversation__id=str(self.lease.session_id),
         ) as span:
             reply = await request()
             if span is not None:
-                tracing.note(span, gen_ai__response__finish_reasons=(reply.finish,))
+                tracing.set_span_attributes(span, gen_ai__response__finish_reasons=(reply.finish,))
             if span is not None and reply.usage is not None:
-                used = reply.usage
-                tracing.note(span, gen_ai__usage__input_tokens=used.input_tokens)
-                tracing.note(span, gen_ai__usage__output_tokens=used.output_tokens)
+                usage = reply.usage
+                tracing.set_span_attributes(span, gen_ai__usage__input_tokens=usage.input_tokens)
+                tracing.set_span_attributes(span, gen_ai__usage__output_tokens=usage.output_tokens)
             return reply
 
-    def _drawn(self, reply: llm_interface.ModelReply) -> dict[str, Any]:
+    def _save_images(self, reply: llm_interface.ModelReply) -> dict[str, Any]:
         """Store the reply's images; return their references for the step."""
         if not reply.images:
             return {}
-        return {"images": keep(self.snapshot.organization_id, reply.images)}
+        return {"images": store_images(self.snapshot.organization_id, reply.images)}
 
-    def _failed(self, problem: Problem) -> dict[str, Any]:
+    def _describe_failure(self, problem: Problem) -> dict[str, Any]:
         """Return the payload of a failed turn, with what is needed to choose the next endpoint."""
-        found = problem.as_dict() | {"endpoint": self._who()}
+        description = problem.as_dict() | {"endpoint": self._describe_endpoint()}
         if isinstance(problem, llm_interface.ModelError):
-            found["retryable"] = problem.retryable
-        return found
+            description["retryable"] = problem.retryable
+        return description
 
-    def _who(self) -> dict[str, str]:
-        found = self.endpoint
-        return {"id": found.id, "name": found.title, "kind": found.kind, "model": found.model}
+    def _describe_endpoint(self) -> dict[str, str]:
+        endpoint = self.endpoint
+        return {
+            "id": endpoint.id,
+            "name": endpoint.title,
+            "kind": endpoint.kind,
+            "model": endpoint.model,
+        }
 
-    def _refused(
+    def _save_rejected_reply(
         self, step: Step, reply: llm_interface.ModelReply, cost: int, problem: Problem
     ) -> None:
         """Save a rejected reply as failed; its usage and cost still count."""
         usage = reply.usage or llm_interface.TokenUsage(0, 0)
-        step_store.finish(
-            self.hold,
+        step_store.finish_step(
+            self.lease,
             step,
             Step.State.FAILED,
-            self._failed(problem) | {"usage": _serialize_usage(usage), "cost_microusd": cost},
+            self._describe_failure(problem)
+            | {"usage": _serialize_usage(usage), "cost_microusd": cost},
             turns=1,
             input_tokens=usage.input_tokens,
             output_tokens=usage.output_tokens,
             cost_microusd=cost,
         )
 
-    async def _intent(self, call_id: UUID, number: int, began: float) -> Step:
+    async def _append_intent(self, call_id: UUID, turn_number: int, started_at: float) -> Step:
         """Append the turn's step; on `LeaseLost`, settle the reservation and raise."""
         try:
-            return await get_transaction_batcher().do(
-                step_store.append,
-                self.hold,
+            return await get_transaction_batcher().run(
+                step_store.append_step,
+                self.lease,
                 Step.Kind.MODEL,
                 {"text": ""},
                 state=Step.State.INTENT,
-                turn=number,
+                turn=turn_number,
                 call_id=call_id,
             )
         except LeaseLost:
-            await self._settle(call_id, "error", began, None, code="superseded")
+            await self._settle_request(call_id, "error", started_at, None, code="superseded")
             raise
 
-    def _written(self, step: Step, reply: llm_interface.ModelReply, cost: int) -> list[Step]:
+    def _save_reply(self, step: Step, reply: llm_interface.ModelReply, cost: int) -> list[Step]:
         usage = reply.usage or llm_interface.TokenUsage(0, 0)
         payload = {
             "text": reply.text,
             "message": reply.message,
             "servers": list_connected_servers(self.snapshot),
-            **self._drawn(reply),
+            **self._save_images(reply),
             "finish": reply.finish,
-            "endpoint": self._who(),
+            "endpoint": self._describe_endpoint(),
             "usage": _serialize_usage(usage),
             "usage_known": reply.usage is not None,
-            "estimated_input_tokens": self._estimate,
+            "estimated_input_tokens": self._estimated_tokens,
             "cost_microusd": cost,
         }
         return step_store.finish_turn(
-            self.hold,
+            self.lease,
             step,
             payload,
             reply.calls,
@@ -213,50 +228,50 @@ class SessionTurn:
             cost_microusd=cost,
         )
 
-    async def _let_in(self, call_id: UUID, number: int, estimate: int) -> None:
-        asking = ReservationRequest(
-            self.hold.session_id,
+    async def _reserve_budget(self, call_id: UUID, turn_number: int, estimated_tokens: int) -> None:
+        request = ReservationRequest(
+            self.lease.session_id,
             self.endpoint,
-            estimate,
-            partial(self._opening, call_id, number),
-            self._last,
+            estimated_tokens,
+            partial(self._build_opening, call_id, turn_number),
+            self._last_turn,
             self._root,
         )
-        reserved = await reserve(asking, self.snapshot)
-        self.snapshot, self._reserved = reserved.snapshot, reserved.reserves
-        self._estimate, self.max_tokens = reserved.estimate, reserved.max_tokens
+        reservation = await reserve_model_request(request, self.snapshot)
+        self.snapshot, self._reservations = reservation.snapshot, reservation.reservations
+        self._estimated_tokens, self.max_tokens = reservation.estimate, reservation.max_tokens
 
-    def _opening(
-        self, call_id: UUID, number: int, snapshot: CallSnapshot, estimate: int
+    def _build_opening(
+        self, call_id: UUID, turn_number: int, snapshot: CallSnapshot, estimated_tokens: int
     ) -> Opening:
         return build_opening(
             call_id,
             self.endpoint,
             snapshot,
-            estimate,
-            details={"turn": number},
+            estimated_tokens,
+            details={"turn": turn_number},
             action="agent_model_turn",
             actor=self.principal.actor,
             rule="turn",
-            session_id=self.hold.session_id,
+            session_id=self.lease.session_id,
         )
 
-    async def _settle(
+    async def _settle_request(
         self,
         call_id: UUID,
         outcome: Outcome,
-        began: float,
+        started_at: float,
         usage: llm_interface.TokenUsage | None,
         code: str = "",
     ) -> int:
         """Settle the reservation and return the cost."""
-        return await settle(
+        return await settle_model_request(
             call_id,
             self.snapshot.organization_id,
             self.endpoint,
-            self._reserved,
+            self._reservations,
             outcome=outcome,
-            began=began,
+            began=started_at,
             usage=usage,
             code=code,
         )
@@ -268,13 +283,13 @@ def check_reply_not_empty(
     """Raise `ModelError` (`model_no_answer`) for a reply without text, calls and images."""
     if reply.text.strip() or reply.calls or reply.images:
         return
-    why = {
+    reason = {
         "content_filter": "its provider's filter held the answer back",
         "length": "its longest answer was used up before it said anything",
     }.get(reply.finish, "it stopped without a word")
     raise llm_interface.ModelError(
         format_message(
-            "The model {title!r} answered nothing: {why}.", title=endpoint.title, why=why
+            "The model {title!r} answered nothing: {why}.", title=endpoint.title, why=reason
         ),
         code="model_no_answer",
         remedy="Ask in other words, allow longer answers, or choose another model.",
@@ -284,5 +299,9 @@ def check_reply_not_empty(
 
 def _serialize_usage(usage: llm_interface.TokenUsage) -> dict[str, int]:
     """Return a usage for a step, without zero counts except the two totals."""
-    said = asdict(usage)
-    return {name: n for name, n in said.items() if n or name in ("input_tokens", "output_tokens")}
+    counts = asdict(usage)
+    return {
+        name: count
+        for name, count in counts.items()
+        if count or name in ("input_tokens", "output_tokens")
+    }

@@ -15,13 +15,17 @@ from django.db import Error as DatabaseFault
 from django.db import IntegrityError
 
 from agents.llm import interface as llm_interface
-from agents.session_wakeups import CANCELS, register_local_runner
+from agents.session_wakeups import CANCEL_TOPIC, register_local_runner
 from agents.sessions import leases, loop, step_store
 from agents.sessions.leases import LeaseState, SessionLease
-from bonobot.core.db.transactions import AWAY, get_transaction_batcher, run_orm_with_retry
+from bonobot.core.db.transactions import (
+    UNAVAILABLE_ERRORS,
+    get_transaction_batcher,
+    run_orm_with_retry,
+)
 from bonobot.core.problems import InternalError
 from bonobot.core.redis_bus import get_bus
-from bonobot.core.runtime import CLOSE_S, Runtime, get_runtime
+from bonobot.core.runtime import CLOSE_TIMEOUT_S, Runtime, get_runtime
 from bonobot.core.telemetry import tracing
 from bonobot.core.telemetry.logging import LogContext
 from bonobot.ledger.refusals import AuditUnavailable
@@ -29,9 +33,9 @@ from bonobot.ledger.refusals import AuditUnavailable
 logger = logging.getLogger(__name__)
 
 # Interval of polling for cancellation requests: one query for all sessions of the process.
-WATCH_S = 1.0
+CANCEL_POLL_INTERVAL_S = 1.0
 # An event loop that didn't tick for this long is stuck, and must not keep its leases.
-STUCK_S = 5.0
+LOOP_STUCK_S = 5.0
 
 
 class SessionRunner:
@@ -40,167 +44,174 @@ class SessionRunner:
     def __init__(self) -> None:
         self.runner_id: UUID | None = None
         self._tasks: dict[UUID, asyncio.Task[None]] = {}
-        self._present: dict[UUID, LeaseState] = {}
-        self._cancelled: set[UUID] = set()
-        self._draining = False
-        self._beaten_at = 0.0
-        self._watch: asyncio.Task[None] | None = None
+        self._lease_states: dict[UUID, LeaseState] = {}
+        self._cancelled_ids: set[UUID] = set()
+        self._is_draining = False
+        self._renewed_at = 0.0
+        self._heartbeat: asyncio.Task[None] | None = None
 
-    async def begin(self) -> None:
+    async def start(self) -> None:
         """Register this process and start its heartbeat; may be called repeatedly.
 
         If the runner's row is gone (a restored database), create a new one; old leases are lost.
         """
-        now = self._beaten_at = monotonic()
-        if self.runner_id is not None and await get_runtime().orm(
+        now = self._renewed_at = monotonic()
+        if self.runner_id is not None and await get_runtime().run_orm(
             leases.renew_runner_leases, self.runner_id
         ):
-            for present in self._present.values():
-                present.beaten(now)
+            for lease_state in self._lease_states.values():
+                lease_state.mark_renewed(now)
             return
-        self.runner_id = await get_runtime().orm(leases.register)
-        if self._watch is None:
-            self._watch = asyncio.create_task(self._beat(), name="runner heartbeat")
-            register_local_runner(self.take)
-            await get_bus().listen(CANCELS, self._hear_of_cancels)
+        self.runner_id = await get_runtime().run_orm(leases.register_runner)
+        if self._heartbeat is None:
+            self._heartbeat = asyncio.create_task(self._run_heartbeat(), name="runner heartbeat")
+            register_local_runner(self.claim_and_run)
+            await get_bus().add_listener(CANCEL_TOPIC, self._handle_cancel_signal)
             get_runtime().on_close(llm_interface.close_models)
-            get_runtime().on_close(partial(self.drain, CLOSE_S / 2))
+            get_runtime().on_close(partial(self.drain, CLOSE_TIMEOUT_S / 2))
 
-    async def take(self, session_id: UUID) -> asyncio.Task[None] | None:
+    async def claim_and_run(self, session_id: UUID) -> asyncio.Task[None] | None:
         """Claim a session and run it in a task; None if it can't be claimed."""
-        if self._draining:
+        if self._is_draining:
             return None
-        if self.runner_id is None or monotonic() - self._beaten_at >= leases.BEAT_S:
-            await self.begin()
+        if self.runner_id is None or monotonic() - self._renewed_at >= leases.HEARTBEAT_INTERVAL_S:
+            await self.start()
         if session_id in self._tasks:
-            await self._fulfil_cancels()  # the wake-up may be for a cancellation
+            await self._cancel_requested_sessions()  # the wake-up may be for a cancellation
             return None
-        if self._draining or self.runner_id is None:
+        if self._is_draining or self.runner_id is None:
             return None
-        hold = await self._claimed(session_id)
-        if hold is None or session_id in self._tasks:
+        lease = await self._claim_session(session_id)
+        if lease is None or session_id in self._tasks:
             return None
-        if self._draining:  # stopped during the claim
-            await get_runtime().orm(leases.release_session, hold)
+        if self._is_draining:  # stopped during the claim
+            await get_runtime().run_orm(leases.release_session, lease)
             return None
-        present = self._present[session_id] = LeaseState(self._beaten_at)
-        hold = replace(hold, presence=present)
-        task = asyncio.create_task(self._run(hold), name=f"session {session_id}")
+        lease_state = self._lease_states[session_id] = LeaseState(self._renewed_at)
+        lease = replace(lease, state=lease_state)
+        task = asyncio.create_task(self._supervise_session(lease), name=f"session {session_id}")
         self._tasks[session_id] = task
         return task
 
-    async def _claimed(self, session_id: UUID) -> SessionLease | None:
+    async def _claim_session(self, session_id: UUID) -> SessionLease | None:
         for _ in range(2):
             if self.runner_id is None:
                 break
             try:
-                return await get_transaction_batcher().do(leases.claim, session_id, self.runner_id)
+                return await get_transaction_batcher().run(
+                    leases.claim_session, session_id, self.runner_id
+                )
             except IntegrityError:
                 # This runner's row was deleted since the last heartbeat (a restored database).
-                await self.begin()
+                await self.start()
         return None
 
-    async def _run(self, hold: SessionLease) -> None:
-        again = False
+    async def _supervise_session(self, lease: SessionLease) -> None:
+        must_retry = False
         try:
-            await self._outcome(hold)
-            again = True
+            await self._run_session(lease)
+            must_retry = True
         except asyncio.CancelledError:
-            if hold.session_id in self._cancelled:
-                await loop.cancel(hold)
+            if lease.session_id in self._cancelled_ids:
+                await loop.cancel_run(lease)
             else:
-                await get_runtime().orm(leases.release_session, hold)
+                await get_runtime().run_orm(leases.release_session, lease)
         finally:
-            self._tasks.pop(hold.session_id, None)
-            self._present.pop(hold.session_id, None)
-            self._cancelled.discard(hold.session_id)
-        if again:
+            self._tasks.pop(lease.session_id, None)
+            self._lease_states.pop(lease.session_id, None)
+            self._cancelled_ids.discard(lease.session_id)
+        if must_retry:
             # A message that arrived while the run ended queued the session again.
-            await self.take(hold.session_id)
+            await self.claim_and_run(lease.session_id)
 
-    async def _outcome(self, hold: SessionLease) -> None:
+    async def _run_session(self, lease: SessionLease) -> None:
         """Run a session; an unexpected exception fails it.
 
         If the database is unavailable, the session is released and continues later.
         """
         try:
-            number = str(hold.session_id)
-            with LogContext(session=number), _trace_session(number):
-                await loop.run(hold)
-        except (*AWAY, AuditUnavailable) as away:
-            logger.warning("session %s stands still: %s", hold.session_id, away)
-            await run_orm_with_retry(leases.release_session, hold)
+            session_id = str(lease.session_id)
+            with LogContext(session=session_id), _trace_session(session_id):
+                await loop.run_session(lease)
+        except (*UNAVAILABLE_ERRORS, AuditUnavailable) as error:
+            logger.warning("session %s stands still: %s", lease.session_id, error)
+            await run_orm_with_retry(leases.release_session, lease)
         except Exception:
             # No caller handles exceptions of this task.
-            logger.exception("session %s ended by a fault", hold.session_id)
+            logger.exception("session %s ended by a fault", lease.session_id)
             remedy = "Send the message again; if it stays so, tell the administrator."
-            await loop.fail(hold, InternalError(remedy=remedy))
+            await loop.fail_run(lease, InternalError(remedy=remedy))
 
-    async def _beat(self) -> None:
-        last = 0.0
+    async def _run_heartbeat(self) -> None:
+        last_renewed_at = 0.0
         # Continue while draining, so that no other runner claims sessions with running calls.
         while True:
             try:
-                if monotonic() - last >= leases.BEAT_S and self._ticks():
-                    await self.begin()
-                    await self._let_go_of_orphans()
-                    last = monotonic()
+                if (
+                    monotonic() - last_renewed_at >= leases.HEARTBEAT_INTERVAL_S
+                    and self._is_loop_responsive()
+                ):
+                    await self.start()
+                    await self._release_orphans()
+                    last_renewed_at = monotonic()
                 if self._tasks:
-                    await self._fulfil_cancels()
-            except DatabaseFault as fault:
+                    await self._cancel_requested_sessions()
+            except DatabaseFault as error:
                 # The database is unavailable; until it returns, the lease expires, as it should.
-                logger.warning("the runner's heartbeat could not be written: %s", fault)
-            await asyncio.sleep(WATCH_S)
+                logger.warning("the runner's heartbeat could not be written: %s", error)
+            await asyncio.sleep(CANCEL_POLL_INTERVAL_S)
 
-    def _ticks(self) -> bool:
-        return monotonic() - get_runtime().ticked_at < STUCK_S
+    def _is_loop_responsive(self) -> bool:
+        return monotonic() - get_runtime().ticked_at < LOOP_STUCK_S
 
-    async def _let_go_of_orphans(self) -> None:
+    async def _release_orphans(self) -> None:
         """Queue sessions again that this runner holds but no task runs."""
         if self.runner_id is not None:
-            running = set(self._tasks)
-            for session_id in await get_runtime().orm(
-                leases.release_orphaned_sessions, self.runner_id, running
+            running_ids = set(self._tasks)
+            for session_id in await get_runtime().run_orm(
+                leases.release_orphaned_sessions, self.runner_id, running_ids
             ):
                 logger.warning("session %s was held by nobody and is queued again", session_id)
 
-    async def _fulfil_cancels(self) -> None:
+    async def _cancel_requested_sessions(self) -> None:
         if self.runner_id is None:
             return
-        for session_id in await get_runtime().orm(step_store.list_cancel_requests, self.runner_id):
+        for session_id in await get_runtime().run_orm(
+            step_store.list_cancel_requests, self.runner_id
+        ):
             task = self._tasks.get(session_id)
             # Cancel only once: a second cancel would interrupt the recording of the first.
-            if task is not None and session_id not in self._cancelled:
-                self._cancelled.add(session_id)
+            if task is not None and session_id not in self._cancelled_ids:
+                self._cancelled_ids.add(session_id)
                 task.cancel()
 
-    def _hear_of_cancels(self) -> None:
+    def _handle_cancel_signal(self) -> None:
         if self._tasks:
-            get_runtime().spawn(self._fulfil_cancels(), name="fulfil cancels")
+            get_runtime().spawn(self._cancel_requested_sessions(), name="fulfil cancels")
 
-    async def drain(self, within_s: float | None = None) -> None:
+    async def drain(self, timeout_s: float | None = None) -> None:
         """Stop claiming sessions, release the running ones, and unregister.
 
         Model requests are canceled, since repeating them only costs tokens. Running calls get
         `timeout_s` (default: `BONOBOT_DRAIN_S`) to finish, because their results would be lost.
         """
-        within_s = settings.BONOBOT_DRAIN_S if within_s is None else within_s
-        self._draining = True
+        timeout_s = settings.BONOBOT_DRAIN_S if timeout_s is None else timeout_s
+        self._is_draining = True
         for session_id, task in self._tasks.items():
-            self._present[session_id].leaving = True
-            if not self._present[session_id].is_calling:
+            self._lease_states[session_id].is_stopping = True
+            if not self._lease_states[session_id].is_calling:
                 task.cancel()
         tasks = list(self._tasks.values())
         if tasks:
-            _, late = await asyncio.wait(tasks, timeout=within_s)
-            for task in late:
+            _, unfinished_tasks = await asyncio.wait(tasks, timeout=timeout_s)
+            for task in unfinished_tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-        if self._watch is not None:
-            self._watch.cancel()
-            get_bus().leave(CANCELS, self._hear_of_cancels)
+        if self._heartbeat is not None:
+            self._heartbeat.cancel()
+            get_bus().remove_listener(CANCEL_TOPIC, self._handle_cancel_signal)
         if self.runner_id is not None:
-            await get_runtime().orm(leases.stop_runner, self.runner_id)
+            await get_runtime().run_orm(leases.stop_runner, self.runner_id)
             self.runner_id = None
 
 
@@ -214,8 +225,8 @@ def get_session_runner() -> SessionRunner:
         return _by_runtime.setdefault(get_runtime(), SessionRunner())
 
 
-def _trace_session(number: str) -> AbstractContextManager[object]:
+def _trace_session(session_id: str) -> AbstractContextManager[object]:
     operation = "invoke_agent"
     return tracing.start_span(
-        operation, gen_ai__operation__name=operation, gen_ai__conversation__id=number
+        operation, gen_ai__operation__name=operation, gen_ai__conversation__id=session_id
     )

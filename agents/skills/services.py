@@ -5,10 +5,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from agents.assignments import get_agents_by_slug, record_assignment_change, set_agents, store
+from agents.assignments import (
+    get_agents_by_slug,
+    record_assignment_change,
+    save_assignable,
+    set_agents,
+)
 from agents.models import Skill, SkillVersion
 from agents.models.agents import build_agent_lookup as by_id_or_slug
-from agents.models.skills import LONGEST_SKILL
+from agents.models.skills import MAX_SKILL_LENGTH
 from agents.skills.templates import check_text, read_arguments
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
@@ -17,7 +22,7 @@ from bonobot.core.problems import InvalidInput
 from bonobot.core.text.canonical_json import compute_json_digest
 
 _NAME = re.compile(r"[-a-zA-Z0-9_]{1,64}")
-_LONGEST = {"title": 255, "description": 500, "text": LONGEST_SKILL}
+_MAX_LENGTHS = {"title": 255, "description": 500, "text": MAX_SKILL_LENGTH}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,10 +45,10 @@ def get_skill(principal: Principal, name: str) -> Skill:
     """Return the visible skill with this ID or name; raises `NotFound`."""
     lookup = by_id_or_slug(name)
     lookup = {"name": lookup["slug"]} if "slug" in lookup else lookup
-    found: Skill = Skill.objects.visible_to(principal).get_or_404(
+    skill: Skill = Skill.objects.visible_to(principal).get_or_404(
         principal.organization_id, **lookup
     )
-    return found
+    return skill
 
 
 def save_skill(principal: Principal, spec: SkillSpec, skill: Skill | None = None) -> Skill:
@@ -52,28 +57,30 @@ def save_skill(principal: Principal, spec: SkillSpec, skill: Skill | None = None
     A change of its content creates a version; earlier ones are kept.
     """
     principal.require(Action.MANAGE_WORKFLOWS)
-    old = skill
+    existing_skill = skill
     skill = (
-        Skill.objects.get(pk=old.pk) if old else Skill(organization_id=principal.organization_id)
+        Skill.objects.get(pk=existing_skill.pk)
+        if existing_skill
+        else Skill(organization_id=principal.organization_id)
     )
     changed = _apply_skill_spec(skill, spec)
     agents = None if spec.agents is None else get_agents_by_slug(principal, spec.agents, "agents")
-    said = compute_json_digest(skill.payload())
-    is_new = old is None or said != skill.digest
+    digest = compute_json_digest(skill.to_payload())
+    is_new = existing_skill is None or digest != skill.digest
     if is_new:
-        skill.version, skill.digest = (skill.version + 1 if old else 1), said
+        skill.version, skill.digest = (skill.version + 1 if existing_skill else 1), digest
     details = {"changed": changed, "version": skill.version, "digest": skill.digest}
     with record_assignment_change(
-        principal, skill, "skill_changed" if old else "skill_added", details
+        principal, skill, "skill_changed" if existing_skill else "skill_added", details
     ):
-        store(skill)
+        save_assignable(skill)
         if is_new:
             SkillVersion.objects.create(
                 organization_id=skill.organization_id,
                 skill=skill,
                 number=skill.version,
                 digest=skill.digest,
-                payload=skill.payload(),
+                payload=skill.to_payload(),
                 made_by=principal.label,
             )
         if agents is not None:
@@ -81,7 +88,7 @@ def save_skill(principal: Principal, spec: SkillSpec, skill: Skill | None = None
     return skill
 
 
-def remove_skill(principal: Principal, skill: Skill) -> None:
+def delete_skill(principal: Principal, skill: Skill) -> None:
     """Delete a skill with its versions."""
     principal.require(Action.MANAGE_WORKFLOWS)
     with record_assignment_change(principal, skill, "skill_removed", {"digest": skill.digest}):
@@ -96,23 +103,23 @@ def _apply_skill_spec(skill: Skill, spec: SkillSpec) -> list[str]:
             field="name",
             remedy="Use letters, digits, `-` and `_`; at most 64.",
         )
-    said: dict[str, Any] = {
+    values: dict[str, Any] = {
         name: getattr(spec, name)
         for name in ("name", "title", "description", "text", "enabled")
         if getattr(spec, name) is not None
     }
-    for name, longest in _LONGEST.items():
-        if len(said.get(name, "")) > longest:
+    for name, max_length in _MAX_LENGTHS.items():
+        if len(values.get(name, "")) > max_length:
             raise InvalidInput(
-                format_message("It has {count} characters.", count=len(said[name])),
+                format_message("It has {count} characters.", count=len(values[name])),
                 field=name,
-                remedy=format_message("At most {longest} are kept.", longest=longest),
+                remedy=format_message("At most {longest} are kept.", longest=max_length),
             )
     if spec.arguments is not None:
-        said["arguments"] = [one.as_dict() for one in read_arguments(spec.arguments)]
-    changed = [name for name, value in said.items() if getattr(skill, name) != value]
+        values["arguments"] = [argument.as_dict() for argument in read_arguments(spec.arguments)]
+    changed = [name for name, value in values.items() if getattr(skill, name) != value]
     for name in changed:
-        setattr(skill, name, said[name])
+        setattr(skill, name, values[name])
     if not skill.text.strip():
         raise InvalidInput(
             "The skill says nothing.", field="text", remedy="Write what is to be done."

@@ -13,12 +13,12 @@ from typing import Any, Protocol
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import InvalidInput
 
-MOST_ARGUMENTS = 20
-MOST_CHOICES = 100
-LONGEST_ARGUMENT = 16_000
-_LONGEST_WORDS = 500
-_NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
-_HOLE = re.compile(r"\$\{([^}]*)\}")
+MAX_ARGUMENTS = 20
+MAX_CHOICES = 100
+MAX_ARGUMENT_LENGTH = 16_000
+_MAX_TEXT_LENGTH = 500
+_ARGUMENT_NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
+_PLACEHOLDER = re.compile(r"\$\{([^}]*)\}")
 
 
 @dataclass(frozen=True)
@@ -64,47 +64,49 @@ def build_template(skill: StoredSkill) -> SkillTemplate:
     )
 
 
-def read_arguments(said: Iterable[Mapping[str, Any]]) -> tuple[TemplateArgument, ...]:
+def read_arguments(declarations: Iterable[Mapping[str, Any]]) -> tuple[TemplateArgument, ...]:
     """Return the arguments for declarations; raises `InvalidInput` with the field."""
-    found: list[TemplateArgument] = []
-    for index, one in enumerate(said):
-        where = f"arguments[{index}]"
-        if strange := sorted(set(one) - set(TemplateArgument.__dataclass_fields__)):
+    arguments: list[TemplateArgument] = []
+    for index, declaration in enumerate(declarations):
+        path = f"arguments[{index}]"
+        if unknown_fields := sorted(set(declaration) - set(TemplateArgument.__dataclass_fields__)):
             raise InvalidInput(
-                format_message("An argument has no member {strange!r}.", strange=strange[0]),
-                field=f"{where}.{strange[0]}",
+                format_message("An argument has no member {strange!r}.", strange=unknown_fields[0]),
+                field=f"{path}.{unknown_fields[0]}",
                 remedy=format_message(
                     "Use: {dataclass_fields}.",
                     dataclass_fields=", ".join(TemplateArgument.__dataclass_fields__),
                 ),
             )
-        choices = one.get("choices") or ()
-        found.append(TemplateArgument(**{**one, "choices": tuple(choices)}))
-        _check_argument(found[-1], where, {other.name for other in found[:-1]})
-    if len(found) > MOST_ARGUMENTS:
+        choices = declaration.get("choices") or ()
+        arguments.append(TemplateArgument(**{**declaration, "choices": tuple(choices)}))
+        _check_argument(arguments[-1], path, {other.name for other in arguments[:-1]})
+    if len(arguments) > MAX_ARGUMENTS:
         raise InvalidInput(
-            format_message("There are {count} arguments.", count=len(found)),
+            format_message("There are {count} arguments.", count=len(arguments)),
             field="arguments",
             remedy=format_message(
-                "A skill has at most {most_arguments}.", most_arguments=MOST_ARGUMENTS
+                "A skill has at most {most_arguments}.", most_arguments=MAX_ARGUMENTS
             ),
         )
-    return tuple(found)
+    return tuple(arguments)
 
 
 def list_placeholders(text: str) -> tuple[str, ...]:
     """Return the names in `${…}` in a text, without duplicates, in order."""
-    return tuple(dict.fromkeys(_HOLE.findall(text)))
+    return tuple(dict.fromkeys(_PLACEHOLDER.findall(text)))
 
 
 def check_text(text: str, arguments: Sequence[TemplateArgument]) -> None:
     """Raise `InvalidInput` for a `${name}` that no argument declares."""
-    declared = {one.name for one in arguments}
-    if strange := [hole for hole in list_placeholders(text) if hole not in declared]:
+    declared = {argument.name for argument in arguments}
+    if undeclared := [
+        placeholder for placeholder in list_placeholders(text) if placeholder not in declared
+    ]:
         raise InvalidInput(
             format_message(
                 "The text asks for `${{{strange}}}`, which no argument declares.",
-                strange=strange[0][:100],
+                strange=undeclared[0][:100],
             ),
             code="undeclared_argument",
             field="text",
@@ -112,28 +114,31 @@ def check_text(text: str, arguments: Sequence[TemplateArgument]) -> None:
         )
 
 
-def render(skill: SkillTemplate, given: Mapping[str, str]) -> str:
+def render_skill(skill: SkillTemplate, arguments: Mapping[str, str]) -> str:
     """Return a skill's text with its arguments filled in; `${…}` in values is not expanded.
 
     Raises `InvalidInput` for an argument that is unknown, missing, too long or not a choice.
     """
-    declared = {one.name: one for one in skill.arguments}
-    if strange := sorted(set(given) - declared.keys()):
+    declared = {argument.name: argument for argument in skill.arguments}
+    if unknown_names := sorted(set(arguments) - declared.keys()):
         raise InvalidInput(
             format_message(
                 "The skill `{skill}` has no argument {strange!r}.",
                 skill=skill.name,
-                strange=strange[0][:100],
+                strange=unknown_names[0][:100],
             ),
             code="unknown_argument",
-            field=f"arguments.{strange[0][:100]}",
+            field=f"arguments.{unknown_names[0][:100]}",
             remedy=format_message("It has: {declared}.", declared=", ".join(declared) or "none"),
         )
-    values = {name: _value(skill.name, one, given.get(name)) for name, one in declared.items()}
-    return _HOLE.sub(lambda hole: values.get(hole[1], hole[0]), skill.text)
+    values = {
+        name: _get_argument_value(skill.name, argument, arguments.get(name))
+        for name, argument in declared.items()
+    }
+    return _PLACEHOLDER.sub(lambda hole: values.get(hole[1], hole[0]), skill.text)
 
 
-def as_prompt(skill: SkillTemplate) -> dict[str, Any]:
+def to_prompt(skill: SkillTemplate) -> dict[str, Any]:
     """Return a skill as an MCP prompt."""
     return {
         "name": skill.name,
@@ -141,155 +146,174 @@ def as_prompt(skill: SkillTemplate) -> dict[str, Any]:
         "description": skill.description,
         "arguments": [
             {
-                "name": one.name,
-                "description": one.description,
-                "required": one.required and not one.default,
+                "name": argument.name,
+                "description": argument.description,
+                "required": argument.required and not argument.default,
             }
-            for one in skill.arguments
+            for argument in skill.arguments
         ],
     }
 
 
-def complete_argument(skill: SkillTemplate, argument: str, begun: str) -> list[str]:
+def complete_argument(skill: SkillTemplate, argument: str, prefix: str) -> list[str]:
     """Return the choices of an argument that start with `prefix`, ignoring case."""
-    found = next((one.choices for one in skill.arguments if one.name == argument), ())
-    return [choice for choice in found if choice.casefold().startswith(begun.casefold())]
+    choices = next(
+        (
+            declared_argument.choices
+            for declared_argument in skill.arguments
+            if declared_argument.name == argument
+        ),
+        (),
+    )
+    return [choice for choice in choices if choice.casefold().startswith(prefix.casefold())]
 
 
-def _value(skill: str, one: TemplateArgument, said: str | None) -> str:
-    where = f"arguments.{one.name}"
-    value = said or one.default
-    if not value and one.required:
+def _get_argument_value(skill: str, argument: TemplateArgument, given_value: str | None) -> str:
+    path = f"arguments.{argument.name}"
+    value = given_value or argument.default
+    if not value and argument.required:
         raise InvalidInput(
             format_message(
-                "The skill `{skill}` needs the argument `{name}`.", skill=skill, name=one.name
+                "The skill `{skill}` needs the argument `{name}`.", skill=skill, name=argument.name
             ),
             code="missing_argument",
-            field=where,
-            remedy=one.description or "Give it a value.",
+            field=path,
+            remedy=argument.description or "Give it a value.",
         )
-    if len(value) > LONGEST_ARGUMENT:
+    if len(value) > MAX_ARGUMENT_LENGTH:
         raise InvalidInput(
             format_message(
-                "The argument `{name}` has {count} characters.", name=one.name, count=len(value)
+                "The argument `{name}` has {count} characters.",
+                name=argument.name,
+                count=len(value),
             ),
-            field=where,
+            field=path,
             remedy=format_message(
-                "At most {longest_argument} are taken.", longest_argument=LONGEST_ARGUMENT
+                "At most {longest_argument} are taken.", longest_argument=MAX_ARGUMENT_LENGTH
             ),
         )
-    if value and one.choices and value not in one.choices:
+    if value and argument.choices and value not in argument.choices:
         raise InvalidInput(
             format_message(
                 "{value!r} is no choice for the argument `{name}`.",
                 value=value[:100],
-                name=one.name,
+                name=argument.name,
             ),
-            field=where,
-            remedy=format_message("Choose one of: {choices}.", choices=", ".join(one.choices)),
+            field=path,
+            remedy=format_message("Choose one of: {choices}.", choices=", ".join(argument.choices)),
         )
     return value
 
 
-def _check_argument(one: TemplateArgument, where: str, others: set[str]) -> None:
-    texts = {"name": one.name, "description": one.description, "default": one.default}
-    if wrong := [name for name, value in texts.items() if not isinstance(value, str)]:
+def _check_argument(argument: TemplateArgument, path: str, other_names: set[str]) -> None:
+    texts = {
+        "name": argument.name,
+        "description": argument.description,
+        "default": argument.default,
+    }
+    if invalid_fields := [name for name, value in texts.items() if not isinstance(value, str)]:
         raise InvalidInput(
-            format_message("The {wrong} of an argument is a text.", wrong=wrong[0]),
-            field=f"{where}.{wrong[0]}",
+            format_message("The {wrong} of an argument is a text.", wrong=invalid_fields[0]),
+            field=f"{path}.{invalid_fields[0]}",
             remedy="Quote it.",
         )
-    if not _NAME.fullmatch(one.name):
+    if not _ARGUMENT_NAME.fullmatch(argument.name):
         raise InvalidInput(
-            format_message("{name!r} is no name for an argument.", name=one.name[:100]),
-            field=f"{where}.name",
+            format_message("{name!r} is no name for an argument.", name=argument.name[:100]),
+            field=f"{path}.name",
             remedy="Use small letters, digits and `_`, beginning with a letter; at most 64.",
         )
-    if one.name in others:
+    if argument.name in other_names:
         raise InvalidInput(
-            format_message("The argument `{name}` is there twice.", name=one.name),
-            field=f"{where}.name",
+            format_message("The argument `{name}` is there twice.", name=argument.name),
+            field=f"{path}.name",
             remedy="Keep one of them.",
         )
-    if not all(isinstance(choice, str) and choice for choice in one.choices):
+    if not all(isinstance(choice, str) and choice for choice in argument.choices):
         raise InvalidInput(
-            "Choices are texts.", field=f"{where}.choices", remedy="Write a list of texts."
+            "Choices are texts.", field=f"{path}.choices", remedy="Write a list of texts."
         )
-    words = (one.description, one.default, *one.choices)
-    if len(one.choices) > MOST_CHOICES or any(len(text) > _LONGEST_WORDS for text in words):
-        raise _build_size_error(one, where)
-    if one.default and one.choices and one.default not in one.choices:
+    all_texts = (argument.description, argument.default, *argument.choices)
+    if len(argument.choices) > MAX_CHOICES or any(
+        len(text) > _MAX_TEXT_LENGTH for text in all_texts
+    ):
+        raise _build_size_error(argument, path)
+    if argument.default and argument.choices and argument.default not in argument.choices:
         raise InvalidInput(
-            format_message("The default of `{name}` is none of its choices.", name=one.name),
-            field=f"{where}.default",
+            format_message("The default of `{name}` is none of its choices.", name=argument.name),
+            field=f"{path}.default",
             remedy="Choose one of them.",
         )
 
 
-def _build_size_error(one: TemplateArgument, where: str) -> InvalidInput:
+def _build_size_error(argument: TemplateArgument, path: str) -> InvalidInput:
     return InvalidInput(
-        format_message("The argument `{name}` says too much.", name=one.name),
-        field=where,
+        format_message("The argument `{name}` says too much.", name=argument.name),
+        field=path,
         remedy=format_message(
             "At most {most} choices; texts of {longest} characters.",
-            most=MOST_CHOICES,
-            longest=_LONGEST_WORDS,
+            most=MAX_CHOICES,
+            longest=_MAX_TEXT_LENGTH,
         ),
     )
 
 
-FORM = 'NAME[!][=DEFAULT][["A", "B"]][:DESCRIPTION]'
+LINE_SYNTAX = 'NAME[!][=DEFAULT][["A", "B"]][:DESCRIPTION]'
 _LINE = re.compile(
     r"\s*(?P<name>[^!=:\[\s]+)\s*(?P<required>!)?\s*"
     r"(?:=\s*(?P<default>\"(?:[^\"\\]|\\.)*\"|[^\":\[]*?))?\s*"
     r"(?P<choices>\[.*?\])?\s*(?::\s*(?P<description>.*?))?\s*"
 )
-_SPECIAL = re.compile(r"[:\[\"]|^\s|\s$")
+_NEEDS_QUOTES = re.compile(r"[:\[\"]|^\s|\s$")
 
 
-def read_line(line: str) -> TemplateArgument:
+def parse_line(line: str) -> TemplateArgument:
     """Return the argument that a line declares; raises `InvalidInput`."""
-    found = _LINE.fullmatch(line)
-    if found is None:
+    match = _LINE.fullmatch(line)
+    if match is None:
         raise _build_line_error(line)
-    default = found["default"] or ""
+    default = match["default"] or ""
     try:
         return TemplateArgument(
-            name=found["name"],
-            description=found["description"] or "",
-            required=bool(found["required"]),
+            name=match["name"],
+            description=match["description"] or "",
+            required=bool(match["required"]),
             default=json.loads(default) if default.startswith('"') else default,
-            choices=tuple(json.loads(found["choices"] or "[]")),
+            choices=tuple(json.loads(match["choices"] or "[]")),
         )
     except ValueError:
         raise _build_line_error(line) from None
 
 
-def write_line(one: TemplateArgument) -> str:
+def format_line(argument: TemplateArgument) -> str:
     """Return an argument as a line for `parse_line`."""
-    quoted = _SPECIAL.search(one.default)
-    default = json.dumps(one.default, ensure_ascii=False) if quoted else one.default
-    parts = [one.name, "!" if one.required else "", f" = {default}" if one.default else ""]
-    if one.choices:
-        parts.append(f" {json.dumps(list(one.choices), ensure_ascii=False)}")
-    if one.description:
-        parts.append(f": {' '.join(one.description.split())}")
+    needs_quotes = _NEEDS_QUOTES.search(argument.default)
+    default = json.dumps(argument.default, ensure_ascii=False) if needs_quotes else argument.default
+    parts = [
+        argument.name,
+        "!" if argument.required else "",
+        f" = {default}" if argument.default else "",
+    ]
+    if argument.choices:
+        parts.append(f" {json.dumps(list(argument.choices), ensure_ascii=False)}")
+    if argument.description:
+        parts.append(f": {' '.join(argument.description.split())}")
     return "".join(parts)
 
 
-def read_lines(text: str) -> list[TemplateArgument]:
+def parse_lines(text: str) -> list[TemplateArgument]:
     """Return the arguments in the lines of a text; raises `InvalidInput` with the line."""
-    return [read_line(line) for line in text.splitlines() if line.strip()]
+    return [parse_line(line) for line in text.splitlines() if line.strip()]
 
 
-def write_lines(arguments: Iterable[TemplateArgument]) -> str:
+def format_lines(arguments: Iterable[TemplateArgument]) -> str:
     """Return arguments as lines."""
-    return "\n".join(map(write_line, arguments))
+    return "\n".join(map(format_line, arguments))
 
 
 def _build_line_error(line: str) -> InvalidInput:
     return InvalidInput(
         format_message("{line!r} declares no argument.", line=line.strip()[:100]),
         field="arguments",
-        remedy=format_message("Write {form}, one in a line.", form=FORM),
+        remedy=format_message("Write {form}, one in a line.", form=LINE_SYNTAX),
     )

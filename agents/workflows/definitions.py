@@ -20,8 +20,8 @@ from bonobot.core.text.canonical_json import to_canonical_json
 from mcp_servers.schemas import classify_schema
 
 _REFERENCE = re.compile(r"\$\{(/[^}]*?)(?::-([^}]*))?\}")
-_MARKED = re.compile(r"\$\{([^}]*)\}")
-Told = Callable[[str, str], str]
+_PLACEHOLDER = re.compile(r"\$\{([^}]*)\}")
+FormatValue = Callable[[str, str], str]
 
 
 class UnresolvedReference(InvalidInput):
@@ -32,75 +32,79 @@ class UnresolvedReference(InvalidInput):
 
 def iterate_pointers(text: str) -> Iterator[str]:
     """Yield the pointers in a text; the content of an invalid `${…}` as it is."""
-    for found in _MARKED.finditer(text):
-        known = _REFERENCE.fullmatch(found.group())
-        yield known[1] if known else found[1]
+    for match in _PLACEHOLDER.finditer(text):
+        reference = _REFERENCE.fullmatch(match.group())
+        yield reference[1] if reference else match[1]
 
 
 def resolve_pointer(values: Mapping[str, Any], pointer: str) -> tuple[bool, Any]:
     """Return whether a pointer has a value, and the value."""
-    found: Any = values
+    value: Any = values
     for part in pointer.split("/")[1:]:
         name = part.replace("~1", "/").replace("~0", "~")
-        if isinstance(found, dict) and name in found:
-            found = found[name]
-        elif isinstance(found, list) and name.isdecimal() and int(name) < len(found):
-            found = found[int(name)]
+        if isinstance(value, dict) and name in value:
+            value = value[name]
+        elif isinstance(value, list) and name.isdecimal() and int(name) < len(value):
+            value = value[int(name)]
         else:
             return False, None
-    return True, found
+    return True, value
 
 
 def fill_references(
-    said: Any, values: Mapping[str, Any], told: Told = lambda pointer, text: text
+    template: Any, values: Mapping[str, Any], format_value: FormatValue = lambda pointer, text: text
 ) -> Any:
     """Return a value with its references replaced; references in replaced values stay.
 
     `format_value` formats a string value by its pointer. Raises `UnresolvedReference`.
     """
-    if isinstance(said, str):
-        return _fill_text(said, values, told)
-    if isinstance(said, dict):
-        return {key: fill_references(value, values, told) for key, value in said.items()}
-    if isinstance(said, list):
-        return [fill_references(value, values, told) for value in said]
-    return said
+    if isinstance(template, str):
+        return _fill_text(template, values, format_value)
+    if isinstance(template, dict):
+        return {
+            key: fill_references(value, values, format_value) for key, value in template.items()
+        }
+    if isinstance(template, list):
+        return [fill_references(value, values, format_value) for value in template]
+    return template
 
 
-def _fill_text(said: str, values: Mapping[str, Any], told: Told) -> Any:
-    whole = _REFERENCE.fullmatch(said)
-    if whole is not None:
-        found = _value(whole, values)
-        return told(whole[1], found) if isinstance(found, str) else found
+def _fill_text(template: str, values: Mapping[str, Any], format_value: FormatValue) -> Any:
+    match = _REFERENCE.fullmatch(template)
+    if match is not None:
+        value = _get_reference_value(match, values)
+        return format_value(match[1], value) if isinstance(value, str) else value
 
-    def put(one: re.Match[str]) -> str:
-        found = _value(one, values)
-        return told(one[1], found if isinstance(found, str) else to_canonical_json(found))
+    def replace_reference(reference: re.Match[str]) -> str:
+        value = _get_reference_value(reference, values)
+        return format_value(
+            reference[1], value if isinstance(value, str) else to_canonical_json(value)
+        )
 
-    return _REFERENCE.sub(put, said)
+    return _REFERENCE.sub(replace_reference, template)
 
 
-def _value(one: re.Match[str], values: Mapping[str, Any]) -> Any:
-    there, found = resolve_pointer(values, one[1])
-    if there and found is not None:
-        return found
-    if one[2] is not None:
-        return one[2]
+def _get_reference_value(reference: re.Match[str], values: Mapping[str, Any]) -> Any:
+    exists, value = resolve_pointer(values, reference[1])
+    if exists and value is not None:
+        return value
+    if reference[2] is not None:
+        return reference[2]
     raise UnresolvedReference(
-        format_message("`{one}` means nothing in this run.", one=one[1][:200]),
-        field=one[1][:200],
+        format_message("`{one}` means nothing in this run.", one=reference[1][:200]),
+        field=reference[1][:200],
         remedy="Correct it, say what stands instead (`${/…:-nothing}`), or ask with `when`.",
     )
 
 
-MOST_STEPS = 50
-LONGEST_RUN_S = 86_400
-MEMBERS = ("description", "agent", "inputs", "steps", "outputs", "max_run_s")
-_STEP = ("id", "call", "arguments", "agent", "message", "when", "on_error")
+MAX_STEPS = 50
+MAX_RUN_S = 86_400
+WORKFLOW_FIELDS = ("description", "agent", "inputs", "steps", "outputs", "max_run_s")
+_STEP_FIELDS = ("id", "call", "arguments", "agent", "message", "when", "on_error")
 _ID = re.compile(r"[a-z][a-z0-9_]{0,63}")
 _SLUG = re.compile(r"[-a-zA-Z0-9_]{1,64}")
-ROOTS = ("inputs", "steps")
-ANY_OBJECT: dict[str, Any] = {"type": "object"}
+POINTER_ROOTS = ("inputs", "steps")
+ANY_OBJECT_SCHEMA: dict[str, Any] = {"type": "object"}
 
 
 @dataclass(frozen=True)
@@ -123,204 +127,210 @@ class WorkflowDefinition:
     agent: str
     steps: tuple[StepDefinition, ...]
     description: str = ""
-    inputs: Mapping[str, Any] = field(default_factory=lambda: dict(ANY_OBJECT))
+    inputs: Mapping[str, Any] = field(default_factory=lambda: dict(ANY_OBJECT_SCHEMA))
     outputs: Mapping[str, Any] = field(default_factory=dict)
     max_run_s: int = DEFAULT_RUN_S
 
 
-def read_workflow(said: Any) -> WorkflowDefinition:
+def parse_workflow(value: Any) -> WorkflowDefinition:
     """Parse a definition's plain values; raises `InvalidInput` with the path."""
-    whole = _check_object(said, "")
-    _check_known_fields(whole, MEMBERS, "")
-    inputs = whole.get("inputs", ANY_OBJECT)
+    fields = _check_object(value, "")
+    _check_known_fields(fields, WORKFLOW_FIELDS, "")
+    inputs = fields.get("inputs", ANY_OBJECT_SCHEMA)
     _check_schema(inputs, "inputs")
     if not isinstance(inputs, dict) or inputs.get("type", "object") != "object":
         raise _build_definition_error(
             "inputs", "Inputs are an object.", "Write a JSON Schema of type object."
         )
-    steps = _parse_steps(whole.get("steps"))
-    known = {"inputs": True, **{step.id: True for step in steps}}
-    _check_references(whole.get("outputs", {}), "outputs", known)
+    steps = _parse_steps(fields.get("steps"))
+    known_names = {"inputs": True, **{step.id: True for step in steps}}
+    _check_references(fields.get("outputs", {}), "outputs", known_names)
     return WorkflowDefinition(
-        agent=_parse_text(whole, "agent", "", pattern=_SLUG),
+        agent=_parse_text(fields, "agent", "", pattern=_SLUG),
         steps=steps,
-        description=_parse_text(whole, "description", "", required=False),
+        description=_parse_text(fields, "description", "", required=False),
         inputs=inputs,
-        outputs=_check_object(whole.get("outputs", {}), "outputs"),
-        max_run_s=_parse_max_run(whole.get("max_run_s", DEFAULT_RUN_S)),
+        outputs=_check_object(fields.get("outputs", {}), "outputs"),
+        max_run_s=_parse_max_run_s(fields.get("max_run_s", DEFAULT_RUN_S)),
     )
 
 
-def _parse_steps(said: Any) -> tuple[StepDefinition, ...]:
-    if not isinstance(said, list) or not said:
+def _parse_steps(value: Any) -> tuple[StepDefinition, ...]:
+    if not isinstance(value, list) or not value:
         raise _build_definition_error(
             "steps", "A workflow has steps.", "Write a list of at least one."
         )
-    if len(said) > MOST_STEPS:
+    if len(value) > MAX_STEPS:
         raise _build_definition_error(
             "steps",
-            format_message("There are {count} steps.", count=len(said)),
-            format_message("At most {most_steps}.", most_steps=MOST_STEPS),
+            format_message("There are {count} steps.", count=len(value)),
+            format_message("At most {most_steps}.", most_steps=MAX_STEPS),
         )
-    found: list[StepDefinition] = []
-    for index, one in enumerate(said):
-        found.append(_parse_step(one, f"steps[{index}]", {step.id: True for step in found}))
-    return tuple(found)
+    steps: list[StepDefinition] = []
+    for index, step_value in enumerate(value):
+        steps.append(_parse_step(step_value, f"steps[{index}]", {step.id: True for step in steps}))
+    return tuple(steps)
 
 
-def _parse_step(said: Any, path: str, before: Mapping[str, bool]) -> StepDefinition:
-    whole = _check_object(said, path)
-    _check_known_fields(whole, _STEP, path)
-    name = _parse_text(whole, "id", path, pattern=_ID)
-    if name in before:
+def _parse_step(value: Any, path: str, earlier_steps: Mapping[str, bool]) -> StepDefinition:
+    fields = _check_object(value, path)
+    _check_known_fields(fields, _STEP_FIELDS, path)
+    name = _parse_text(fields, "id", path, pattern=_ID)
+    if name in earlier_steps:
         raise _build_definition_error(
             f"{path}.id",
             format_message("There are two steps `{name}`.", name=name),
             "Give one another id.",
         )
-    if ("call" in whole) == ("agent" in whole):
+    if ("call" in fields) == ("agent" in fields):
         raise _build_definition_error(
             path, "A step calls a tool or asks an agent.", "Write `call` or `agent`."
         )
-    kind = ("call", "arguments") if "call" in whole else ("agent", "message")
-    other = {"arguments", "message"} - set(kind)
-    if strange := sorted(other & whole.keys()):
+    step_kind = ("call", "arguments") if "call" in fields else ("agent", "message")
+    other_fields = {"arguments", "message"} - set(step_kind)
+    if unexpected_fields := sorted(other_fields & fields.keys()):
         raise _build_definition_error(
-            f"{path}.{strange[0]}",
-            format_message("`{strange}` isn't of a `{kind}`.", strange=strange[0], kind=kind[0]),
+            f"{path}.{unexpected_fields[0]}",
+            format_message(
+                "`{strange}` isn't of a `{kind}`.", strange=unexpected_fields[0], kind=step_kind[0]
+            ),
             "Leave it.",
         )
-    for member in (kind[1], "when"):
-        _check_references(whole.get(member), f"{path}.{member}", before)
+    for field_name in (step_kind[1], "when"):
+        _check_references(fields.get(field_name), f"{path}.{field_name}", earlier_steps)
     return StepDefinition(
         id=name,
-        call=_parse_text(whole, "call", path) if "call" in whole else "",
-        arguments=_check_object(whole.get("arguments", {}), f"{path}.arguments"),
-        agent=_parse_text(whole, "agent", path, pattern=_SLUG) if "agent" in whole else "",
-        message=_parse_text(whole, "message", path) if "agent" in whole else "",
-        when=_parse_conditions(whole.get("when", {}), f"{path}.when", before),
-        on_error=_on_error(whole.get("on_error", "stop"), path),
+        call=_parse_text(fields, "call", path) if "call" in fields else "",
+        arguments=_check_object(fields.get("arguments", {}), f"{path}.arguments"),
+        agent=_parse_text(fields, "agent", path, pattern=_SLUG) if "agent" in fields else "",
+        message=_parse_text(fields, "message", path) if "agent" in fields else "",
+        when=_parse_conditions(fields.get("when", {}), f"{path}.when", earlier_steps),
+        on_error=_parse_on_error(fields.get("on_error", "stop"), path),
     )
 
 
-def _parse_conditions(said: Any, path: str, before: Mapping[str, bool]) -> Mapping[str, Any]:
-    whole = _check_object(said, path)
-    for pointer, schema in whole.items():
-        where = f"{path}.{pointer[:100]}"
-        _check_pointer(pointer, where, before)
-        _check_schema(schema, where)
-    return whole
+def _parse_conditions(
+    value: Any, path: str, earlier_steps: Mapping[str, bool]
+) -> Mapping[str, Any]:
+    conditions = _check_object(value, path)
+    for pointer, schema in conditions.items():
+        condition_path = f"{path}.{pointer[:100]}"
+        _check_pointer(pointer, condition_path, earlier_steps)
+        _check_schema(schema, condition_path)
+    return conditions
 
 
-def _check_references(said: Any, path: str, before: Mapping[str, bool]) -> None:
+def _check_references(value: Any, path: str, earlier_steps: Mapping[str, bool]) -> None:
     """Raise `InvalidInput` for a `${…}` that isn't an input or an earlier step."""
-    for where, pointer in _iterate_references(said, path):
-        _check_pointer(pointer, where, before)
+    for reference_path, pointer in _iterate_references(value, path):
+        _check_pointer(pointer, reference_path, earlier_steps)
 
 
-def _iterate_references(said: Any, path: str) -> Iterator[tuple[str, str]]:
-    if isinstance(said, str):
-        yield from ((path, pointer) for pointer in iterate_pointers(said))
-    elif isinstance(said, dict):
-        for key, value in said.items():
+def _iterate_references(node: Any, path: str) -> Iterator[tuple[str, str]]:
+    if isinstance(node, str):
+        yield from ((path, pointer) for pointer in iterate_pointers(node))
+    elif isinstance(node, dict):
+        for key, value in node.items():
             yield from _iterate_references(value, f"{path}.{key}")
-    elif isinstance(said, list):
-        for index, value in enumerate(said):
+    elif isinstance(node, list):
+        for index, value in enumerate(node):
             yield from _iterate_references(value, f"{path}[{index}]")
 
 
-def _check_pointer(pointer: str, path: str, before: Mapping[str, bool]) -> None:
+def _check_pointer(pointer: str, path: str, earlier_steps: Mapping[str, bool]) -> None:
     parts = pointer.split("/")
-    if not pointer.startswith("/") or parts[1] not in ROOTS:
+    if not pointer.startswith("/") or parts[1] not in POINTER_ROOTS:
         raise _build_definition_error(
             path,
             format_message("`{pointer}` points to nothing.", pointer=pointer[:100]),
             "Begin with /inputs/… or /steps/ID/…, such as /steps/fetch/text.",
             code="bad_reference",
         )
-    if parts[1] == "steps" and (len(parts) < 3 or parts[2] not in before):
+    if parts[1] == "steps" and (len(parts) < 3 or parts[2] not in earlier_steps):
         raise _build_definition_error(
             path,
             format_message("`{pointer}` means no step before this one.", pointer=pointer[:100]),
             format_message(
                 "Steps before it: {before}.",
-                before=", ".join(one for one in before if one != "inputs") or "none",
+                before=", ".join(name for name in earlier_steps if name != "inputs") or "none",
             ),
             code="bad_reference",
         )
 
 
 def _check_schema(schema: Any, path: str) -> None:
-    judged = classify_schema(schema)
-    if judged.verdict != "inline":
+    schema_verdict = classify_schema(schema)
+    if schema_verdict.verdict != "inline":
         raise _build_definition_error(
             path,
-            f"This JSON Schema can't be used. {judged.reason}".strip(),
+            f"This JSON Schema can't be used. {schema_verdict.reason}".strip(),
             "Write a small JSON Schema, without recursion.",
             code="unusable_schema",
         )
 
 
-def _check_object(said: Any, path: str) -> dict[str, Any]:
-    if not isinstance(said, dict) or not all(isinstance(key, str) for key in said):
+def _check_object(value: Any, path: str) -> dict[str, Any]:
+    if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
         raise _build_definition_error(path, "It must be an object.", "Write name: value.")
-    return said
+    return value
 
 
 def _parse_text(
-    whole: Mapping[str, Any],
+    fields: Mapping[str, Any],
     name: str,
     path: str,
     *,
     required: bool = True,
     pattern: re.Pattern[str] | None = None,
 ) -> str:
-    where = f"{path}.{name}".lstrip(".")
-    said = whole.get(name, "")
-    if not isinstance(said, str) or (required and not said.strip()):
+    field_path = f"{path}.{name}".lstrip(".")
+    text = fields.get(name, "")
+    if not isinstance(text, str) or (required and not text.strip()):
         raise _build_definition_error(
-            where,
+            field_path,
             format_message("`{name}` is a text.", name=name),
             format_message("Write the {name}.", name=name),
         )
-    if pattern and not pattern.fullmatch(said):
+    if pattern and not pattern.fullmatch(text):
         raise _build_definition_error(
-            where,
-            format_message("{said!r} is no {name}.", said=said[:100], name=name),
+            field_path,
+            format_message("{said!r} is no {name}.", said=text[:100], name=name),
             "Use letters, digits and `_`.",
         )
-    return said
+    return text
 
 
-def _on_error(said: Any, path: str) -> Literal["stop", "continue"]:
-    if said == "continue":
+def _parse_on_error(value: Any, path: str) -> Literal["stop", "continue"]:
+    if value == "continue":
         return "continue"
-    if said == "stop":
+    if value == "stop":
         return "stop"
     raise _build_definition_error(
         f"{path}.on_error",
-        format_message("{said!r} is none.", said=str(said)[:100]),
+        format_message("{said!r} is none.", said=str(value)[:100]),
         "Use stop or continue.",
     )
 
 
-def _parse_max_run(said: Any) -> int:
-    if not isinstance(said, int) or isinstance(said, bool) or not 1 <= said <= LONGEST_RUN_S:
+def _parse_max_run_s(value: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= MAX_RUN_S:
         raise _build_definition_error(
             "max_run_s",
             "A whole number of seconds.",
-            format_message("From 1 to {longest_run_s}.", longest_run_s=LONGEST_RUN_S),
+            format_message("From 1 to {longest_run_s}.", longest_run_s=MAX_RUN_S),
         )
-    return said
+    return value
 
 
-def _check_known_fields(whole: Mapping[str, Any], known: tuple[str, ...], path: str) -> None:
-    if strange := sorted(set(whole) - set(known)):
-        where = f"{path}.{strange[0][:100]}".lstrip(".")
+def _check_known_fields(
+    fields: Mapping[str, Any], known_fields: tuple[str, ...], path: str
+) -> None:
+    if unknown_fields := sorted(set(fields) - set(known_fields)):
+        field_path = f"{path}.{unknown_fields[0][:100]}".lstrip(".")
         raise _build_definition_error(
-            where,
-            format_message("There is no member `{strange}` here.", strange=strange[0][:100]),
-            format_message("Members: {known}.", known=", ".join(known)),
+            field_path,
+            format_message("There is no member `{strange}` here.", strange=unknown_fields[0][:100]),
+            format_message("Members: {known}.", known=", ".join(known_fields)),
             code="unknown_field",
         )
 

@@ -33,7 +33,7 @@ class WorkflowStepResult:
     output: Any = None
     code: str = ""
 
-    def as_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return the result as references see it; skipped steps have no text."""
         text = None if self.state == "skipped" else self.text
         return {"state": self.state, "text": text, "output": self.output, "code": self.code}
@@ -55,7 +55,7 @@ class SkippedStep:
 
     number: int
     step: str
-    why: str
+    reason: str
 
 
 @dataclass(frozen=True)
@@ -65,20 +65,27 @@ class WorkflowEnd:
     outputs: dict[str, Any]
 
 
-def advance(
-    workflow: WorkflowDefinition, inputs: Mapping[str, Any], came: Mapping[str, WorkflowStepResult]
+def get_next_action(
+    workflow: WorkflowDefinition,
+    inputs: Mapping[str, Any],
+    results: Mapping[str, WorkflowStepResult],
 ) -> WorkflowCall | SkippedStep | WorkflowEnd:
     """Return the next action; raises `StepFailed` or `UnresolvedReference`."""
-    values = {"inputs": inputs, "steps": {name: one.as_dict() for name, one in came.items()}}
+    values = {
+        "inputs": inputs,
+        "steps": {name: result.to_dict() for name, result in results.items()},
+    }
     for number, step in enumerate(workflow.steps, start=1):
-        if (found := came.get(step.id)) is None:
-            return _begin(number, step, values)
-        if found.state not in ("done", "skipped") and step.on_error == "stop":
+        if (step_result := results.get(step.id)) is None:
+            return _build_action(number, step, values)
+        if step_result.state not in ("done", "skipped") and step.on_error == "stop":
             raise StepFailed(
                 format_message(
-                    "The step `{step_id}` failed: {text}", step_id=step.id, text=found.text[:500]
+                    "The step `{step_id}` failed: {text}",
+                    step_id=step.id,
+                    text=step_result.text[:500],
                 ),
-                code=found.code or StepFailed.code,
+                code=step_result.code or StepFailed.code,
                 field=f"steps.{step.id}",
                 remedy="Its page shows what was asked and answered.",
             )
@@ -86,7 +93,7 @@ def advance(
     return WorkflowEnd(outputs)
 
 
-def _begin(
+def _build_action(
     number: int, step: StepDefinition, values: Mapping[str, Any]
 ) -> WorkflowCall | SkippedStep:
     for pointer, schema in step.when.items():
@@ -94,7 +101,7 @@ def _begin(
             return SkippedStep(number, step.id, f"what {pointer} asks for doesn't hold")
     if step.agent:
         # Values are framed, because they may be untrusted.
-        message = fill_references(step.message, values, _as_data)
+        message = fill_references(step.message, values, _frame_text)
         text = message if isinstance(message, str) else str(message)
         return WorkflowCall(number, step.id, build_tool_name("ask", step.agent), {"message": text})
     return WorkflowCall(number, step.id, step.call, fill_references(dict(step.arguments), values))
@@ -102,9 +109,9 @@ def _begin(
 
 def is_condition_met(values: Mapping[str, Any], pointer: str, schema: Any) -> bool:
     """Return whether a pointer's value is valid for a schema; a missing one isn't."""
-    there, found = resolve_pointer(values, pointer)
+    exists, value = resolve_pointer(values, pointer)
     try:
-        return there and is_valid_for_schema({"properties": {"it": schema}}, {"it": found})
+        return exists and is_valid_for_schema({"properties": {"it": schema}}, {"it": value})
     except ConfinementNeeded:
         raise InvalidInput(
             format_message("What {pointer} means is too large for a condition.", pointer=pointer),
@@ -114,5 +121,5 @@ def is_condition_met(values: Mapping[str, Any], pointer: str, schema: Any) -> bo
         ) from None
 
 
-def _as_data(pointer: str, text: str) -> str:
+def _frame_text(pointer: str, text: str) -> str:
     return apply_frame(text, build_frame(pointer, flagged={}, sanitized={}))

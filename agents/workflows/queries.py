@@ -7,19 +7,20 @@ from django.db.models import OuterRef, QuerySet, Subquery
 from django.urls import reverse
 
 from agents.models import Step, Trigger, Workflow, WorkflowRun
-from agents.workflows.definitions import read_workflow
+from agents.workflows.definitions import parse_workflow
 
 
 def list_steps(run: WorkflowRun) -> list[dict[str, Any]]:
     """Return a run's steps in order, including those that haven't started (one query)."""
     rows = Step.objects.filter(session_id=run.session_id).order_by("seq")
-    came = {row.payload["step"]: row for row in rows if "step" in row.payload}
+    rows_by_step = {row.payload["step"]: row for row in rows if "step" in row.payload}
     return [
-        _serialize_step(step.id, came.get(step.id)) for step in read_workflow(run.definition).steps
+        _serialize_step(step.id, rows_by_step.get(step.id))
+        for step in parse_workflow(run.definition).steps
     ]
 
 
-def as_json(run: WorkflowRun) -> dict[str, Any]:
+def serialize_run(run: WorkflowRun) -> dict[str, Any]:
     """Return a run as JSON values."""
     session = run.session
     return {
@@ -43,11 +44,11 @@ def as_json(run: WorkflowRun) -> dict[str, Any]:
 def list_triggers(workflow: Workflow) -> "QuerySet[Trigger]":
     """Return a workflow's triggers, each with its last run's id and status (one query)."""
     latest = WorkflowRun.objects.filter(trigger=OuterRef("pk")).order_by("-created_at")
-    found: QuerySet[Trigger] = workflow.triggers.annotate(
+    triggers: QuerySet[Trigger] = workflow.triggers.annotate(
         last_run_id=Subquery(latest.values("pk")[:1]),
         last_status=Subquery(latest.values("session__status")[:1]),
     )
-    return found
+    return triggers
 
 
 def build_webhook_url(trigger: Trigger) -> str:
@@ -74,16 +75,16 @@ def serialize_trigger(trigger: Any) -> dict[str, Any]:
 
 
 def _serialize_step(name: str, row: Step | None) -> dict[str, Any]:
-    said = row.payload if row else {}
-    skipped = row is not None and row.kind == Step.Kind.NOTICE
-    state = "waiting" if row is None else "skipped" if skipped else row.state
+    payload = row.payload if row else {}
+    is_skipped = row is not None and row.kind == Step.Kind.NOTICE
+    state = "waiting" if row is None else "skipped" if is_skipped else row.state
     return {
         "id": name,
         "state": "running" if state == Step.State.INTENT else state,
-        "tool": said.get("name", ""),
-        "text": said.get("text", ""),
-        "code": said.get("code", ""),
+        "tool": payload.get("name", ""),
+        "text": payload.get("text", ""),
+        "code": payload.get("code", ""),
         "call_id": row.call_id if row else None,
-        "duration_ms": said.get("duration_ms"),
-        "approval": said.get("approval"),
+        "duration_ms": payload.get("duration_ms"),
+        "approval": payload.get("approval"),
     }

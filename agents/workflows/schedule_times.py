@@ -14,8 +14,8 @@ from celery.schedules import ParseException, crontab_parser
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import InvalidInput
 
-SHORTEST_S = 60
-LONGEST_S = 366 * 86_400
+MIN_PERIOD_S = 60
+MAX_PERIOD_S = 366 * 86_400
 # Minute, hour, day of the month, month, day of the week: number of values, and the first.
 _FIELDS = ((60, 0), (24, 0), (31, 1), (12, 1), (7, 0))
 # There can be eight years between two leap days.
@@ -30,7 +30,7 @@ class TriggerSchedule:
     cron: str = ""
     time_zone: str = "UTC"
 
-    def after(self, now: datetime, due: datetime | None = None) -> datetime:
+    def compute_next_due(self, now: datetime, previous_due: datetime | None = None) -> datetime:
         """Return the next due time after `now`; raises `InvalidInput` with the field.
 
         A period is counted from `previous_due`; missed times are skipped.
@@ -43,20 +43,20 @@ class TriggerSchedule:
                 remedy="Give `every_s` or `cron`, one of the two.",
             )
         if self.every_s is None:
-            return _compute_next_due(_CronExpression.read(self.cron), zone, now)
-        if not SHORTEST_S <= self.every_s <= LONGEST_S:
+            return _compute_next_cron_time(_CronExpression.parse(self.cron), zone, now)
+        if not MIN_PERIOD_S <= self.every_s <= MAX_PERIOD_S:
             raise InvalidInput(
                 format_message("The period is {every_s} s.", every_s=self.every_s),
                 field="every_s",
                 remedy=format_message(
                     "Use a whole number of seconds from {shortest_s} to {longest_s}.",
-                    shortest_s=SHORTEST_S,
-                    longest_s=LONGEST_S,
+                    shortest_s=MIN_PERIOD_S,
+                    longest_s=MAX_PERIOD_S,
                 ),
             )
         period = timedelta(seconds=self.every_s)
-        begin = due or now
-        return begin + period * ((now - begin) // period + 1)
+        start = previous_due or now
+        return start + period * ((now - start) // period + 1)
 
 
 @dataclass(frozen=True)
@@ -68,44 +68,48 @@ class _CronExpression:
     days: frozenset[int]
     months: frozenset[int]
     weekdays: frozenset[int]
-    either: bool
+    matches_either_day: bool
 
     @classmethod
-    def read(cls, text: str) -> "_CronExpression":
+    def parse(cls, text: str) -> "_CronExpression":
         fields = text.split()
         if len(fields) != len(_FIELDS):
             raise _build_cron_error(
                 text, format_message("it has {count} fields", count=len(fields))
             )
-        found = []
-        for said, (many, first) in zip(fields, _FIELDS, strict=True):
+        values = []
+        for field_text, (size, first) in zip(fields, _FIELDS, strict=True):
             try:
-                found.append(frozenset(crontab_parser(many, first).parse(said)))
+                values.append(frozenset(crontab_parser(size, first).parse(field_text)))
             except (ParseException, ValueError, ZeroDivisionError) as error:
                 raise _build_cron_error(text, str(error).rstrip(".")) from None
-        restricted = [not fields[place].startswith("*") for place in (2, 4)]
-        minutes, hours, days, months, weekdays = found
-        return cls(minutes, hours, days, months, weekdays, either=all(restricted))
+        are_restricted = [not fields[position].startswith("*") for position in (2, 4)]
+        minutes, hours, days, months, weekdays = values
+        return cls(minutes, hours, days, months, weekdays, matches_either_day=all(are_restricted))
 
-    def fits(self, day: date) -> bool:
+    def is_due_on(self, day: date) -> bool:
         """Return whether the expression has times on a day."""
-        by_number, by_name = day.day in self.days, day.isoweekday() % 7 in self.weekdays
-        days = by_number or by_name if self.either else by_number and by_name
-        return days and day.month in self.months
+        day_matches, weekday_matches = day.day in self.days, day.isoweekday() % 7 in self.weekdays
+        is_matching_day = (
+            day_matches or weekday_matches
+            if self.matches_either_day
+            else day_matches and weekday_matches
+        )
+        return is_matching_day and day.month in self.months
 
 
-def _compute_next_due(cron: _CronExpression, zone: ZoneInfo, now: datetime) -> datetime:
-    first = now.astimezone(zone).date()
-    for day in (first + timedelta(days=number) for number in range(_DAYS_AHEAD)):
-        if not cron.fits(day):
+def _compute_next_cron_time(cron: _CronExpression, zone: ZoneInfo, now: datetime) -> datetime:
+    first_day = now.astimezone(zone).date()
+    for day in (first_day + timedelta(days=offset) for offset in range(_DAYS_AHEAD)):
+        if not cron.is_due_on(day):
             continue
         times = (
             datetime(day.year, day.month, day.day, hour, minute, tzinfo=zone).astimezone(UTC)
             for hour in cron.hours
             for minute in cron.minutes
         )
-        if (found := min((time for time in times if time > now), default=None)) is not None:
-            return found
+        if (next_time := min((time for time in times if time > now), default=None)) is not None:
+            return next_time
     raise InvalidInput(
         "The schedule is never due.", field="cron", remedy="Name days that there are."
     )
@@ -122,9 +126,9 @@ def _parse_time_zone(name: str) -> ZoneInfo:
         ) from None
 
 
-def _build_cron_error(text: str, why: str) -> InvalidInput:
+def _build_cron_error(text: str, detail: str) -> InvalidInput:
     return InvalidInput(
-        format_message("{text!r} is no cron expression: {why}.", text=text[:100], why=why[:200]),
+        format_message("{text!r} is no cron expression: {why}.", text=text[:100], why=detail[:200]),
         field="cron",
         remedy="Write minute, hour, day of month, month, day of week, such as 30 6 * * mon-fri.",
     )

@@ -11,28 +11,31 @@ from django.db import transaction
 from django.utils import timezone
 
 from agents.models import Session, Trigger, WorkflowRun
-from agents.workflows.services import RunOrigin, begin
+from agents.workflows.services import RunOrigin, start_run
 from agents.workflows.triggers import build_schedule
 from agents.workflows.webhooks import build_trigger_actor, build_trigger_starter
 from bonobot.core.problems import Conflict, Problem
-from bonobot.ledger.audit.admin_changes import record
+from bonobot.ledger.audit.admin_changes import record_finished_change
 
-AT_ONCE = 100
-OPEN = (Session.Status.QUEUED, Session.Status.RUNNING, Session.Status.WAITING)
+MAX_RUNS_PER_SWEEP = 100
+OPEN_STATUSES = (Session.Status.QUEUED, Session.Status.RUNNING, Session.Status.WAITING)
 
 
-def run_due() -> int:
+def start_due_runs() -> int:
     """Start the runs that are due; return how many."""
     now = timezone.now()
     due = Trigger.objects.filter(enabled=True, next_at__lte=now).order_by("next_at")
-    return sum(_run(trigger, now) for trigger in due.select_related("workflow")[:AT_ONCE])
+    return sum(
+        _start_due_run(trigger, now)
+        for trigger in due.select_related("workflow")[:MAX_RUNS_PER_SWEEP]
+    )
 
 
-def _run(trigger: Trigger, now: datetime) -> bool:
+def _start_due_run(trigger: Trigger, now: datetime) -> bool:
     """Start a trigger's run; errors are saved with the trigger and in the audit log."""
     try:
         with transaction.atomic():
-            return _claim_trigger(trigger, now) and bool(_start_run(trigger))
+            return _claim_trigger(trigger, now) and bool(_start_trigger_run(trigger))
     except Problem as problem:
         with transaction.atomic():
             if _claim_trigger(trigger, now, problem.code):
@@ -41,13 +44,13 @@ def _run(trigger: Trigger, now: datetime) -> bool:
 
 
 def _claim_trigger(trigger: Trigger, now: datetime, code: str = "") -> bool:
-    mine = Trigger.objects.filter(pk=trigger.pk, enabled=True, next_at=trigger.next_at)
-    following = build_schedule(trigger).after(now, trigger.next_at)
-    return bool(mine.update(next_at=following, last_at=now, last_code=code[:64]))
+    claimable = Trigger.objects.filter(pk=trigger.pk, enabled=True, next_at=trigger.next_at)
+    next_at = build_schedule(trigger).compute_next_due(now, trigger.next_at)
+    return bool(claimable.update(next_at=next_at, last_at=now, last_code=code[:64]))
 
 
-def _start_run(trigger: Trigger) -> WorkflowRun:
-    if trigger.runs.filter(session__status__in=OPEN).exists():
+def _start_trigger_run(trigger: Trigger) -> WorkflowRun:
+    if trigger.runs.filter(session__status__in=OPEN_STATUSES).exists():
         raise Conflict(
             "The run before it hasn't ended.",
             code="still_running",
@@ -55,13 +58,13 @@ def _start_run(trigger: Trigger) -> WorkflowRun:
         )
     origin = RunOrigin(via=WorkflowRun.Via.SCHEDULE, trigger=trigger)
     workflow, starter = trigger.workflow, build_trigger_starter(trigger)
-    return begin(
+    return start_run(
         workflow, trigger.inputs, starter, actor=build_trigger_actor(trigger), origin=origin
     )
 
 
 def _record_failure(trigger: Trigger, problem: Problem) -> None:
-    record(
+    record_finished_change(
         organization_id=trigger.organization_id,
         actor=build_trigger_actor(trigger),
         action="trigger_not_run",

@@ -6,22 +6,27 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID, uuid4
 
-from agents.assignments import get_agents_by_slug, record_assignment_change, set_agents, store
+from agents.assignments import (
+    get_agents_by_slug,
+    record_assignment_change,
+    save_assignable,
+    set_agents,
+)
 from agents.flow_labels.session_labels import label_session
 from agents.models import Agent, Session, Trigger, Workflow, WorkflowRun, WorkflowVersion
 from agents.models.agents import build_agent_lookup as by_id_or_slug
-from agents.models.workflows import LONGEST_SOURCE
-from agents.policies.queries import require_on
+from agents.models.workflows import MAX_SOURCE_LENGTH
+from agents.policies.queries import require_enabled
 from agents.session_wakeups import notify_worker
-from agents.sessions.services import require_run
-from agents.workflows.definitions import WorkflowDefinition, read_workflow
+from agents.sessions.services import require_run_permission
+from agents.workflows.definitions import WorkflowDefinition, parse_workflow
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
 from bonobot.core.crypto.organization_secrets import mask_organization_secrets
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Conflict, InvalidInput
 from bonobot.core.text.canonical_json import compute_json_digest
-from bonobot.core.text.json_reader import read
+from bonobot.core.text.json_reader import read_json
 from bonobot.core.text.untrusted_text import make_storable
 from bonobot.core.text.yaml_reader import is_yaml, read_yaml
 from bonobot.ledger.audit.admin_changes import record_change
@@ -47,35 +52,35 @@ class WorkflowSpec:
 
 def parse_source(source: str) -> Any:
     """Parse a definition's text to plain values; raises `InvalidInput` with the line."""
-    if len(source) > LONGEST_SOURCE:
+    if len(source) > MAX_SOURCE_LENGTH:
         raise InvalidInput(
             format_message("The definition has {count} characters.", count=len(source)),
             field="source",
             remedy=format_message(
-                "At most {longest_source} are taken.", longest_source=LONGEST_SOURCE
+                "At most {longest_source} are taken.", longest_source=MAX_SOURCE_LENGTH
             ),
         )
     try:
-        reading = read_yaml(source) if is_yaml(source) else read(source)
+        reading = read_yaml(source) if is_yaml(source) else read_json(source)
     except InvalidInput as problem:
         problem.field = problem.field or "source"
         raise
-    return reading.root.plain()
+    return reading.root.to_python()
 
 
 def build_definition(workflow: Workflow) -> WorkflowDefinition:
     """Return the parsed definition of a stored workflow."""
-    return read_workflow(workflow.definition)
+    return parse_workflow(workflow.definition)
 
 
 def get_workflow(principal: Principal, name: str) -> Workflow:
     """Return the workflow with this id or name if visible to the principal; raises `NotFound`."""
     lookup = by_id_or_slug(name)
     lookup = {"name": lookup["slug"]} if "slug" in lookup else lookup
-    found: Workflow = Workflow.objects.visible_to(principal).get_or_404(
+    workflow: Workflow = Workflow.objects.visible_to(principal).get_or_404(
         principal.organization_id, **lookup
     )
-    return found
+    return workflow
 
 
 def save_workflow(
@@ -86,22 +91,26 @@ def save_workflow(
     A changed definition is a new version, which agents can use as a tool once it is approved.
     """
     principal.require(Action.MANAGE_WORKFLOWS)
-    old, owner = workflow, principal.organization_id
-    workflow = Workflow.objects.get(pk=old.pk) if old else Workflow(organization_id=owner)
+    existing, organization_id = workflow, principal.organization_id
+    workflow = (
+        Workflow.objects.get(pk=existing.pk)
+        if existing
+        else Workflow(organization_id=organization_id)
+    )
     _apply_workflow_spec(principal, workflow, spec)
     agents = None if spec.agents is None else get_agents_by_slug(principal, spec.agents, "agents")
-    said = compute_json_digest(workflow.definition)
-    is_new = old is None or said != workflow.digest
-    if is_new:
-        workflow.version, workflow.digest = (workflow.version + 1 if old else 1), said
+    digest = compute_json_digest(workflow.definition)
+    is_new_version = existing is None or digest != workflow.digest
+    if is_new_version:
+        workflow.version, workflow.digest = (workflow.version + 1 if existing else 1), digest
     details: dict[str, Any] = {"version": workflow.version, "digest": workflow.digest}
     with record_assignment_change(
-        principal, workflow, "workflow_changed" if old else "workflow_added", details
+        principal, workflow, "workflow_changed" if existing else "workflow_added", details
     ):
-        store(workflow)
-        if is_new:
+        save_assignable(workflow)
+        if is_new_version:
             WorkflowVersion.objects.create(
-                organization_id=owner,
+                organization_id=organization_id,
                 workflow=workflow,
                 number=workflow.version,
                 digest=workflow.digest,
@@ -113,16 +122,16 @@ def save_workflow(
     return workflow
 
 
-def approve_workflow(principal: Principal, workflow: Workflow, seen: str = "") -> Workflow:
+def approve_workflow(principal: Principal, workflow: Workflow, seen_digest: str = "") -> Workflow:
     """Approve a workflow's definition, so that other agents may call it as a tool.
 
     Raises `Conflict` (`definition_changed`) if its digest isn't `seen_digest`.
     """
     principal.require(Action.APPROVE_DEFINITIONS)
-    mine = Workflow.objects.filter(pk=workflow.pk, digest=seen or workflow.digest)
-    details = {"version": workflow.version, "digest": seen or workflow.digest}
+    unchanged = Workflow.objects.filter(pk=workflow.pk, digest=seen_digest or workflow.digest)
+    details = {"version": workflow.version, "digest": seen_digest or workflow.digest}
     with record_assignment_change(principal, workflow, "workflow_approved", details):
-        if not mine.update(approved_digest=seen or workflow.digest):
+        if not unchanged.update(approved_digest=seen_digest or workflow.digest):
             raise Conflict(
                 format_message(
                     "The workflow `{workflow}` was changed meanwhile.", workflow=workflow.name
@@ -135,7 +144,7 @@ def approve_workflow(principal: Principal, workflow: Workflow, seen: str = "") -
     return workflow
 
 
-def remove_workflow(principal: Principal, workflow: Workflow) -> None:
+def delete_workflow(principal: Principal, workflow: Workflow) -> None:
     """Delete a workflow with its versions and triggers; its runs remain as sessions."""
     principal.require(Action.MANAGE_WORKFLOWS)
     with record_assignment_change(
@@ -157,11 +166,11 @@ def _apply_workflow_spec(principal: Principal, workflow: Workflow, spec: Workflo
     if spec.source is None and workflow._state.adding:
         raise InvalidInput("The workflow has no definition.", field="source", remedy="Write one.")
     if spec.source is not None:
-        said = parse_source(spec.source)
-        found = read_workflow(said)
-        workflow.agent = get_agents_by_slug(principal, [found.agent], "agent")[0]
-        workflow.source, workflow.definition = spec.source, said
-        workflow.description = found.description[:500]
+        definition = parse_source(spec.source)
+        parsed = parse_workflow(definition)
+        workflow.agent = get_agents_by_slug(principal, [parsed.agent], "agent")[0]
+        workflow.source, workflow.definition = spec.source, definition
+        workflow.description = parsed.description[:500]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,7 +194,7 @@ def run_workflow(
     Raises `Forbidden`, `InvalidArguments` naming the input, `Conflict` (`workflow_disabled`,
     `agent_disabled`, `organization_halted`).
     """
-    require_run(principal, workflow.agent)
+    require_run_permission(principal, workflow.agent)
     starter = {
         "started_by_kind": principal.kind,
         "started_by_id": principal.id,
@@ -197,10 +206,10 @@ def run_workflow(
         id=origin.session_id, organization_id=workflow.organization_id, agent_id=workflow.agent_id
     )
     label_session(principal, session)
-    return begin(workflow, inputs, starter, actor=principal.actor, origin=origin)
+    return start_run(workflow, inputs, starter, actor=principal.actor, origin=origin)
 
 
-def begin(
+def start_run(
     workflow: Workflow,
     inputs: Mapping[str, Any],
     starter: Mapping[str, Any],
@@ -230,7 +239,7 @@ def begin(
         governed=False,
     ):
         session.save(force_insert=True)
-        run = add_run(session, workflow, inputs, origin)
+        run = create_run(session, workflow, inputs, origin)
     notify_worker(session.pk)
     return run
 
@@ -239,15 +248,15 @@ def require_startable(workflow: Workflow, inputs: Mapping[str, Any]) -> Agent:
     """Return the agent of a run; raises what `run_workflow` does, except `Forbidden`."""
     check_run_inputs(workflow, inputs)
     agent = Agent.objects.select_related("organization").get(pk=workflow.agent_id)
-    require_on(agent)
+    require_enabled(agent)
     return agent
 
 
-def add_run(
+def create_run(
     session: Session, workflow: Workflow, inputs: Mapping[str, Any], origin: RunOrigin
 ) -> WorkflowRun:
     """Create the workflow run of a new session."""
-    found: WorkflowRun = WorkflowRun.objects.create(
+    run: WorkflowRun = WorkflowRun.objects.create(
         organization_id=session.organization_id,
         session=session,
         workflow=workflow,
@@ -259,7 +268,7 @@ def add_run(
         trigger=origin.trigger,
         delivery=origin.delivery,
     )
-    return found
+    return run
 
 
 def check_run_inputs(workflow: Workflow, inputs: Mapping[str, Any]) -> WorkflowDefinition:
@@ -275,9 +284,11 @@ def check_run_inputs(workflow: Workflow, inputs: Mapping[str, Any]) -> WorkflowD
 
 def check_inputs(workflow: Workflow, inputs: Mapping[str, Any]) -> WorkflowDefinition:
     """Return the definition; raises if the inputs are invalid."""
-    text = build_definition(workflow)
+    definition = build_definition(workflow)
     try:
-        check_arguments(dict(text.inputs), dict(inputs), classify_schema(dict(text.inputs)))
+        check_arguments(
+            dict(definition.inputs), dict(inputs), classify_schema(dict(definition.inputs))
+        )
     except ConfinementNeeded:
         raise InvalidInput(
             "The inputs are too large.",
@@ -285,17 +296,17 @@ def check_inputs(workflow: Workflow, inputs: Mapping[str, Any]) -> WorkflowDefin
             field="inputs",
             remedy="Send 16 KiB and 1,000 values at most; name the rest, and let a step read it.",
         ) from None
-    return text
+    return definition
 
 
-def _mask_inputs(said: Any, session: Session) -> Any:
+def _mask_inputs(node: Any, session: Session) -> Any:
     """Return inputs for storage: stored secrets masked, strings made storable."""
-    if isinstance(said, str):
-        return make_storable(mask_organization_secrets(said, session.organization_id))
-    if isinstance(said, Mapping):
+    if isinstance(node, str):
+        return make_storable(mask_organization_secrets(node, session.organization_id))
+    if isinstance(node, Mapping):
         return {
-            str(make_storable(key)): _mask_inputs(value, session) for key, value in said.items()
+            str(make_storable(key)): _mask_inputs(value, session) for key, value in node.items()
         }
-    if isinstance(said, list):
-        return [_mask_inputs(value, session) for value in said]
-    return said
+    if isinstance(node, list):
+        return [_mask_inputs(value, session) for value in node]
+    return node

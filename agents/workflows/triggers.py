@@ -14,7 +14,7 @@ from uuid import UUID
 from django.db import transaction
 from django.utils import timezone
 
-from agents.assignments import record_assignment_change, store
+from agents.assignments import record_assignment_change, save_assignable
 from agents.models import Trigger, Workflow
 from agents.workflows.definitions import iterate_pointers
 from agents.workflows.schedule_times import TriggerSchedule
@@ -24,10 +24,10 @@ from bonobot.accounts.roles import Action
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Conflict, InvalidInput
 
-MOST_PER_MINUTE = 600
-MOST_TRIGGERS = 50
+MAX_PER_MINUTE = 600
+MAX_TRIGGERS = 50
 _NAME = re.compile(r"[-a-zA-Z0-9_]{1,64}")
-_TIMES = ("every_s", "cron", "time_zone")
+_SCHEDULE_FIELDS = ("every_s", "cron", "time_zone")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,8 +54,8 @@ def get_trigger(workflow: Workflow, name: str) -> Trigger:
         lookup: dict[str, Any] = {"pk": UUID(name)}
     except ValueError:
         lookup = {"name": name}
-    found: Trigger = rows.get_or_404(workflow.organization_id, **lookup)
-    return found
+    trigger: Trigger = rows.get_or_404(workflow.organization_id, **lookup)
+    return trigger
 
 
 def save_trigger(
@@ -72,22 +72,26 @@ def save_trigger(
     secret (`with_secret`) accepts no delivery until it has one.
     """
     principal.require(Action.MANAGE_WORKFLOWS)
-    old = trigger
+    existing = trigger
     row = (
-        Trigger.objects.get(pk=old.pk)
-        if old
+        Trigger.objects.get(pk=existing.pk)
+        if existing
         else Trigger(organization_id=workflow.organization_id, workflow=workflow)
     )
     _apply_trigger_spec(row, spec)
-    text = ""
-    if old is None:
+    secret = ""
+    if existing is None:
         _check_trigger_limit(workflow)
         if row.kind == Trigger.Kind.WEBHOOK and with_secret:
-            text = _generate_secret(row)
-    said = {name: getattr(row, name) for name in ("kind", "enabled", *_TIMES, "per_minute")}
-    with _record_change(principal, row, "trigger_changed" if old else "trigger_added", said):
-        store(row)
-    return row, text
+            secret = _set_new_secret(row)
+    details = {
+        name: getattr(row, name) for name in ("kind", "enabled", *_SCHEDULE_FIELDS, "per_minute")
+    }
+    with _record_change(
+        principal, row, "trigger_changed" if existing else "trigger_added", details
+    ):
+        save_assignable(row)
+    return row, secret
 
 
 def replace_secret(principal: Principal, trigger: Trigger) -> str:
@@ -96,12 +100,12 @@ def replace_secret(principal: Principal, trigger: Trigger) -> str:
     if trigger.kind != Trigger.Kind.WEBHOOK:
         raise InvalidInput("A schedule has no secret.", field="kind", remedy="Name a webhook.")
     with _record_change(principal, trigger, "trigger_secret_replaced", {}):
-        text = _generate_secret(trigger)
+        secret = _set_new_secret(trigger)
         trigger.save(update_fields=["secret", "updated_at"])
-    return text
+    return secret
 
 
-def remove_trigger(principal: Principal, trigger: Trigger) -> None:
+def delete_trigger(principal: Principal, trigger: Trigger) -> None:
     """Delete a trigger; its runs remain."""
     principal.require(Action.MANAGE_WORKFLOWS)
     with _record_change(principal, trigger, "trigger_removed", {"kind": trigger.kind}):
@@ -113,7 +117,7 @@ def set_triggers(principal: Principal, workflow: Workflow, specs: Sequence[Trigg
     rows = {row.name: row for row in workflow.triggers.all()}
     with transaction.atomic():
         for name in sorted(rows.keys() - {spec.name for spec in specs}):
-            remove_trigger(principal, rows[name])
+            delete_trigger(principal, rows[name])
         for spec in specs:
             save_trigger(principal, workflow, spec, rows.get(spec.name), with_secret=False)
 
@@ -141,33 +145,37 @@ def _apply_trigger_spec(row: Trigger, spec: TriggerSpec) -> None:
     for name in ("enabled", "per_minute", "time_zone"):
         if (value := getattr(spec, name)) is not None:
             setattr(row, name, value)
-    if not 1 <= row.per_minute <= MOST_PER_MINUTE:
+    if not 1 <= row.per_minute <= MAX_PER_MINUTE:
         raise InvalidInput(
             format_message("{per_minute} runs a minute can't be set.", per_minute=row.per_minute),
             field="per_minute",
             remedy=format_message(
-                "Use a whole number from 1 to {most_per_minute}.", most_per_minute=MOST_PER_MINUTE
+                "Use a whole number from 1 to {most_per_minute}.", most_per_minute=MAX_PER_MINUTE
             ),
         )
     if spec.inputs is not None:
         row.inputs = dict(spec.inputs)
     if row.kind == Trigger.Kind.SCHEDULE:
-        _put_time(row, spec, was_off)
+        _apply_schedule(row, spec, was_off)
         check_inputs(row.workflow, row.inputs)
     elif spec.every_s is not None or spec.cron:
         raise InvalidInput("A webhook has no time.", field="every_s", remedy="Leave the time out.")
     _check_references(row)
 
 
-def _put_time(row: Trigger, spec: TriggerSpec, was_off: bool) -> None:
-    before = [getattr(row, name) for name in _TIMES]
+def _apply_schedule(row: Trigger, spec: TriggerSpec, was_off: bool) -> None:
+    old_values = [getattr(row, name) for name in _SCHEDULE_FIELDS]
     if spec.every_s is not None:
         row.every_s, row.cron = spec.every_s, spec.cron or ""
     elif spec.cron:
         row.every_s, row.cron = None, " ".join(spec.cron.split())
-    due = build_schedule(row).after(timezone.now())
+    due = build_schedule(row).compute_next_due(timezone.now())
     # A re-enabled schedule doesn't run for times at which it was disabled.
-    if was_off or row.next_at is None or before != [getattr(row, name) for name in _TIMES]:
+    if (
+        was_off
+        or row.next_at is None
+        or old_values != [getattr(row, name) for name in _SCHEDULE_FIELDS]
+    ):
         row.next_at = due
 
 
@@ -178,49 +186,49 @@ def build_schedule(row: Trigger) -> TriggerSchedule:
 
 def _check_references(row: Trigger) -> None:
     """Raise `InvalidInput` for an invalid `${…}`; a schedule may have none."""
-    root = "/body" if row.kind == Trigger.Kind.WEBHOOK else ""
+    pointer_root = "/body" if row.kind == Trigger.Kind.WEBHOOK else ""
     for pointer in _iterate_pointers(row.inputs):
-        if not root or pointer.split("/")[:2] != ["", "body"]:
+        if not pointer_root or pointer.split("/")[:2] != ["", "body"]:
             raise InvalidInput(
                 format_message("`{pointer}` points to nothing.", pointer=pointer[:100]),
                 code="bad_reference",
                 field="inputs",
                 remedy="Begin with /body, such as ${/body/alerts/0/status}."
-                if root
+                if pointer_root
                 else "Write the inputs of a schedule out.",
             )
 
 
-def _iterate_pointers(said: Any) -> Iterator[str]:
-    if isinstance(said, str):
-        yield from iterate_pointers(said)
-    elif isinstance(said, Mapping):
-        for value in said.values():
+def _iterate_pointers(node: Any) -> Iterator[str]:
+    if isinstance(node, str):
+        yield from iterate_pointers(node)
+    elif isinstance(node, Mapping):
+        for value in node.values():
             yield from _iterate_pointers(value)
-    elif isinstance(said, list):
-        for value in said:
+    elif isinstance(node, list):
+        for value in node:
             yield from _iterate_pointers(value)
 
 
 def _check_trigger_limit(workflow: Workflow) -> None:
-    if workflow.triggers.count() >= MOST_TRIGGERS:
+    if workflow.triggers.count() >= MAX_TRIGGERS:
         raise Conflict(
             format_message(
-                "The workflow has {most_triggers} triggers.", most_triggers=MOST_TRIGGERS
+                "The workflow has {most_triggers} triggers.", most_triggers=MAX_TRIGGERS
             ),
             code="too_many_triggers",
             remedy="Remove one that isn't needed any more.",
         )
 
 
-def _generate_secret(row: Trigger) -> str:
-    text = f"whs_{secrets.token_urlsafe(32)}"
-    row.secret = text  # type: ignore[assignment]  # what sealed fields take
-    return text
+def _set_new_secret(row: Trigger) -> str:
+    secret = f"whs_{secrets.token_urlsafe(32)}"
+    row.secret = secret  # type: ignore[assignment]  # what sealed fields take
+    return secret
 
 
 def _record_change(
     principal: Principal, row: Trigger, action: str, details: dict[str, Any]
 ) -> AbstractContextManager[Any]:
-    said = {"workflow": row.workflow.name, **details}
-    return record_assignment_change(principal, row, action, said, governed=False)
+    all_details = {"workflow": row.workflow.name, **details}
+    return record_assignment_change(principal, row, action, all_details, governed=False)

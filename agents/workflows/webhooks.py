@@ -15,13 +15,13 @@ from uuid import UUID
 from django.db import IntegrityError
 from django.utils import timezone
 
-from agents.budgets.limits import charge
+from agents.budgets.limits import build_charge
 from agents.flow_labels.rules import build_flow_key
 from agents.models import Trigger, WorkflowRun
 from agents.workflows.definitions import fill_references
-from agents.workflows.services import RunOrigin, begin, require_startable
+from agents.workflows.services import RunOrigin, require_startable, start_run
 from bonobot.accounts.attempt_limits import forget_once, remember_once
-from bonobot.core.crypto.signatures import TOLERANCE_S, is_signed
+from bonobot.core.crypto.signatures import TOLERANCE_S, is_valid_signature
 from bonobot.core.problems import Conflict, InternalError, InvalidInput, Problem
 from bonobot.ledger.refusals import Refusal
 from bonobot.ledger.types import Actor, Admission, FlowLabelEffect, Opening, Settlement
@@ -29,11 +29,11 @@ from bonobot.ledger.writer.writer_thread import get_writer
 from mcp_servers.flow_labels import FlowLabel, encode_labels
 
 # Timestamps are accepted within the tolerance in the past and in the future.
-REMEMBERED_S = 2 * TOLERANCE_S
-LONGEST_SIGNATURE = 255
-LABELS = (FlowLabel.UNTRUSTED_CONTENT,)
+SIGNATURE_MEMORY_S = 2 * TOLERANCE_S
+MAX_SIGNATURE_LENGTH = 255
+DELIVERY_LABELS = (FlowLabel.UNTRUSTED_CONTENT,)
 # Compared with if there is no trigger, so that response times don't reveal it.
-_NOBODYS = "whs_" + "0" * 43
+_DUMMY_SECRET = "whs_" + "0" * 43
 
 
 class InvalidWebhookSecret(Problem):
@@ -51,14 +51,14 @@ class WebhookCredentials:
     timestamp: str = ""
     signature: str = ""
 
-    def holds(self, secret: str, body: bytes) -> bool:
+    def has_secret(self, secret: str, body: bytes) -> bool:
         """Return whether the credentials prove this secret."""
         if self.signature:
-            return is_signed(secret, self.timestamp, self.signature, body, now=time.time())
+            return is_valid_signature(secret, self.timestamp, self.signature, body, now=time.time())
         return hmac.compare_digest(self.bearer.encode("utf-8", "replace"), secret.encode())
 
 
-def authenticate_delivery(trigger_id: str, proof: WebhookCredentials, body: bytes) -> Trigger:
+def authenticate_delivery(trigger_id: str, credentials: WebhookCredentials, body: bytes) -> Trigger:
     """Return the webhook of a delivery; raises `InvalidWebhookSecret`."""
     try:
         rows = Trigger.objects.filter(pk=UUID(trigger_id), kind=Trigger.Kind.WEBHOOK)
@@ -66,8 +66,8 @@ def authenticate_delivery(trigger_id: str, proof: WebhookCredentials, body: byte
         rows = Trigger.objects.none()
     trigger = rows.select_related("workflow").first()
     secret = trigger.secret.open() if trigger and trigger.secret else ""
-    right = proof.holds(secret or _NOBODYS, body)
-    if trigger is None or not secret or not right:
+    is_valid = credentials.has_secret(secret or _DUMMY_SECRET, body)
+    if trigger is None or not secret or not is_valid:
         raise InvalidWebhookSecret(
             "There is no such webhook, or the secret is another one.",
             remedy="Send `Authorization: Bearer SECRET`, or sign the body as it is sent, now.",
@@ -75,7 +75,7 @@ def authenticate_delivery(trigger_id: str, proof: WebhookCredentials, body: byte
     return trigger
 
 
-def receive(
+def receive_delivery(
     trigger: Trigger, body: Any, delivery: str = "", signature: str = ""
 ) -> tuple[WorkflowRun, bool]:
     """Start the run of a delivery; return it, and whether it is new.
@@ -85,13 +85,13 @@ def receive(
     (`rate_limited`), what `start_run` raises, and `InvalidInput` if the body doesn't provide the
     trigger's inputs.
     """
-    delivery = delivery or signature[:LONGEST_SIGNATURE]
+    delivery = delivery or signature[:MAX_SIGNATURE_LENGTH]
     if run := _find_earlier_run(trigger, delivery):
         return run, False
     if not signature:
         return _create_run(trigger, body, delivery)
-    seen = ("webhook", str(trigger.pk), signature)
-    if not remember_once(REMEMBERED_S, *seen):
+    signature_key = ("webhook", str(trigger.pk), signature)
+    if not remember_once(SIGNATURE_MEMORY_S, *signature_key):
         raise Conflict(
             "A delivery with this signature came before, under another id.",
             code="delivery_replayed",
@@ -100,18 +100,18 @@ def receive(
     try:
         return _create_run(trigger, body, delivery)
     except BaseException:
-        forget_once(*seen)  # nothing was started: the sender may try again
+        forget_once(*signature_key)  # nothing was started: the sender may try again
         raise
 
 
 def _create_run(trigger: Trigger, body: Any, delivery: str) -> tuple[WorkflowRun, bool]:
     origin = RunOrigin(via=WorkflowRun.Via.WEBHOOK, trigger=trigger, delivery=delivery)
     opening = _build_opening(trigger, origin)
-    began = time.monotonic()
+    started_at = time.monotonic()
     try:
-        _admit(trigger, opening)
-        inputs = _check_delivery(trigger, body, opening, began)
-        run, is_new = _start_run(trigger, inputs, origin)
+        _admit_delivery(trigger, opening)
+        inputs = _check_delivery(trigger, body, opening, started_at)
+        run, is_new = _start_or_find_run(trigger, inputs, origin)
     except Problem as problem:
         _save_last_delivery(trigger, problem.code)
         raise
@@ -121,9 +121,9 @@ def _create_run(trigger: Trigger, body: Any, delivery: str) -> tuple[WorkflowRun
 
 def build_inputs(trigger: Trigger, body: Any) -> dict[str, Any]:
     """Return the inputs of a run: the trigger's, filled from the body, or the body itself."""
-    found: Any = fill_references(trigger.inputs, {"body": body}) if trigger.inputs else body
-    if isinstance(found, dict):
-        return found
+    inputs: Any = fill_references(trigger.inputs, {"body": body}) if trigger.inputs else body
+    if isinstance(inputs, dict):
+        return inputs
     raise InvalidInput(
         "The body is no JSON object.",
         field="body",
@@ -133,8 +133,8 @@ def build_inputs(trigger: Trigger, body: Any) -> dict[str, Any]:
 
 def build_trigger_starter(trigger: Trigger) -> Mapping[str, str]:
     """Return the fields of a session that name the trigger as its starter."""
-    who = build_trigger_actor(trigger)
-    return {"started_by_kind": who.kind, "started_by_id": who.id, "started_by": who.label}
+    actor = build_trigger_actor(trigger)
+    return {"started_by_kind": actor.kind, "started_by_id": actor.id, "started_by": actor.label}
 
 
 def build_trigger_actor(trigger: Trigger) -> Actor:
@@ -142,7 +142,9 @@ def build_trigger_actor(trigger: Trigger) -> Actor:
     return Actor("system", str(trigger.pk), trigger.label)
 
 
-def _check_delivery(trigger: Trigger, body: Any, opening: Opening, began: float) -> dict[str, Any]:
+def _check_delivery(
+    trigger: Trigger, body: Any, opening: Opening, started_at: float
+) -> dict[str, Any]:
     """Return the inputs of a run that can start, and settle the delivery's audit entry.
 
     It is settled before the session exists, because workers settle open entries of sessions.
@@ -162,28 +164,30 @@ def _check_delivery(trigger: Trigger, body: Any, opening: Opening, began: float)
         code = problem.code
         raise
     finally:
-        _settle(opening, began, code)
+        _settle_delivery(opening, started_at, code)
     return inputs
 
 
-def _start_run(
+def _start_or_find_run(
     trigger: Trigger, inputs: dict[str, Any], origin: RunOrigin
 ) -> tuple[WorkflowRun, bool]:
     workflow, starter = trigger.workflow, build_trigger_starter(trigger)
     try:
-        found = begin(workflow, inputs, starter, actor=build_trigger_actor(trigger), origin=origin)
+        new_run = start_run(
+            workflow, inputs, starter, actor=build_trigger_actor(trigger), origin=origin
+        )
     except IntegrityError:
         # The same delivery was received concurrently, and the other request was first.
         if run := _find_earlier_run(trigger, origin.delivery):
             return run, False
         raise
-    return found, True
+    return new_run, True
 
 
 def _find_earlier_run(trigger: Trigger, delivery: str) -> WorkflowRun | None:
     rows = WorkflowRun.objects.filter(trigger=trigger, delivery=delivery)
-    found: WorkflowRun | None = rows.select_related("session").first() if delivery else None
-    return found
+    run: WorkflowRun | None = rows.select_related("session").first() if delivery else None
+    return run
 
 
 def _build_opening(trigger: Trigger, origin: RunOrigin) -> Opening:
@@ -203,20 +207,20 @@ def _build_opening(trigger: Trigger, origin: RunOrigin) -> Opening:
         details={
             "workflow": trigger.workflow.name,
             "delivery": origin.delivery,
-            "labels": [str(label) for label in LABELS],
+            "labels": [str(label) for label in DELIVERY_LABELS],
         },
     )
 
 
-def _admit(trigger: Trigger, opening: Opening) -> None:
+def _admit_delivery(trigger: Trigger, opening: Opening) -> None:
     session = build_flow_key(trigger.organization_id, "session", opening.call_id)
     admission = Admission(
         opening=opening,
-        charges=(charge(trigger.organization_id, "trigger", trigger.pk, trigger.per_minute),),
-        flows=(FlowLabelEffect(session, adds=encode_labels(LABELS)),),
+        charges=(build_charge(trigger.organization_id, "trigger", trigger.pk, trigger.per_minute),),
+        flows=(FlowLabelEffect(session, added_labels=encode_labels(DELIVERY_LABELS)),),
     )
     try:
-        get_writer().admit(admission).result()
+        get_writer().admit_call(admission).result()
     except Refusal as refusal:
         _record_refusal(opening, refusal)
         raise
@@ -226,20 +230,20 @@ def _record_refusal(opening: Opening, refusal: Refusal) -> None:
     if refusal.code == "audit_unavailable":
         return
     # Repeated refusals are only counted after the first.
-    told = replace(opening, decision="deny", code=refusal.code, rule=refusal.rule)
-    get_writer().refuse(told).result()
+    refused_opening = replace(opening, decision="deny", code=refusal.code, rule=refusal.rule)
+    get_writer().record_refusal(refused_opening).result()
 
 
-def _settle(opening: Opening, began: float, code: str) -> None:
+def _settle_delivery(opening: Opening, started_at: float, code: str) -> None:
     settlement = Settlement(
         call_id=opening.call_id,
         organization_id=opening.organization_id,
         outcome="error" if code else "ok",
-        duration_ms=int((time.monotonic() - began) * 1000),
+        duration_ms=int((time.monotonic() - started_at) * 1000),
         code=code,
         kind="trigger",
     )
-    get_writer().settle(settlement).result()
+    get_writer().settle_call(settlement).result()
 
 
 def _save_last_delivery(trigger: Trigger, code: str = "") -> None:

@@ -12,8 +12,8 @@ from agents.builtin_tools.types import BuiltinTool, BuiltinToolContext, BuiltinT
 from agents.models import Session, Workflow, WorkflowRun
 from agents.sessions import child_sessions
 from agents.sessions.ask_agent_tool import build_tool_name, get_parent_session_id
-from agents.workflows.definitions import read_workflow
-from agents.workflows.services import RunOrigin, add_run, check_run_inputs
+from agents.workflows.definitions import parse_workflow
+from agents.workflows.services import RunOrigin, check_run_inputs, create_run
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.runtime import get_runtime
 from mcp_servers.flow_labels import FlowLabel
@@ -21,13 +21,13 @@ from mcp_servers.flow_labels import FlowLabel
 
 def build_workflow_tool(workflow: Workflow) -> BuiltinTool:
     """Return the tool that runs a workflow."""
-    text = read_workflow(workflow.definition)
+    definition = parse_workflow(workflow.definition)
     return BuiltinTool(
         name=build_tool_name("workflow", workflow.name),
-        description=text.description
+        description=definition.description
         or format_message("Run the workflow {name}.", name=workflow.name),
-        input_schema=dict(text.inputs),
-        run=partial(_run, workflow.pk),
+        input_schema=dict(definition.inputs),
+        run=partial(_handle_workflow_call, workflow.pk),
         labels=(FlowLabel.REPEATABLE,),
         hints=BuiltinToolHints(
             read_only=False, destructive=True, idempotent=False, open_world=True
@@ -35,22 +35,28 @@ def build_workflow_tool(workflow: Workflow) -> BuiltinTool:
     )
 
 
-async def _run(workflow_id: UUID, context: BuiltinToolContext, arguments: dict[str, Any]) -> str:
+async def _handle_workflow_call(
+    workflow_id: UUID, context: BuiltinToolContext, arguments: dict[str, Any]
+) -> str:
     parent_id = get_parent_session_id(context)
-    child_id = await get_runtime().orm(_start_run, workflow_id, parent_id, context, arguments)
+    child_id = await get_runtime().run_orm(
+        _start_child_run, workflow_id, parent_id, context, arguments
+    )
     await child_sessions.wait_for_child(child_id)
-    return await get_runtime().orm(child_sessions.answer_of, child_id)
+    return await get_runtime().run_orm(child_sessions.get_child_answer, child_id)
 
 
-def _start_run(
+def _start_child_run(
     workflow_id: UUID, parent_id: UUID, context: BuiltinToolContext, arguments: dict[str, Any]
 ) -> UUID:
     workflow = Workflow.objects.get(pk=workflow_id, organization_id=context.organization_id)
     check_run_inputs(workflow, arguments)
 
-    def follow(child: Session) -> None:
-        add_run(child, workflow, arguments, RunOrigin(via=WorkflowRun.Via.AGENT))
+    def create_child_run(child: Session) -> None:
+        create_run(child, workflow, arguments, RunOrigin(via=WorkflowRun.Via.AGENT))
 
-    said = f"{workflow.name} {json.dumps(arguments, ensure_ascii=False)[:500]}"
+    message = f"{workflow.name} {json.dumps(arguments, ensure_ascii=False)[:500]}"
     principal, call_id = context.principal, context.call_id
-    return child_sessions.begin(principal, parent_id, call_id, workflow.agent_id, said, follow)
+    return child_sessions.start_child(
+        principal, parent_id, call_id, workflow.agent_id, message, create_child_run
+    )

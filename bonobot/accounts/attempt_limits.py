@@ -11,11 +11,11 @@ from time import time_ns
 from django.db import IntegrityError, transaction
 
 from bonobot.accounts.models import Attempts
-from bonobot.core.gcra import admit, compute_interval
+from bonobot.core.gcra import admit_request, compute_interval
 from bonobot.core.problems import Problem
 
-TRIES = 5  # of the conditional update, when others change the row
-SECOND = 1_000_000
+MAX_UPDATE_TRIES = 5  # of the conditional update, when others change the row
+MICROSECONDS_PER_SECOND = 1_000_000
 
 
 class TooManyAttempts(Problem):
@@ -50,17 +50,17 @@ INVITE_EMAIL = AttemptLimit("invite:email", 5, 1)
 
 def charge_attempt(limit: AttemptLimit, *subject: str) -> None:
     """Count an attempt; raises `TooManyAttempts` without counting it."""
-    key = _key((limit.name, *subject))
-    step = compute_interval(limit.per_minute)
-    for _ in range(TRIES):
+    key = _hash_subject((limit.name, *subject))
+    interval = compute_interval(limit.per_minute)
+    for _ in range(MAX_UPDATE_TRIES):
         now = time_ns() // 1_000
         row = Attempts.objects.filter(pk=key).first()
-        verdict = admit(row.tat if row else 0, now, step, limit.burst)
+        verdict = admit_request(row.tat if row else 0, now, interval, limit.burst)
         if not verdict.allowed:
             raise TooManyAttempts(
                 "This was tried too often.",
                 remedy="Wait a little, then try again.",
-                retry_after=verdict.retry_after / SECOND,
+                retry_after=verdict.retry_after / MICROSECONDS_PER_SECOND,
             )
         if row is None and _create_attempts(key, verdict.tat, now):
             return
@@ -80,18 +80,18 @@ def _create_attempts(key: str, tat: int, now: int) -> bool:
 
 def remember_once(seconds: int, *subject: str) -> bool:
     """Remember a subject for `seconds`; return False if it already is."""
-    key = _key(subject)
+    key = _hash_subject(subject)
     now = time_ns() // 1_000
-    until = now + seconds * SECOND
-    if Attempts.objects.filter(pk=key, tat__lte=now).update(tat=until):
+    expires = now + seconds * MICROSECONDS_PER_SECOND
+    if Attempts.objects.filter(pk=key, tat__lte=now).update(tat=expires):
         return True
-    return _create_attempts(key, until, now)
+    return _create_attempts(key, expires, now)
 
 
 def forget_once(*subject: str) -> None:
     """Forget a subject that `remember_once` stored."""
-    Attempts.objects.filter(pk=_key(subject)).delete()
+    Attempts.objects.filter(pk=_hash_subject(subject)).delete()
 
 
-def _key(subject: tuple[str, ...]) -> str:
+def _hash_subject(subject: tuple[str, ...]) -> str:
     return sha256("\0".join(subject).encode()).hexdigest()

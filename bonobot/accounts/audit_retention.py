@@ -15,7 +15,7 @@ from bonobot.ledger.types import Actor
 
 logger = logging.getLogger(__name__)
 
-SYSTEM = Actor(kind="system", id="retention", label="retention")
+RETENTION_ACTOR = Actor(kind="system", id="retention", label="retention")
 
 
 def load_retention_days() -> dict[UUID, int]:
@@ -23,16 +23,16 @@ def load_retention_days() -> dict[UUID, int]:
 
     Organizations without a value of their own, and deleted ones, use `BONOBOT_AUDIT_DAYS`.
     """
-    said = dict(Organization.objects.values_list("pk", "audit_days"))
-    usual: int = settings.BONOBOT_AUDIT_DAYS
-    found = {}
+    organization_days = dict(Organization.objects.values_list("pk", "audit_days"))
+    default_days: int = settings.BONOBOT_AUDIT_DAYS
+    days_by_organization = {}
     for organization_id in Head.objects.values_list("organization_id", flat=True):
-        own = said.get(organization_id)
-        found[organization_id] = usual if own is None else own
-    return {organization_id: days for organization_id, days in found.items() if days}
+        own_days = organization_days.get(organization_id)
+        days_by_organization[organization_id] = default_days if own_days is None else own_days
+    return {organization_id: days for organization_id, days in days_by_organization.items() if days}
 
 
-def prune_old() -> int:
+def prune_expired_entries() -> int:
     """Delete entries past their organization's retention; return the number of rows.
 
     With `BONOBOT_AUDIT_ARCHIVE`, entries are written to that folder first. If that fails they are
@@ -48,10 +48,10 @@ def _prune_organization(organization_id: UUID, days: int) -> int:
     before = timezone.now() - timedelta(days=days)
     folder = settings.BONOBOT_AUDIT_ARCHIVE
     if not folder:
-        return retention.prune_entries(organization_id, before=before, actor=SYSTEM).rows
+        return retention.prune_entries(organization_id, before=before, actor=RETENTION_ACTOR).rows
     try:
-        return retention.prune_into(
-            organization_id, before=before, actor=SYSTEM, folder=Path(folder)
+        return retention.prune_to_folder(
+            organization_id, before=before, actor=RETENTION_ACTOR, folder=Path(folder)
         ).rows
     except OSError as error:
         logger.error("The audit of %s stays: it can't be archived (%s)", organization_id, error)

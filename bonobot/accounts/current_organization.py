@@ -21,9 +21,9 @@ from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Forbidden, NotFound
 from bonobot.core.text.untrusted_text import make_visible
 
-MARK = "single_sign_on"
+SSO_SESSION_KEY = "single_sign_on"
 # The session key for the password hash that an unfinished sign-in depends on.
-PROOF = "sign_in_proof"
+SIGN_IN_PROOF_KEY = "sign_in_proof"
 
 
 class SingleSignOnRequired(Forbidden):
@@ -39,68 +39,72 @@ class SingleSignOnRequired(Forbidden):
         )
 
 
-def begin_session(request: HttpRequest, provider: Provider, user: User, leaving: str) -> None:
+def start_sso_session(
+    request: HttpRequest, provider: Provider, user: User, logout_url: str
+) -> None:
     """Sign out the current user and record the provider that the new user signs in with.
 
     `logout_url` ends the session at the provider, if it supports that.
     """
     if request.user.is_authenticated:
         logout(request)
-    request.session.pop(PROOF, None)
-    request.session[MARK] = {
+    request.session.pop(SIGN_IN_PROOF_KEY, None)
+    request.session[SSO_SESSION_KEY] = {
         "user": str(user.pk),
         "provider": str(provider.pk),
         "organization": str(provider.organization_id),
         "factor": not provider.second_factor,
-        "leaving": leaving,
+        "leaving": logout_url,
     }
 
 
-def mark_of(request: Any) -> dict[str, Any] | None:
+def get_sso_session(request: Any) -> dict[str, Any] | None:
     """Return the sign-in record of a session that began at a provider, else None."""
-    found: dict[str, Any] | None = request.session.get(MARK)
-    return found if found and found["user"] == str(request.user.pk) else None
+    sso_session: dict[str, Any] | None = request.session.get(SSO_SESSION_KEY)
+    return sso_session if sso_session and sso_session["user"] == str(request.user.pk) else None
 
 
 def list_reachable_organizations(request: Any) -> OrganizationQuerySet:
     """Return the organizations that the session reaches."""
     user: Any = request.user
-    rows: OrganizationQuerySet = Organization.objects.of_user(user)
-    mark = mark_of(request)
-    if mark is None:
+    rows: OrganizationQuerySet = Organization.objects.for_user(user)
+    sso_session = get_sso_session(request)
+    if sso_session is None:
         return rows
     if user.is_superuser:
         return rows.none()  # promoted meanwhile: providers can't sign in superusers
-    trusted = Provider.objects.enabled().filter(
-        pk=mark["provider"], organization=OuterRef("pk"), second_factor=not mark["factor"]
+    trusted_providers = Provider.objects.enabled().filter(
+        pk=sso_session["provider"],
+        organization=OuterRef("pk"),
+        second_factor=not sso_session["factor"],
     )
-    return rows.filter(Exists(trusted))
+    return rows.filter(Exists(trusted_providers))
 
 
 def list_usable_organizations(request: Any) -> OrganizationQuerySet:
     """Return those that the session can use without another sign-in step."""
     user: Any = request.user
-    rows, mark = list_reachable_organizations(request), mark_of(request)
-    if mark is None and not user.is_superuser:
+    rows, sso_session = list_reachable_organizations(request), get_sso_session(request)
+    if sso_session is None and not user.is_superuser:
         rows = rows.filter(single_sign_on=False)
-    if not (mark and mark["factor"]) and not has_second_factor(user):
+    if not (sso_session and sso_session["factor"]) and not has_second_factor(user):
         rows = rows.filter(second_factor=False)
     return rows
 
 
-def check_sign_on(request: Any, organization: Organization) -> None:
+def check_sign_in_requirements(request: Any, organization: Organization) -> None:
     """Raise `SingleSignOnRequired` or `SecondFactorRequired` if the session lacks either."""
     user: Any = request.user
-    mark = mark_of(request)
-    if organization.single_sign_on and mark is None and not user.is_superuser:
+    sso_session = get_sso_session(request)
+    if organization.single_sign_on and sso_session is None and not user.is_superuser:
         raise SingleSignOnRequired
-    if not (mark and mark["factor"]):
+    if not (sso_session and sso_session["factor"]):
         check_second_factor(user, organization)
 
 
-HEADER = "Bonobot-Organization"
-SESSION_KEY = "organization"
-LONGEST_CLIENT = 200
+ORGANIZATION_HEADER = "Bonobot-Organization"
+ORGANIZATION_SESSION_KEY = "organization"
+MAX_CLIENT_LENGTH = 200
 
 
 def resolve_organization(request: HttpRequest) -> Organization:
@@ -109,28 +113,33 @@ def resolve_organization(request: HttpRequest) -> Organization:
     Raises `NotFound` for an organization that isn't theirs and `Forbidden` if they have none.
     """
     user: Any = request.user
-    mine = list_reachable_organizations(request)
-    if slug := request.headers.get(HEADER):
-        if found := mine.filter(slug=slug).first():
-            return found
+    reachable = list_reachable_organizations(request)
+    if slug := request.headers.get(ORGANIZATION_HEADER):
+        if organization := reachable.filter(slug=slug).first():
+            return organization
         raise _build_unknown_organization_error(slug)
-    slug = request.session.get(SESSION_KEY)
-    remembered = mine.filter(slug=slug).first() if slug else None
+    slug = request.session.get(ORGANIZATION_SESSION_KEY)
+    remembered_organization = reachable.filter(slug=slug).first() if slug else None
     # Prefer organizations that a password session can use.
-    anywhere = user.is_superuser or mark_of(request) is not None
-    chosen = remembered or (mine if anywhere else mine.order_by("single_sign_on", "name")).first()
-    if chosen is None:
+    has_no_preference = user.is_superuser or get_sso_session(request) is not None
+    selected = (
+        remembered_organization
+        or (
+            reachable if has_no_preference else reachable.order_by("single_sign_on", "name")
+        ).first()
+    )
+    if selected is None:
         raise Forbidden(
             "You belong to no organization yet.",
             rule="membership",
             remedy="Ask an owner of one for an invitation.",
         )
-    return chosen
+    return selected
 
 
-def _check_named(request: Any, token: Token) -> None:
+def _check_organization_header(request: Any, token: Token) -> None:
     """Raise `NotFound` if the header names another organization than the token's."""
-    slug = request.headers.get(HEADER)
+    slug = request.headers.get(ORGANIZATION_HEADER)
     if slug and not Organization.objects.filter(pk=token.organization_id, slug=slug).exists():
         raise _build_unknown_organization_error(slug)
 
@@ -141,29 +150,29 @@ def resolve_principal(request: Any) -> Principal:
     Raises `SecondFactorRequired` or `SingleSignOnRequired` if the organization requires either and
     the session lacks it.
     """
-    cached = getattr(request, "bonobot_principal", None)
-    if cached is None:
+    principal = getattr(request, "bonobot_principal", None)
+    if principal is None:
         token = getattr(request, "auth", None)
         if isinstance(token, Token):
-            _check_named(request, token)
-            cached = build_token_principal(token)
+            _check_organization_header(request, token)
+            principal = build_token_principal(token)
         else:
             user: User = request.user
             organization = resolve_organization(request)
-            cached = build_user_principal(user, organization)
-            check_sign_on(request, organization)
-        request.bonobot_principal = cached
-    return cached
+            principal = build_user_principal(user, organization)
+            check_sign_in_requirements(request, organization)
+        request.bonobot_principal = principal
+    return principal
 
 
 def read_client_name(request: Any) -> str:
     """Return the User-Agent of a request, cleaned for the audit log."""
-    return make_visible(request.headers.get("User-Agent", ""), LONGEST_CLIENT)
+    return make_visible(request.headers.get("User-Agent", ""), MAX_CLIENT_LENGTH)
 
 
 def _build_unknown_organization_error(slug: str) -> NotFound:
     return NotFound(
         format_message("There is no organization {slug!r} for you.", slug=slug),
-        field=HEADER,
+        field=ORGANIZATION_HEADER,
         remedy="Leave the header out, or name one of your organizations.",
     )

@@ -16,7 +16,7 @@ from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import ServiceUnavailable
 from bonobot.core.text.untrusted_text import make_visible
 
-LONGEST_SUBJECT = 150
+MAX_SUBJECT_LENGTH = 150
 
 
 def can_send() -> bool:
@@ -24,17 +24,17 @@ def can_send() -> bool:
     return bool(settings.BONOBOT_EMAIL_URL)
 
 
-def send(to: str, subject: str, paragraphs: Sequence[str]) -> None:
+def send_email(to: str, subject: str, paragraphs: Sequence[str]) -> None:
     """Send a message; raises `ServiceUnavailable` (code `mail_unavailable`)."""
-    letter = EmailMessage(
-        subject=" ".join(make_visible(subject, LONGEST_SUBJECT).split()),
+    message = EmailMessage(
+        subject=" ".join(make_visible(subject, MAX_SUBJECT_LENGTH).split()),
         body="\n\n".join(map(str, paragraphs)) + "\n",
         from_email=settings.BONOBOT_EMAIL_FROM,
         to=[to],
         headers={"Auto-Submitted": "auto-generated"},
     )
     try:
-        letter.send()
+        message.send()
     except (SMTPException, OSError) as error:
         raise ServiceUnavailable(
             format_message(
@@ -53,6 +53,6 @@ def override_language(user: User) -> Iterator[None]:
         yield
 
 
-def build_url(path: str) -> str:
+def build_absolute_url(path: str) -> str:
     """Return the absolute URL of a path."""
     return f"{settings.BONOBOT_URL}{path}"

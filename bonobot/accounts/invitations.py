@@ -36,15 +36,15 @@ from bonobot.ledger.audit.admin_changes import record_change
 from bonobot.ledger.types import Actor
 
 # The session key for the link of an invitation until it is accepted.
-PENDING_INVITATION = "invitation"
-MOST_AGENTS = 100
+INVITATION_SESSION_KEY = "invitation"
+MAX_AGENTS = 100
 # Called in the transaction in which a user joins; `AgentsConfig.ready` registers one.
-_joined_hooks: ExtensionList[Callable[[Invitation, User], None]] = ExtensionList()
+_join_hooks: ExtensionList[Callable[[Invitation, User], None]] = ExtensionList()
 
 
-def register_joined_hook(hook: Callable[[Invitation, User], None]) -> None:
+def register_join_hook(hook: Callable[[Invitation, User], None]) -> None:
     """Register a function to call when a user joins an organization."""
-    _joined_hooks.register(hook)
+    _join_hooks.register(hook)
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class SentInvitation:
     problem: Problem | None = None
 
 
-def invite(
+def create_invitation(
     principal: Principal, email: str, role: Role, *, agent_ids: Iterable[UUID | str] = ()
 ) -> SentInvitation:
     """Invite someone by email; raises `InvalidInput`, `Conflict` and `TooManyAttempts`.
@@ -65,14 +65,14 @@ def invite(
     """
     principal.require(Action.MANAGE_MEMBERS)
     address = _parse_email(email)
-    agents = sorted({str(one) for one in agent_ids})
+    agents = sorted({str(agent_id) for agent_id in agent_ids})
     if agents and role != Role.MEMBER:
         raise InvalidInput(
             "Agents are given to members alone.",
             field="agents",
             remedy="Leave the agents out, or invite them as a member.",
         )
-    _count(principal, address)
+    _charge_attempts(principal, address)
     members = Membership.objects.for_organization(principal.organization_id)
     if members.filter(user__email__iexact=address).exists():
         raise _build_already_member_error()
@@ -80,7 +80,7 @@ def invite(
         organization_id=principal.organization_id,
         email=address,
         role=role,
-        agent_ids=agents[:MOST_AGENTS],
+        agent_ids=agents[:MAX_AGENTS],
     )
     secret = _rotate_secret(principal, invitation)
     with _record_change(principal.actor, invitation, "member_invited"):
@@ -94,56 +94,56 @@ def invite(
                 field="email",
                 remedy="Send that invitation again, or revoke it first.",
             ) from None
-    return _post(principal, invitation, secret)
+    return _deliver_invitation(principal, invitation, secret)
 
 
-def send_again(principal: Principal, invitation: Invitation) -> SentInvitation:
+def resend_invitation(principal: Principal, invitation: Invitation) -> SentInvitation:
     """Send a new link and invalidate the old one; raises `Conflict` (`invitation_ended`)."""
     principal.require(Action.MANAGE_MEMBERS)
-    _count(principal, invitation.email)
+    _charge_attempts(principal, invitation.email)
     secret = _rotate_secret(principal, invitation)
-    told = ("key", "pepper_id", "digest", "invited_by", "expires_at")
+    renewed_fields = ("key", "pepper_id", "digest", "invited_by", "expires_at")
     with _record_change(principal.actor, invitation, "invitation_renewed"):
-        row = Invitation.objects.open().filter(pk=invitation.pk)
-        if not row.update(**{name: getattr(invitation, name) for name in told}):
+        open_rows = Invitation.objects.open().filter(pk=invitation.pk)
+        if not open_rows.update(**{name: getattr(invitation, name) for name in renewed_fields}):
             raise _build_ended_error()
-    return _post(principal, invitation, secret)
+    return _deliver_invitation(principal, invitation, secret)
 
 
-def revoke(principal: Principal, invitation: Invitation) -> None:
+def revoke_invitation(principal: Principal, invitation: Invitation) -> None:
     """Revoke an open invitation; raises `Conflict` (`invitation_ended`)."""
     principal.require(Action.MANAGE_MEMBERS)
     with _record_change(principal.actor, invitation, "invitation_revoked"):
-        row = Invitation.objects.open().filter(pk=invitation.pk)
-        if not row.update(revoked_at=timezone.now()):
+        open_rows = Invitation.objects.open().filter(pk=invitation.pk)
+        if not open_rows.update(revoked_at=timezone.now()):
             raise _build_ended_error()
 
 
 def get_invitation_by_link(text: str) -> Invitation:
     """Return the usable invitation of a link; raises the same `NotFound` in all other cases."""
     key, _, secret = text.partition("_")
-    found: Invitation | None = (
+    invitation: Invitation | None = (
         Invitation.objects.usable().select_related("organization").filter(key=key).first()
     )
-    if found is None or not is_matching_secret(found, secret):
+    if invitation is None or not is_matching_secret(invitation, secret):
         raise NotFound(
             "This invitation is unknown, was used, was taken back or has expired.",
             code="invitation_ended",
             remedy="Ask whoever invited you for a new one.",
         )
-    return found
+    return invitation
 
 
 def has_pending_invitation(request: HttpRequest) -> bool:
     """Return whether the session has an invitation that can be accepted."""
     try:
-        get_invitation_by_link(str(request.session.get(PENDING_INVITATION, "")))
+        get_invitation_by_link(str(request.session.get(INVITATION_SESSION_KEY, "")))
     except Problem:
         return False
     return True
 
 
-def accept(text: str, user: User) -> Membership:
+def accept_invitation(text: str, user: User) -> Membership:
     """Accept the invitation of a link; raises `NotFound` or `Conflict` without changes.
 
     Saves `user` if it is new.
@@ -154,15 +154,15 @@ def accept(text: str, user: User) -> Membership:
     with _record_change(actor, invitation, "invitation_accepted", membership=str(member.pk)):
         if user._state.adding:
             user.save()
-        said = {"accepted_at": timezone.now(), "accepted_by": user}
-        if not Invitation.objects.usable().filter(pk=invitation.pk).update(**said):
+        acceptance = {"accepted_at": timezone.now(), "accepted_by": user}
+        if not Invitation.objects.usable().filter(pk=invitation.pk).update(**acceptance):
             raise _build_ended_error()
         try:
             with transaction.atomic():
                 member.save()
         except IntegrityError:
             raise _build_already_member_error() from None
-        for hook in _joined_hooks:
+        for hook in _join_hooks:
             hook(invitation, user)
     return member
 
@@ -180,7 +180,7 @@ def _parse_email(email: str) -> str:
     return address
 
 
-def _count(principal: Principal, address: str) -> None:
+def _charge_attempts(principal: Principal, address: str) -> None:
     charge_attempt(INVITE_ORGANIZATION, str(principal.organization_id))
     charge_attempt(INVITE_EMAIL, str(principal.organization_id), address)
 
@@ -195,9 +195,11 @@ def _rotate_secret(principal: Principal, invitation: Invitation) -> str:
     return secret
 
 
-def _post(principal: Principal, invitation: Invitation, secret: str) -> SentInvitation:
+def _deliver_invitation(
+    principal: Principal, invitation: Invitation, secret: str
+) -> SentInvitation:
     path = reverse("account_invitation", args=[f"{invitation.key}_{secret}"])
-    link = account_email.build_url(path)
+    link = account_email.build_absolute_url(path)
     if not account_email.can_send():
         return SentInvitation(invitation, link)
     try:
@@ -211,18 +213,18 @@ def _post(principal: Principal, invitation: Invitation, secret: str) -> SentInvi
 
 
 def _send_email(principal: Principal, invitation: Invitation, link: str) -> None:
-    said = {
+    context = {
         "who": principal.label,
         "where": invitation.organization.name,
         "until": date_format(invitation.expires_at, "DATETIME_FORMAT"),
     }
-    account_email.send(
+    account_email.send_email(
         invitation.email,
-        _t("Join %(where)s on Bonobot") % said,
+        _t("Join %(where)s on Bonobot") % context,
         (
-            _t("%(who)s invites you to join %(where)s on Bonobot. Open this link:") % said,
+            _t("%(who)s invites you to join %(where)s on Bonobot. Open this link:") % context,
             link,
-            _t("It can be used once, until %(until)s (UTC).") % said,
+            _t("It can be used once, until %(until)s (UTC).") % context,
             _t("If you don't know what this is about, do nothing."),
         ),
     )
@@ -230,9 +232,9 @@ def _send_email(principal: Principal, invitation: Invitation, link: str) -> None
 
 def _choose_language(invitation: Invitation) -> str:
     """Return the recipient's language, else the sender's."""
-    known = User.objects.filter(email__iexact=invitation.email).exclude(language="")
-    own: str | None = known.values_list("language", flat=True).first()
-    return own or translation.get_language() or settings.LANGUAGE_CODE
+    recipients = User.objects.filter(email__iexact=invitation.email).exclude(language="")
+    recipient_language: str | None = recipients.values_list("language", flat=True).first()
+    return recipient_language or translation.get_language() or settings.LANGUAGE_CODE
 
 
 def _record_change(

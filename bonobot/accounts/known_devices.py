@@ -16,18 +16,18 @@ from django.http.response import HttpResponseBase
 
 from bonobot.accounts.models import User
 
-SALT = "bonobot.known-device"
-AGE_S = 180 * 24 * 3600
+COOKIE_SALT = "bonobot.known-device"
+COOKIE_MAX_AGE_S = 180 * 24 * 3600
 
 
 def remember_device(request: HttpRequest, response: HttpResponseBase, user: User) -> None:
     """Set the device cookie after a user proved their password in this browser."""
-    found = find_device(request, user.get_username()) or secrets.token_urlsafe(16)
-    value = signing.dumps([str(user.pk), _stamp(user), found], salt=SALT)
+    device = find_device(request, user.get_username()) or secrets.token_urlsafe(16)
+    value = signing.dumps([str(user.pk), _compute_password_stamp(user), device], salt=COOKIE_SALT)
     response.set_cookie(
         settings.BONOBOT_DEVICE_COOKIE,
         value,
-        max_age=AGE_S,
+        max_age=COOKIE_MAX_AGE_S,
         secure=settings.SESSION_COOKIE_SECURE,
         httponly=True,
         samesite="Lax",
@@ -38,16 +38,22 @@ def find_device(request: HttpRequest, username: str) -> str:
     """Return the device id if the browser is a known device of the account, else ""."""
     try:
         value: Any = signing.loads(
-            request.COOKIES.get(settings.BONOBOT_DEVICE_COOKIE, ""), salt=SALT, max_age=AGE_S
+            request.COOKIES.get(settings.BONOBOT_DEVICE_COOKIE, ""),
+            salt=COOKIE_SALT,
+            max_age=COOKIE_MAX_AGE_S,
         )
         user_id, stamp, device = value
     except (signing.BadSignature, ValueError, TypeError):
         return ""
     user = User.objects.filter(pk=user_id, is_active=True).first()
-    known = user and user.get_username().lower() == username.strip().lower()
-    return str(device) if known and secrets.compare_digest(stamp, _stamp(user)) else ""
+    is_owner = user and user.get_username().lower() == username.strip().lower()
+    return (
+        str(device)
+        if is_owner and secrets.compare_digest(stamp, _compute_password_stamp(user))
+        else ""
+    )
 
 
-def _stamp(user: User) -> str:
+def _compute_password_stamp(user: User) -> str:
     """Return a value that changes with the password."""
     return str(user.get_session_auth_hash())[:16]

@@ -10,7 +10,7 @@ from django.views.i18n import set_language
 from bonobot.accounts import profiles
 from bonobot.core.i18n import localization
 
-PARAMETER = "language"
+LANGUAGE_PARAMETER = "language"
 
 
 class SignInLocaleMiddleware(LoginRequiredMiddleware):
@@ -23,24 +23,24 @@ class SignInLocaleMiddleware(LoginRequiredMiddleware):
         self, request: HttpRequest, view_func: Any, view_args: Any, view_kwargs: Any
     ) -> Any:
         """Return a redirect to the sign-in page, or None to continue."""
-        localization.read_in(getattr(request.user, "time_zone", ""))
-        own = getattr(request.user, "language", "")
-        if own:
-            translation.activate(own)
+        localization.set_reader_time_zone(getattr(request.user, "time_zone", ""))
+        user_language = getattr(request.user, "language", "")
+        if user_language:
+            translation.activate(user_language)
             request.LANGUAGE_CODE = translation.get_language()
         return super().process_view(request, view_func, view_args, view_kwargs)
 
     def process_response(self, request: HttpRequest, response: HttpResponse) -> HttpResponse:
         """Reset the time zone, as the thread serves other users next."""
-        localization.read_in("")
+        localization.set_reader_time_zone("")
         return response
 
 
-def choose(request: HttpRequest) -> HttpResponse:
+def choose_language(request: HttpRequest) -> HttpResponse:
     """Set the language chosen in the menu; signed-in users keep it in their profile."""
-    answer: HttpResponse = set_language(request)
+    response: HttpResponse = set_language(request)
     user: Any = request.user
-    said = request.POST.get(PARAMETER, "")
-    if user.is_authenticated and translation.check_for_language(said):
-        profiles.update_own_profile(user, language=said)
-    return answer
+    language = request.POST.get(LANGUAGE_PARAMETER, "")
+    if user.is_authenticated and translation.check_for_language(language):
+        profiles.update_own_profile(user, language=language)
+    return response

@@ -19,35 +19,35 @@ from bonobot.accounts import email as account_email
 from bonobot.accounts.attempt_limits import RESET_ADDRESS, RESET_EMAIL, charge_attempt
 from bonobot.accounts.models import User
 from bonobot.accounts.principals import Principal
-from bonobot.accounts.second_factor import require_power_over
+from bonobot.accounts.second_factor import require_account_control
 from bonobot.core.problems import Conflict
 from bonobot.ledger.audit.admin_changes import record_change
 
 
-def list_reset_accounts(email: str, address: str) -> list[UUID]:
+def list_reset_accounts(email: str, client_address: str) -> list[UUID]:
     """Return the accounts to send a reset link to; raises `TooManyAttempts`."""
-    charge_attempt(RESET_ADDRESS, address)
+    charge_attempt(RESET_ADDRESS, client_address)
     charge_attempt(RESET_EMAIL, email.strip().lower())
     return [user.pk for user in PasswordResetForm().get_users(email)]
 
 
 def send_reset_emails(accounts: Iterable[UUID | str]) -> int:
     """Mail a link to each active account with an email address; return their number."""
-    found = User.objects.filter(pk__in=list(accounts), is_active=True).exclude(email="")
-    for user in found:
+    users = User.objects.filter(pk__in=list(accounts), is_active=True).exclude(email="")
+    for user in users:
         with account_email.override_language(user):
             _send_reset_email(user)
-    return len(found)
+    return len(users)
 
 
 def _send_reset_email(user: User) -> None:
-    account_email.send(
+    account_email.send_email(
         user.email,
         _t("A new password for Bonobot"),
         (
             _t("Open this link to choose a new password for %(name)s:")
             % {"name": user.get_username()},
-            link_of(user),
+            build_reset_link(user),
             _t("It can be used once, within %(hours)s hours.")
             % {"hours": settings.BONOBOT_PASSWORD_RESET_H},
             _t("If you don't know what this is about, do nothing."),
@@ -61,9 +61,9 @@ def send_reset_link(principal: Principal, user: User) -> str:
     Only platform administrators get the link itself, as its holder can sign in. Raises `Forbidden`,
     `Conflict` (code `mail_unset`) and `ServiceUnavailable`.
     """
-    require_power_over(principal, user)
-    mailed = bool(user.email) and account_email.can_send()
-    if not mailed and not principal.platform_admin:
+    require_account_control(principal, user)
+    can_mail = bool(user.email) and account_email.can_send()
+    if not can_mail and not principal.platform_admin:
         raise Conflict(
             "No message can be sent to this person.",
             code="mail_unset",
@@ -76,18 +76,20 @@ def send_reset_link(principal: Principal, user: User) -> str:
         resource_type="user",
         resource_id=str(user.pk),
         resource_name=user.get_username(),
-        details={"mailed": mailed},
+        details={"mailed": can_mail},
         governed=False,
     ):
         pass
-    if not mailed:
-        return link_of(user)
+    if not can_mail:
+        return build_reset_link(user)
     send_reset_emails([user.pk])
     return ""
 
 
-def link_of(user: User) -> str:
+def build_reset_link(user: User) -> str:
     """Return a link for choosing a new password for the account."""
-    named = urlsafe_base64_encode(force_bytes(user.pk))
-    made = default_token_generator.make_token(user)
-    return account_email.build_url(reverse("account_new_password", args=[named, made]))
+    encoded_id = urlsafe_base64_encode(force_bytes(user.pk))
+    token = default_token_generator.make_token(user)
+    return account_email.build_absolute_url(
+        reverse("account_new_password", args=[encoded_id, token])
+    )

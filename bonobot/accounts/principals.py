@@ -10,7 +10,7 @@ from uuid import UUID
 
 from bonobot.accounts.models import Membership, Organization, Token, User
 from bonobot.accounts.roles import (
-    WHO_MAY,
+    ALLOWED_ROLES,
     Action,
     Role,
     TokenScope,
@@ -58,7 +58,7 @@ class Principal:
     agent_ids: frozenset[UUID] = frozenset()
     scopes: frozenset[TokenScope] | None = None
     token_id: UUID | None = None
-    giver: UUID | None = None
+    granted_by_id: UUID | None = None
     calls_per_minute: int | None = None
 
     def may(self, action: Action) -> bool:
@@ -69,7 +69,7 @@ class Principal:
         """Return whether the role may do `action`, regardless of scopes."""
         return self.platform_admin or may(self.role, action)
 
-    def reaches(self, agent_id: UUID | None) -> bool:
+    def can_access_agent(self, agent_id: UUID | None) -> bool:
         """Return whether this principal isn't limited to other agents."""
         return not self.agent_ids or agent_id in self.agent_ids
 
@@ -81,7 +81,9 @@ class Principal:
                     "The role `{role}` may not do `{action}` here.", role=self.role, action=action
                 ),
                 rule=f"role:{action}",
-                remedy=format_message("Ask someone who may: {who_may}.", who_may=WHO_MAY[action]),
+                remedy=format_message(
+                    "Ask someone who may: {who_may}.", who_may=ALLOWED_ROLES[action]
+                ),
             )
         if not is_action_in_scope(self.scopes, action):
             raise InsufficientScope(*list_scopes_with_action(action))
@@ -131,7 +133,7 @@ def build_token_principal(token: Token) -> Principal:
         # Unknown scopes are dropped; an empty list means no limit.
         scopes=frozenset(TokenScope) & set(token.scopes) if token.scopes else None,
         token_id=token.pk,
-        giver=token.user_id,
+        granted_by_id=token.user_id,
         calls_per_minute=token.calls_per_minute,
     )
 

@@ -19,33 +19,33 @@ from bonobot.accounts import email as account_email
 from bonobot.accounts.attempt_limits import RESET_ADDRESS, RESET_EMAIL, charge_attempt
 from bonobot.accounts.models import User
 from bonobot.accounts.principals import Principal
-from bonobot.accounts.second_factor import end_sessions, record_own, require_power_over
+from bonobot.accounts.second_factor import end_sessions, record_own_change, require_account_control
 from bonobot.accounts.services import save_user
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Conflict, InvalidInput, NotFound
 from bonobot.ledger.audit.admin_changes import record_changes_at_end
 
-OWN = ("first_name", "last_name", "language", "time_zone")
-OTHERS = (*OWN, "email")
-SALT = "profiles: e-mail"
-SESSIONS_SHOWN = 50
+OWN_FIELDS = ("first_name", "last_name", "language", "time_zone")
+MANAGED_FIELDS = (*OWN_FIELDS, "email")
+EMAIL_LINK_SALT = "profiles: e-mail"
+MAX_SESSIONS_SHOWN = 50
 
 
-def update_own_profile(user: User, **said: Any) -> None:
+def update_own_profile(user: User, **values: Any) -> None:
     """Update a user's own profile (`OWN_FIELDS`); raises `InvalidInput`."""
-    if changed := _set(user, said, OWN):
+    if changed := _set_profile_fields(user, values, OWN_FIELDS):
         with record_changes_at_end():  # checks the preconditions of the request before writing
             user.save(update_fields=changed)
-            record_own("profile_changed", user, changed=changed)
+            record_own_change("profile_changed", user, changed=changed)
 
 
-def update_profile(principal: Principal, user: User, **said: Any) -> None:
+def update_profile(principal: Principal, user: User, **values: Any) -> None:
     """Update another user's profile and email as an administrator; raises `InvalidInput`."""
-    if changed := _set(user, said, OTHERS):
+    if changed := _set_profile_fields(user, values, MANAGED_FIELDS):
         save_user(principal, user, changed, adding=False)
 
 
-def ask_for_address(user: User, email: str, came_from: str) -> str:
+def request_email_change(user: User, email: str, client_address: str) -> str:
     """Mail a confirmation link to a new address and return the address; changes nothing yet.
 
     Raises `InvalidInput`, `TooManyAttempts`, `ServiceUnavailable` and `Conflict` (code
@@ -63,17 +63,19 @@ def ask_for_address(user: User, email: str, came_from: str) -> str:
             field="email",
             remedy="Ask a platform administrator to change it.",
         )
-    charge_attempt(RESET_ADDRESS, came_from)
+    charge_attempt(RESET_ADDRESS, client_address)
     charge_attempt(RESET_EMAIL, address)
-    text = signing.dumps({"user": str(user.pk), "from": user.email, "to": address}, salt=SALT)
+    link_token = signing.dumps(
+        {"user": str(user.pk), "from": user.email, "to": address}, salt=EMAIL_LINK_SALT
+    )
     with account_email.override_language(user):
-        account_email.send(
+        account_email.send_email(
             address,
             _t("Your address on Bonobot"),
             (
                 _t("Open this link to make this the address of %(name)s:")
                 % {"name": user.get_username()},
-                account_email.build_url(reverse("admin:profile_proof", args=[text])),
+                account_email.build_absolute_url(reverse("admin:profile_proof", args=[link_token])),
                 _t("It can be used once, within %(hours)s hours.")
                 % {"hours": settings.BONOBOT_PASSWORD_RESET_H},
                 _t("If you don't know what this is about, do nothing."),
@@ -82,36 +84,36 @@ def ask_for_address(user: User, email: str, came_from: str) -> str:
     return address
 
 
-def verify_email_link(user: User, text: str) -> str:
+def verify_email_link(user: User, link_token: str) -> str:
     """Return the new address that a link confirms for this user; raises `NotFound`."""
     try:
-        term = timedelta(hours=settings.BONOBOT_PASSWORD_RESET_H)
-        said = signing.loads(text, salt=SALT, max_age=term)
+        max_age = timedelta(hours=settings.BONOBOT_PASSWORD_RESET_H)
+        payload = signing.loads(link_token, salt=EMAIL_LINK_SALT, max_age=max_age)
     except signing.BadSignature:
-        said = {}
-    if said.get("user") != str(user.pk) or said.get("from") != user.email:
+        payload = {}
+    if payload.get("user") != str(user.pk) or payload.get("from") != user.email:
         raise NotFound(
             "This link was used, has expired or belongs to another account.",
             code="link_ended",
             remedy="Sign in with the account that it is for, or ask for another link.",
         )
-    return str(said["to"])
+    return str(payload["to"])
 
 
-def take_address(user: User, text: str) -> str:
+def confirm_email_change(user: User, link_token: str) -> str:
     """Set the address that a link confirms and return it; raises `NotFound`.
 
     The old address is notified of the change.
     """
-    before, user.email = user.email, verify_email_link(user, text)
-    if not User.objects.filter(pk=user.pk, email=before).update(email=user.email):
-        user.email = before
+    old_email, user.email = user.email, verify_email_link(user, link_token)
+    if not User.objects.filter(pk=user.pk, email=old_email).update(email=user.email):
+        user.email = old_email
         return verify_email_link(user, "")
-    record_own("email_changed", user)
-    if before and account_email.can_send():
+    record_own_change("email_changed", user)
+    if old_email and account_email.can_send():
         with account_email.override_language(user):
-            account_email.send(
-                before,
+            account_email.send_email(
+                old_email,
                 _t("Your address on Bonobot"),
                 (
                     _t("The account %(name)s has another address now.")
@@ -124,39 +126,39 @@ def take_address(user: User, text: str) -> str:
 
 def list_sessions(user: User) -> list[UserSession]:
     """Return a user's sessions, newest first; deletes those that ended."""
-    found = UserSession.objects.purge_and_list(user)
-    return sorted(found, key=lambda one: one.created_at, reverse=True)
+    sessions = UserSession.objects.purge_and_list(user)
+    return sorted(sessions, key=lambda one: one.created_at, reverse=True)
 
 
-def sign_out_elsewhere(user: User, *, here: str) -> int:
+def sign_out_other_sessions(user: User, *, current_session_key: str) -> int:
     """End a user's sessions except the one with this key; return how many ended."""
-    ended = sum(one.session_key != here for one in list_sessions(user))
-    end_sessions(user, but=here)
-    record_own("signed_out_elsewhere", user, sessions=ended)
-    return ended
+    ended_count = sum(session.session_key != current_session_key for session in list_sessions(user))
+    end_sessions(user, except_key=current_session_key)
+    record_own_change("signed_out_elsewhere", user, sessions=ended_count)
+    return ended_count
 
 
-def sign_out(principal: Principal, user: User) -> int:
+def sign_out_everywhere(principal: Principal, user: User) -> int:
     """End all sessions of another user; return how many. Raises `Forbidden`."""
-    require_power_over(principal, user)
-    ended = len(list_sessions(user))
+    require_account_control(principal, user)
+    ended_count = len(list_sessions(user))
     end_sessions(user)
-    record_own("signed_out", user, sessions=ended, by=principal.label)
-    return ended
+    record_own_change("signed_out", user, sessions=ended_count, by=principal.label)
+    return ended_count
 
 
-def _set(user: User, said: dict[str, Any], allowed: tuple[str, ...]) -> list[str]:
+def _set_profile_fields(user: User, values: dict[str, Any], allowed: tuple[str, ...]) -> list[str]:
     """Set fields on the user and return the names of those that changed; raises `InvalidInput`."""
     before = {name: getattr(user, name) for name in allowed}
-    for name, value in said.items():
+    for name, value in values.items():
         if name not in allowed:
             raise InvalidInput(
                 format_message("{name!r} can't be set here.", name=name),
                 field=name,
                 remedy=format_message("There are: {allowed}.", allowed=", ".join(allowed)),
             )
-        given = _parse_email(value) if name == "email" else value.strip()
-        setattr(user, name, "" if (name, given) == ("time_zone", "UTC") else given)
+        cleaned = _parse_email(value) if name == "email" else value.strip()
+        setattr(user, name, "" if (name, cleaned) == ("time_zone", "UTC") else cleaned)
     changed = [name for name, value in before.items() if getattr(user, name) != value]
     try:
         user.clean_fields(exclude={field.name for field in user._meta.fields} - set(changed))

@@ -4,9 +4,16 @@ from typing import Any
 
 from django.utils.translation import gettext_lazy as _
 
-from bonobot.accounts.roles import PLATFORM_ONLY, SCOPES, TABLE, Action, Role, TokenScope
+from bonobot.accounts.roles import (
+    PLATFORM_ONLY,
+    ROLE_ACTIONS,
+    SCOPE_ACTIONS,
+    Action,
+    Role,
+    TokenScope,
+)
 
-MEANS: dict[Action, str] = {
+ACTION_DESCRIPTIONS: dict[Action, str] = {
     Action.VIEW: "read servers, definitions, agents, sessions, policies and health",
     Action.VIEW_AUDIT: "read and export the audit, notices and channels",
     Action.MANAGE_SERVERS: "add, change, switch and remove servers; switch definitions",
@@ -27,13 +34,13 @@ MEANS: dict[Action, str] = {
     Action.TRUST_ALL_CHANGES: "let a server's changes hold without approval",
     Action.GRANT_HOST_ACCESS: "give an agent a shell, or a folder of this host",
 }
-SCOPE_MEANS: dict[TokenScope, Any] = {
+SCOPE_DESCRIPTIONS: dict[TokenScope, Any] = {
     TokenScope.TOOLS: _("call governed tools over MCP"),
     TokenScope.AGENTS: _("run agents over MCP"),
     TokenScope.MANAGE: _("manage agents, servers, skills and workflows over MCP"),
     TokenScope.API: _("REST; all that the role may do"),
 }
-HEAD = """# Who may do what
+PAGE_INTRODUCTION = """# Who may do what
 
 Each person has one role in an organization, and each token has one. A platform administrator (a
 Django superuser) may do everything in every organization. This page is made from the table in the
@@ -41,7 +48,7 @@ code, `bonobot/accounts/roles.py`; a refusal names the action in its rule (`role
 the roles that have it in its remedy.
 """
 
-SCOPED = """## Scopes of tokens
+SCOPES_SECTION = """## Scopes of tokens
 
 A token may have scopes beside its role: it may do what both allow. A token without scopes may do
 all that its role may. A refusal says `insufficient_scope` and names the scopes of which one is
@@ -53,14 +60,14 @@ def render_roles_page() -> str:
     """Return the roles page as Markdown."""
     roles = list(Role)
     lines = [
-        HEAD,
+        PAGE_INTRODUCTION,
         f"| action | {' | '.join(roles)} | what it is |",
         "|---" * (len(roles) + 2) + "|",
         *(_render_action_row(action, roles) for action in Action),
         "",
         "Actions without a ✓ are the platform administrator's alone.",
         "",
-        SCOPED,
+        SCOPES_SECTION,
         "| scope | what it is | actions |",
         "|---|---|---|",
         *(_render_scope_row(scope) for scope in TokenScope),
@@ -70,14 +77,20 @@ def render_roles_page() -> str:
 
 
 def _render_action_row(action: Action, roles: list[Role]) -> str:
-    marks = ["✓" if action in TABLE[role] and action not in PLATFORM_ONLY else "" for role in roles]
-    return f"| `{action}` | {' | '.join(marks)} | {MEANS[action]} |"
+    marks = [
+        "✓" if action in ROLE_ACTIONS[role] and action not in PLATFORM_ONLY else ""
+        for role in roles
+    ]
+    return f"| `{action}` | {' | '.join(marks)} | {ACTION_DESCRIPTIONS[action]} |"
 
 
 def _render_scope_row(scope: TokenScope) -> str:
-    every = SCOPES[scope] == frozenset(Action)
-    named = ", ".join(f"`{action}`" for action in Action if action in SCOPES[scope])
-    return f"| `{scope}` | {SCOPE_MEANS[scope]} | {'all' if every else named} |"
+    has_all_actions = SCOPE_ACTIONS[scope] == frozenset(Action)
+    action_names = ", ".join(f"`{action}`" for action in Action if action in SCOPE_ACTIONS[scope])
+    return (
+        f"| `{scope}` | {SCOPE_DESCRIPTIONS[scope]} | "
+        f"{'all' if has_all_actions else action_names} |"
+    )
 
 
 ROLE_CHOICES = [

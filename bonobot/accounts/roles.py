@@ -55,7 +55,7 @@ PLATFORM_ONLY = frozenset(
     }
 )
 
-TABLE: dict[Role, frozenset[Action]] = {
+ROLE_ACTIONS: dict[Role, frozenset[Action]] = {
     Role.OWNER: frozenset(Action) - PLATFORM_ONLY,
     Role.OPERATOR: frozenset(
         {
@@ -76,8 +76,9 @@ TABLE: dict[Role, frozenset[Action]] = {
     Role.MEMBER: frozenset({Action.USE_TOOLS, Action.RUN_AGENTS}),
 }
 
-WHO_MAY: dict[Action, str] = {
-    action: ", ".join(role for role in Role if action in TABLE[role]) or "platform administrator"
+ALLOWED_ROLES: dict[Action, str] = {
+    action: ", ".join(role for role in Role if action in ROLE_ACTIONS[role])
+    or "platform administrator"
     for action in Action
 }
 
@@ -92,7 +93,7 @@ class TokenScope(StrEnum):
 
 
 # No MCP scope includes approving calls: a model could approve its own calls.
-SCOPES: dict[TokenScope, frozenset[Action]] = {
+SCOPE_ACTIONS: dict[TokenScope, frozenset[Action]] = {
     TokenScope.TOOLS: frozenset({Action.VIEW, Action.CALL_TOOLS, Action.USE_TOOLS}),
     TokenScope.AGENTS: frozenset({Action.VIEW, Action.RUN_AGENTS}),
     TokenScope.MANAGE: frozenset(
@@ -110,24 +111,24 @@ SCOPES: dict[TokenScope, frozenset[Action]] = {
 
 def may(role: Role, action: Action) -> bool:
     """Return whether `role` may do `action` in its organization."""
-    return action in TABLE[role]
+    return action in ROLE_ACTIONS[role]
 
 
 def list_roles_within(role: Role) -> tuple[Role, ...]:
     """Return the roles that may do no more than `role`, least privileged first."""
     return tuple(
         sorted(
-            (one for one in Role if TABLE[one] <= TABLE[role]),
-            key=lambda one: (len(TABLE[one]), one),
+            (one for one in Role if ROLE_ACTIONS[one] <= ROLE_ACTIONS[role]),
+            key=lambda one: (len(ROLE_ACTIONS[one]), one),
         )
     )
 
 
 def is_action_in_scope(scopes: Collection[TokenScope] | None, action: Action) -> bool:
     """Return whether one of the scopes has `action`; None means no limit."""
-    return scopes is None or any(action in SCOPES[scope] for scope in scopes)
+    return scopes is None or any(action in SCOPE_ACTIONS[scope] for scope in scopes)
 
 
 def list_scopes_with_action(action: Action) -> tuple[TokenScope, ...]:
     """Return the scopes that have `action`, the narrowest first."""
-    return tuple(scope for scope in TokenScope if action in SCOPES[scope])
+    return tuple(scope for scope in TokenScope if action in SCOPE_ACTIONS[scope])

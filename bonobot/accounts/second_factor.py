@@ -22,8 +22,8 @@ from bonobot.core.problems import Forbidden
 from bonobot.ledger.audit.admin_changes import record_change
 from bonobot.ledger.types import Actor
 
-STRONG = (Authenticator.Type.TOTP, Authenticator.Type.WEBAUTHN)
-NAMED = ("secret", "seed")  # keys of allauth's data that hold a secret
+STRONG_TYPES = (Authenticator.Type.TOTP, Authenticator.Type.WEBAUTHN)
+SECRET_FIELDS = ("secret", "seed")  # keys of allauth's data that hold a secret
 
 
 class SecondFactorAdapter(DefaultMFAAdapter):
@@ -58,7 +58,7 @@ class SecondFactorRequired(Forbidden):
 
 def has_second_factor(user: User) -> bool:
     """Return whether a user has a second factor (a query)."""
-    return Authenticator.objects.filter(user=user, type__in=STRONG).exists()
+    return Authenticator.objects.filter(user=user, type__in=STRONG_TYPES).exists()
 
 
 def check_second_factor(user: User, organization: Organization) -> None:
@@ -72,7 +72,7 @@ def reset_second_factor(principal: Principal, user: User) -> None:
 
     Owners may do this for users who belong to no other organization.
     """
-    require_power_over(principal, user)
+    require_account_control(principal, user)
     with record_change(
         organization_id=principal.organization_id,
         actor=principal.actor,
@@ -85,10 +85,10 @@ def reset_second_factor(principal: Principal, user: User) -> None:
         Authenticator.objects.filter(user=user).delete()
         FactorSecret.objects.filter(user=user).delete()
     end_sessions(user)
-    transaction.on_commit(lambda: tell_of_reset(user))
+    transaction.on_commit(lambda: notify_second_factor_reset(user))
 
 
-def tell_of_reset(user: User) -> None:
+def notify_second_factor_reset(user: User) -> None:
     """Enqueue an email about the reset of a second factor, if mail can be sent."""
     # The tasks module imports this one.
     from bonobot.accounts.tasks import mail_factor_reset
@@ -97,10 +97,10 @@ def tell_of_reset(user: User) -> None:
         mail_factor_reset.delay(str(user.pk))
 
 
-def mail_reset(user: User) -> None:
+def send_second_factor_reset_email(user: User) -> None:
     """Mail a user that their second factor was reset; raises `ServiceUnavailable`."""
     with account_email.override_language(user):
-        account_email.send(
+        account_email.send_email(
             user.email,
             _t("Your second factor on Bonobot was reset"),
             (
@@ -111,22 +111,24 @@ def mail_reset(user: User) -> None:
         )
 
 
-def end_sessions(user: User, *, but: str = "") -> None:
+def end_sessions(user: User, *, except_key: str = "") -> None:
     """End the sessions of a user, except the one with this key."""
-    for session in UserSession.objects.filter(user=user).exclude(session_key=but):
+    for session in UserSession.objects.filter(user=user).exclude(session_key=except_key):
         session.end()
 
 
-def require_power_over(principal: Principal, user: User) -> None:
+def require_account_control(principal: Principal, user: User) -> None:
     """Raise `Forbidden` unless the principal may manage how this user signs in."""
     principal.require(Action.MANAGE_MEMBERS)
     if principal.platform_admin:
         return
-    elsewhere = Membership.objects.filter(user=user).exclude(
+    other_memberships = Membership.objects.filter(user=user).exclude(
         organization_id=principal.organization_id
     )
-    mine = Membership.objects.filter(user=user, organization_id=principal.organization_id)
-    if user.is_superuser or not mine.exists() or elsewhere.exists():
+    own_memberships = Membership.objects.filter(
+        user=user, organization_id=principal.organization_id
+    )
+    if user.is_superuser or not own_memberships.exists() or other_memberships.exists():
         raise Forbidden(
             "Only a platform administrator may decide on how this person signs in.",
             rule="platform_admin",
@@ -134,7 +136,7 @@ def require_power_over(principal: Principal, user: User) -> None:
         )
 
 
-def record_own(action: str, user: User, **details: Any) -> None:
+def record_own_change(action: str, user: User, **details: Any) -> None:
     """Record a change to a user's own account in the audit log of each of their organizations."""
     for organization_id in Membership.objects.filter(user=user).values_list(
         "organization_id", flat=True
@@ -154,20 +156,20 @@ def record_own(action: str, user: User, **details: Any) -> None:
 
 def handle_factor_added(request: Any, user: User, authenticator: Authenticator, **_: Any) -> None:
     """Record a new factor and end the other sessions."""
-    forget_unnamed(user)
-    record_own("second_factor_added", user, kind=authenticator.type)
-    if authenticator.type in STRONG:
-        end_sessions(user, but=request.session.session_key or "")
+    delete_unused_secrets(user)
+    record_own_change("second_factor_added", user, kind=authenticator.type)
+    if authenticator.type in STRONG_TYPES:
+        end_sessions(user, except_key=request.session.session_key or "")
 
 
 def handle_factor_removed(user: User, authenticator: Authenticator, **_: Any) -> None:
     """Record a removed factor."""
-    forget_unnamed(user)
-    record_own("second_factor_removed", user, kind=authenticator.type)
+    delete_unused_secrets(user)
+    record_own_change("second_factor_removed", user, kind=authenticator.type)
 
 
-def forget_unnamed(user: User) -> None:
+def delete_unused_secrets(user: User) -> None:
     """Delete the secrets that no allauth row refers to."""
     rows = Authenticator.objects.filter(user=user).values_list("data", flat=True)
-    named = {UUID(data[name]) for data in rows for name in NAMED if data.get(name)}
-    FactorSecret.objects.filter(user=user).exclude(pk__in=named).delete()
+    used_ids = {UUID(data[name]) for data in rows for name in SECRET_FIELDS if data.get(name)}
+    FactorSecret.objects.filter(user=user).exclude(pk__in=used_ids).delete()

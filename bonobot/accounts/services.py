@@ -14,7 +14,7 @@ from django.db import IntegrityError, transaction
 from bonobot.accounts.models import Membership, Organization, User
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action, Role
-from bonobot.accounts.sso.services import require_tried
+from bonobot.accounts.sso.services import require_tested_sign_in
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Conflict, Forbidden, InvalidInput, NotFound
 from bonobot.ledger.audit.admin_changes import record_change
@@ -26,7 +26,7 @@ def add_member(principal: Principal, username: str, role: Role) -> Membership:
     Platform administrators only: anyone else could use it to find out which usernames exist.
     """
     principal.require(Action.MANAGE_MEMBERS)
-    _require_platform(principal)
+    _require_platform_admin(principal)
     user = User.objects.filter(username=username.strip(), is_active=True).first()
     if user is None:
         raise NotFound(
@@ -55,7 +55,7 @@ def update_member_role(principal: Principal, member: Membership, role: Role) -> 
     with _record_change(principal, member, "member_changed", role=role):
         member.role = role
         member.save()
-        _require_owner(member)
+        _require_remaining_owner(member)
 
 
 def remove_member(principal: Principal, member: Membership) -> None:
@@ -63,7 +63,7 @@ def remove_member(principal: Principal, member: Membership) -> None:
     principal.require(Action.MANAGE_MEMBERS)
     with _record_change(principal, member, "member_removed", role=member.role):
         member.delete()
-        _require_owner(member)
+        _require_remaining_owner(member)
 
 
 def save_organization(principal: Principal, organization: Organization, *, adding: bool) -> None:
@@ -74,7 +74,7 @@ def save_organization(principal: Principal, organization: Organization, *, addin
     access to the files of another.
     """
     if adding:
-        _require_platform(principal)
+        _require_platform_admin(principal)
     else:
         principal.require(Action.MANAGE_ORGANIZATION)
     try:
@@ -82,10 +82,10 @@ def save_organization(principal: Principal, organization: Organization, *, addin
     except ValidationError as error:
         field, messages = next(iter(error.message_dict.items()))
         raise InvalidInput(messages[0], field=field, remedy="Change this value.") from None
-    _require_slug(organization, adding=adding)
-    required = Organization.objects.filter(pk=organization.pk, single_sign_on=True)
-    if organization.single_sign_on and not required.exists():
-        require_tried(organization)
+    _check_slug(organization, adding=adding)
+    already_enforced = Organization.objects.filter(pk=organization.pk, single_sign_on=True)
+    if organization.single_sign_on and not already_enforced.exists():
+        require_tested_sign_in(organization)
     action = "organization_created" if adding else "organization_changed"
     with record_change(
         organization_id=organization.pk,
@@ -107,7 +107,7 @@ def save_organization(principal: Principal, organization: Organization, *, addin
         organization.save()
 
 
-def _require_slug(organization: Organization, *, adding: bool) -> None:
+def _check_slug(organization: Organization, *, adding: bool) -> None:
     if adding and _is_identifier(organization.slug):
         raise InvalidInput(
             format_message("The slug {slug!r} looks like an identifier.", slug=organization.slug),
@@ -117,11 +117,11 @@ def _require_slug(organization: Organization, *, adding: bool) -> None:
         )
     if adding:
         return
-    kept = Organization.objects.values_list("slug", flat=True).get(pk=organization.pk)
-    if organization.slug != kept:
+    current_slug = Organization.objects.values_list("slug", flat=True).get(pk=organization.pk)
+    if organization.slug != current_slug:
         raise InvalidInput(
             format_message(
-                "The slug of an organization can't be changed: it is {slug!r}.", slug=kept
+                "The slug of an organization can't be changed: it is {slug!r}.", slug=current_slug
             ),
             code="slug_fixed",
             field="slug",
@@ -139,7 +139,7 @@ def _is_identifier(slug: str) -> bool:
 
 def save_user(principal: Principal, user: User, changed: list[str], *, adding: bool) -> None:
     """Create or update a user; a disabled user can't sign in."""
-    _require_platform(principal)
+    _require_platform_admin(principal)
     if str(user.pk) == principal.id and not (user.is_active and user.is_superuser):
         raise Conflict(
             "You can't take your own way in.",
@@ -159,7 +159,7 @@ def save_user(principal: Principal, user: User, changed: list[str], *, adding: b
         user.save()
 
 
-def _require_platform(principal: Principal) -> None:
+def _require_platform_admin(principal: Principal) -> None:
     if not principal.platform_admin:
         raise Forbidden(
             "Only a platform administrator may do this.",
@@ -174,7 +174,7 @@ def has_other_owner(member: Membership) -> bool:
     return bool(owners.exclude(pk=member.pk).exists())
 
 
-def _require_owner(member: Membership) -> None:
+def _require_remaining_owner(member: Membership) -> None:
     """Raise `Conflict` (and roll back) if the organization has no owner left."""
     owners = Membership.objects.filter(organization=member.organization_id, role=Role.OWNER)
     if not owners.exists():

@@ -17,10 +17,10 @@ def send_password_resets(accounts: list[str]) -> int:
 def mail_factor_reset(account: str) -> None:
     """Mail a person that their second factor was reset."""
     for user in User.objects.filter(pk=account, is_active=True).exclude(email=""):
-        second_factor.mail_reset(user)
+        second_factor.send_second_factor_reset_email(user)
 
 
 @shared_task(base=ExclusiveTask)
 def prune_audit() -> int:
     """Remove the audit's rows that are older than their organization keeps them."""
-    return audit_retention.prune_old()
+    return audit_retention.prune_expired_entries()

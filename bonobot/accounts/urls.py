@@ -6,17 +6,19 @@ from django.urls import include, path
 from django.views.generic import RedirectView
 
 from bonobot.accounts.views import join_organization, login, single_sign_on
-from bonobot.accounts.views.login import cancel
+from bonobot.accounts.views.login import cancel_sign_in
 
 # URL names that allauth resolves; its own account pages aren't included.
-to_login = login_not_required(RedirectView.as_view(pattern_name="admin:login", query_string=True))
+redirect_to_login = login_not_required(
+    RedirectView.as_view(pattern_name="admin:login", query_string=True)
+)
 
 urlpatterns = [
     path("invitation/<str:text>/", join_organization.open_invitation, name="account_invitation"),
-    path("join/", join_organization.join, name="account_join"),
+    path("join/", join_organization.join_organization, name="account_join"),
     path("begin/", join_organization.create_first_organization, name="account_begin"),
-    path("login/", to_login, name="account_login"),
-    path("cancel/", cancel, name="account_logout"),
+    path("login/", redirect_to_login, name="account_login"),
+    path("cancel/", cancel_sign_in, name="account_logout"),
     path("again/", reauthenticate, name="account_reauthenticate"),
     path("password/", login.ForgottenPasswordView.as_view(), name="admin_password_reset"),
     path(
@@ -24,7 +26,7 @@ urlpatterns = [
         login.NewPasswordView.as_view(),
         name="account_new_password",
     ),
-    path("sso/", single_sign_on.choose, name="account_sso_choose"),
+    path("sso/", single_sign_on.choose_provider, name="account_sso_choose"),
     path("sso/<uuid:provider_id>/", single_sign_on.start_single_sign_on, name="account_sso"),
     path(
         "sso/<uuid:organization_id>/done/",

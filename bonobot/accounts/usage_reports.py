@@ -11,10 +11,10 @@ from bonobot.ledger.usage.report import UsageQuery, UsageReport, build_usage_rep
 
 def load_usage_report(
     principal: Principal,
-    asked: UsageQuery,
+    query: UsageQuery,
     now: datetime | None = None,
     *,
-    most: int = query_rollups.MOST_LINES,
+    max_lines: int = query_rollups.MAX_LINES,
 ) -> UsageReport:
     """Return a report of the principal's organization; raises `Forbidden`, `InvalidInput`.
 
@@ -24,9 +24,9 @@ def load_usage_report(
     principal.require(Action.VIEW_AUDIT)
     return build_usage_report(
         principal.organization_id,
-        asked,
+        query,
         now,
-        everywhere=principal.platform_admin,
+        all_organizations=principal.platform_admin,
         load_organization_names=lambda: dict(Organization.objects.values_list("pk", "name")),
-        most=most,
+        limit=max_lines,
     )

@@ -39,10 +39,10 @@ class ExclusiveTask(Task[Any, Any]):
 
 def enqueue_task_on_commit(task: str, *arguments: str) -> None:
     """Enqueue a task, given by its path, after the transaction commits."""
-    transaction.on_commit(partial(_send, task, arguments))
+    transaction.on_commit(partial(_send_task, task, arguments))
 
 
-def _send(task: str, arguments: tuple[str, ...]) -> None:
+def _send_task(task: str, arguments: tuple[str, ...]) -> None:
     try:
         current_app.send_task(task, list(arguments))
     except OperationalError as error:

@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 from bonobot.core.runtime import Runtime, get_runtime
 from bonobot.core.telemetry import metrics
 
-BESIDE_EACH_OTHER = {"discovery": 16, "health": 32}
+MAX_CONCURRENCY = {"discovery": 16, "health": 32}
 
 
 class ConcurrencyLimit:
@@ -19,15 +19,15 @@ class ConcurrencyLimit:
 
     def __init__(self, name: str) -> None:
         """`name` is a key of `MAX_CONCURRENCY`."""
-        self.most = BESIDE_EACH_OTHER[name]
-        self._gate = asyncio.Semaphore(self.most)
-        self._going = metrics.get_labeled_metric(metrics.lanes, name, "going")
-        self._waiting = metrics.get_labeled_metric(metrics.lanes, name, "waiting")
+        self.limit = MAX_CONCURRENCY[name]
+        self._semaphore = asyncio.Semaphore(self.limit)
+        self._running_gauge = metrics.get_labeled_metric(metrics.background_work, name, "going")
+        self._waiting_gauge = metrics.get_labeled_metric(metrics.background_work, name, "waiting")
 
     async def __aenter__(self) -> None:
-        with self._waiting.track_inprogress():
-            await self._gate.acquire()
-        self._going.inc()
+        with self._waiting_gauge.track_inprogress():
+            await self._semaphore.acquire()
+        self._running_gauge.inc()
 
     async def __aexit__(
         self,
@@ -35,16 +35,16 @@ class ConcurrencyLimit:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._going.dec()
-        self._gate.release()
+        self._running_gauge.dec()
+        self._semaphore.release()
 
 
-_by_runtime: WeakKeyDictionary[Runtime, dict[str, ConcurrencyLimit]] = WeakKeyDictionary()
+_limits: WeakKeyDictionary[Runtime, dict[str, ConcurrencyLimit]] = WeakKeyDictionary()
 
 
 def get_concurrency_limit(name: str) -> ConcurrencyLimit:
     """Return this process's limit of a kind; call on the runtime's loop only."""
-    lanes = _by_runtime.setdefault(get_runtime(), {})
-    if (found := lanes.get(name)) is None:
-        found = lanes[name] = ConcurrencyLimit(name)
-    return found
+    limits = _limits.setdefault(get_runtime(), {})
+    if (limit := limits.get(name)) is None:
+        limit = limits[name] = ConcurrencyLimit(name)
+    return limit

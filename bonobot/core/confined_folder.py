@@ -21,9 +21,9 @@ from typing import Self
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Conflict, NotFound, Problem
 
-LONGEST_PATH = 4096  # bytes, as the system has it
-LONGEST_PART = 255
-DEEPEST = 64
+MAX_PATH_BYTES = 4096  # bytes, as the system has it
+MAX_NAME_BYTES = 255
+MAX_DEPTH = 64
 
 
 class PathRefused(Problem):
@@ -46,7 +46,7 @@ def split_path(path: str) -> tuple[str, ...]:
     if "\0" in path:
         raise build_bad_path_error(path, "It holds a NUL character.")
     try:
-        raw = path.encode()
+        encoded_path = path.encode()
     except UnicodeEncodeError:
         raise build_bad_path_error(path, "It isn't Unicode text.") from None
     if path.startswith("/"):
@@ -64,23 +64,25 @@ def split_path(path: str) -> tuple[str, ...]:
             field="path",
             remedy="Write paths relative to the workspace, without `..`.",
         )
-    too_long = len(raw) > LONGEST_PATH or any(len(p.encode()) > LONGEST_PART for p in parts)
-    if too_long or len(parts) > DEEPEST:
+    too_long = len(encoded_path) > MAX_PATH_BYTES or any(
+        len(p.encode()) > MAX_NAME_BYTES for p in parts
+    )
+    if too_long or len(parts) > MAX_DEPTH:
         raise build_bad_path_error(
             path,
-            format_message("It is too long, or deeper than {deepest} folders.", deepest=DEEPEST),
+            format_message("It is too long, or deeper than {deepest} folders.", deepest=MAX_DEPTH),
         )
     return parts
 
 
-def check_hard_links(path: str, found: os.stat_result) -> None:
+def check_hard_links(path: str, stat_result: os.stat_result) -> None:
     """Raise `PathRefused` if a file has more than one name."""
-    if found.st_nlink > 1:
+    if stat_result.st_nlink > 1:
         raise PathRefused(
             format_message(
                 "`{path}` has {st_nlink} names (hard links), and others may be outside.",
                 path=path,
-                st_nlink=found.st_nlink,
+                st_nlink=stat_result.st_nlink,
             ),
             code="hard_link",
             field="path",
@@ -145,18 +147,20 @@ def convert_os_error(path: str, error: OSError) -> Problem:
     )
 
 
-def build_bad_path_error(path: str, why: str) -> PathRefused:
+def build_bad_path_error(path: str, reason: str) -> PathRefused:
     """Return the error for a malformed path."""
-    shown = path[:200].encode("utf-8", "replace").decode()
+    printable_path = path[:200].encode("utf-8", "replace").decode()
     return PathRefused(
-        format_message("`{shown}` can't be used as a path. {why}", shown=shown, why=why),
+        format_message(
+            "`{shown}` can't be used as a path. {why}", shown=printable_path, why=reason
+        ),
         field="path",
         remedy="Write a path relative to the workspace, such as `notes/today.md`.",
     )
 
 
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_FILE = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK
+_FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_FILE_FLAGS = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,8 +173,8 @@ class FolderEntry:
     path: str
     kind: str
     size: int = 0
-    changed: int = 0
-    links: int = 1
+    modified_ns: int = 0
+    link_count: int = 1
 
 
 @dataclass(slots=True)
@@ -178,8 +182,8 @@ class FolderUsage:
     """The bytes and files of a folder; `is_partial` if counting stopped early."""
 
     size: int = 0
-    files: int = 0
-    more: bool = False
+    file_count: int = 0
+    is_partial: bool = False
 
 
 class ConfinedFolder:
@@ -206,31 +210,31 @@ class ConfinedFolder:
         """The descriptor of the folder itself."""
         return self._fd
 
-    def look(self, path: str) -> FolderEntry | None:
+    def find_entry(self, path: str) -> FolderEntry | None:
         """Return the entry at `path`, or None."""
         parts = split_path(path)
         if not parts:
             return _build_entry("", os.fstat(self._fd))
         try:
-            with self._parent(path, parts) as (parent, name):
+            with self._open_parent(path, parts) as (parent, name):
                 return _build_entry(
                     "/".join(parts), os.stat(name, dir_fd=parent, follow_symlinks=False)
                 )
         except (NotFound, FileNotFoundError):
             return None
 
-    def read(self, path: str, most: int) -> bytes:
+    def read(self, path: str, max_bytes: int) -> bytes:
         """Return a file's bytes; raises `PathRefused` (`too_large`) above `max_bytes`."""
-        with self.opened(path) as fd:
+        with self.open_for_reading(path) as fd:
             size = os.fstat(fd).st_size
-            data = b"" if size > most else _read(fd, most + 1)
-        if size > most or len(data) > most:
+            data = b"" if size > max_bytes else _read_bytes(fd, max_bytes + 1)
+        if size > max_bytes or len(data) > max_bytes:
             raise PathRefused(
                 format_message(
                     "`{path}` has {size:,} bytes; at most {most:,} are read.",
                     path=path,
                     size=size,
-                    most=most,
+                    most=max_bytes,
                 ),
                 code="too_large",
                 field="path",
@@ -239,64 +243,64 @@ class ConfinedFolder:
         return data
 
     @contextmanager
-    def opened(self, path: str) -> Iterator[int]:
+    def open_for_reading(self, path: str) -> Iterator[int]:
         """Open a regular file for reading."""
         parts = split_path(path)
-        with self._parent(path, parts) as (parent, name):
+        with self._open_parent(path, parts) as (parent, name):
             fd = self._open_file(path, parent, name)
             try:
                 yield fd
             finally:
                 os.close(fd)
 
-    def write(self, path: str, data: bytes, *, make_folders: bool = False) -> bool:
+    def write(self, path: str, data: bytes, *, create_parents: bool = False) -> bool:
         """Create a file or replace it atomically; return whether it is new."""
         parts = split_path(path)
-        if make_folders and len(parts) > 1:
-            self.make_folder("/".join(parts[:-1]))
-        with self._parent(path, parts) as (parent, name):
-            mode = self._mode_of(path, parent, name)
-            made = f".bonobot-{secrets.token_hex(8)}"
-            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _FILE
-            fd = os.open(made, flags, 0o600, dir_fd=parent)
+        if create_parents and len(parts) > 1:
+            self.create_folder("/".join(parts[:-1]))
+        with self._open_parent(path, parts) as (parent, name):
+            mode = self._find_mode(path, parent, name)
+            temporary_name = f".bonobot-{secrets.token_hex(8)}"
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _FILE_FLAGS
+            fd = os.open(temporary_name, flags, 0o600, dir_fd=parent)
             try:
                 with os.fdopen(fd, "wb") as file:
                     file.write(data)
                     file.flush()
                     os.fchmod(file.fileno(), 0o640 if mode is None else mode)
                     os.fsync(file.fileno())
-                os.replace(made, name, src_dir_fd=parent, dst_dir_fd=parent)
+                os.replace(temporary_name, name, src_dir_fd=parent, dst_dir_fd=parent)
             except BaseException:
                 with suppress(OSError):
-                    os.unlink(made, dir_fd=parent)
+                    os.unlink(temporary_name, dir_fd=parent)
                 raise
         return mode is None
 
-    def make_folder(self, path: str) -> int:
+    def create_folder(self, path: str) -> int:
         """Create a folder and its missing parents; return how many were created."""
-        parts, made, fd = split_path(path), 0, os.dup(self._fd)
+        parts, created_count, fd = split_path(path), 0, os.dup(self._fd)
         try:
             for depth, part in enumerate(parts):
                 with suppress(FileExistsError):
                     os.mkdir(part, 0o750, dir_fd=fd)
-                    made += 1
-                inner = self._enter("/".join(parts[: depth + 1]), fd, part)
+                    created_count += 1
+                child_fd = self._open_subfolder("/".join(parts[: depth + 1]), fd, part)
                 os.close(fd)
-                fd = inner
+                fd = child_fd
         finally:
             os.close(fd)
-        return made
+        return created_count
 
     def delete(self, path: str, *, with_contents: bool = False) -> FolderEntry:
         """Delete a file, a link itself, or a folder; a non-empty one only `with_contents`."""
         parts = split_path(path)
-        with self._parent(path, parts) as (parent, name):
+        with self._open_parent(path, parts) as (parent, name):
             try:
-                found = _build_entry(path, os.stat(name, dir_fd=parent, follow_symlinks=False))
+                entry = _build_entry(path, os.stat(name, dir_fd=parent, follow_symlinks=False))
             except FileNotFoundError:
                 raise build_not_found_error(path) from None
             try:
-                if found.kind != "folder":
+                if entry.kind != "folder":
                     os.unlink(name, dir_fd=parent)
                 elif with_contents:
                     shutil.rmtree(name, dir_fd=parent)
@@ -304,20 +308,23 @@ class ConfinedFolder:
                     os.rmdir(name, dir_fd=parent)
             except OSError as error:
                 raise convert_os_error(path, error) from error
-        return found
+        return entry
 
     def move(self, path: str, target: str, *, overwrite: bool = False) -> None:
         """Move or rename a file or folder within the folder."""
-        source, goal = split_path(path), split_path(target)
-        with self._parent(path, source) as (old, name), self._parent(target, goal) as (new, named):
-            found = self._checked(path, old, name)
-            if stat.S_ISREG(found.st_mode):
-                check_hard_links(path, found)
+        source_parts, target_parts = split_path(path), split_path(target)
+        with (
+            self._open_parent(path, source_parts) as (source_parent, name),
+            self._open_parent(target, target_parts) as (target_parent, target_name),
+        ):
+            source_stat = self._stat_entry(path, source_parent, name)
+            if stat.S_ISREG(source_stat.st_mode):
+                check_hard_links(path, source_stat)
             try:
-                there = os.stat(named, dir_fd=new, follow_symlinks=False)
+                target_stat = os.stat(target_name, dir_fd=target_parent, follow_symlinks=False)
             except FileNotFoundError:
-                there = None
-            if there is not None and not (overwrite and stat.S_ISREG(there.st_mode)):
+                target_stat = None
+            if target_stat is not None and not (overwrite and stat.S_ISREG(target_stat.st_mode)):
                 raise Conflict(
                     format_message("`{target}` is there already.", target=target),
                     code="already_there",
@@ -325,180 +332,182 @@ class ConfinedFolder:
                     remedy="Choose another name, or set `overwrite` for a file.",
                 )
             try:
-                os.rename(name, named, src_dir_fd=old, dst_dir_fd=new)
+                os.rename(name, target_name, src_dir_fd=source_parent, dst_dir_fd=target_parent)
             except OSError as error:
                 raise convert_os_error(path, error) from error
 
-    def children(self, path: str, most: int) -> tuple[list[FolderEntry], bool]:
+    def list_entries(self, path: str, max_entries: int) -> tuple[list[FolderEntry], bool]:
         """Return up to `max_entries` entries of a folder by name, and whether there are more."""
-        with self.folder(path) as fd, os.scandir(fd) as found:
+        with self.open_folder(path) as fd, os.scandir(fd) as scanner:
             names: list[str] = []
-            for one in found:
-                if len(names) == most:
-                    return self._entries(path, fd, names), True
-                names.append(one.name)
-            return self._entries(path, fd, names), False
+            for dir_entry in scanner:
+                if len(names) == max_entries:
+                    return self._build_entries(path, fd, names), True
+                names.append(dir_entry.name)
+            return self._build_entries(path, fd, names), False
 
-    def walk(self, path: str = "", *, skip: Sequence[str] = ()) -> Iterator[FolderEntry]:
+    def iterate_entries(self, path: str = "", *, skip: Sequence[str] = ()) -> Iterator[FolderEntry]:
         """Yield every entry inside a folder, parents first; links are not followed.
 
         Folders named in `skip` are not entered. Entries deleted meanwhile are left out.
         """
         base = "/".join(split_path(path))
-        waiting = [base]
-        while waiting:
-            at = waiting.pop()
+        pending = [base]
+        while pending:
+            folder_path = pending.pop()
             try:
-                with self.folder(at) as fd, os.scandir(fd) as found:
-                    entries = self._entries(at, fd, [one.name for one in found])
+                with self.open_folder(folder_path) as fd, os.scandir(fd) as scanner:
+                    entries = self._build_entries(
+                        folder_path, fd, [dir_entry.name for dir_entry in scanner]
+                    )
             except (NotFound, PathRefused, OSError):
-                if at == base:
+                if folder_path == base:
                     raise
                 continue
             yield from entries
-            inner = [e.path for e in entries if e.kind == "folder"]
-            waiting += [p for p in reversed(inner) if p.rpartition("/")[2] not in skip]
+            subfolders = [e.path for e in entries if e.kind == "folder"]
+            pending += [p for p in reversed(subfolders) if p.rpartition("/")[2] not in skip]
 
-    def usage(self, most_files: int) -> FolderUsage:
+    def measure_usage(self, max_files: int) -> FolderUsage:
         """Count files and bytes; stops after `max_files` and at the depth limit."""
-        found = FolderUsage()
-        for entry in self.walk():
-            found.files += 1
-            found.size += entry.size
-            deep = entry.kind == "folder" and entry.path.count("/") >= DEEPEST - 1
-            if deep or found.files > most_files:
-                found.more = True
+        folder_usage = FolderUsage()
+        for entry in self.iterate_entries():
+            folder_usage.file_count += 1
+            folder_usage.size += entry.size
+            is_too_deep = entry.kind == "folder" and entry.path.count("/") >= MAX_DEPTH - 1
+            if is_too_deep or folder_usage.file_count > max_files:
+                folder_usage.is_partial = True
                 break
-        return found
+        return folder_usage
 
     @contextmanager
-    def folder(self, path: str) -> Iterator[int]:
+    def open_folder(self, path: str) -> Iterator[int]:
         """Open a folder inside this one."""
         parts, fd = split_path(path), os.dup(self._fd)
         try:
             for depth, part in enumerate(parts):
-                inner = self._enter("/".join(parts[: depth + 1]), fd, part)
+                child_fd = self._open_subfolder("/".join(parts[: depth + 1]), fd, part)
                 os.close(fd)
-                fd = inner
+                fd = child_fd
             yield fd
         finally:
             os.close(fd)
 
     @contextmanager
-    def _parent(self, path: str, parts: tuple[str, ...]) -> Iterator[tuple[int, str]]:
+    def _open_parent(self, path: str, parts: tuple[str, ...]) -> Iterator[tuple[int, str]]:
         if not parts:
             raise build_bad_path_error(path, "It names the workspace itself.")
-        with self.folder("/".join(parts[:-1])) as fd:
+        with self.open_folder("/".join(parts[:-1])) as fd:
             yield fd, parts[-1]
 
-    def _enter(self, path: str, parent: int, name: str) -> int:
+    def _open_subfolder(self, path: str, parent: int, name: str) -> int:
         try:
-            fd = os.open(name, _FOLDER, dir_fd=parent)
+            fd = os.open(name, _FOLDER_FLAGS, dir_fd=parent)
         except OSError as error:
-            raise self._why(path, parent, name, error) from error
+            raise self._build_open_error(path, parent, name, error) from error
         if os.fstat(fd).st_dev != self._device:
             os.close(fd)
             raise build_other_filesystem_error(path)
         return fd
 
     def _open_file(self, path: str, parent: int, name: str) -> int:
-        self._regular(path, self._checked(path, parent, name))
+        self._check_regular_file(path, self._stat_entry(path, parent, name))
         try:
-            fd = os.open(name, os.O_RDONLY | _FILE, dir_fd=parent)
+            fd = os.open(name, os.O_RDONLY | _FILE_FLAGS, dir_fd=parent)
         except OSError as error:
-            raise self._why(path, parent, name, error) from error
+            raise self._build_open_error(path, parent, name, error) from error
         try:
             # Check the opened file again: the name may have been replaced since the first check.
-            self._regular(path, os.fstat(fd))
+            self._check_regular_file(path, os.fstat(fd))
         except PathRefused:
             os.close(fd)
             raise
         return fd
 
-    def _mode_of(self, path: str, parent: int, name: str) -> int | None:
+    def _find_mode(self, path: str, parent: int, name: str) -> int | None:
         """Return the permission bits of an existing file, or None."""
         try:
-            there = os.stat(name, dir_fd=parent, follow_symlinks=False)
+            stat_result = os.stat(name, dir_fd=parent, follow_symlinks=False)
         except FileNotFoundError:
             return None
-        self._regular(path, there)
-        return stat.S_IMODE(there.st_mode) & 0o777
+        self._check_regular_file(path, stat_result)
+        return stat.S_IMODE(stat_result.st_mode) & 0o777
 
-    def _checked(self, path: str, parent: int, name: str) -> os.stat_result:
+    def _stat_entry(self, path: str, parent: int, name: str) -> os.stat_result:
         try:
-            found = os.stat(name, dir_fd=parent, follow_symlinks=False)
+            stat_result = os.stat(name, dir_fd=parent, follow_symlinks=False)
         except FileNotFoundError:
             raise build_not_found_error(path) from None
-        if stat.S_ISLNK(found.st_mode):
+        if stat.S_ISLNK(stat_result.st_mode):
             raise build_symlink_error(path)
-        if found.st_dev != self._device:
+        if stat_result.st_dev != self._device:
             raise build_other_filesystem_error(path)
-        return found
+        return stat_result
 
-    def _regular(self, path: str, found: os.stat_result) -> None:
-        if stat.S_ISLNK(found.st_mode):
+    def _check_regular_file(self, path: str, stat_result: os.stat_result) -> None:
+        if stat.S_ISLNK(stat_result.st_mode):
             raise build_symlink_error(path)
-        if stat.S_ISDIR(found.st_mode):
+        if stat.S_ISDIR(stat_result.st_mode):
             raise PathRefused(
                 format_message("`{path}` is a folder.", path=path),
                 code="not_a_file",
                 field="path",
                 remedy="Name a file in it; `list_files` shows them.",
             )
-        if not stat.S_ISREG(found.st_mode):
+        if not stat.S_ISREG(stat_result.st_mode):
             raise PathRefused(
                 format_message("`{path}` is no regular file.", path=path),
                 code="not_a_file",
                 field="path",
                 remedy="Devices, pipes and sockets are neither read nor written.",
             )
-        if found.st_dev != self._device:
+        if stat_result.st_dev != self._device:
             raise build_other_filesystem_error(path)
-        check_hard_links(path, found)
+        check_hard_links(path, stat_result)
 
-    def _why(self, path: str, parent: int, name: str, error: OSError) -> Problem:
+    def _build_open_error(self, path: str, parent: int, name: str, error: OSError) -> Problem:
         """Return the problem for a failed open; distinguishes symbolic links."""
         if error.errno in (errno.ELOOP, errno.ENOTDIR):
             with suppress(OSError):
-                found = os.stat(name, dir_fd=parent, follow_symlinks=False)
-                if stat.S_ISLNK(found.st_mode):
+                stat_result = os.stat(name, dir_fd=parent, follow_symlinks=False)
+                if stat.S_ISLNK(stat_result.st_mode):
                     return build_symlink_error(path)
         return convert_os_error(path, error)
 
-    def _entries(self, path: str, fd: int, names: list[str]) -> list[FolderEntry]:
+    def _build_entries(self, path: str, fd: int, names: list[str]) -> list[FolderEntry]:
         base = "/".join(split_path(path))
-        found = []
+        entries = []
         for name in sorted(names):
             full = f"{base}/{name}" if base else name
             with suppress(FileNotFoundError):
                 entry = _build_entry(full, os.stat(name, dir_fd=fd, follow_symlinks=False))
-                found.append(entry)
-        return found
+                entries.append(entry)
+        return entries
 
 
 def _open_root(root: Path) -> int:
-    fd = os.open("/", _FOLDER)
+    fd = os.open("/", _FOLDER_FLAGS)
     try:
         for part in root.parts[1:]:
-            inner = os.open(part, _FOLDER, dir_fd=fd)
+            child_fd = os.open(part, _FOLDER_FLAGS, dir_fd=fd)
             os.close(fd)
-            fd = inner
+            fd = child_fd
     except OSError:
         os.close(fd)
         raise
     return fd
 
 
-def _read(fd: int, most: int) -> bytes:
-    found, left = [], most
-    while left and (piece := os.read(fd, min(left, 1 << 20))):
-        found.append(piece)
-        left -= len(piece)
-    return b"".join(found)
+def _read_bytes(fd: int, max_bytes: int) -> bytes:
+    chunks, remaining = [], max_bytes
+    while remaining and (chunk := os.read(fd, min(remaining, 1 << 20))):
+        chunks.append(chunk)
+        remaining -= len(chunk)
+    return b"".join(chunks)
 
 
-def _build_entry(path: str, found: os.stat_result) -> FolderEntry:
+def _build_entry(path: str, stat_result: os.stat_result) -> FolderEntry:
     kinds = ((stat.S_ISREG, "file"), (stat.S_ISDIR, "folder"), (stat.S_ISLNK, "link"))
-    kind = next((name for test, name in kinds if test(found.st_mode)), "other")
-    size = found.st_size if kind == "file" else 0
-    return FolderEntry(path, kind, size, found.st_mtime_ns, found.st_nlink)
+    kind = next((name for is_kind, name in kinds if is_kind(stat_result.st_mode)), "other")
+    size = stat_result.st_size if kind == "file" else 0
+    return FolderEntry(path, kind, size, stat_result.st_mtime_ns, stat_result.st_nlink)

@@ -14,15 +14,15 @@ from urllib.parse import urlsplit
 from django.core.exceptions import ImproperlyConfigured
 
 TRUE = frozenset({"1", "true", "yes", "on"})
-ORIGIN = "origin like `https://bonobot.example.com`, without a path"
+EXPECTED_ORIGIN = "origin like `https://bonobot.example.com`, without a path"
 FALSE = frozenset({"0", "false", "no", "off"})
 
-_declared: dict[str, str] = {}
+_declared_kinds: dict[str, str] = {}
 
 
 def read_text(name: str, default: str = "", *, choices: Sequence[str] = ()) -> str:
     """Return a variable's text; raise ImproperlyConfigured if it isn't one of `choices`."""
-    value = _read(name, "text")
+    value = _read_variable(name, "text")
     if value is None:
         return default
     if choices and value not in choices:
@@ -34,7 +34,7 @@ def read_text(name: str, default: str = "", *, choices: Sequence[str] = ()) -> s
 
 def read_flag(name: str, default: bool) -> bool:
     """Return a variable as a boolean; raise ImproperlyConfigured for other values."""
-    value = _read(name, "flag")
+    value = _read_variable(name, "flag")
     if value is None:
         return default
     word = value.lower()
@@ -47,48 +47,48 @@ def read_number(
     name: str, default: int, *, minimum: int | None = None, maximum: int | None = None
 ) -> int:
     """Return a variable as a whole number; raise ImproperlyConfigured outside the bounds."""
-    value = _read(name, "number")
+    value = _read_variable(name, "number")
     if value is None:
         return default
     try:
-        found = int(value.replace("_", ""))
+        number = int(value.replace("_", ""))
     except ValueError:
         raise _build_value_error(
             name, f"a whole number{_format_bounds(minimum, maximum)}", value
         ) from None
-    if (minimum is not None and found < minimum) or (maximum is not None and found > maximum):
+    if (minimum is not None and number < minimum) or (maximum is not None and number > maximum):
         raise _build_value_error(name, f"a whole number{_format_bounds(minimum, maximum)}", value)
-    return found
+    return number
 
 
 def read_names(name: str, default: Iterable[str] = ()) -> tuple[str, ...]:
     """Return a comma-separated variable as its parts, without blanks and duplicates."""
-    value = _read(name, "names")
+    value = _read_variable(name, "names")
     parts = default if value is None else (part.strip() for part in value.split(","))
     return tuple(dict.fromkeys(part for part in parts if part))
 
 
 def read_folders(name: str) -> tuple[str, ...]:
     """Return a comma-separated variable as paths; raise ImproperlyConfigured if one is relative."""
-    found = read_names(name)
-    if relative := next((path for path in found if not Path(path).is_absolute()), ""):
+    folders = read_names(name)
+    if relative := next((path for path in folders if not Path(path).is_absolute()), ""):
         raise _build_value_error(name, "a comma-separated list of absolute paths", relative)
-    return found
+    return folders
 
 
 def read_origin(name: str, default: str) -> str:
     """Return a variable as a web origin; raise ImproperlyConfigured if it isn't one."""
-    value = _read(name, "origin")
+    value = _read_variable(name, "origin")
     if value is None:
         return default
     if not _is_origin(value):
-        raise _build_value_error(name, f"an {ORIGIN}", value)
+        raise _build_value_error(name, f"an {EXPECTED_ORIGIN}", value)
     return value.rstrip("/")
 
 
 def read_address(name: str) -> tuple[str, int] | None:
     """Return a host and a port to listen on, or None if unset."""
-    value = _read(name, "address")
+    value = _read_variable(name, "address")
     if not value:
         return None
     host, colon, port = value.rpartition(":")
@@ -99,27 +99,29 @@ def read_address(name: str) -> tuple[str, int] | None:
 
 def read_origins(name: str) -> tuple[str, ...]:
     """Return a comma-separated variable as web origins; raise ImproperlyConfigured for others."""
-    found = read_names(name)
-    for value in found:
+    origins = read_names(name)
+    for value in origins:
         if not _is_origin(value):
-            raise _build_value_error(name, f"a comma-separated list, each an {ORIGIN}", value)
-    return tuple(value.rstrip("/") for value in found)
+            raise _build_value_error(
+                name, f"a comma-separated list, each an {EXPECTED_ORIGIN}", value
+            )
+    return tuple(value.rstrip("/") for value in origins)
 
 
 def read_networks(name: str) -> tuple[IPv4Network | IPv6Network, ...]:
     """Return a comma-separated variable as networks; raise ImproperlyConfigured for others."""
-    found = read_names(name)
+    names = read_names(name)
     try:
-        return tuple(ip_network(value) for value in found)
+        return tuple(ip_network(value) for value in names)
     except ValueError:
         expected = "a comma-separated list of networks, such as 10.0.0.0/8"
-        raise _build_value_error(name, expected, ",".join(found)) from None
+        raise _build_value_error(name, expected, ",".join(names)) from None
 
 
 def read_document_url(name: str) -> str:
     """Return a variable as the https URL of a document; raise ImproperlyConfigured for others."""
-    value = _read(name, "document")
-    if value is not None and not _is_document(value):
+    value = _read_variable(name, "document")
+    if value is not None and not _is_document_url(value):
         raise _build_value_error(
             name, "the https URL of a document, like `https://example.com/id.json`", value
         )
@@ -128,7 +130,7 @@ def read_document_url(name: str) -> str:
 
 def read_secret(name: str, default: str | Callable[[], str] = "") -> str:
     """Return a variable; its value never appears in errors. A callable default runs if needed."""
-    value = _read(name, "secret")
+    value = _read_variable(name, "secret")
     if value is not None:
         return value
     return default() if callable(default) else default
@@ -144,17 +146,17 @@ def find_value_file(name: str, default: Path) -> Path | None:
 
 def list_variables() -> dict[str, str]:
     """Return the variables that settings read, with their kinds."""
-    return dict(sorted(_declared.items()))
+    return dict(sorted(_declared_kinds.items()))
 
 
 def list_unknown_variables() -> tuple[str, ...]:
     """Return `BONOBOT_*` environment variables that no setting reads, likely misspelled."""
-    known = {form for name in _declared for form in (name, f"{name}_FILE")}
-    return tuple(sorted(n for n in os.environ if n.startswith("BONOBOT_") and n not in known))
+    known_names = {known_name for name in _declared_kinds for known_name in (name, f"{name}_FILE")}
+    return tuple(sorted(n for n in os.environ if n.startswith("BONOBOT_") and n not in known_names))
 
 
-def _read(name: str, kind: str) -> str | None:
-    _declared[name] = kind
+def _read_variable(name: str, kind: str) -> str | None:
+    _declared_kinds[name] = kind
     value = os.environ.get(name, "").strip()
     file = os.environ.get(f"{name}_FILE", "").strip()
     if value and file:
@@ -175,18 +177,18 @@ def _is_origin(value: str) -> bool:
         _ = parts.port  # parsed on access
     except ValueError:
         return False
-    rest = (parts.username, parts.path.rstrip("/"), parts.query, parts.fragment)
-    return parts.scheme in {"http", "https"} and bool(parts.hostname) and not any(rest)
+    unwanted_parts = (parts.username, parts.path.rstrip("/"), parts.query, parts.fragment)
+    return parts.scheme in {"http", "https"} and bool(parts.hostname) and not any(unwanted_parts)
 
 
-def _is_document(value: str) -> bool:
+def _is_document_url(value: str) -> bool:
     try:
         parts = urlsplit(value)
     except ValueError:
         return False
     rest = (parts.query, parts.fragment)
-    whole = parts.scheme == "https" and len(parts.path) > 1 and not any(rest)
-    return whole and _is_origin(f"https://{parts.netloc}")
+    is_valid = parts.scheme == "https" and len(parts.path) > 1 and not any(rest)
+    return is_valid and _is_origin(f"https://{parts.netloc}")
 
 
 def _build_value_error(name: str, expected: str, value: str) -> ImproperlyConfigured:

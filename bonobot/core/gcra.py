@@ -6,7 +6,7 @@ again. It fits in a database column and can be advanced by one conditional updat
 
 from typing import NamedTuple
 
-MINUTE = 60_000_000
+MICROSECONDS_PER_MINUTE = 60_000_000
 
 
 class RateLimitResult(NamedTuple):
@@ -21,10 +21,10 @@ def compute_interval(per_minute: int) -> int:
     """Return the microseconds until one unit is available again, rounded up."""
     if per_minute < 1:
         raise ValueError(f"`per_minute` must be at least 1, not {per_minute}.")
-    return -(-MINUTE // per_minute)
+    return -(-MICROSECONDS_PER_MINUTE // per_minute)
 
 
-def admit(tat: int, now: int, interval: int, burst: int, cost: int = 1) -> RateLimitResult:
+def admit_request(tat: int, now: int, interval: int, burst: int, cost: int = 1) -> RateLimitResult:
     """Decide on `cost` units at `now`; any window t allows at most t / interval + burst units.
 
     Times are microseconds since a fixed epoch. Raises ValueError if the cost can never pass.
@@ -33,8 +33,8 @@ def admit(tat: int, now: int, interval: int, burst: int, cost: int = 1) -> RateL
         raise ValueError(
             f"A cost of {cost} can't pass a burst of {burst} at an interval of {interval} us."
         )
-    then = max(tat, now) + cost * interval
-    wait = then - burst * interval - now
+    new_tat = max(tat, now) + cost * interval
+    wait = new_tat - burst * interval - now
     if wait > 0:
         return RateLimitResult(allowed=False, tat=tat, retry_after=wait)
-    return RateLimitResult(allowed=True, tat=then, retry_after=0)
+    return RateLimitResult(allowed=True, tat=new_tat, retry_after=0)

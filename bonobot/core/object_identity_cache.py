@@ -12,16 +12,16 @@ class ObjectIdentityCache(Generic[T]):
     Keeps the objects alive, so that their ids aren't reused.
     """
 
-    def __init__(self, work_out: Callable[[Any], T], *, most: int = 512) -> None:
-        self._work_out = work_out
-        self._most = most
-        self._known: dict[int, tuple[Any, T]] = {}
+    def __init__(self, compute: Callable[[Any], T], *, max_size: int = 512) -> None:
+        self._compute = compute
+        self._max_size = max_size
+        self._results: dict[int, tuple[Any, T]] = {}
 
-    def of(self, value: Any) -> T:
+    def get(self, value: Any) -> T:
         """Return the cached result for this object; compute it if needed."""
-        found = self._known.get(id(value))
-        if found is None or found[0] is not value:
-            if len(self._known) >= self._most:
-                self._known.clear()
-            found = self._known[id(value)] = (value, self._work_out(value))
-        return found[1]
+        cached = self._results.get(id(value))
+        if cached is None or cached[0] is not value:
+            if len(self._results) >= self._max_size:
+                self._results.clear()
+            cached = self._results[id(value)] = (value, self._compute(value))
+        return cached[1]

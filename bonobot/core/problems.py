@@ -47,17 +47,17 @@ class Problem(Exception):
 
     def as_dict(self) -> dict[str, Any]:
         """Return the public fields, without empty ones."""
-        members = {
+        fields = {
             "code": self.code,
             "detail": str(self),
             "field": self.field,
             "remedy": self.remedy,
             "rule": self.rule,
         }
-        seen: dict[str, Any] = {name: text for name, text in members.items() if text}
+        details: dict[str, Any] = {name: text for name, text in fields.items() if text}
         if self.retry_after is not None:
-            seen["retry_after"] = self.retry_after
-        return self.extra | seen
+            details["retry_after"] = self.retry_after
+        return self.extra | details
 
 
 class InvalidInput(Problem):
@@ -107,10 +107,11 @@ class InternalError(Problem):
     status = 500
     title = "Something went wrong here"
 
-    def __init__(self, what: str = "Something went wrong", *, remedy: str) -> None:
+    def __init__(self, subject: str = "Something went wrong", *, remedy: str) -> None:
         """`subject` is the beginning of the sentence, such as "Something went wrong"."""
         super().__init__(
-            format_message("{what} in Bonobot itself; the log says more.", what=what), remedy=remedy
+            format_message("{what} in Bonobot itself; the log says more.", what=subject),
+            remedy=remedy,
         )
 
 

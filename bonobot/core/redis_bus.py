@@ -28,22 +28,22 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 # How long a text is kept after the last write.
-KEPT_S = 300
+TEXT_TTL_S = 300
 # How long to wait before trying Redis again after a failure.
-REST_S = 1.0
+RETRY_DELAY_S = 1.0
 # Redis counts as unavailable if it takes longer than this.
-PATIENCE_S = 2.0
+REDIS_TIMEOUT_S = 2.0
 # How often to ping a silent connection.
-PULSE_S = 5.0
+PING_INTERVAL_S = 5.0
 
-Woken = Callable[[], object]
+WakeCallback = Callable[[], object]
 
 
 @dataclass(frozen=True)
 class BusTexts:
     """Short-lived texts by name, and the channel whose listeners are woken."""
 
-    place: str
+    channel: str
     texts: dict[str, str] = field(default_factory=dict)
 
 
@@ -51,119 +51,125 @@ class RedisBus:
     """This process's Redis connections: one that subscribes, others that write."""
 
     def __init__(self) -> None:
-        self.hears = False
+        self.is_subscribed = False
         self._client: Redis | None = None
         self._pubsub: PubSub | None = None
-        self._listeners: dict[str, set[Woken]] = {}
-        self._hearing: Future[None] | None = None
-        self._rung: set[str] = set()
-        self._ringing: asyncio.Task[None] | None = None
-        self._away_until = 0.0
+        self._listeners: dict[str, set[WakeCallback]] = {}
+        self._listener_future: Future[None] | None = None
+        self._pending_channels: set[str] = set()
+        self._wakeup_task: asyncio.Task[None] | None = None
+        self._unavailable_until = 0.0
 
-    async def show(self, shown: Iterable[BusTexts]) -> bool:
+    async def publish_texts(self, all_texts: Iterable[BusTexts]) -> bool:
         """Store texts and wake the listeners of their channels; False if Redis is unavailable."""
-        if not self._ready():
+        if not self._is_ready():
             return False
-        pipeline = self._redis().pipeline(transaction=False)
-        for one in shown:
-            name = _build_key(one.place)
-            if one.texts:
-                pipeline.hset(name, items=[part for item in one.texts.items() for part in item])
-                pipeline.expire(name, KEPT_S)
+        pipeline = self._get_client().pipeline(transaction=False)
+        for bus_texts in all_texts:
+            name = _build_key(bus_texts.channel)
+            if bus_texts.texts:
+                pipeline.hset(
+                    name, items=[part for item in bus_texts.texts.items() for part in item]
+                )
+                pipeline.expire(name, TEXT_TTL_S)
             pipeline.publish(name, "")
-        return await self._tried(pipeline.execute()) is not None
+        return await self._try_request(pipeline.execute()) is not None
 
-    async def shown(self, place: str) -> dict[str, str]:
+    async def fetch_texts(self, channel: str) -> dict[str, str]:
         """Return the stored texts of a channel; empty if Redis is unavailable."""
-        if not self._ready():
+        if not self._is_ready():
             return {}
-        found = await self._tried(self._redis().hgetall(_build_key(place)))
-        return {name.decode(): text.decode() for name, text in (found or {}).items()}
+        encoded_texts = await self._try_request(self._get_client().hgetall(_build_key(channel)))
+        return {name.decode(): text.decode() for name, text in (encoded_texts or {}).items()}
 
-    async def listen(self, place: str, woken: Woken) -> None:
+    async def add_listener(self, channel: str, on_wake: WakeCallback) -> None:
         """Call `on_wake` for each wake-up of a channel and whenever `is_subscribed` changes."""
-        new = place not in self._listeners
-        self._listeners.setdefault(place, set()).add(woken)
+        is_new_channel = channel not in self._listeners
+        self._listeners.setdefault(channel, set()).add(on_wake)
         if not settings.REDIS_URL:
             return
-        if self._hearing is None:
-            self._redis()
-            self._hearing = get_runtime().spawn(self._hear(), name="bus hears")
-        elif new and self._pubsub is not None:
-            await self._tried(self._pubsub.subscribe(_build_key(place)))
+        if self._listener_future is None:
+            self._get_client()
+            self._listener_future = get_runtime().spawn(self._run_listener(), name="bus hears")
+        elif is_new_channel and self._pubsub is not None:
+            await self._try_request(self._pubsub.subscribe(_build_key(channel)))
 
-    def leave(self, place: str, woken: Woken) -> None:
+    def remove_listener(self, channel: str, on_wake: WakeCallback) -> None:
         """Stop calling `on_wake`."""
-        there = self._listeners.get(place, set())
-        there.discard(woken)
-        if not there and self._listeners.pop(place, None) is not None and self._pubsub is not None:
-            left = self._tried(self._pubsub.unsubscribe(_build_key(place)))
-            get_runtime().spawn(left, name="bus leaves")
+        listeners = self._listeners.get(channel, set())
+        listeners.discard(on_wake)
+        if (
+            not listeners
+            and self._listeners.pop(channel, None) is not None
+            and self._pubsub is not None
+        ):
+            unsubscribe = self._try_request(self._pubsub.unsubscribe(_build_key(channel)))
+            get_runtime().spawn(unsubscribe, name="bus leaves")
 
-    def ring(self, place: str) -> None:
+    def queue_wakeup(self, channel: str) -> None:
         """Wake the listeners of a channel soon; coalesces wake-ups. Call on the loop only."""
-        self._rung.add(place)
-        if self._ringing is None or self._ringing.done():
-            self._ringing = get_runtime().begin(self._ring(), name="bus rings")
+        self._pending_channels.add(channel)
+        if self._wakeup_task is None or self._wakeup_task.done():
+            self._wakeup_task = get_runtime().create_task(self._send_wakeups(), name="bus rings")
 
     async def close(self) -> None:
         """Close the connections."""
-        for task in (self._hearing, self._ringing):
+        for task in (self._listener_future, self._wakeup_task):
             if task is not None:
                 task.cancel()
         if self._client is not None:
             await self._client.aclose()
 
-    async def _ring(self) -> None:
-        while self._rung:
-            places, self._rung = self._rung, set()
-            await self.show(BusTexts(place) for place in places)
+    async def _send_wakeups(self) -> None:
+        while self._pending_channels:
+            channels, self._pending_channels = self._pending_channels, set()
+            await self.publish_texts(BusTexts(channel) for channel in channels)
 
-    async def _hear(self) -> None:
+    async def _run_listener(self) -> None:
         """Listen until canceled; reconnect after failures."""
         from redis.exceptions import RedisError  # an extra
 
         while True:
             try:
-                await self._heard()
+                await self._subscribe_and_process()
             except (RedisError, OSError) as error:
                 logger.warning("Redis is away, so rows are looked at more often: %s", error)
             finally:
-                self._pubsub, self.hears = None, False
+                self._pubsub, self.is_subscribed = None, False
             self._wake(*self._listeners)
-            await asyncio.sleep(REST_S)
+            await asyncio.sleep(RETRY_DELAY_S)
 
-    async def _heard(self) -> None:
-        async with self._redis().pubsub() as pubsub:
-            places = set(self._listeners)
+    async def _subscribe_and_process(self) -> None:
+        async with self._get_client().pubsub() as pubsub:
+            channels = set(self._listeners)
             # The bus's own channel keeps the connection open while there are no listeners.
-            await pubsub.subscribe(_build_key(""), *map(_build_key, places))
+            await pubsub.subscribe(_build_key(""), *map(_build_key, channels))
             self._pubsub = pubsub
-            if late := self._listeners.keys() - places:
-                await pubsub.subscribe(*map(_build_key, late))
-            self.hears = True
+            if new_channels := self._listeners.keys() - channels:
+                await pubsub.subscribe(*map(_build_key, new_channels))
+            self.is_subscribed = True
             self._wake(*self._listeners)
-            await self._attend(pubsub)
+            await self._process_messages(pubsub)
 
-    async def _attend(self, pubsub: "PubSub") -> None:
+    async def _process_messages(self, pubsub: "PubSub") -> None:
         """Wake listeners for each message; raises ConnectionError if a ping gets no answer."""
-        asked = False
+        ping_sent = False
         while True:
-            message = await pubsub.get_message(timeout=PULSE_S)
-            if message is None and asked:
-                raise ConnectionError(f"no sign of life for {2 * PULSE_S:g} s")
-            asked = message is None
+            message = await pubsub.get_message(timeout=PING_INTERVAL_S)
+            if message is None and ping_sent:
+                raise ConnectionError(f"no sign of life for {2 * PING_INTERVAL_S:g} s")
+            ping_sent = message is None
             if message is None:
                 await pubsub.ping()
             elif message["type"] == "message":
                 self._wake(message["channel"].decode().removeprefix(_build_key("")))
 
-    def _wake(self, *places: str) -> None:
-        for place in places:
-            for woken in tuple(self._listeners.get(place, ())):
-                woken()
+    def _wake(self, *channels: str) -> None:
+        for channel in channels:
+            for on_wake in tuple(self._listeners.get(channel, ())):
+                on_wake()
 
-    def _redis(self) -> "Redis":
+    def _get_client(self) -> "Redis":
         if self._client is None:
             from redis.asyncio import Redis  # an extra
             from redis.asyncio.retry import Retry
@@ -173,47 +179,47 @@ class RedisBus:
                 settings.REDIS_URL,
                 # No silent retries: messages sent while disconnected are lost, so report it.
                 retry=Retry(NoBackoff(), 0),
-                socket_timeout=PATIENCE_S,
-                socket_connect_timeout=PATIENCE_S,
+                socket_timeout=REDIS_TIMEOUT_S,
+                socket_connect_timeout=REDIS_TIMEOUT_S,
                 socket_keepalive=True,
             )
             get_runtime().on_close(self.close)
         return self._client
 
-    def _ready(self) -> bool:
-        return bool(settings.REDIS_URL) and monotonic() >= self._away_until
+    def _is_ready(self) -> bool:
+        return bool(settings.REDIS_URL) and monotonic() >= self._unavailable_until
 
-    async def _tried(self, asked: Any) -> Any:
+    async def _try_request(self, request: Any) -> Any:
         """Return Redis's answer, or None after a failure, which pauses further requests."""
         from redis.exceptions import RedisError  # an extra
 
         try:
-            return await asked
+            return await request
         except (RedisError, OSError) as error:
             logger.warning("Redis is away: %s", error)
-            self._away_until = monotonic() + REST_S
+            self._unavailable_until = monotonic() + RETRY_DELAY_S
             return None
 
 
-def _build_key(place: str) -> str:
-    return f"{settings.BONOBOT_REDIS_PREFIX}:bus:{place}"
+def _build_key(channel: str) -> str:
+    return f"{settings.BONOBOT_REDIS_PREFIX}:bus:{channel}"
 
 
 _lock = threading.Lock()
-_by_runtime: WeakKeyDictionary[Runtime, RedisBus] = WeakKeyDictionary()
+_buses: WeakKeyDictionary[Runtime, RedisBus] = WeakKeyDictionary()
 
 
 def get_bus() -> RedisBus:
     """Return the bus of this process's runtime."""
     with _lock:
-        return _by_runtime.setdefault(get_runtime(), RedisBus())
+        return _buses.setdefault(get_runtime(), RedisBus())
 
 
-def wake_listeners(place: str) -> None:
+def wake_listeners(channel: str) -> None:
     """Wake the listeners of a channel in all processes after the current transaction commits."""
     if settings.REDIS_URL:
-        transaction.on_commit(partial(_schedule_wakeup, place))
+        transaction.on_commit(partial(_schedule_wakeup, channel))
 
 
-def _schedule_wakeup(place: str) -> None:
-    get_runtime().loop.call_soon_threadsafe(get_bus().ring, place)
+def _schedule_wakeup(channel: str) -> None:
+    get_runtime().loop.call_soon_threadsafe(get_bus().queue_wakeup, channel)

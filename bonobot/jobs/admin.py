@@ -19,10 +19,16 @@ from bonobot.accounts.templatetags.display import ago, thousands
 from bonobot.core.admin.theme import Checkbox, IntegerInput, display, register
 from bonobot.core.i18n.localization import localize_text
 from bonobot.core.text.syntax_highlighting import render_sentence
-from bonobot.jobs.schedules import ESSENTIAL, LONGEST_S, compute_period_s, default_s, save_schedule
+from bonobot.jobs.schedules import (
+    MAX_ESSENTIAL_PERIODS,
+    MAX_PERIOD_S,
+    compute_period_s,
+    read_default_period_s,
+    save_schedule,
+)
 
 # Labels of schedules by the name in the database and the command line.
-NAMES = {
+SCHEDULE_LABELS = {
     "check due servers": _("check due servers"),
     "sweep": _("sweep"),
     "deliver notices": _("deliver notices"),
@@ -44,7 +50,7 @@ class ScheduleForm(forms.ModelForm):
     """The period of a schedule and whether it is enabled."""
 
     every = forms.IntegerField(
-        label=_("Every … seconds"), min_value=1, max_value=LONGEST_S, widget=IntegerInput
+        label=_("Every … seconds"), min_value=1, max_value=MAX_PERIOD_S, widget=IntegerInput
     )
     enabled = forms.BooleanField(label=_("Switched on"), required=False, widget=Checkbox)
 
@@ -57,11 +63,13 @@ class ScheduleForm(forms.ModelForm):
         super().__init__(*args, **kwargs)
         row = self.instance
         self.fields["every"].initial = compute_period_s(row)
-        self.fields["every"].help_text = _t("Usually %(n)d.") % {"n": default_s(row)}
-        if longest := ESSENTIAL.get(row.name):
-            told = _t("Nothing works without it: it is always on, every %(n)d seconds at least.")
+        self.fields["every"].help_text = _t("Usually %(n)d.") % {"n": read_default_period_s(row)}
+        if max_period_s := MAX_ESSENTIAL_PERIODS.get(row.name):
+            help_text = _t(
+                "Nothing works without it: it is always on, every %(n)d seconds at least."
+            )
             self.fields["enabled"].disabled = True
-            self.fields["enabled"].help_text = told % {"n": longest}
+            self.fields["enabled"].help_text = help_text % {"n": max_period_s}
 
 
 @register(PeriodicTask)
@@ -90,7 +98,7 @@ class ScheduleAdmin(ServiceFormAdmin):
     @display(description=_("schedule"), ordering="name")
     def what(self, row: PeriodicTask) -> str:
         """Return the label."""
-        return str(NAMES.get(row.name, row.name))
+        return str(SCHEDULE_LABELS.get(row.name, row.name))
 
     @display(description=_("what it does"))
     def about(self, row: PeriodicTask) -> SafeString:
@@ -108,7 +116,7 @@ class ScheduleAdmin(ServiceFormAdmin):
     @display(description=_("usually"))
     def usual(self, row: PeriodicTask) -> str:
         """Return the default period."""
-        return _format_period(default_s(row))
+        return _format_period(read_default_period_s(row))
 
     @display(description=_("on"), boolean=True, ordering="enabled")
     def on(self, row: PeriodicTask) -> bool:
@@ -127,8 +135,13 @@ class ScheduleAdmin(ServiceFormAdmin):
 
     def save_form(self, request: HttpRequest, form: Any, change: bool) -> PeriodicTask:
         """Save through the service."""
-        said, row = form.cleaned_data, PeriodicTask.objects.get(pk=form.instance.pk)
-        save_schedule(self.principal(request), row, every=said["every"], enabled=said["enabled"])
+        cleaned_data, row = form.cleaned_data, PeriodicTask.objects.get(pk=form.instance.pk)
+        save_schedule(
+            self.get_principal(request),
+            row,
+            every=cleaned_data["every"],
+            enabled=cleaned_data["enabled"],
+        )
         return row
 
 
@@ -145,5 +158,5 @@ def _format_period(seconds: int) -> str:
 def _get_task_summary(name: str) -> str:
     current_app.loader.import_default_modules()  # the web process doesn't import tasks otherwise
     task = current_app.tasks.get(name)
-    first = str(task.__doc__ or "").strip().partition("\n")[0] if task else ""
-    return first.partition(";")[0].rstrip(".") or name
+    first_line = str(task.__doc__ or "").strip().partition("\n")[0] if task else ""
+    return first_line.partition(";")[0].rstrip(".") or name

@@ -21,9 +21,9 @@ from kombu.exceptions import ChannelError
 from kombu.transport import TRANSPORT_ALIASES, filesystem
 from kombu.utils.json import dumps, loads
 
-from bonobot.jobs.queues import NAMES, compute_message_age_s
+from bonobot.jobs.queues import QUEUE_NAMES, compute_message_age_s
 
-LOOK_AGAIN_S = 0.05
+RESCAN_INTERVAL_S = 0.05
 
 
 def list_messages(folder: str | Path) -> Iterator[tuple[str, Path]]:
@@ -44,36 +44,36 @@ class FilesystemBrokerChannel(filesystem.Channel):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         """Create the channel without known messages."""
         super().__init__(*args, **kwargs)
-        self._found: defaultdict[str, deque[Path]] = defaultdict(deque)
-        self._looked = 0.0
+        self._messages: defaultdict[str, deque[Path]] = defaultdict(deque)
+        self._scanned_at = 0.0
 
     def _get(self, queue: str, timeout: float | None = None) -> Any:
         """Return and delete the oldest message of a queue; raises `Empty`."""
-        found = self._found[queue]
-        if not found:
-            self._look()
-        while found:
-            message = found.popleft()
+        messages = self._messages[queue]
+        if not messages:
+            self._scan_messages()
+        while messages:
+            message = messages.popleft()
             try:
-                said = message.read_text(encoding="utf-8")
+                payload = message.read_text(encoding="utf-8")
                 message.unlink()  # only one worker succeeds
             except FileNotFoundError:
                 continue  # another worker was first
             except OSError as error:
                 raise ChannelError(f"Cannot read the message {str(message)!r}") from error
-            return loads(said)
+            return loads(payload)
         raise Empty
 
-    def _look(self) -> None:
+    def _scan_messages(self) -> None:
         """List the messages of all queues, unless some are left of a recent listing."""
         now = monotonic()
-        if any(self._found.values()) and now - self._looked < LOOK_AGAIN_S:
+        if any(self._messages.values()) and now - self._scanned_at < RESCAN_INTERVAL_S:
             return
-        self._looked = now
-        for found in self._found.values():
-            found.clear()
+        self._scanned_at = now
+        for messages in self._messages.values():
+            messages.clear()
         for queue, message in list_messages(self.data_folder_in):
-            self._found[queue].append(message)
+            self._messages[queue].append(message)
 
     # kombu's classes disagree on the parameter's name
     def _put(  # type: ignore[override]
@@ -82,13 +82,13 @@ class FilesystemBrokerChannel(filesystem.Channel):
         """Write a message to a temporary file and rename it."""
         folder = Path(self.data_folder_out)
         name = f"{monotonic_ns() // 1_000_000}_{uuid4()}.{queue}.msg"
-        whole, growing = folder / name, folder / f"{name}.part"
+        message_path, temporary_path = folder / name, folder / f"{name}.part"
         try:
-            growing.write_text(dumps(payload), encoding="utf-8")
-            growing.replace(whole)
+            temporary_path.write_text(dumps(payload), encoding="utf-8")
+            temporary_path.replace(message_path)
         except OSError as error:
-            growing.unlink(missing_ok=True)
-            raise ChannelError(f"Cannot write the message {str(whole)!r}") from error
+            temporary_path.unlink(missing_ok=True)
+            raise ChannelError(f"Cannot write the message {str(message_path)!r}") from error
 
 
 class FilesystemBrokerTransport(filesystem.Transport):
@@ -97,12 +97,12 @@ class FilesystemBrokerTransport(filesystem.Transport):
     Channel = FilesystemBrokerChannel
 
 
-def register() -> None:
+def register_transport() -> None:
     """Use this transport for `filesystem://`."""
     TRANSPORT_ALIASES["filesystem"] = f"{__name__}:FilesystemBrokerTransport"
 
 
-ANSWER_S = 1.0
+REDIS_TIMEOUT_S = 1.0
 
 
 class BrokerUnreachable(Exception):
@@ -117,7 +117,7 @@ class QueueBacklog(NamedTuple):
     oldest_s: float
 
 
-def ping() -> None:
+def check_broker() -> None:
     """Raise `BrokerUnreachable` unless the broker accepts messages."""
     if settings.REDIS_URL:
         _call_redis(lambda redis: redis.ping())
@@ -133,15 +133,15 @@ def list_queue_backlogs() -> list[QueueBacklog]:
 def _read_redis_backlogs() -> Iterator[QueueBacklog]:
     prefix = f"{settings.BONOBOT_REDIS_PREFIX}:"
 
-    def look(redis: Any) -> Any:
-        asked = redis.pipeline(transaction=False)
-        for name in NAMES:
-            asked.llen(prefix + name)
-            asked.lindex(prefix + name, -1)  # the oldest: Celery pushes left and pops right
-        return asked.execute()
+    def read_queues(redis: Any) -> Any:
+        pipeline = redis.pipeline(transaction=False)
+        for name in QUEUE_NAMES:
+            pipeline.llen(prefix + name)
+            pipeline.lindex(prefix + name, -1)  # the oldest: Celery pushes left and pops right
+        return pipeline.execute()
 
-    found = iter(_call_redis(look))
-    for name, messages, oldest in zip(NAMES, found, found, strict=True):
+    replies = iter(_call_redis(read_queues))
+    for name, messages, oldest in zip(QUEUE_NAMES, replies, replies, strict=True):
         yield QueueBacklog(
             name,
             messages,
@@ -150,26 +150,26 @@ def _read_redis_backlogs() -> Iterator[QueueBacklog]:
 
 
 def _read_folder_backlogs() -> Iterator[QueueBacklog]:
-    found: dict[str, list[float]] = {name: [] for name in NAMES}
+    write_times: dict[str, list[float]] = {name: [] for name in QUEUE_NAMES}
     for queue, message in list_messages(_get_message_folder()):
         try:
-            found.get(queue, []).append(message.stat().st_mtime)
+            write_times.get(queue, []).append(message.stat().st_mtime)
         except FileNotFoundError:
             continue  # taken meanwhile
     now = time.time()
-    for name, written in found.items():
-        yield QueueBacklog(name, len(written), max(now - min(written, default=now), 0.0))
+    for name, times in write_times.items():
+        yield QueueBacklog(name, len(times), max(now - min(times, default=now), 0.0))
 
 
 def _get_message_folder() -> Path:
     return Path(settings.BONOBOT_VAR) / "broker" / "messages"
 
 
-def _call_redis(what: Any) -> Any:
+def _call_redis(request: Any) -> Any:
     from redis.exceptions import RedisError  # an extra
 
     try:
-        return what(_connect_redis())
+        return request(_connect_redis())
     except RedisError as error:
         raise BrokerUnreachable from error
 
@@ -178,5 +178,5 @@ def _call_redis(what: Any) -> Any:
 def _connect_redis() -> Any:
     import redis  # an extra
 
-    seconds = {"socket_timeout": ANSWER_S, "socket_connect_timeout": ANSWER_S}
-    return redis.Redis.from_url(settings.REDIS_URL, **seconds)
+    timeouts = {"socket_timeout": REDIS_TIMEOUT_S, "socket_connect_timeout": REDIS_TIMEOUT_S}
+    return redis.Redis.from_url(settings.REDIS_URL, **timeouts)

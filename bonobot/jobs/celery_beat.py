@@ -19,12 +19,12 @@ from django_celery_beat.models import PeriodicTask
 from django_celery_beat.schedulers import DatabaseScheduler, ModelEntry
 
 from bonobot.jobs.models import Lease
-from bonobot.jobs.schedules import sync
+from bonobot.jobs.schedules import sync_schedules
 
 logger = logging.getLogger(__name__)
 
-LEASE_S = 15.0
-RENEW_S = 5.0
+LEASE_DURATION_S = 15.0
+RENEW_INTERVAL_S = 5.0
 
 
 class LeaderLease:
@@ -34,45 +34,47 @@ class LeaderLease:
         """Create the lease without claiming it."""
         self.name = name
         self.holder = uuid4()
-        self._until = 0.0
-        self._look_at = 0.0
+        self._held_until = 0.0
+        self._next_renewal_at = 0.0
 
     @property
-    def leads(self) -> bool:
+    def is_leader(self) -> bool:
         """Whether this process holds the lease by its own clock."""
-        return monotonic() < self._until
+        return monotonic() < self._held_until
 
     def renew(self) -> bool:
         """Claim or renew the lease, at most every 5 s; return whether this process holds it."""
-        began = monotonic()
-        if began >= self._look_at:
-            self._look_at = began + RENEW_S
+        now = monotonic()
+        if now >= self._next_renewal_at:
+            self._next_renewal_at = now + RENEW_INTERVAL_S
             try:
-                self._until = began + LEASE_S if self._claimed() else 0.0
+                self._held_until = now + LEASE_DURATION_S if self._claim_row() else 0.0
             except DatabaseError as error:
                 logger.warning("The lease %r can't be renewed now: %s", self.name, error)
-        return self.leads
+        return self.is_leader
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Release the lease, so that another process can claim it immediately."""
-        self._until = 0.0
+        self._held_until = 0.0
         Lease.objects.filter(name=self.name, holder=self.holder).delete()
 
-    def _claimed(self) -> bool:
+    def _claim_row(self) -> bool:
         now = timezone.now()
-        until = now + timedelta(seconds=LEASE_S)
-        free = Q(holder=self.holder) | Q(until__lt=now)
-        if Lease.objects.filter(free, name=self.name).update(holder=self.holder, until=until):
+        until = now + timedelta(seconds=LEASE_DURATION_S)
+        is_claimable = Q(holder=self.holder) | Q(until__lt=now)
+        if Lease.objects.filter(is_claimable, name=self.name).update(
+            holder=self.holder, until=until
+        ):
             return True
-        made = Lease(name=self.name, holder=self.holder, until=until)
-        Lease.objects.bulk_create([made], ignore_conflicts=True)
+        lease = Lease(name=self.name, holder=self.holder, until=until)
+        Lease.objects.bulk_create([lease], ignore_conflicts=True)
         return Lease.objects.filter(name=self.name, holder=self.holder).exists()
 
 
 # How often the scheduler saves when it last sent tasks, which also shows that it is alive.
-WRITTEN_EVERY_S = 30
+SYNC_INTERVAL_S = 30
 # How often a standby scheduler tries to become the leader.
-STANDBY_S = 2.0
+STANDBY_INTERVAL_S = 2.0
 
 
 class DatabaseScheduleEntry(ModelEntry):
@@ -89,15 +91,15 @@ class BonobotScheduler(DatabaseScheduler):
     """The database scheduler; syncs rows with the code and survives database outages."""
 
     Entry = DatabaseScheduleEntry
-    sync_every = WRITTEN_EVERY_S
+    sync_every = SYNC_INTERVAL_S
 
     ticked_at = time.monotonic()
     leader = LeaderLease("beat")
-    _led = False
-    _written = False  # since it leads
+    _is_leading = False
+    _has_synced = False  # since it leads
 
     @classmethod
-    def age_s(cls) -> float:
+    def measure_tick_age_s(cls) -> float:
         """Return the seconds since this process's last tick."""
         return time.monotonic() - cls.ticked_at
 
@@ -106,18 +108,18 @@ class BonobotScheduler(DatabaseScheduler):
         BonobotScheduler.ticked_at = time.monotonic()
         close_old_connections()
         if not self.leader.renew():
-            self._led = False
-            return STANDBY_S
-        if not self._led:
+            self._is_leading = False
+            return STANDBY_INTERVAL_S
+        if not self._is_leading:
             self._take_over()
         wait: float = super().tick(*args, **kwargs)
-        return min(wait, RENEW_S)
+        return min(wait, RENEW_INTERVAL_S)
 
     def close(self) -> None:
         """Save pending state and release the lease."""
         super().close()
         try:
-            self.leader.let_go()
+            self.leader.release()
         except DatabaseError:
             logger.warning("The lease can't be given back now; it runs out", exc_info=True)
 
@@ -132,25 +134,25 @@ class BonobotScheduler(DatabaseScheduler):
         self._dirty.clear()
         # Read before the rows, so that no change is missed.
         self._last_timestamp = self.Changes.last_change()
-        self._led, self._written = True, False
+        self._is_leading, self._has_synced = True, False
 
     def should_sync(self) -> bool:
         """Return whether to save state; the first time immediately, to show that it is alive."""
-        return bool(self._dirty and not self._written) or bool(super().should_sync())
+        return bool(self._dirty and not self._has_synced) or bool(super().should_sync())
 
     def sync(self) -> None:
         """Save when tasks were sent."""
-        self._written = self._written or bool(self._dirty)
+        self._has_synced = self._has_synced or bool(self._dirty)
         super().sync()
 
     def all_as_schedule(self) -> dict[str, Any]:
         """Return the rows as entries; the last known ones while the database is unavailable."""
         try:
-            sync(self.app.conf.beat_schedule)
-            found: dict[str, Any] = super().all_as_schedule()
+            sync_schedules(self.app.conf.beat_schedule)
+            entries: dict[str, Any] = super().all_as_schedule()
         except DatabaseError:
             if self._schedule is None:
                 raise
             logger.warning("The schedule can't be read now; the last one holds", exc_info=True)
             return dict(self._schedule)
-        return found
+        return entries

@@ -19,7 +19,7 @@ class TaskQueue:
     """A queue: its name, a description and its tasks."""
 
     name: str
-    holds: str
+    description: str
     tasks: tuple[str, ...]
 
 
@@ -73,9 +73,9 @@ QUEUES = (
         ),
     ),
 )
-NAMES = tuple(queue.name for queue in QUEUES)
+QUEUE_NAMES = tuple(queue.name for queue in QUEUES)
 # The queue of tasks without a route.
-OTHERS = "sweeps"
+DEFAULT_QUEUE = "sweeps"
 
 
 def build_task_routes() -> dict[str, dict[str, str]]:
@@ -90,5 +90,5 @@ def set_sent_at(headers: dict[str, Any]) -> None:
 
 def compute_message_age_s(headers: Mapping[str, Any]) -> float:
     """Return the seconds since a message was sent; 0 if unknown."""
-    sent = headers.get(SENT_AT)
-    return max(time.time() - sent, 0.0) if isinstance(sent, float | int) else 0.0
+    sent_at = headers.get(SENT_AT)
+    return max(time.time() - sent_at, 0.0) if isinstance(sent_at, float | int) else 0.0

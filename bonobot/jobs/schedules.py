@@ -19,10 +19,10 @@ from bonobot.core.problems import Conflict, Forbidden, InvalidInput
 from bonobot.ledger.audit.admin_changes import record_change
 
 # Entries that can't be disabled, with their maximum period in seconds.
-ESSENTIAL = {"sweep": 60, "check due servers": 60, "deliver notices": 60}
-LONGEST_S = 31 * 86_400
-OURS = ("agents.", "bonobot.", "mcp_servers.")
-DEFAULT = "default_s"
+MAX_ESSENTIAL_PERIODS = {"sweep": 60, "check due servers": 60, "deliver notices": 60}
+MAX_PERIOD_S = 31 * 86_400
+TASK_PREFIXES = ("agents.", "bonobot.", "mcp_servers.")
+DEFAULT_PERIOD_HEADER = "default_s"
 HEARTBEAT = "sweep"
 # A message expires before the next one is sent, so that they don't pile up without a worker.
 EXPIRES_PERCENT = 90
@@ -32,28 +32,28 @@ Entries = Mapping[str, Mapping[str, Any]]
 
 def get_scheduled_entries() -> Entries:
     """Return the entries defined in code."""
-    found: Entries = settings.CELERY_BEAT_SCHEDULE
-    return found
+    entries: Entries = settings.CELERY_BEAT_SCHEDULE
+    return entries
 
 
 @transaction.atomic
-def sync(wanted: Entries) -> None:
+def sync_schedules(entries: Entries) -> None:
     """Sync the rows with the code: create missing, delete obsolete and repair invalid ones.
 
     Keeps an administrator's changes (period, enabled) within the entry's limits.
     """
     rows = {row.name: row for row in PeriodicTask.objects.select_related("interval")}
     changed = False
-    for name, entry in wanted.items():
+    for name, entry in entries.items():
         row = rows.get(name)
         if row is None:
             PeriodicTask.objects.create(**_build_columns(name, entry))
-        elif repaired := _compute_repairs(row, entry):
-            PeriodicTask.objects.filter(pk=row.pk).update(**repaired)
+        elif repairs := _compute_repairs(row, entry):
+            PeriodicTask.objects.filter(pk=row.pk).update(**repairs)
             changed = True
-    gone = [row.pk for name, row in rows.items() if name not in wanted and _is_ours(row)]
-    if gone:
-        PeriodicTask.objects.filter(pk__in=gone).delete()
+    obsolete = [row.pk for name, row in rows.items() if name not in entries and _is_own_task(row)]
+    if obsolete:
+        PeriodicTask.objects.filter(pk__in=obsolete).delete()
     if changed:
         PeriodicTasks.update_changed()
 
@@ -69,20 +69,21 @@ def save_schedule(principal: Principal, row: PeriodicTask, *, every: int, enable
             rule="platform_admin",
             remedy="Ask a platform administrator.",
         )
-    longest = ESSENTIAL.get(row.name)
-    if longest and not enabled:
+    max_period_s = MAX_ESSENTIAL_PERIODS.get(row.name)
+    if max_period_s and not enabled:
         raise Conflict(
             format_message("Nothing works without {name!r}.", name=row.name),
             code="schedule_essential",
             field="enabled",
             remedy="Leave it on; it may run less often.",
         )
-    if not 1 <= every <= (longest or LONGEST_S):
+    if not 1 <= every <= (max_period_s or MAX_PERIOD_S):
         raise InvalidInput(
             format_message("The period is {every} s.", every=every),
             field="every",
             remedy=format_message(
-                "Use a whole number of seconds from 1 to {longest}.", longest=longest or LONGEST_S
+                "Use a whole number of seconds from 1 to {longest}.",
+                longest=max_period_s or MAX_PERIOD_S,
             ),
         )
     with record_change(
@@ -107,10 +108,10 @@ def compute_period_s(row: PeriodicTask) -> int:
     return int(row.interval.schedule.run_every.total_seconds()) if row.interval else 0
 
 
-def default_s(row: PeriodicTask) -> int:
+def read_default_period_s(row: PeriodicTask) -> int:
     """Return the row's default period in seconds, as stored from the code."""
     try:
-        return int(json.loads(row.headers or "{}").get(DEFAULT, 0))
+        return int(json.loads(row.headers or "{}").get(DEFAULT_PERIOD_HEADER, 0))
     except (ValueError, TypeError, AttributeError):
         return 0
 
@@ -122,18 +123,18 @@ def _build_columns(name: str, entry: Mapping[str, Any]) -> dict[str, Any]:
         "task": entry["task"],
         "interval": _ensure_interval(every),
         "expire_seconds": _compute_expiry_s(every, entry),
-        "headers": json.dumps({DEFAULT: every}),
+        "headers": json.dumps({DEFAULT_PERIOD_HEADER: every}),
     }
 
 
 def _compute_repairs(row: PeriodicTask, entry: Mapping[str, Any]) -> dict[str, Any]:
     """Return the corrected values of a row's invalid columns."""
     default, every = int(entry["schedule"]), compute_period_s(row)
-    longest = ESSENTIAL.get(row.name, LONGEST_S)
-    unedited = every == default_s(row)
-    if not 1 <= every <= longest or unedited:
+    max_period_s = MAX_ESSENTIAL_PERIODS.get(row.name, MAX_PERIOD_S)
+    is_unedited = every == read_default_period_s(row)
+    if not 1 <= every <= max_period_s or is_unedited:
         every = default
-    wanted: dict[str, Any] = {
+    expected: dict[str, Any] = {
         "task": entry["task"],
         "crontab_id": None,
         "solar_id": None,
@@ -144,27 +145,27 @@ def _compute_repairs(row: PeriodicTask, entry: Mapping[str, Any]) -> dict[str, A
         "expire_seconds": _compute_expiry_s(every, entry),
         "args": "[]",
         "kwargs": "{}",
-        "headers": json.dumps({DEFAULT: default}),
+        "headers": json.dumps({DEFAULT_PERIOD_HEADER: default}),
     }
-    if row.name in ESSENTIAL:
-        wanted["enabled"] = True
-    found = {name: value for name, value in wanted.items() if getattr(row, name) != value}
+    if row.name in MAX_ESSENTIAL_PERIODS:
+        expected["enabled"] = True
+    repairs = {name: value for name, value in expected.items() if getattr(row, name) != value}
     if every != compute_period_s(row):
-        found["interval"] = _ensure_interval(every)
-    return found
+        repairs["interval"] = _ensure_interval(every)
+    return repairs
 
 
 def _ensure_interval(every: int) -> IntervalSchedule:
-    wanted = {"every": every, "period": IntervalSchedule.SECONDS}
-    return IntervalSchedule.objects.filter(**wanted).first() or IntervalSchedule.objects.create(
-        **wanted
+    values = {"every": every, "period": IntervalSchedule.SECONDS}
+    return IntervalSchedule.objects.filter(**values).first() or IntervalSchedule.objects.create(
+        **values
     )
 
 
 def _compute_expiry_s(every: int, entry: Mapping[str, Any]) -> int:
-    said: int = entry.get("options", {}).get("expires", every)
-    return max(min(said, every * EXPIRES_PERCENT // 100), 1)
+    expires: int = entry.get("options", {}).get("expires", every)
+    return max(min(expires, every * EXPIRES_PERCENT // 100), 1)
 
 
-def _is_ours(row: PeriodicTask) -> bool:
-    return bool(row.task.startswith(OURS))
+def _is_own_task(row: PeriodicTask) -> bool:
+    return bool(row.task.startswith(TASK_PREFIXES))

@@ -13,9 +13,9 @@ from uuid import UUID
 
 from bonobot.ledger.types import ApprovalReference, FlowLabelEffect, Store
 
-SECOND = 1_000_000
+MICROSECONDS_PER_SECOND = 1_000_000
 # A cell whose labels don't change is written at most this often to record its last use.
-TOUCHED_EVERY = 600 * SECOND
+TOUCH_INTERVAL_US = 600 * MICROSECONDS_PER_SECOND
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,31 +23,34 @@ class CallerFlowLabels:
     """The labels a caller holds, and when they were last used (microseconds since 1970)."""
 
     labels: int = 0
-    touched: int = 0
+    last_used_us: int = 0
 
 
 def compute_held_labels(held: CallerFlowLabels, flow: FlowLabelEffect, now: int) -> int:
     """Return the labels still held: none after the idle time."""
-    if flow.idle_s is not None and now - held.touched > flow.idle_s * SECOND:
+    if flow.idle_s is not None and now - held.last_used_us > flow.idle_s * MICROSECONDS_PER_SECOND:
         return 0
     return held.labels
 
 
-def is_barred(held: CallerFlowLabels, flow: FlowLabelEffect, now: int) -> bool:
+def is_blocked(held: CallerFlowLabels, flow: FlowLabelEffect, now: int) -> bool:
     """Return whether the caller holds all labels that block this call."""
-    return bool(flow.barred) and compute_held_labels(held, flow, now) & flow.barred == flow.barred
+    return (
+        bool(flow.blocking_labels)
+        and compute_held_labels(held, flow, now) & flow.blocking_labels == flow.blocking_labels
+    )
 
 
-def add(held: CallerFlowLabels, flow: FlowLabelEffect, now: int) -> CallerFlowLabels:
+def add_labels(held: CallerFlowLabels, flow: FlowLabelEffect, now: int) -> CallerFlowLabels:
     """Return the labels after the call's admission; the same object if nothing changes."""
-    before = compute_held_labels(held, flow, now)
-    labels = before | flow.adds
-    if labels == held.labels and (not labels or now - held.touched < TOUCHED_EVERY):
+    current_labels = compute_held_labels(held, flow, now)
+    labels = current_labels | flow.added_labels
+    if labels == held.labels and (not labels or now - held.last_used_us < TOUCH_INTERVAL_US):
         return held
     return CallerFlowLabels(labels, now)
 
 
-def pass_labels(
+def propagate_labels(
     cells: Mapping[str, CallerFlowLabels],
     flows: Iterable[FlowLabelEffect],
     stores: Iterable[Store],
@@ -59,20 +62,22 @@ def pass_labels(
     labels of the stores it reads. Without flows there is no caller that holds labels.
     """
     flows, stores = tuple(flows), tuple(stores)
-    brought = held = 0
+    store_labels = caller_labels = 0
     for store in stores:
-        brought |= cells[store.key].labels if store.reads else 0
+        store_labels |= cells[store.key].labels if store.reads else 0
     for flow in flows:
-        held |= compute_held_labels(cells[flow.key], flow, now)
-    after = {}
+        caller_labels |= compute_held_labels(cells[flow.key], flow, now)
+    new_cells = {}
     for flow in flows:
-        adding = replace(flow, adds=flow.adds | brought) if brought else flow
-        after[flow.key] = add(cells[flow.key], adding, now)
+        effect = (
+            replace(flow, added_labels=flow.added_labels | store_labels) if store_labels else flow
+        )
+        new_cells[flow.key] = add_labels(cells[flow.key], effect, now)
     for store in stores:
         before = cells[store.key]
-        if store.writes and held & ~before.labels:
-            after[store.key] = CallerFlowLabels(before.labels | held, now)
-    return {key: cell for key, cell in after.items() if cell is not cells[key]}
+        if store.writes and caller_labels & ~before.labels:
+            new_cells[store.key] = CallerFlowLabels(before.labels | caller_labels, now)
+    return {key: cell for key, cell in new_cells.items() if cell is not cells[key]}
 
 
 Verdict = Literal["", "approval_unknown", "approval_mismatch", "approval_expired", "approval_spent"]
@@ -84,18 +89,18 @@ class StoredApproval:
 
     organization_id: UUID
     digest: str
-    expires: int
+    expires_us: int
     spent_by: UUID | None = None
 
 
 def validate_approval(
-    granted: StoredApproval | None, permit: ApprovalReference, organization_id: UUID, now: int
+    stored: StoredApproval | None, approval: ApprovalReference, organization_id: UUID, now: int
 ) -> Verdict:
     """Return the error code if the approval can't be used, else an empty string."""
-    if granted is None or granted.organization_id != organization_id:
+    if stored is None or stored.organization_id != organization_id:
         return "approval_unknown"
-    if granted.digest != permit.digest:
+    if stored.digest != approval.digest:
         return "approval_mismatch"
-    if granted.spent_by is not None:
+    if stored.spent_by is not None:
         return "approval_spent"
-    return "approval_expired" if now > granted.expires else ""
+    return "approval_expired" if now > stored.expires_us else ""

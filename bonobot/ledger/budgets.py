@@ -12,20 +12,20 @@ from uuid import UUID
 from bonobot.core.i18n.messages import format_message
 
 Period = Literal["day", "month", "total"]
-_PARTS = ("kind", "organization", "scope", "scope_id", "unit", "period", "bucket")
-_UNITS = {
+_KEY_PARTS = ("kind", "organization", "scope", "scope_id", "unit", "period", "bucket")
+_UNIT_LABELS = {
     "microusd": format_message("money (micro-dollars)"),
     "milliseconds": format_message("running time (milliseconds)"),
     "calls": format_message("calls"),
     "tokens": format_message("tokens"),
 }
-_PERIODS = {
+_PERIOD_LABELS = {
     "day": format_message("a day"),
     "month": format_message("a month"),
     "total": format_message("in total"),
 }
 # Owners of rates and budgets, by scope.
-OWNERS = {
+OWNER_LABELS = {
     "global": format_message("whole installation's"),
     "organization": format_message("organization's"),
     "agent": format_message("agent's"),
@@ -44,19 +44,21 @@ class BudgetBalance:
     reserved: int = 0
 
 
-def reserve(cell: BudgetBalance, *, limit: int | None, amount: int) -> BudgetBalance | None:
+def reserve_amount(
+    balance: BudgetBalance, *, limit: int | None, amount: int
+) -> BudgetBalance | None:
     """Return the balance with the amount reserved, or None if that exceeds the limit."""
-    if limit is not None and cell.spent + cell.reserved + amount > limit:
+    if limit is not None and balance.spent + balance.reserved + amount > limit:
         return None
-    return BudgetBalance(cell.spent, cell.reserved + amount)
+    return BudgetBalance(balance.spent, balance.reserved + amount)
 
 
-def settle(cell: BudgetBalance, *, reserved: int, actual: int) -> BudgetBalance:
+def settle_reservation(balance: BudgetBalance, *, reserved: int, actual: int) -> BudgetBalance:
     """Return the balance with a reservation replaced by the actual amount.
 
     The reserved amount never goes below zero, since the cell may have been pruned meanwhile.
     """
-    return BudgetBalance(cell.spent + actual, max(cell.reserved - reserved, 0))
+    return BudgetBalance(balance.spent + actual, max(balance.reserved - reserved, 0))
 
 
 def format_period(period: Period, at: datetime) -> str:
@@ -89,12 +91,12 @@ def parse_unit(key: str) -> str:
 def describe_budget_key(key: str) -> str:
     """Return a description of a budget key; other keys are quoted."""
     parts = key.split(":")
-    if len(parts) != len(_PARTS):
+    if len(parts) != len(_KEY_PARTS):
         return format_message("budget `{key}`", key=key)
-    words = dict(zip(_PARTS, parts, strict=True))
+    fields = dict(zip(_KEY_PARTS, parts, strict=True))
     return format_message(
         "{whose} budget of {unit} {period}",
-        whose=OWNERS.get(words["scope"], f"{words['scope']}'s"),
-        unit=_UNITS.get(words["unit"], words["unit"]),
-        period=_PERIODS.get(words["period"], words["period"]),
+        whose=OWNER_LABELS.get(fields["scope"], f"{fields['scope']}'s"),
+        unit=_UNIT_LABELS.get(fields["unit"], fields["unit"]),
+        period=_PERIOD_LABELS.get(fields["period"], fields["period"]),
     )

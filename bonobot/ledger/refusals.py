@@ -5,11 +5,11 @@ from math import ceil
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Problem
 from bonobot.ledger.admission_rules import Verdict
-from bonobot.ledger.budgets import OWNERS, BudgetBalance, describe_budget_key
+from bonobot.ledger.budgets import OWNER_LABELS, BudgetBalance, describe_budget_key
 from bonobot.ledger.types import BudgetReservation, FlowLabelEffect, RateCharge
 
-MICROSECONDS = 1_000_000
-RATE_PARTS = 3
+MICROSECONDS_PER_SECOND = 1_000_000
+MIN_RATE_KEY_PARTS = 3
 
 
 class Refusal(Problem):
@@ -72,7 +72,7 @@ class RateLimited(Refusal):
     title = "Too many calls"
 
     def __init__(self, charge: RateCharge, *, wait_us: int) -> None:
-        seconds = max(ceil(wait_us / MICROSECONDS), 1)
+        seconds = max(ceil(wait_us / MICROSECONDS_PER_SECOND), 1)
         super().__init__(
             format_message(
                 "The {whose} limit of {per_minute} calls a minute, {burst} at once, is reached.",
@@ -88,8 +88,8 @@ class RateLimited(Refusal):
 
 def _describe_owner(key: str) -> str:
     """Return the owner of a rate key `rate:{organization}:{scope}:{scope id}`."""
-    scope = key.split(":")[2] if key.count(":") >= RATE_PARTS else ""
-    return OWNERS.get(scope or "caller", f"{scope}'s")
+    scope = key.split(":")[2] if key.count(":") >= MIN_RATE_KEY_PARTS else ""
+    return OWNER_LABELS.get(scope or "caller", f"{scope}'s")
 
 
 class BudgetExhausted(Refusal):
@@ -99,27 +99,27 @@ class BudgetExhausted(Refusal):
     status = 403
     title = "The budget is used up"
 
-    def __init__(self, reserve: BudgetReservation, cell: BudgetBalance) -> None:
+    def __init__(self, reservation: BudgetReservation, balance: BudgetBalance) -> None:
         super().__init__(
             format_message(
                 "The {named} is {limit} and doesn't allow {amount} more: {spent} "
                 "are spent and {reserved} are set aside for running calls.",
-                named=describe_budget_key(reserve.key),
-                limit=reserve.limit,
-                amount=reserve.amount,
-                spent=cell.spent,
-                reserved=cell.reserved,
+                named=describe_budget_key(reservation.key),
+                limit=reservation.limit,
+                amount=reservation.amount,
+                spent=balance.spent,
+                reserved=balance.reserved,
             ),
-            rule=reserve.key,
+            rule=reservation.key,
             remedy="Wait for the next period, or ask who may to raise the budget.",
             extra={
-                "limit": reserve.limit,
-                "spent": cell.spent,
-                "reserved": cell.reserved,
-                "asked": reserve.amount,
+                "limit": reservation.limit,
+                "spent": balance.spent,
+                "reserved": balance.reserved,
+                "asked": reservation.amount,
             },
         )
-        self.left = max((reserve.limit or 0) - cell.spent - cell.reserved, 0)
+        self.remaining = max((reservation.limit or 0) - balance.spent - balance.reserved, 0)
 
 
 class FlowNeedsApproval(Refusal):
@@ -144,7 +144,7 @@ class ApprovalRefused(Refusal):
     status = 403
     title = "The approval doesn't hold"
 
-    _TEXTS = {
+    _MESSAGES = {
         "approval_unknown": format_message("There is no such approval."),
         "approval_mismatch": format_message(
             "The approval was given for another call: other arguments, another definition or "
@@ -156,5 +156,5 @@ class ApprovalRefused(Refusal):
 
     def __init__(self, verdict: Verdict) -> None:
         super().__init__(
-            self._TEXTS[verdict], code=verdict, rule="approval", remedy="Ask for it again."
+            self._MESSAGES[verdict], code=verdict, rule="approval", remedy="Ask for it again."
         )

@@ -15,17 +15,17 @@ from bonobot.ledger.models import FlowCell, PermitRow
 from bonobot.ledger.usage import build_rollups
 
 # Long after approvals and labels have expired and past periods are of interest.
-KEPT = timedelta(days=90)
-MICROSECONDS = 1_000_000
+RETENTION = timedelta(days=90)
+MICROSECONDS_PER_SECOND = 1_000_000
 VERIFY_FURTHER = "bonobot.ledger.tasks.verify_further"
 # A verification then frees the worker for other jobs and continues in another task.
-AT_A_TIME_S = 20.0
+MAX_RUN_S = 20.0
 
 
 @shared_task(base=ExclusiveTask)
 def export_heads() -> int:
     """Write the signed ends of the chains that moved to `BONOBOT_AUDIT_HEADS`."""
-    return signed_checkpoints.export()
+    return signed_checkpoints.export_checkpoints()
 
 
 @shared_task(base=ExclusiveTask)
@@ -34,7 +34,7 @@ def count_usage() -> int:
 
     Then some days of those that aren't in the summaries yet are summed.
     """
-    counted = build_rollups.count_all()
+    counted = build_rollups.count_all_organizations()
     build_rollups.sum_missing_days()
     return counted
 
@@ -48,10 +48,10 @@ def forget_cells() -> None:
     """
     build_rollups.delete_old_rollups()
     build_rollups.delete_old_summaries()
-    ledger_queries.forget(timezone.now() - KEPT)
-    stale = int((timezone.now() - KEPT).timestamp()) * MICROSECONDS
-    PermitRow.objects.filter(expires__lt=stale).delete()
-    FlowCell.objects.filter(labels=0, touched__lt=stale).delete()
+    ledger_queries.delete_old_cells(timezone.now() - RETENTION)
+    stale_before_us = int((timezone.now() - RETENTION).timestamp()) * MICROSECONDS_PER_SECOND
+    PermitRow.objects.filter(expires__lt=stale_before_us).delete()
+    FlowCell.objects.filter(labels=0, touched__lt=stale_before_us).delete()
 
 
 @shared_task
@@ -61,10 +61,10 @@ def verify_further(organization_id: str, afresh: str = "") -> bool:
     Return whether its end was reached; where it wasn't, a message has a worker go on. A lost one
     loses nothing: the next verification goes on from the last step.
     """
-    ends = time.monotonic() + AT_A_TIME_S
-    standing = verify_step(UUID(organization_id), afresh=bool(afresh))
-    while not standing.done and time.monotonic() < ends:
-        standing = verify_step(UUID(organization_id))
-    if not standing.done:
+    deadline = time.monotonic() + MAX_RUN_S
+    progress = verify_step(UUID(organization_id), restart=bool(afresh))
+    while not progress.done and time.monotonic() < deadline:
+        progress = verify_step(UUID(organization_id))
+    if not progress.done:
         enqueue_task_on_commit(VERIFY_FURTHER, organization_id)
-    return standing.done
+    return progress.done

@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 from uuid import UUID
 
 ActorKind = Literal["user", "token", "cli", "session", "system", "gateway"]
-KINDS: frozenset[str] = frozenset(get_args(ActorKind))
+ACTOR_KINDS: frozenset[str] = frozenset(get_args(ActorKind))
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,8 +22,8 @@ class Actor:
     label: str
 
     def __post_init__(self) -> None:
-        if self.kind not in KINDS:
-            raise ValueError(f"`kind` must be one of {sorted(KINDS)}, not {self.kind!r}.")
+        if self.kind not in ACTOR_KINDS:
+            raise ValueError(f"`kind` must be one of {sorted(ACTOR_KINDS)}, not {self.kind!r}.")
 
     def __str__(self) -> str:
         return f"{self.kind}:{self.label or self.id}"
@@ -34,7 +34,7 @@ EVENT_TYPES = ("call", "model", "change", "approval", "connection")
 OUTCOMES: frozenset[str] = frozenset(get_args(Outcome))
 
 # A thousand of these still fit a signed 64-bit column.
-LARGEST = 2**53
+MAX_AMOUNT = 2**53
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,8 +107,8 @@ class FlowLabelEffect:
     """
 
     key: str
-    adds: int = 0
-    barred: int = 0
+    added_labels: int = 0
+    blocking_labels: int = 0
     idle_s: int | None = None
 
 
@@ -141,11 +141,11 @@ class Admission:
     """
 
     opening: Opening
-    reserves: tuple[BudgetReservation, ...] = ()
+    reservations: tuple[BudgetReservation, ...] = ()
     charges: tuple[RateCharge, ...] = ()
     generation: int | None = None
     flows: tuple[FlowLabelEffect, ...] = ()
-    permit: ApprovalReference | None = None
+    approval: ApprovalReference | None = None
     stores: tuple[Store, ...] = ()
 
 
@@ -189,5 +189,5 @@ class Settlement:
 
 def _check_amounts(name: str, amounts: Iterable[int]) -> None:
     for amount in amounts:
-        if not 0 <= amount <= LARGEST:
-            raise ValueError(f"`{name}` must be between 0 and {LARGEST}, not {amount}.")
+        if not 0 <= amount <= MAX_AMOUNT:
+            raise ValueError(f"`{name}` must be between 0 and {MAX_AMOUNT}, not {amount}.")

@@ -27,9 +27,9 @@ from bonobot import __version__
 from bonobot.core.db.database_url import is_sqlite
 from bonobot.core.problems import Conflict, InvalidInput, ServiceUnavailable
 
-MANIFEST = "manifest.json"
-FOLDERS = {"workspaces.tar.gz": "workspaces", "audit-heads.tar.gz": "audit-heads"}
-BLOCK = 1 << 20
+MANIFEST_NAME = "manifest.json"
+ARCHIVED_FOLDERS = {"workspaces.tar.gz": "workspaces", "audit-heads.tar.gz": "audit-heads"}
+BLOCK_BYTES = 1 << 20
 
 Database = Mapping[str, Any]
 
@@ -45,7 +45,9 @@ class BackupManifest:
     files: Mapping[str, str]
 
 
-def save(folder: Path, *, database: Database, var: Path, workspaces: bool = True) -> BackupManifest:
+def create_backup(
+    folder: Path, *, database: Database, var: Path, workspaces: bool = True
+) -> BackupManifest:
     """Write a backup to a new or empty folder; raises `Conflict`, `ServiceUnavailable`."""
     if folder.exists() and any(folder.iterdir()):
         raise Conflict(
@@ -59,93 +61,109 @@ def save(folder: Path, *, database: Database, var: Path, workspaces: bool = True
     if is_sqlite(database):
         _copy_sqlite(Path(database["NAME"]), folder / name)
     else:
-        _run("pg_dump", database, "--format=custom", "--no-owner", f"--file={folder / name}")
+        _run_postgres_program(
+            "pg_dump", database, "--format=custom", "--no-owner", f"--file={folder / name}"
+        )
     if workspaces:
-        heads = Path(settings.BONOBOT_AUDIT_HEADS)
-        for archive, where in FOLDERS.items():
+        heads_folder = Path(settings.BONOBOT_AUDIT_HEADS)
+        for archive, folder_name in ARCHIVED_FOLDERS.items():
             _archive_folder(
-                heads if where == "audit-heads" else var / where, folder / archive, where
+                heads_folder if folder_name == "audit-heads" else var / folder_name,
+                folder / archive,
+                folder_name,
             )
-    return describe(folder, vendor="sqlite" if is_sqlite(database) else "postgresql")
+    return write_manifest(folder, vendor="sqlite" if is_sqlite(database) else "postgresql")
 
 
-def describe(folder: Path, *, vendor: str = "") -> BackupManifest:
+def write_manifest(folder: Path, *, vendor: str = "") -> BackupManifest:
     """Write the manifest of a folder and make its files private; no vendor: not a backup."""
-    made = BackupManifest(
+    manifest = BackupManifest(
         version=__version__,
         vendor=vendor,
         made_at=datetime.now(UTC).isoformat(timespec="seconds"),
         migrations=MigrationRecorder.Migration.objects.count(),
         files={path.name: hash_file(path) for path in sorted(folder.iterdir())},
     )
-    text = json.dumps(asdict(made), indent=2)
-    (folder / MANIFEST).write_text(f"{text}\n", encoding="utf-8")
+    text = json.dumps(asdict(manifest), indent=2)
+    (folder / MANIFEST_NAME).write_text(f"{text}\n", encoding="utf-8")
     for path in folder.iterdir():
         path.chmod(0o600)
-    return made
+    return manifest
 
 
-def read(folder: Path) -> BackupManifest:
+def read_backup(folder: Path) -> BackupManifest:
     """Return the manifest of a backup after checking its digests; raises `InvalidInput`."""
     try:
-        found = BackupManifest(**json.loads((folder / MANIFEST).read_text(encoding="utf-8")))
-        wrong = [name for name, known in found.files.items() if hash_file(folder / name) != known]
+        manifest = BackupManifest(
+            **json.loads((folder / MANIFEST_NAME).read_text(encoding="utf-8"))
+        )
+        changed = [
+            name for name, digest in manifest.files.items() if hash_file(folder / name) != digest
+        ]
     except (OSError, ValueError, TypeError) as error:
         raise _build_invalid_backup_error(f"{str(folder)!r} holds no backup ({error}).") from error
-    if wrong:
-        raise _build_invalid_backup_error(f"These files aren't what was saved: {', '.join(wrong)}.")
-    return found
+    if changed:
+        raise _build_invalid_backup_error(
+            f"These files aren't what was saved: {', '.join(changed)}."
+        )
+    return manifest
 
 
-def restore(folder: Path, *, database: Database, var: Path) -> BackupManifest:
+def restore_backup(folder: Path, *, database: Database, var: Path) -> BackupManifest:
     """Restore a backup; every process must be stopped.
 
     The current SQLite file and folders are kept as `….before-restore`; in PostgreSQL one
     transaction replaces the tables, so that a failure changes nothing. Raises `InvalidInput`,
     `ServiceUnavailable`.
     """
-    found = read(folder)
-    if found.vendor != ("sqlite" if is_sqlite(database) else "postgresql"):
+    manifest = read_backup(folder)
+    if manifest.vendor != ("sqlite" if is_sqlite(database) else "postgresql"):
         raise _build_invalid_backup_error(
-            f"It is a backup of {found.vendor}, and `DATABASE_URL` names another one."
+            f"It is a backup of {manifest.vendor}, and `DATABASE_URL` names another one."
         )
     if is_sqlite(database):
-        _put_sqlite(folder / "database.sqlite3", Path(database["NAME"]))
+        _restore_sqlite(folder / "database.sqlite3", Path(database["NAME"]))
     else:
         options = ("--clean", "--if-exists", "--no-owner", "--single-transaction")
-        named = f"--dbname={database['NAME']}"
-        _run("pg_restore", database, *options, named, str(folder / "database.pgdump"))
-    for archive, where in FOLDERS.items():
-        if archive in found.files:
-            target = Path(settings.BONOBOT_AUDIT_HEADS) if where == "audit-heads" else var / where
+        database_option = f"--dbname={database['NAME']}"
+        _run_postgres_program(
+            "pg_restore", database, *options, database_option, str(folder / "database.pgdump")
+        )
+    for archive, folder_name in ARCHIVED_FOLDERS.items():
+        if archive in manifest.files:
+            target = (
+                Path(settings.BONOBOT_AUDIT_HEADS)
+                if folder_name == "audit-heads"
+                else var / folder_name
+            )
             _extract_archive(folder / archive, target)
-    return found
+    return manifest
 
 
 def hash_file(path: Path) -> str:
     """Return the SHA-256 of a file in hex."""
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     with path.open("rb") as file:
-        while block := file.read(BLOCK):
-            found.update(block)
-    return found.hexdigest()
+        while block := file.read(BLOCK_BYTES):
+            digest.update(block)
+    return digest.hexdigest()
 
 
 def _copy_sqlite(source: Path, target: Path) -> None:
     try:
-        with closing(sqlite3.connect(f"file:{source}?mode=ro", uri=True, timeout=60)) as link:
-            link.execute("VACUUM INTO ?", [str(target)])
-        with closing(sqlite3.connect(target)) as link:
-            (said,) = link.execute("PRAGMA integrity_check").fetchone()
+        with closing(sqlite3.connect(f"file:{source}?mode=ro", uri=True, timeout=60)) as connection:
+            connection.execute("VACUUM INTO ?", [str(target)])
+        with closing(sqlite3.connect(target)) as connection:
+            (check_result,) = connection.execute("PRAGMA integrity_check").fetchone()
     except sqlite3.Error as error:
         raise _build_backup_failed_error(
             f"SQLite couldn't copy {str(source)!r}: {error}"
         ) from error
-    if said != "ok":
-        raise _build_backup_failed_error(f"The copy of {str(source)!r} isn't whole: {said}")
+    if check_result != "ok":
+        raise _build_backup_failed_error(f"The copy of {str(source)!r} isn't whole: {check_result}")
 
 
-def _put_sqlite(source: Path, target: Path) -> None:
+def _restore_sqlite(source: Path, target: Path) -> None:
     draft = target.with_name(f".{target.name}.restoring")
     shutil.copyfile(source, draft)
     draft.chmod(0o600)
@@ -156,7 +174,7 @@ def _put_sqlite(source: Path, target: Path) -> None:
     draft.replace(target)
 
 
-def _run(program: str, database: Database, *arguments: str) -> None:
+def _run_postgres_program(program: str, database: Database, *arguments: str) -> None:
     """Run a PostgreSQL client program with the password in its environment."""
     path = shutil.which(program)
     if path is None:
@@ -165,14 +183,18 @@ def _run(program: str, database: Database, *arguments: str) -> None:
             code="program_missing",
             remedy="Install PostgreSQL's client programs, of the server's version or newer.",
         )
-    named = {"HOST": "PGHOST", "PORT": "PGPORT", "USER": "PGUSER", "PASSWORD": "PGPASSWORD"}
-    given = {theirs: str(database[ours]) for ours, theirs in named.items() if database.get(ours)}
-    env = {**os.environ, **given, "PGDATABASE": str(database["NAME"])}
-    ended = subprocess.run(  # noqa: S603 - a program of the administrator's, no shell
+    variables = {"HOST": "PGHOST", "PORT": "PGPORT", "USER": "PGUSER", "PASSWORD": "PGPASSWORD"}
+    connection_env = {
+        variable: str(database[setting])
+        for setting, variable in variables.items()
+        if database.get(setting)
+    }
+    env = {**os.environ, **connection_env, "PGDATABASE": str(database["NAME"])}
+    completed = subprocess.run(  # noqa: S603 - a program of the administrator's, no shell
         [path, "--no-password", *arguments], capture_output=True, check=False, env=env, text=True
     )
-    if ended.returncode:
-        raise _build_backup_failed_error(f"`{program}` failed: {ended.stderr.strip()[:2_000]}")
+    if completed.returncode:
+        raise _build_backup_failed_error(f"`{program}` failed: {completed.stderr.strip()[:2_000]}")
 
 
 def _archive_folder(source: Path, target: Path, name: str) -> None:
@@ -187,10 +209,10 @@ def _extract_archive(source: Path, target: Path) -> None:
     shutil.rmtree(draft, ignore_errors=True)
     with tarfile.open(source, "r:gz") as archive:
         archive.extractall(draft, members=_filter_members(archive), filter="data")
-    kept = target.with_name(f"{target.name}.before-restore")
-    shutil.rmtree(kept, ignore_errors=True)
+    previous = target.with_name(f"{target.name}.before-restore")
+    shutil.rmtree(previous, ignore_errors=True)
     if target.exists():
-        target.replace(kept)
+        target.replace(previous)
     (inner,) = draft.iterdir()
     inner.replace(target)
     draft.rmdir()
@@ -198,7 +220,7 @@ def _extract_archive(source: Path, target: Path) -> None:
 
 def _filter_members(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
     """Yield files and folders, but no links, as those in workspaces may point anywhere."""
-    return (one for one in archive if one.isfile() or one.isdir())
+    return (member for member in archive if member.isfile() or member.isdir())
 
 
 def _build_invalid_backup_error(detail: str) -> InvalidInput:

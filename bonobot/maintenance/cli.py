@@ -12,23 +12,25 @@ from bonobot.ledger.types import Actor
 from bonobot.maintenance import key_rotation
 
 
-def _serialize_status(found: key_rotation.KeyRotationStatus) -> dict[str, Any]:
-    return asdict(found) | {"unfinished": found.unfinished}
+def _serialize_status(status: key_rotation.KeyRotationStatus) -> dict[str, Any]:
+    return asdict(status) | {"unfinished": status.unfinished}
 
 
 def _show_status(cli: CommandContext, options: argparse.Namespace) -> None:
-    require_whole(options)
-    with cli.waiting("Looking at every sealed value"):
-        found = key_rotation.load_rotation_status()
-    rows = [(name.replace("_", " "), value) for name, value in _serialize_status(found).items()]
-    cli.emit(_serialize_status(found), build_table("", "", rows=rows, empty=""))
-    if found.unfinished:
-        cli.say("A rotation isn't over: run `bonobot keys rotate`.")
-    if found.unreadable:
-        cli.say("What is unreadable was sealed with keys that aren't there: restore them.")
+    require_no_organization(options)
+    with cli.show_spinner("Looking at every sealed value"):
+        status = key_rotation.load_rotation_status()
+    rows = [(name.replace("_", " "), value) for name, value in _serialize_status(status).items()]
+    cli.emit(_serialize_status(status), build_table("", "", rows=rows, empty=""))
+    if status.unfinished:
+        cli.print_message("A rotation isn't over: run `bonobot keys rotate`.")
+    if status.unreadable:
+        cli.print_message(
+            "What is unreadable was sealed with keys that aren't there: restore them."
+        )
 
 
-def _rotate_arguments(parser: argparse.ArgumentParser) -> None:
+def _add_rotate_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--yes", action="store_true", help="don't ask first")
     parser.add_argument(
         "--given", action="store_true", help="make no key: seal with the first that is there"
@@ -36,61 +38,67 @@ def _rotate_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--wait",
         type=float,
-        default=key_rotation.NOTICED_S,
+        default=key_rotation.KEY_PROPAGATION_S,
         metavar="SECONDS",
-        help=f"until all have noticed the new key (default: {key_rotation.NOTICED_S:g})",
+        help=f"until all have noticed the new key (default: {key_rotation.KEY_PROPAGATION_S:g})",
     )
     parser.add_argument(
-        "--batch", type=int, default=key_rotation.BATCH, metavar="N", help="at a time"
+        "--batch", type=int, default=key_rotation.BATCH_SIZE, metavar="N", help="at a time"
     )
 
 
-def _rotate(cli: CommandContext, options: argparse.Namespace) -> None:
-    require_whole(options)
-    found = key_rotation.load_rotation_status()
+def _rotate_keys(cli: CommandContext, options: argparse.Namespace) -> None:
+    require_no_organization(options)
+    status = key_rotation.load_rotation_status()
     if options.given:
-        cli.say(f"{found.older} values are sealed with older keys.")
-    elif not found.unfinished:
+        cli.print_message(f"{status.older} values are sealed with older keys.")
+    elif not status.unfinished:
         if not options.yes and not cli.confirm("Make a new key and seal everything with it?"):
             raise Conflict(
                 "Nothing was changed.", code="not_confirmed", field="--yes", remedy="Say --yes."
             )
         key_rotation.add_key()
-        key_rotation.record(_build_actor(), "keys_rotation_begun", keys=found.keys + 1)
-        cli.say(f"A new key seals from now on. Waiting {options.wait:g} s until all have noticed.")
-    else:
-        cli.say(f"{found.older} values are sealed with older keys: going on with them.")
-    time.sleep(options.wait)
-    total = found.current + found.older
-    with cli.progress("Sealing anew", total=total) as advance:
-        number = key_rotation.rotate_sealed_values(
-            batch=options.batch, done=lambda done: [advance() for _ in range(done)]
+        key_rotation.record_rotation(_build_actor(), "keys_rotation_begun", keys=status.keys + 1)
+        cli.print_message(
+            f"A new key seals from now on. Waiting {options.wait:g} s until all have noticed."
         )
-    left = key_rotation.load_rotation_status()
-    key_rotation.record(_build_actor(), "keys_rotated", resealed=number, left=left.older)
-    cli.emit(_serialize_status(left) | {"resealed": number})
-    cli.say(f"{number} values were sealed anew, {left.older} are left.")
-    if left.unreadable:
-        cli.say(f"{left.unreadable} can't be opened with any key: bonobot doctor")
-    if left.older:
-        cli.say("They were written meanwhile: run it again.")
+    else:
+        cli.print_message(f"{status.older} values are sealed with older keys: going on with them.")
+    time.sleep(options.wait)
+    total = status.current + status.older
+    with cli.show_progress("Sealing anew", total=total) as advance:
+        rotated = key_rotation.rotate_sealed_values(
+            batch=options.batch, on_progress=lambda done: [advance() for _ in range(done)]
+        )
+    remaining = key_rotation.load_rotation_status()
+    key_rotation.record_rotation(
+        _build_actor(), "keys_rotated", resealed=rotated, left=remaining.older
+    )
+    cli.emit(_serialize_status(remaining) | {"resealed": rotated})
+    cli.print_message(f"{rotated} values were sealed anew, {remaining.older} are left.")
+    if remaining.unreadable:
+        cli.print_message(f"{remaining.unreadable} can't be opened with any key: bonobot doctor")
+    if remaining.older:
+        cli.print_message("They were written meanwhile: run it again.")
         raise CommandFailed
-    cli.say("Tomorrow, drop the old keys: bonobot keys drop")
+    cli.print_message("Tomorrow, drop the old keys: bonobot keys drop")
 
 
-def _drop_arguments(parser: argparse.ArgumentParser) -> None:
+def _add_drop_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--now", action="store_true", help="don't wait for the gateway's clients")
 
 
-def _drop(cli: CommandContext, options: argparse.Namespace) -> None:
-    require_whole(options)
-    number = key_rotation.drop_old(now=options.now)
-    key_rotation.record(_build_actor(), "keys_dropped", keys=number)
-    cli.emit({"dropped": number})
-    cli.say(f"{number} old keys are dropped. Backups that were made before need them: keep a copy.")
+def _drop_keys(cli: CommandContext, options: argparse.Namespace) -> None:
+    require_no_organization(options)
+    dropped = key_rotation.drop_old_keys(now=options.now)
+    key_rotation.record_rotation(_build_actor(), "keys_dropped", keys=dropped)
+    cli.emit({"dropped": dropped})
+    cli.print_message(
+        f"{dropped} old keys are dropped. Backups that were made before need them: keep a copy."
+    )
 
 
-def require_whole(options: argparse.Namespace) -> None:
+def require_no_organization(options: argparse.Namespace) -> None:
     """Raise `InvalidInput` if `--org` is set: the command affects the whole installation."""
     if options.org:
         raise InvalidInput(
@@ -116,15 +124,15 @@ VERBS = (
     CommandVerb(
         "rotate",
         "Make a new key and seal everything with it; begun again, it goes on.",
-        _rotate,
-        _rotate_arguments,
+        _rotate_keys,
+        _add_rotate_arguments,
         ("keys rotate --yes",),
     ),
     CommandVerb(
         "drop",
         "Forget the old keys once nothing needs them.",
-        _drop,
-        _drop_arguments,
+        _drop_keys,
+        _add_drop_arguments,
         ("keys drop",),
     ),
 )

@@ -30,9 +30,9 @@ from bonobot.core.problems import Conflict
 from bonobot.ledger.audit.admin_changes import record_change
 from bonobot.ledger.types import Actor
 
-BATCH = 200
+BATCH_SIZE = 200
 # After this time all processes use the new key: twice the interval at which they check the file.
-NOTICED_S = 2 * key_ring.LOOK_S
+KEY_PROPAGATION_S = 2 * key_ring.REFRESH_INTERVAL_S
 
 
 @dataclass(frozen=True)
@@ -53,15 +53,17 @@ class KeyRotationStatus:
 
 def load_rotation_status() -> KeyRotationStatus:
     """Count the encrypted values by key."""
-    key_ring.refresh_keys(now=True)
-    found: Counter[str] = Counter()
+    key_ring.refresh_keys(force=True)
+    counts: Counter[str] = Counter()
     for field in list_sealed_fields():
-        for batch in _iterate_batches(field, BATCH):
-            found.update(_classify_token(token) for _, token in batch)
+        for batch in _iterate_batches(field, BATCH_SIZE):
+            counts.update(_classify_token(token) for _, token in batch)
     path = settings.BONOBOT_FIELD_KEYS_PATH
-    at = datetime.fromtimestamp(path.stat().st_mtime, UTC) if path and path.exists() else None
+    changed_at = (
+        datetime.fromtimestamp(path.stat().st_mtime, UTC) if path and path.exists() else None
+    )
     return KeyRotationStatus(
-        key_ring.count(), found["current"], found["older"], found["unreadable"], at
+        key_ring.count_keys(), counts["current"], counts["older"], counts["unreadable"], changed_at
     )
 
 
@@ -69,38 +71,40 @@ def add_key() -> None:
     """Put a new key first in the key file; raises `Conflict` if there is no writable file."""
     path = _get_writable_key_file()
     with key_files.lock_folder(path.parent):
-        known = key_files.field_keys(path.read_text(encoding="utf-8"), name=key_ring.NAME)
-        _write(path, [key_files.make_field_key(), *known])
-    key_ring.refresh_keys(now=True)
+        keys = key_files.parse_field_keys(
+            path.read_text(encoding="utf-8"), name=key_ring.SETTING_NAME
+        )
+        _write_keys(path, [key_files.generate_field_key(), *keys])
+    key_ring.refresh_keys(force=True)
 
 
 def rotate_sealed_values(
-    *, batch: int = BATCH, done: Callable[[int], object] = lambda number: None
+    *, batch: int = BATCH_SIZE, on_progress: Callable[[int], object] = lambda number: None
 ) -> int:
     """Encrypt values of older keys with the first key; return their number. Idempotent."""
-    key_ring.refresh_keys(now=True)
-    return sum(_rotate_field(field, batch, done) for field in list_sealed_fields())
+    key_ring.refresh_keys(force=True)
+    return sum(_rotate_field(field, batch, on_progress) for field in list_sealed_fields())
 
 
-def drop_old(*, now: bool = False) -> int:
+def drop_old_keys(*, now: bool = False) -> int:
     """Remove all keys but the first; return how many.
 
     Raises `Conflict` if values still use them, if there is no writable key file, and (unless `now`)
     if clients may still hold states encrypted with them.
     """
-    path, found = _get_writable_key_file(), load_rotation_status()
-    if found.older:
+    path, status = _get_writable_key_file(), load_rotation_status()
+    if status.older:
         raise Conflict(
-            format_message("{older} values are sealed with older keys.", older=found.older),
+            format_message("{older} values are sealed with older keys.", older=status.older),
             code="keys_in_use",
             remedy="Run `bonobot keys rotate`: it goes on where it was.",
         )
     until = (
-        (found.changed_at or datetime.now(UTC))
+        (status.changed_at or datetime.now(UTC))
         + key_ring.SEALED_STATE_LIFETIME
-        + timedelta(seconds=NOTICED_S)
+        + timedelta(seconds=KEY_PROPAGATION_S)
     )
-    if not now and found.keys > 1 and until > datetime.now(UTC):
+    if not now and status.keys > 1 and until > datetime.now(UTC):
         raise Conflict(
             format_message(
                 "Clients may hold states of older keys until {until:%Y-%m-%d %H:%M} UTC.",
@@ -111,17 +115,19 @@ def drop_old(*, now: bool = False) -> int:
             remedy="Wait, or say --now: such clients then have to begin their calls anew.",
         )
     with key_files.lock_folder(path.parent):
-        known = key_files.field_keys(path.read_text(encoding="utf-8"), name=key_ring.NAME)
-        _write(path, known[:1])
-    key_ring.refresh_keys(now=True)
-    return len(known) - 1
+        keys = key_files.parse_field_keys(
+            path.read_text(encoding="utf-8"), name=key_ring.SETTING_NAME
+        )
+        _write_keys(path, keys[:1])
+    key_ring.refresh_keys(force=True)
+    return len(keys) - 1
 
 
-def record(actor: Actor, action: str, **details: int) -> None:
+def record_rotation(actor: Actor, action: str, **details: int) -> None:
     """Record the action in the audit log of every organization, as it affects their secrets."""
-    for number in Organization.objects.values_list("pk", flat=True).iterator():
+    for organization_id in Organization.objects.values_list("pk", flat=True).iterator():
         with record_change(
-            organization_id=number,
+            organization_id=organization_id,
             actor=actor,
             action=action,
             resource_type="keys",
@@ -149,27 +155,30 @@ def _iterate_batches(field: Any, size: int) -> Iterator[list[tuple[Any, str]]]:
     rows = rows.exclude(**{f"{field.attname}__isnull": True})
     last = None
     while True:
-        found = rows if last is None else rows.filter(pk__gt=last)
-        batch = [(pk, sealed.mark) for pk, sealed in found.values_list("pk", field.attname)[:size]]
+        remaining = rows if last is None else rows.filter(pk__gt=last)
+        batch = [
+            (pk, sealed.mark) for pk, sealed in remaining.values_list("pk", field.attname)[:size]
+        ]
         if not batch:
             return
         yield batch
         last = batch[-1][0]
 
 
-def _rotate_field(field: Any, size: int, done: Callable[[int], object]) -> int:
-    number = 0
+def _rotate_field(field: Any, size: int, on_progress: Callable[[int], object]) -> int:
+    rotated = 0
     for batch in _iterate_batches(field, size):
-        old = [(pk, token) for pk, token in batch if _classify_token(token) == "older"]
+        outdated = [(pk, token) for pk, token in batch if _classify_token(token) == "older"]
         with transaction.atomic():
-            number += sum(
-                _replace(field, pk, token, key_ring.rotate_token(token)) for pk, token in old
+            rotated += sum(
+                _replace_value(field, pk, token, key_ring.rotate_token(token))
+                for pk, token in outdated
             )
-        done(len(batch))
-    return number
+        on_progress(len(batch))
+    return rotated
 
 
-def _replace(field: Any, pk: Any, old: str, new: str) -> int:
+def _replace_value(field: Any, pk: Any, old: str, new: str) -> int:
     """Write the new text unless the value changed meanwhile; return the row count."""
     meta, quote = field.model._meta, connection.ops.quote_name
     where = f"{quote(meta.pk.column)} = %s AND {quote(field.column)} = %s"
@@ -194,5 +203,5 @@ def _get_writable_key_file() -> Path:
     return path
 
 
-def _write(path: Path, found: list[str]) -> None:
-    key_files.replace(path, ",".join(found))
+def _write_keys(path: Path, keys: list[str]) -> None:
+    key_files.replace_file(path, ",".join(keys))

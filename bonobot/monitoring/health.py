@@ -35,7 +35,7 @@ from bonobot.core.crypto.encrypted_fields import list_sealed_fields
 from bonobot.core.crypto.sealed_values import can_unseal
 from bonobot.core.runtime import get_runtime
 from bonobot.jobs import broker, schedules
-from bonobot.jobs.celery_beat import WRITTEN_EVERY_S
+from bonobot.jobs.celery_beat import SYNC_INTERVAL_S
 from bonobot.monitoring.readiness_parts import ReadinessPart, probe_registered_parts
 
 LIVENESS_PATH = "/healthz"
@@ -64,47 +64,47 @@ def count_unapplied_migrations() -> int:
 
 def explain_database_error(error: DatabaseError) -> str:
     """Return why the database is unreachable; the error of a pool only says that it timed out."""
-    told: Exception = error
+    shown_error: Exception = error
     if connection.vendor == "postgresql":
         backend: Any = connection.Database  # type: ignore[attr-defined]  # psycopg
         try:
             backend.connect(**connection.get_connection_params()).close()
         except backend.Error as cause:
-            told = cause
-    return " ".join(str(told).split())
+            shown_error = cause
+    return " ".join(str(shown_error).split())
 
 
 @login_not_required
 def answer_healthz(request: HttpRequest) -> JsonResponse:
     """Answer `/healthz` as a Django view, for servers like `runserver`."""
-    status, body = _answer(find_readiness_problem())
+    status, body = _build_healthz_response(find_readiness_problem())
     return JsonResponse(body, status=status, headers={"Cache-Control": "no-store"})
 
 
 async def respond_healthz(send: Callable[[dict[str, Any]], Awaitable[None]]) -> None:
     """Answer an ASGI request for `/healthz`."""
-    found = "" if _ready.is_set() else await get_runtime().orm(find_readiness_problem)
-    status, body = _answer(found)
+    problem = "" if _ready.is_set() else await get_runtime().run_orm(find_readiness_problem)
+    status, body = _build_healthz_response(problem)
     headers = [(b"content-type", b"application/json"), (b"cache-control", b"no-store")]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": json.dumps(body).encode("ascii")})
 
 
-def _answer(found: str) -> tuple[int, dict[str, str]]:
-    if found:
-        return 503, {"status": "starting", "detail": found}
+def _build_healthz_response(problem: str) -> tuple[int, dict[str, str]]:
+    if problem:
+        return 503, {"status": "starting", "detail": problem}
     return 200, {"status": "ok"}
 
 
 logger = logging.getLogger(__name__)
 
 READINESS_PATH = "/readyz"
-REPEATED_S = 2.0
-KEYS_TRIED_EVERY_S = 60.0
-ANSWER_S = 5.0
+REPORT_CACHE_S = 2.0
+KEY_PROBE_INTERVAL_S = 60.0
+REPORT_TIMEOUT_S = 5.0
 STUCK_S = 5.0
 # Parts that every request needs.
-NEEDED = frozenset({"database", "migrations", "keys", "loop"})
+REQUIRED_PARTS = frozenset({"database", "migrations", "keys", "loop"})
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ class ReadinessReport:
     """The parts of a report and when it was measured (monotonic seconds)."""
 
     parts: tuple[ReadinessPart, ...]
-    at: float
+    measured_at: float
 
     @property
     def failed(self) -> frozenset[str]:
@@ -122,20 +122,20 @@ class ReadinessReport:
     @property
     def status(self) -> str:
         """`ready`, `degraded` (an optional part failed) or `unready`."""
-        if self.failed & NEEDED:
+        if self.failed & REQUIRED_PARTS:
             return "unready"
         return "degraded" if self.failed else "ready"
 
-    def answer(self, *, everything: bool = False) -> tuple[int, dict[str, Any]]:
+    def build_response(self, *, include_degraded: bool = False) -> tuple[int, dict[str, Any]]:
         """Return HTTP status and body; with `include_degraded`, `degraded` is a 503, too."""
-        bad = self.failed if everything else self.failed & NEEDED
+        failing = self.failed if include_degraded else self.failed & REQUIRED_PARTS
         checks = [
-            {"name": one.name, "state": one.state, "detail": one.detail} for one in self.parts
+            {"name": part.name, "state": part.state, "detail": part.detail} for part in self.parts
         ]
-        return (503 if bad else 200), {"status": self.status, "checks": checks}
+        return (503 if failing else 200), {"status": self.status, "checks": checks}
 
 
-def measure() -> ReadinessReport:
+def measure_readiness() -> ReadinessReport:
     """Probe all parts; call in a thread that may use the database."""
     try:
         parts = [*_probe_database(), _probe_broker(), _probe_loop()]
@@ -159,7 +159,7 @@ def compute_beat_age_s(row: PeriodicTask) -> float | None:
 
 def compute_beat_deadline_s(row: PeriodicTask) -> float:
     """Return the age in seconds from which beat counts as missing, with time for a restart."""
-    return float(schedules.compute_period_s(row) + 5 * WRITTEN_EVERY_S)
+    return float(schedules.compute_period_s(row) + 5 * SYNC_INTERVAL_S)
 
 
 def list_unreadable_fields() -> Iterator[str]:
@@ -172,8 +172,8 @@ def list_unreadable_fields() -> Iterator[str]:
         row = rows.exclude(**{f"{field.attname}__isnull": True}).only(field.attname).first()
         if row is not None and not can_unseal(getattr(row, field.attname).mark):
             yield f"{field.model._meta.label_lower}.{field.name}"
-    known = list(settings.BONOBOT_TOKEN_PEPPERS)
-    if Token.objects.exclude(pepper_id__in=known).exists():
+    pepper_ids = list(settings.BONOBOT_TOKEN_PEPPERS)
+    if Token.objects.exclude(pepper_id__in=pepper_ids).exists():
         yield "tokens"
 
 
@@ -181,35 +181,35 @@ def _probe_database() -> Iterator[ReadinessPart]:
     with connection.cursor() as cursor:
         cursor.execute("SELECT 1")
     yield ReadinessPart("database", "ok", "answers")
-    fault = find_readiness_problem()
-    yield ReadinessPart("migrations", "failed" if fault else "ok", fault or "all applied")
+    problem = find_readiness_problem()
+    yield ReadinessPart("migrations", "failed" if problem else "ok", problem or "all applied")
 
 
 class _KeyProbeResult:
     """The last result of the key probe and when it was measured."""
 
     at = 0.0
-    found: tuple[str, ...] = ()
+    unreadable: tuple[str, ...] = ()
 
 
 def _probe_keys() -> ReadinessPart:
-    if not _KeyProbeResult.at or time.monotonic() - _KeyProbeResult.at > KEYS_TRIED_EVERY_S:
-        _KeyProbeResult.found, _KeyProbeResult.at = (
+    if not _KeyProbeResult.at or time.monotonic() - _KeyProbeResult.at > KEY_PROBE_INTERVAL_S:
+        _KeyProbeResult.unreadable, _KeyProbeResult.at = (
             tuple(list_unreadable_fields()),
             time.monotonic(),
         )
-    if _KeyProbeResult.found:
-        names = ", ".join(_KeyProbeResult.found)
+    if _KeyProbeResult.unreadable:
+        names = ", ".join(_KeyProbeResult.unreadable)
         return ReadinessPart("keys", "failed", f"these were made with other keys: {names}")
     return ReadinessPart("keys", "ok", "open what is stored")
 
 
 def _probe_broker() -> ReadinessPart:
     try:
-        broker.ping()
+        broker.check_broker()
     except broker.BrokerUnreachable:
-        fault = "Redis doesn't answer" if settings.REDIS_URL else "the folder isn't writable"
-        return ReadinessPart("broker", "failed", fault)
+        detail = "Redis doesn't answer" if settings.REDIS_URL else "the folder isn't writable"
+        return ReadinessPart("broker", "failed", detail)
     return ReadinessPart(
         "broker", "ok", "answers" if settings.REDIS_URL else "the folder is writable"
     )
@@ -220,14 +220,14 @@ def _probe_beat() -> ReadinessPart:
     age = compute_beat_age_s(row) if row else None
     if row is None or age is None:
         return ReadinessPart("beat", "failed", "has never run here")
-    late = age > compute_beat_deadline_s(row)
-    return ReadinessPart("beat", "failed" if late else "ok", f"wrote {age:.0f} s ago")
+    is_late = age > compute_beat_deadline_s(row)
+    return ReadinessPart("beat", "failed" if is_late else "ok", f"wrote {age:.0f} s ago")
 
 
 def _probe_loop() -> ReadinessPart:
-    behind = time.monotonic() - get_runtime().ticked_at
-    stuck = behind > STUCK_S
-    return ReadinessPart("loop", "failed" if stuck else "ok", "stuck" if stuck else "ticks")
+    age_s = time.monotonic() - get_runtime().ticked_at
+    is_stuck = age_s > STUCK_S
+    return ReadinessPart("loop", "failed" if is_stuck else "ok", "stuck" if is_stuck else "ticks")
 
 
 class ReadinessCache:
@@ -235,42 +235,46 @@ class ReadinessCache:
 
     def __init__(self) -> None:
         self._last: ReadinessReport | None = None
-        self._looking: asyncio.Task[ReadinessReport] | None = None
+        self._measuring: asyncio.Task[ReadinessReport] | None = None
 
-    async def now(self) -> ReadinessReport:
+    async def get_report(self) -> ReadinessReport:
         """Return a report at most two seconds old; call on the runtime's loop."""
-        if self._last and time.monotonic() - self._last.at < REPEATED_S:
+        if self._last and time.monotonic() - self._last.measured_at < REPORT_CACHE_S:
             return self._last
-        if self._looking is None or self._looking.done():
-            self._looking = asyncio.create_task(get_runtime().orm(measure), name="readiness")
+        if self._measuring is None or self._measuring.done():
+            self._measuring = asyncio.create_task(
+                get_runtime().run_orm(measure_readiness), name="readiness"
+            )
         try:
-            async with asyncio.timeout(ANSWER_S):
-                self._last = await asyncio.shield(self._looking)
+            async with asyncio.timeout(REPORT_TIMEOUT_S):
+                self._last = await asyncio.shield(self._measuring)
         except TimeoutError:
-            late = ReadinessPart("database", "failed", f"no answer within {ANSWER_S:.0f} s")
-            return ReadinessReport((late,), time.monotonic())
+            timed_out = ReadinessPart(
+                "database", "failed", f"no answer within {REPORT_TIMEOUT_S:.0f} s"
+            )
+            return ReadinessReport((timed_out,), time.monotonic())
         except Exception:
             # The probe needs a response in any case; the log has the reason.
             logger.exception("Looking at the readiness failed")
-            broken = ReadinessPart("database", "failed", "looking at it failed: the log says why")
-            return ReadinessReport((broken,), time.monotonic())
+            failed = ReadinessPart("database", "failed", "looking at it failed: the log says why")
+            return ReadinessReport((failed,), time.monotonic())
         return self._last
 
 
-readiness = ReadinessCache()
+readiness_cache = ReadinessCache()
 
 
 @login_not_required
-def serve_readyz(request: HttpRequest) -> JsonResponse:
+def answer_readyz(request: HttpRequest) -> JsonResponse:
     """Answer `/readyz` as a Django view, for servers like `runserver`."""
-    status, body = measure().answer(everything="all" in request.GET)
+    status, body = measure_readiness().build_response(include_degraded="all" in request.GET)
     return JsonResponse(body, status=status, headers={"Cache-Control": "no-store"})
 
 
 async def respond_readyz(query: bytes, send: Callable[[dict[str, Any]], Awaitable[None]]) -> None:
     """Answer an ASGI request for `/readyz`."""
-    report = await readiness.now()
-    status, body = report.answer(everything=query.split(b"=")[0] == b"all")
+    report = await readiness_cache.get_report()
+    status, body = report.build_response(include_degraded=query.split(b"=")[0] == b"all")
     headers = [(b"content-type", b"application/json"), (b"cache-control", b"no-store")]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": json.dumps(body).encode("ascii")})

@@ -37,17 +37,17 @@ from bonobot.monitoring.row_gauges import (
 from bonobot.notifications.models import Notice
 
 PATH = "/metrics"
-ROWS_READ_EVERY_S = 10.0
+ROWS_READ_INTERVAL_S = 10.0
 
-build = Info("bonobot_build", "The version.", registry=metrics.registry)
-build.info({"version": __version__})
+build_info = Info("bonobot_build", "The version.", registry=metrics.registry)
+build_info.info({"version": __version__})
 
 
 def can_read_metrics(authorization: str, client: str) -> bool:
     """Return whether a client may read the metrics, by its token or network."""
     token, networks = settings.BONOBOT_METRICS_TOKEN, settings.BONOBOT_METRICS_NETWORKS
-    given = authorization.removeprefix("Bearer ").strip().encode("utf-8", "replace")
-    if token and hmac.compare_digest(given, token.encode("utf-8")):
+    presented = authorization.removeprefix("Bearer ").strip().encode("utf-8", "replace")
+    if token and hmac.compare_digest(presented, token.encode("utf-8")):
         return True
     return bool(networks) and is_in_networks(client, networks)
 
@@ -57,7 +57,7 @@ def is_endpoint_closed() -> bool:
     return not settings.BONOBOT_METRICS_TOKEN and not settings.BONOBOT_METRICS_NETWORKS
 
 
-def answer(authorization: str, client: str) -> tuple[int, str, bytes]:
+def build_response(authorization: str, client: str) -> tuple[int, str, bytes]:
     """Return status, content type and body; call in a thread that may use the database."""
     if is_endpoint_closed():
         return 404, "text/plain", b"Not found\n"
@@ -66,51 +66,56 @@ def answer(authorization: str, client: str) -> tuple[int, str, bytes]:
     return 200, CONTENT_TYPE_LATEST, generate_latest(metrics.registry)
 
 
-async def respond(scope: dict[str, Any], send: Callable[[dict[str, Any]], Awaitable[None]]) -> None:
+async def respond_metrics(
+    scope: dict[str, Any], send: Callable[[dict[str, Any]], Awaitable[None]]
+) -> None:
     """Answer an ASGI request for `/metrics`."""
     headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
     client = (scope.get("client") or ("",))[0]
-    given = headers.get(b"authorization", "")
-    status, kind, body = await get_runtime().orm(answer, given, client)
-    told = [(b"content-type", kind.encode("ascii")), (b"cache-control", b"no-store")]
-    await send({"type": "http.response.start", "status": status, "headers": told})
+    authorization = headers.get(b"authorization", "")
+    status, content_type, body = await get_runtime().run_orm(build_response, authorization, client)
+    response_headers = [
+        (b"content-type", content_type.encode("ascii")),
+        (b"cache-control", b"no-store"),
+    ]
+    await send({"type": "http.response.start", "status": status, "headers": response_headers})
     await send({"type": "http.response.body", "body": body})
 
 
 class RowMetricsCollector(Collector):
     """Gauges read from rows at most every ten seconds; registered by beat."""
 
-    def __init__(self, leads: Callable[[], bool] = lambda: True) -> None:
-        self._leads = leads
+    def __init__(self, is_leader: Callable[[], bool] = lambda: True) -> None:
+        self._is_leader = is_leader
         self._lock = threading.Lock()
         self._read_at = 0.0
-        self._read: list[GaugeMetricFamily] = []
+        self._families: list[GaugeMetricFamily] = []
 
     def describe(self) -> Iterable[GaugeMetricFamily]:
         """Return the families without querying the database."""
-        return [build_family(one) for one in list_families()]
+        return [build_family(family) for family in list_families()]
 
     def collect(self) -> Iterable[GaugeMetricFamily]:
         """Return the gauges; without a database, only that the rows can't be read.
 
         Returns nothing unless this beat leads.
         """
-        if not self._leads():
+        if not self._is_leader():
             return []
         with self._lock:
-            if not self._read_at or time.monotonic() - self._read_at > ROWS_READ_EVERY_S:
-                self._read, self._read_at = self._looked(), time.monotonic()
-            return self._read
+            if not self._read_at or time.monotonic() - self._read_at > ROWS_READ_INTERVAL_S:
+                self._families, self._read_at = self._load_families(), time.monotonic()
+            return self._families
 
-    def _looked(self) -> list[GaugeMetricFamily]:
+    def _load_families(self) -> list[GaugeMetricFamily]:
         up = build_family(ROWS_READABLE)
         try:
-            found = list(collect_row_metrics())
+            families = list(collect_row_metrics())
         except DatabaseError:
             up.add_metric((), 0)
             return [up]
         up.add_metric((), 1)
-        return [up, *found, *collect_queue_metrics()]
+        return [up, *families, *collect_queue_metrics()]
 
 
 ROWS_READABLE = GaugeFamily("bonobot_rows_readable", "1 while beat can read them.")
@@ -134,7 +139,7 @@ def list_families() -> list[GaugeFamily]:
 
 
 def _list_row_families() -> list[GaugeFamily]:
-    registered = (family for one in load_registered_gauges() for family in one.families)
+    registered = (family for gauges in load_registered_gauges() for family in gauges.families)
     return [*SHARED_FAMILIES, *registered]
 
 
@@ -143,14 +148,14 @@ def build_family(family: GaugeFamily) -> GaugeMetricFamily:
     return GaugeMetricFamily(family.name, family.text, labels=family.labels)
 
 
-def begin_rows(leads: Callable[[], bool]) -> None:
+def register_row_metrics(is_leader: Callable[[], bool]) -> None:
     """Export gauges read from rows while this process leads; called by beat."""
-    metrics.registry.register(RowMetricsCollector(leads))
+    metrics.registry.register(RowMetricsCollector(is_leader))
 
 
 def collect_row_metrics() -> Iterator[GaugeMetricFamily]:
     """Yield the gauges read from rows; about ten queries, independent of the number of rows."""
-    families = {one.name: build_family(one) for one in _list_row_families()}
+    families = {family.name: build_family(family) for family in _list_row_families()}
     for sample in _collect_samples():
         families[sample.name].add_metric(sample.labels, sample.value)
     yield from families.values()
@@ -160,19 +165,19 @@ def _collect_samples() -> Iterator[GaugeSample]:
     notices = Notice.objects.due()
     oldest = notices.aggregate(at=Min("next_attempt_at"))
     yield from build_backlog_samples("notices", notices.count(), oldest["at"])
-    for one in load_registered_gauges():
-        yield from one.collect()
+    for gauges in load_registered_gauges():
+        yield from gauges.collect()
 
 
 def collect_queue_metrics() -> Iterator[GaugeMetricFamily]:
     """Yield the backlog of the broker's queues; nothing if it is unreachable."""
-    many, long = build_family(QUEUE_MESSAGES), build_family(QUEUE_SECONDS)
+    messages, oldest_seconds = build_family(QUEUE_MESSAGES), build_family(QUEUE_SECONDS)
     try:
-        found = broker.list_queue_backlogs()
+        backlogs = broker.list_queue_backlogs()
     except broker.BrokerUnreachable:
         return
-    for one in found:
-        many.add_metric((one.queue,), one.messages)
-        long.add_metric((one.queue,), one.oldest_s)
-    yield many
-    yield long
+    for backlog in backlogs:
+        messages.add_metric((backlog.queue,), backlog.messages)
+        oldest_seconds.add_metric((backlog.queue,), backlog.oldest_s)
+    yield messages
+    yield oldest_seconds

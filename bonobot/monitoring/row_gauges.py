@@ -52,16 +52,16 @@ def load_registered_gauges() -> list[RowGauges]:
 
 
 def build_backlog_samples(
-    queue: str, number: int, oldest_at: datetime | None
+    queue: str, count: int, oldest_at: datetime | None
 ) -> Iterator[GaugeSample]:
     """Yield the number of waiting items of a queue and the age of the oldest in seconds."""
     now = timezone.now()
-    yield GaugeSample(WAITING, (queue,), number)
+    yield GaugeSample(WAITING, (queue,), count)
     waited = max((now - (oldest_at or now)).total_seconds(), 0)
     yield GaugeSample(WAITING_SECONDS, (queue,), waited)
 
 
-def build_lease_samples(kind: str, number: int, lapsed: int) -> Iterator[GaugeSample]:
+def build_lease_samples(kind: str, count: int, expired: int) -> Iterator[GaugeSample]:
     """Yield how many leases of a kind are held and how many have expired."""
-    yield GaugeSample(LEASES, (kind, "held"), number - lapsed)
-    yield GaugeSample(LEASES, (kind, "lapsed"), lapsed)
+    yield GaugeSample(LEASES, (kind, "held"), count - expired)
+    yield GaugeSample(LEASES, (kind, "lapsed"), expired)

@@ -8,92 +8,96 @@ from bonobot.core.cli.command_group import (
     CommandFailed,
     CommandVerb,
     build_table,
-    expand,
+    expand_variables,
 )
 from bonobot.notifications import delivery
-from bonobot.notifications.delivery import send_test
-from bonobot.notifications.events import CHOSEN
+from bonobot.notifications.delivery import send_test_notification
+from bonobot.notifications.events import SELECTABLE_EVENTS
 from bonobot.notifications.models import SEVERITIES, Channel, Notice
-from bonobot.notifications.services import NotificationChannelSpec, remove_channel, save_channel
+from bonobot.notifications.services import NotificationChannelSpec, delete_channel, save_channel
 
-WORDS = [word for word, _ in SEVERITIES]
-KEPT = ("name", "kind", "addresses", "allow_private", "events", "minimum", "enabled")
+SEVERITY_WORDS = [word for word, _ in SEVERITIES]
+STORED_FIELDS = ("name", "kind", "addresses", "allow_private", "events", "minimum", "enabled")
 
 
 def get_channel(cli: CommandContext, name: str) -> Channel:
     """Return a channel by name; raises `NotFound`."""
-    found: Channel = Channel.objects.get_or_404(cli.principal.organization_id, name=name)
-    return found
+    channel: Channel = Channel.objects.get_or_404(cli.principal.organization_id, name=name)
+    return channel
 
 
-def _add(cli: CommandContext, options: argparse.Namespace) -> None:
+def _create_channel(cli: CommandContext, options: argparse.Namespace) -> None:
     kind = Channel.Kind.EMAIL if options.email else Channel.Kind.WEBHOOK
-    _save(cli, {"name": options.channel, "kind": kind, **_collect_channel_options(options)})
+    _save_channel(cli, {"name": options.channel, "kind": kind, **_collect_channel_options(options)})
 
 
-def _set(cli: CommandContext, options: argparse.Namespace) -> None:
+def _update_channel(cli: CommandContext, options: argparse.Namespace) -> None:
     channel = get_channel(cli, options.channel)
-    kept: dict[str, Any] = {name: getattr(channel, name) for name in KEPT}
-    _save(cli, kept | _collect_channel_options(options), channel)
+    values: dict[str, Any] = {name: getattr(channel, name) for name in STORED_FIELDS}
+    _save_channel(cli, values | _collect_channel_options(options), channel)
 
 
-def _remove(cli: CommandContext, options: argparse.Namespace) -> None:
+def _delete_channel(cli: CommandContext, options: argparse.Namespace) -> None:
     channel = get_channel(cli, options.channel)
-    said = {"removed": channel.name}
-    remove_channel(cli.principal, channel)
-    cli.emit(said)
-    cli.say(f"{said['removed']} is told nothing any more.")
+    result = {"removed": channel.name}
+    delete_channel(cli.principal, channel)
+    cli.emit(result)
+    cli.print_message(f"{result['removed']} is told nothing any more.")
 
 
-def _save(cli: CommandContext, spec: dict[str, Any], channel: Channel | None = None) -> None:
-    row, made = save_channel(cli.principal, NotificationChannelSpec(**spec), channel)
+def _save_channel(
+    cli: CommandContext, spec: dict[str, Any], channel: Channel | None = None
+) -> None:
+    row, generated_secret = save_channel(cli.principal, NotificationChannelSpec(**spec), channel)
     names = ("name", "kind", "goes_to", "events", "minimum", "enabled")
-    shown = {"id": str(row.pk)} | {name: getattr(row, name) for name in names}
-    cli.emit(shown | ({"secret": made} if made else {}))
-    cli.say(f"{row.name} is told at {row.goes_to}.")
-    if made:
-        cli.say(f"What it gets is signed with {made}; this is shown once.")
+    values = {"id": str(row.pk)} | {name: getattr(row, name) for name in names}
+    cli.emit(values | ({"secret": generated_secret} if generated_secret else {}))
+    cli.print_message(f"{row.name} is told at {row.goes_to}.")
+    if generated_secret:
+        cli.print_message(f"What it gets is signed with {generated_secret}; this is shown once.")
 
 
 def _collect_channel_options(options: argparse.Namespace) -> dict[str, Any]:
     """Return the given options."""
-    said = {
+    values = {
         "addresses": options.email,
-        "url": expand(options.url, "--url") if options.url else None,
-        "secret": expand(options.secret, "--secret") if options.secret else None,
+        "url": expand_variables(options.url, "--url") if options.url else None,
+        "secret": expand_variables(options.secret, "--secret") if options.secret else None,
         "events": options.event,
         "minimum": options.minimum,
         "allow_private": options.allow_private,
         "enabled": options.enabled,
     }
-    return {name: value for name, value in said.items() if value is not None}
+    return {name: value for name, value in values.items() if value is not None}
 
 
-def _add_channel_arguments(parser: argparse.ArgumentParser, *, adds: bool) -> None:
+def _add_channel_arguments(parser: argparse.ArgumentParser, *, is_new: bool) -> None:
     parser.add_argument("channel", metavar="CHANNEL", help="its name")
-    to = parser.add_mutually_exclusive_group(required=adds)
-    to.add_argument(
+    destination = parser.add_mutually_exclusive_group(required=is_new)
+    destination.add_argument(
         "--email", metavar="ADDRESS", action="append", help="tell by e-mail; repeatable"
     )
-    to.add_argument("--url", help="tell a webhook; `${VAR}` comes from the environment")
+    destination.add_argument("--url", help="tell a webhook; `${VAR}` comes from the environment")
     parser.add_argument(
         "--secret", help="what a webhook's notices are signed with; else one is made"
     )
-    parser.add_argument("--event", choices=CHOSEN, action="append", help="only this; repeatable")
-    parser.add_argument("--minimum", choices=WORDS, help="the least severity")
+    parser.add_argument(
+        "--event", choices=SELECTABLE_EVENTS, action="append", help="only this; repeatable"
+    )
+    parser.add_argument("--minimum", choices=SEVERITY_WORDS, help="the least severity")
     parser.add_argument("--allow-private", action="store_true", default=None)
     parser.add_argument("--enabled", action=argparse.BooleanOptionalAction, default=None)
 
 
-def _add_arguments(parser: argparse.ArgumentParser) -> None:
-    _add_channel_arguments(parser, adds=True)
+def _add_create_arguments(parser: argparse.ArgumentParser) -> None:
+    _add_channel_arguments(parser, is_new=True)
 
 
-def _set_arguments(parser: argparse.ArgumentParser) -> None:
-    _add_channel_arguments(parser, adds=False)
+def _add_update_arguments(parser: argparse.ArgumentParser) -> None:
+    _add_channel_arguments(parser, is_new=False)
 
 
-def _remove_arguments(parser: argparse.ArgumentParser) -> None:
+def _add_delete_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("channel", metavar="CHANNEL", help="its name")
 
 
@@ -101,31 +105,31 @@ CHANNEL_VERBS = (
     CommandVerb(
         "add",
         "Add a channel: a webhook, or e-mail.",
-        _add,
-        _add_arguments,
+        _create_channel,
+        _add_create_arguments,
         ("notices add Pager --url '${PAGER_URL}' --event server_down --minimum critical",),
     ),
     CommandVerb(
         "set",
         "Change a channel; switched off, it forgets what waits for it.",
-        _set,
-        _set_arguments,
+        _update_channel,
+        _add_update_arguments,
         ("notices set Pager --no-enabled", "notices set Pager --minimum warning"),
     ),
     CommandVerb(
         "remove",
         "Remove a channel with the notices that it was told.",
-        _remove,
-        _remove_arguments,
+        _delete_channel,
+        _add_delete_arguments,
         ("notices remove Pager",),
     ),
 )
 
 
-LISTED = 100
+MAX_LISTED = 100
 
 
-def as_json(notice: Notice) -> dict[str, Any]:
+def serialize_notification(notice: Notice) -> dict[str, Any]:
     """Return a notification for JSON output."""
     return {
         "id": str(notice.pk),
@@ -142,83 +146,89 @@ def as_json(notice: Notice) -> dict[str, Any]:
     }
 
 
-def _list(cli: CommandContext, options: argparse.Namespace) -> None:
+def _list_notifications(cli: CommandContext, options: argparse.Namespace) -> None:
     rows = Notice.objects.for_organization(cli.principal.organization_id)
     rows = rows.filter(state=options.state) if options.state else rows
-    found = [as_json(row) for row in rows.select_related("channel")[:LISTED]]
+    notifications = [
+        serialize_notification(row) for row in rows.select_related("channel")[:MAX_LISTED]
+    ]
     names = ("event", "subject", "channel", "state", "attempts", "error")
-    shown = [(f"{n['created_at']:%m-%d %H:%M}", *(n[name] for name in names)) for n in found]
+    cells = [
+        (f"{n['created_at']:%m-%d %H:%M}", *(n[name] for name in names)) for n in notifications
+    ]
     columns = ("WHEN", "EVENT", "ABOUT", "CHANNEL", "STATE", "TRIED", "ERROR")
     empty = "Nothing was told yet. Channels: bonobot notices channels"
-    cli.emit(found, build_table(*columns, rows=shown, empty=empty))
+    cli.emit(notifications, build_table(*columns, rows=cells, empty=empty))
 
 
 def _list_channels(cli: CommandContext, options: argparse.Namespace) -> None:
     rows = Channel.objects.for_organization(cli.principal.organization_id)
     names = ("name", "kind", "goes_to", "events", "minimum", "enabled")
-    found = [{"id": str(row.pk)} | {name: getattr(row, name) for name in names} for row in rows]
-    shown = [
+    channels = [{"id": str(row.pk)} | {name: getattr(row, name) for name in names} for row in rows]
+    cells = [
         (c["name"], c["kind"], c["goes_to"], ", ".join(c["events"]) or "everything", c["enabled"])
-        for c in found
+        for c in channels
     ]
     empty = "Nobody is told yet. Add a channel: bonobot notices add NAME --url URL"
-    cli.emit(found, build_table("NAME", "KIND", "GOES TO", "EVENTS", "ON", rows=shown, empty=empty))
+    cli.emit(
+        channels, build_table("NAME", "KIND", "GOES TO", "EVENTS", "ON", rows=cells, empty=empty)
+    )
 
 
-def _test(cli: CommandContext, options: argparse.Namespace) -> None:
+def _test_channel(cli: CommandContext, options: argparse.Namespace) -> None:
     channel: Channel = Channel.objects.get_or_404(
         cli.principal.organization_id, name=options.channel
     )
-    with cli.waiting(f"Telling {channel.name} …"):
-        notice = send_test(cli.principal, channel)
-    cli.emit(as_json(notice))
+    with cli.show_spinner(f"Telling {channel.name} …"):
+        notice = send_test_notification(cli.principal, channel)
+    cli.emit(serialize_notification(notice))
     if notice.state != Notice.State.SENT:
-        cli.say(f"It did not arrive: {notice.error}")
+        cli.print_message(f"It did not arrive: {notice.error}")
         raise CommandFailed
-    cli.say(f"{channel.name}: the test notice was taken by the receiver.")
+    cli.print_message(f"{channel.name}: the test notice was taken by the receiver.")
 
 
-def _retry(cli: CommandContext, options: argparse.Namespace) -> None:
+def _retry_notification(cli: CommandContext, options: argparse.Namespace) -> None:
     rows = Notice.objects.select_related("channel")
     notice: Notice = rows.get_or_404(cli.principal.organization_id, pk=options.id)
-    delivery.retry(cli.principal, notice)
-    cli.emit(as_json(notice))
-    cli.say("It is tried again within seconds.")
+    delivery.retry_notification(cli.principal, notice)
+    cli.emit(serialize_notification(notice))
+    cli.print_message("It is tried again within seconds.")
 
 
-def _list_arguments(parser: argparse.ArgumentParser) -> None:
+def _add_list_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--state", choices=Notice.State.values, help="only those in this state")
 
 
-def _test_arguments(parser: argparse.ArgumentParser) -> None:
+def _add_test_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("channel", metavar="CHANNEL", help="name of the channel")
 
 
-def _retry_arguments(parser: argparse.ArgumentParser) -> None:
+def _add_retry_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("id", metavar="ID", help="id of the notice, as listed with --json")
 
 
 VERBS = (
     CommandVerb(
         "list",
-        f"List the latest {LISTED} notices.",
-        _list,
-        _list_arguments,
+        f"List the latest {MAX_LISTED} notices.",
+        _list_notifications,
+        _add_list_arguments,
         ("notices list", "notices list --state failed --json"),
     ),
     CommandVerb("channels", "List the channels.", _list_channels, examples=("notices channels",)),
     CommandVerb(
         "test",
         "Send a test notice through a channel now.",
-        _test,
-        _test_arguments,
+        _test_channel,
+        _add_test_arguments,
         ("notices test Operations",),
     ),
     CommandVerb(
         "retry",
         "Have a notice that waits or was given up tried again at once.",
-        _retry,
-        _retry_arguments,
+        _retry_notification,
+        _add_retry_arguments,
         ("notices retry 0198c0de-…",),
     ),
 )

@@ -23,53 +23,59 @@ from bonobot.notifications import webhooks
 from bonobot.notifications.models import Channel, Notice
 from bonobot.notifications.notify import NotificationSubject, build_notification
 
-LEASE = timedelta(minutes=5)
-PAUSES = (1, 5, 15, 60, 180, 360, 720)
-MOST_ATTEMPTS = len(PAUSES) + 1
-AT_ONCE = 50
-KEPT = timedelta(days=30)
+CLAIM_LEASE = timedelta(minutes=5)
+RETRY_DELAYS_MIN = (1, 5, 15, 60, 180, 360, 720)
+MAX_ATTEMPTS = len(RETRY_DELAYS_MIN) + 1
+BATCH_SIZE = 50
+RETENTION = timedelta(days=30)
 
 
-def pause(attempts: int) -> timedelta | None:
+def compute_retry_delay(attempts: int) -> timedelta | None:
     """Return the delay after this many failed attempts; None to give up."""
-    return timedelta(minutes=PAUSES[attempts - 1]) if attempts <= len(PAUSES) else None
+    return (
+        timedelta(minutes=RETRY_DELAYS_MIN[attempts - 1])
+        if attempts <= len(RETRY_DELAYS_MIN)
+        else None
+    )
 
 
-def claim_due(limit: int = AT_ONCE) -> list[Notice]:
+def claim_due_notifications(limit: int = BATCH_SIZE) -> list[Notice]:
     """Claim due notifications; return them with their channels."""
     rows = Notice.objects.due().select_related("channel", "organization")
-    return [notice for notice in rows.order_by("next_attempt_at")[:limit] if claim(notice)]
+    return [
+        notice for notice in rows.order_by("next_attempt_at")[:limit] if claim_notification(notice)
+    ]
 
 
-def claim(notice: Notice) -> bool:
+def claim_notification(notice: Notice) -> bool:
     """Claim a waiting notification; return whether this process got it."""
-    mine = Notice.objects.filter(
+    claimable = Notice.objects.filter(
         pk=notice.pk, state=Notice.State.WAITING, next_attempt_at=notice.next_attempt_at
     )
-    until = timezone.now() + LEASE
-    if not mine.update(next_attempt_at=until, attempts=F("attempts") + 1):
+    lease_end = timezone.now() + CLAIM_LEASE
+    if not claimable.update(next_attempt_at=lease_end, attempts=F("attempts") + 1):
         return False
-    notice.next_attempt_at, notice.attempts = until, notice.attempts + 1
+    notice.next_attempt_at, notice.attempts = lease_end, notice.attempts + 1
     return True
 
 
-def settle(notice: Notice, error: str) -> None:
+def settle_notification(notice: Notice, error: str) -> None:
     """Save the result of an attempt (`error` blank: delivered) if the claim is still valid."""
-    held = Notice.objects.filter(
+    claimed = Notice.objects.filter(
         pk=notice.pk, state=Notice.State.WAITING, next_attempt_at=notice.next_attempt_at
     )
     now = timezone.now()
-    wait = pause(notice.attempts)
+    retry_delay = compute_retry_delay(notice.attempts)
     if not error:
-        held.update(state=Notice.State.SENT, sent_at=now, next_attempt_at=None, error="")
-    elif wait is None or notice.event == "test":
-        held.update(state=Notice.State.FAILED, next_attempt_at=None, error=error)
+        claimed.update(state=Notice.State.SENT, sent_at=now, next_attempt_at=None, error="")
+    elif retry_delay is None or notice.event == "test":
+        claimed.update(state=Notice.State.FAILED, next_attempt_at=None, error=error)
     else:
-        held.update(next_attempt_at=now + wait, error=error)
+        claimed.update(next_attempt_at=now + retry_delay, error=error)
     notice.refresh_from_db()
 
 
-def retry(principal: Principal, notice: Notice) -> None:
+def retry_notification(principal: Principal, notice: Notice) -> None:
     """Retry a failed or waiting notification immediately; raises `Conflict` for others."""
     principal.require(Action.MANAGE_NOTICES)
     with record_change(
@@ -81,9 +87,11 @@ def retry(principal: Principal, notice: Notice) -> None:
         resource_name=str(notice),
         governed=False,
     ):
-        ended = (Notice.State.SENT, Notice.State.WITHDRAWN)
-        again = Notice.objects.filter(pk=notice.pk).exclude(state__in=ended)
-        if not again.update(state=Notice.State.WAITING, attempts=0, next_attempt_at=timezone.now()):
+        final_states = (Notice.State.SENT, Notice.State.WITHDRAWN)
+        retryable = Notice.objects.filter(pk=notice.pk).exclude(state__in=final_states)
+        if not retryable.update(
+            state=Notice.State.WAITING, attempts=0, next_attempt_at=timezone.now()
+        ):
             raise Conflict(
                 "This notice was sent already, or withdrawn.",
                 code="nothing_to_retry",
@@ -98,43 +106,47 @@ def cancel_waiting_notifications(channel: Channel) -> None:
     waiting.update(state=Notice.State.WITHDRAWN, next_attempt_at=None)
 
 
-def prune() -> int:
+def prune_notifications() -> int:
     """Delete finished notifications older than 30 days; return how many."""
-    old = Notice.objects.exclude(state=Notice.State.WAITING)
-    return int(old.filter(created_at__lt=timezone.now() - KEPT).delete()[0])
+    finished = Notice.objects.exclude(state=Notice.State.WAITING)
+    return int(finished.filter(created_at__lt=timezone.now() - RETENTION).delete()[0])
 
 
 def send_due_notifications() -> int:
     """Claim and send due notifications; return how many."""
-    mine = claim_due()
-    if mine:
-        send_notifications(mine)
-    return len(mine)
+    claimed = claim_due_notifications()
+    if claimed:
+        send_notifications(claimed)
+    return len(claimed)
 
 
 def send_notifications(notices: Sequence[Notice]) -> None:
     """Send claimed notifications once; webhooks first, because they are sent concurrently."""
-    by_mail = [one for one in notices if one.channel.kind == Channel.Kind.EMAIL]
-    _send_webhooks([one for one in notices if one.channel.kind == Channel.Kind.WEBHOOK])
-    if by_mail:
-        for notice, error in notification_email.send_all(by_mail):
-            settle(notice, error)
+    by_email = [candidate for candidate in notices if candidate.channel.kind == Channel.Kind.EMAIL]
+    _send_webhooks(
+        [candidate for candidate in notices if candidate.channel.kind == Channel.Kind.WEBHOOK]
+    )
+    if by_email:
+        for notice, error in notification_email.send_emails(by_email):
+            settle_notification(notice, error)
 
 
 def _send_webhooks(notices: Sequence[Notice]) -> None:
-    ready = []
+    requests = []
     for notice in notices:
         try:
-            ready.append((notice, webhooks.post_of(notice)))
+            requests.append((notice, webhooks.build_request(notice)))
         except UnreadableSecret as problem:
-            settle(notice, f"{problem} ({problem.code})")
-    if ready:
-        errors = get_runtime().call(webhooks.send_all, [post for _notice, post in ready])
-        for (notice, _post), error in zip(ready, errors, strict=True):
-            settle(notice, error)
+            settle_notification(notice, f"{problem} ({problem.code})")
+    if requests:
+        errors = get_runtime().call(
+            webhooks.send_requests, [request for _notice, request in requests]
+        )
+        for (notice, _request), error in zip(requests, errors, strict=True):
+            settle_notification(notice, error)
 
 
-def send_test(principal: Principal, channel: Channel) -> Notice:
+def send_test_notification(principal: Principal, channel: Channel) -> Notice:
     """Send a test notification through a channel, even a disabled one; return it."""
     principal.require(Action.MANAGE_NOTICES)
     subject = NotificationSubject("notice_channel", str(channel.pk), channel.name)
@@ -143,6 +155,6 @@ def send_test(principal: Principal, channel: Channel) -> Notice:
     )
     notice = build_notification(channel, "test", subject, text, topic=f"test:{uuid4()}")
     notice.save()
-    if claim(notice):
+    if claim_notification(notice):
         send_notifications([notice])
     return notice

@@ -21,10 +21,10 @@ from bonobot.core.text.untrusted_text import make_visible
 from bonobot.notifications.events import EVENTS
 from bonobot.notifications.models import SEVERITY_NAMES, Notice
 
-LONGEST_SUBJECT = 150
+MAX_SUBJECT_LENGTH = 150
 
 
-def send_all(notices: Sequence[Notice]) -> Iterator[tuple[Notice, str]]:
+def send_emails(notices: Sequence[Notice]) -> Iterator[tuple[Notice, str]]:
     """Send notifications; yield each with its error, blank if it was sent."""
     if not settings.BONOBOT_EMAIL_URL:
         for notice in notices:
@@ -54,19 +54,19 @@ def build_messages(notice: Notice, connection: object = None) -> Iterator[EmailM
     """Yield the messages of a notification, one for each language (a query)."""
     for language, addresses in _group_by_language(notice.channel.addresses).items():
         with translation.override(language):
-            yield _message(notice, addresses, connection)
+            yield _build_message(notice, addresses, connection)
 
 
 def _group_by_language(addresses: Sequence[str]) -> dict[str, list[str]]:
-    known = User.objects.filter(email__in=addresses, is_active=True).exclude(language="")
-    spoken = dict(known.values_list("email", "language"))
-    found: dict[str, list[str]] = {}
+    users = User.objects.filter(email__in=addresses, is_active=True).exclude(language="")
+    languages = dict(users.values_list("email", "language"))
+    groups: dict[str, list[str]] = {}
     for address in addresses:
-        found.setdefault(spoken.get(address, settings.LANGUAGE_CODE), []).append(address)
-    return found
+        groups.setdefault(languages.get(address, settings.LANGUAGE_CODE), []).append(address)
+    return groups
 
 
-def _message(notice: Notice, addresses: Sequence[str], connection: object) -> EmailMessage:
+def _build_message(notice: Notice, addresses: Sequence[str], connection: object) -> EmailMessage:
     title, severity = localize_text(EVENTS[notice.event].title), SEVERITY_NAMES[notice.severity]
     lines = [localize_text(notice.text)]
     if notice.link:
@@ -87,7 +87,7 @@ def _message(notice: Notice, addresses: Sequence[str], connection: object) -> Em
 
 
 def _to_single_line(text: str) -> str:
-    return " ".join(make_visible(text, LONGEST_SUBJECT).split())
+    return " ".join(make_visible(text, MAX_SUBJECT_LENGTH).split())
 
 
 def _describe_smtp_error(error: OSError) -> str:  # smtplib's errors are among them

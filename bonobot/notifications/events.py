@@ -7,10 +7,10 @@ from enum import IntEnum
 
 from bonobot.core.i18n.messages import format_message
 
-NONE = timedelta(0)
+NO_INTERVAL = timedelta(0)
 # For a server that goes down repeatedly, the next notification is delayed by this time, and
 # withdrawn if the outage ends before.
-HOLD = timedelta(minutes=15)
+REPEAT_INTERVAL = timedelta(minutes=15)
 
 
 class Severity(IntEnum):
@@ -33,21 +33,24 @@ class NotificationEvent:
     code: str
     title: str
     severity: Severity
-    hold: timedelta = NONE
+    min_interval: timedelta = NO_INTERVAL
 
 
 EVENTS: dict[str, NotificationEvent] = {
     event.code: event
     for event in (
         NotificationEvent(
-            "server_down", format_message("A server doesn't answer"), Severity.CRITICAL, HOLD
+            "server_down",
+            format_message("A server doesn't answer"),
+            Severity.CRITICAL,
+            REPEAT_INTERVAL,
         ),
         NotificationEvent("server_up", format_message("A server answers again"), Severity.INFO),
         NotificationEvent(
             "needs_reauth",
             format_message("A server needs new credentials"),
             Severity.CRITICAL,
-            HOLD,
+            REPEAT_INTERVAL,
         ),
         NotificationEvent(
             "definitions_waiting", format_message("Definitions wait for approval"), Severity.WARNING
@@ -73,10 +76,10 @@ EVENTS: dict[str, NotificationEvent] = {
     )
 }
 # The events that a channel can select; a test is sent to the tested channel only.
-CHOSEN = tuple(code for code in EVENTS if code != "test")
+SELECTABLE_EVENTS = tuple(code for code in EVENTS if code != "test")
 
 
 def is_event_wanted(event: NotificationEvent, *, events: Collection[str], minimum: str) -> bool:
     """Return whether a channel with these `events` (empty: all) and minimum severity wants it."""
-    grave = event.severity >= Severity[minimum.upper()]
-    return grave and (not events or event.code in events)
+    is_severe_enough = event.severity >= Severity[minimum.upper()]
+    return is_severe_enough and (not events or event.code in events)

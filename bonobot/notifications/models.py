@@ -66,7 +66,7 @@ class Channel(SavesChangedFields, OrganizationModel):
             return ", ".join(self.addresses)
         return f"{self.origin}/…"
 
-    def wants(self, event: str) -> bool:
+    def wants_event(self, event: str) -> bool:
         """Return whether the channel wants an event."""
         return is_event_wanted(EVENTS[event], events=self.events, minimum=self.minimum)
 
@@ -88,7 +88,7 @@ class NoticeQuerySet(ScopedQuerySet):
         rows = self.filter(state=Notice.State.FAILED, created_at__gte=since)
         return rows.exclude(event="test")
 
-    def untold(self) -> "NoticeQuerySet":
+    def unattempted(self) -> "NoticeQuerySet":
         """Filter waiting notifications without an attempt."""
         return self.filter(state=Notice.State.WAITING, attempts=0)
 
@@ -150,5 +150,5 @@ class Notice(OrganizationModel):
     @property
     def about(self) -> str:
         """The subject's name; localized for an organization."""
-        named = self.subject_type != "organization"
-        return str(self.subject_name) if named else localize_text(self.subject_name)
+        has_own_name = self.subject_type != "organization"
+        return str(self.subject_name) if has_own_name else localize_text(self.subject_name)

@@ -18,8 +18,8 @@ from bonobot.core.text.untrusted_text import make_storable, make_visible
 from bonobot.notifications.events import EVENTS, NotificationEvent
 from bonobot.notifications.models import Channel, Notice
 
-LONGEST_TEXT = 2_000
-LONGEST_TOPIC = 200
+MAX_TEXT_LENGTH = 2_000
+MAX_TOPIC_LENGTH = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,24 +39,26 @@ def notify(
     text: str,
     *,
     topic: str,
-    among: Collection[UUID] | None = None,
+    only_channels: Collection[UUID] | None = None,
 ) -> int:
     """Notify every channel that wants the event, once per topic; return the number of rows.
 
     `only_channels` limits the channels. Hidden characters are made visible. If a channel was
     recently notified of the same subject, the notification is delayed by the event's interval.
     """
-    kind = EVENTS[event]
+    definition = EVENTS[event]
     channels = [
         channel
         for channel in Channel.objects.for_organization(organization_id).filter(enabled=True)
-        if channel.wants(event) and (among is None or channel.pk in among)
+        if channel.wants_event(event) and (only_channels is None or channel.pk in only_channels)
     ]
     if not channels:
         return 0
-    held = _load_next_allowed_times(channels, kind, subject)
+    next_allowed_times = _load_next_allowed_times(channels, definition, subject)
     rows = [
-        build_notification(channel, event, subject, text, topic=topic, at=held.get(channel.pk))
+        build_notification(
+            channel, event, subject, text, topic=topic, due_at=next_allowed_times.get(channel.pk)
+        )
         for channel in channels
     ]
     return len(Notice.objects.bulk_create(rows, ignore_conflicts=True))
@@ -65,16 +67,29 @@ def notify(
 def list_listening_organizations(*events: str) -> set[UUID]:
     """Return the organizations with a channel that wants one of the events."""
     channels = Channel.objects.filter(enabled=True)
-    return {one.organization_id for one in channels if any(map(one.wants, events))}
+    return {
+        channel.organization_id for channel in channels if any(map(channel.wants_event, events))
+    }
 
 
-def recover(organization_id: UUID, subject: NotificationSubject, text: str, *, topic: str) -> None:
+def notify_recovery(
+    organization_id: UUID, subject: NotificationSubject, text: str, *, topic: str
+) -> None:
     """Notify the channels that were notified of `topic` that it is over; withdraw unsent ones."""
-    mine = Notice.objects.for_organization(organization_id).filter(topic=cut(topic))
-    mine.untold().update(state=Notice.State.WITHDRAWN, next_attempt_at=None)
-    told = set(mine.exclude(state=Notice.State.WITHDRAWN).values_list("channel_id", flat=True))
-    if told:
-        notify(organization_id, "server_up", subject, text, topic=topic, among=told)
+    notices = Notice.objects.for_organization(organization_id).filter(topic=shorten_topic(topic))
+    notices.unattempted().update(state=Notice.State.WITHDRAWN, next_attempt_at=None)
+    notified_channels = set(
+        notices.exclude(state=Notice.State.WITHDRAWN).values_list("channel_id", flat=True)
+    )
+    if notified_channels:
+        notify(
+            organization_id,
+            "server_up",
+            subject,
+            text,
+            topic=topic,
+            only_channels=notified_channels,
+        )
 
 
 def build_notification(
@@ -84,7 +99,7 @@ def build_notification(
     text: str,
     *,
     topic: str,
-    at: datetime | None = None,
+    due_at: datetime | None = None,
 ) -> Notice:
     """Return an unsaved notification of one channel, due `due_at` (default: now)."""
     return Notice(
@@ -96,32 +111,35 @@ def build_notification(
         subject_id=subject.id,
         subject_name=make_visible(make_storable(subject.name), 200),
         text=make_visible(
-            make_storable(mask_organization_secrets(text, channel.organization_id)), LONGEST_TEXT
+            make_storable(mask_organization_secrets(text, channel.organization_id)), MAX_TEXT_LENGTH
         ),
         link=str(subject.link),
-        topic=cut(topic),
-        next_attempt_at=at or timezone.now(),
+        topic=shorten_topic(topic),
+        next_attempt_at=due_at or timezone.now(),
     )
 
 
-def cut(topic: str) -> str:
+def shorten_topic(topic: str) -> str:
     """Return a topic that fits its column; a digest keeps long ones unique."""
-    if len(topic) <= LONGEST_TOPIC:
+    if len(topic) <= MAX_TOPIC_LENGTH:
         return topic
-    return f"{topic[: LONGEST_TOPIC - 65]}:{sha256(topic.encode()).hexdigest()}"
+    return f"{topic[: MAX_TOPIC_LENGTH - 65]}:{sha256(topic.encode()).hexdigest()}"
 
 
 def _load_next_allowed_times(
-    channels: Collection[Channel], kind: NotificationEvent, subject: NotificationSubject
+    channels: Collection[Channel], definition: NotificationEvent, subject: NotificationSubject
 ) -> dict[UUID, datetime]:
     """Return when each channel may be notified of this subject again; absent means now."""
-    if not kind.hold:
+    if not definition.min_interval:
         return {}
     recent = Notice.objects.filter(
         channel__in=channels,
-        event=kind.code,
+        event=definition.code,
         subject_id=subject.id,
-        created_at__gt=timezone.now() - kind.hold,
+        created_at__gt=timezone.now() - definition.min_interval,
     ).exclude(state=Notice.State.WITHDRAWN)
     latest = recent.order_by().values_list("channel_id").annotate(Max("created_at"))
-    return {channel_id: moment + kind.hold for channel_id, moment in latest}
+    return {
+        channel_id: last_created_at + definition.min_interval
+        for channel_id, last_created_at in latest
+    }

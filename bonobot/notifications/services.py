@@ -13,18 +13,18 @@ from django.db import IntegrityError, transaction
 
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
-from bonobot.core.crypto.stored_secrets import keep_with_addresses
+from bonobot.core.crypto.stored_secrets import check_kept_secrets
 from bonobot.core.http.egress import check_url
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Conflict, InvalidInput
 from bonobot.core.text.masking import MASK
 from bonobot.ledger.audit.admin_changes import record_change
 from bonobot.notifications import delivery
-from bonobot.notifications.events import CHOSEN, Severity
+from bonobot.notifications.events import SELECTABLE_EVENTS, Severity
 from bonobot.notifications.models import Channel
 
-MOST_ADDRESSES = 20
-SHORTEST_SECRET = 16
+MAX_ADDRESSES = 20
+MIN_SECRET_LENGTH = 16
 
 
 @dataclass(frozen=True)
@@ -50,27 +50,27 @@ def save_channel(
     Raises `Forbidden`, `InvalidInput` and `EgressDenied` with the field, `Conflict` (`name_taken`).
     """
     principal.require(Action.MANAGE_NOTICES)
-    adding = channel is None
+    is_new = channel is None
     row = channel or Channel(organization_id=principal.organization_id)
-    _check(principal, spec, row)
-    made = _fill(row, spec)
+    _check_spec(principal, spec, row)
+    generated_secret = _apply_spec(row, spec)
     with record_change(
         organization_id=row.organization_id,
         actor=principal.actor,
-        action="notice_channel_added" if adding else "notice_channel_changed",
+        action="notice_channel_added" if is_new else "notice_channel_changed",
         resource_type="notice_channel",
         resource_id=str(row.pk),
         resource_name=row.name,
         details={"kind": row.kind, "goes_to": row.goes_to, "enabled": row.enabled},
         governed=False,
     ):
-        _save(row)
+        _save_row(row)
         if not row.enabled:
             delivery.cancel_waiting_notifications(row)
-    return row, made
+    return row, generated_secret
 
 
-def remove_channel(principal: Principal, channel: Channel) -> None:
+def delete_channel(principal: Principal, channel: Channel) -> None:
     """Delete a channel with its notifications; the audit log keeps its name."""
     principal.require(Action.MANAGE_NOTICES)
     with record_change(
@@ -85,15 +85,15 @@ def remove_channel(principal: Principal, channel: Channel) -> None:
         channel.delete()
 
 
-def _check(principal: Principal, spec: NotificationChannelSpec, row: Channel) -> None:
+def _check_spec(principal: Principal, spec: NotificationChannelSpec, row: Channel) -> None:
     if not spec.name.strip():
         raise InvalidInput("A channel needs a name.", field="name", remedy="Say who is told.")
     if spec.kind not in Channel.Kind.values:
         raise _build_unknown_value_error("kind", spec.kind, Channel.Kind.values)
-    if spec.minimum not in (words := [severity.word for severity in Severity]):
-        raise _build_unknown_value_error("minimum", spec.minimum, words)
-    if strange := [event for event in spec.events if event not in CHOSEN]:
-        raise _build_unknown_value_error("events", strange[0], CHOSEN)
+    if spec.minimum not in (severities := [severity.word for severity in Severity]):
+        raise _build_unknown_value_error("minimum", spec.minimum, severities)
+    if unknown := [event for event in spec.events if event not in SELECTABLE_EVENTS]:
+        raise _build_unknown_value_error("events", unknown[0], SELECTABLE_EVENTS)
     if spec.kind == Channel.Kind.EMAIL:
         _check_addresses(spec.addresses)
     else:
@@ -108,12 +108,12 @@ def _check_addresses(addresses: Sequence[str]) -> None:
             field="kind",
             remedy="A platform administrator sets `BONOBOT_EMAIL_URL`; or use a webhook.",
         )
-    if not 1 <= len(addresses) <= MOST_ADDRESSES:
+    if not 1 <= len(addresses) <= MAX_ADDRESSES:
         raise InvalidInput(
             format_message("There are {count} addresses.", count=len(addresses)),
             field="addresses",
             remedy=format_message(
-                "Give 1 to {most_addresses}; a mailing list is one.", most_addresses=MOST_ADDRESSES
+                "Give 1 to {most_addresses}; a mailing list is one.", most_addresses=MAX_ADDRESSES
             ),
         )
     for address in addresses:
@@ -130,47 +130,49 @@ def _check_addresses(addresses: Sequence[str]) -> None:
 def _check_webhook(principal: Principal, spec: NotificationChannelSpec, row: Channel) -> None:
     if spec.allow_private and not row.allow_private:
         principal.require(Action.ALLOW_PRIVATE_ADDRESS)
-    url = spec.url if _is_new(spec.url) else row.url.open() if row.url else ""
+    url = spec.url if _is_new_value(spec.url) else row.url.open() if row.url else ""
     if not url:
         raise InvalidInput("A webhook needs a URL.", field="url", remedy="Such as https://….")
     check_url(url, allow_private=spec.allow_private)
-    if row.url and row.secret and not _is_new(spec.secret):
-        keep_with_addresses(["secret"], {"url": row.url.open()}, {"url": url})
-    if _is_new(spec.secret) and len(spec.secret) < SHORTEST_SECRET:
+    if row.url and row.secret and not _is_new_value(spec.secret):
+        check_kept_secrets(["secret"], {"url": row.url.open()}, {"url": url})
+    if _is_new_value(spec.secret) and len(spec.secret) < MIN_SECRET_LENGTH:
         raise InvalidInput(
             "The signing secret is too short.",
             field="secret",
             remedy=format_message(
                 "Use {shortest_secret} characters or more; leave it blank to have one made.",
-                shortest_secret=SHORTEST_SECRET,
+                shortest_secret=MIN_SECRET_LENGTH,
             ),
         )
 
 
-def _fill(row: Channel, spec: NotificationChannelSpec) -> str:
+def _apply_spec(row: Channel, spec: NotificationChannelSpec) -> str:
     """Apply the spec to the row; return the generated secret, if any."""
     row.name, row.kind = spec.name.strip(), spec.kind
-    row.events = [event for event in CHOSEN if event in spec.events]
+    row.events = [event for event in SELECTABLE_EVENTS if event in spec.events]
     row.minimum, row.enabled = spec.minimum, spec.enabled
     values: dict[str, Any]
     if spec.kind == Channel.Kind.EMAIL:
         values = {"url": "", "origin": "", "secret": "", "allow_private": False}
         row.addresses = list(dict.fromkeys(spec.addresses))
-        made = ""
+        generated_secret = ""
     else:
         row.addresses = []
-        made = "" if _is_new(spec.secret) or row.secret else secrets.token_urlsafe(32)
+        generated_secret = (
+            "" if _is_new_value(spec.secret) or row.secret else secrets.token_urlsafe(32)
+        )
         values = {"allow_private": spec.allow_private}
-        if _is_new(spec.url):
+        if _is_new_value(spec.url):
             values |= {"url": spec.url, "origin": _extract_origin(spec.url)}
-        if made or _is_new(spec.secret):
-            values["secret"] = made or spec.secret
+        if generated_secret or _is_new_value(spec.secret):
+            values["secret"] = generated_secret or spec.secret
     for name, value in values.items():
         setattr(row, name, value)
-    return made
+    return generated_secret
 
 
-def _is_new(value: str) -> bool:
+def _is_new_value(value: str) -> bool:
     return value not in ("", MASK)
 
 
@@ -179,7 +181,7 @@ def _extract_origin(url: str) -> str:
     return f"{parts.scheme}://{parts.netloc}"[:255]
 
 
-def _save(row: Channel) -> None:
+def _save_row(row: Channel) -> None:
     try:
         with transaction.atomic():
             row.save()
@@ -192,11 +194,11 @@ def _save(row: Channel) -> None:
         ) from None
 
 
-def _build_unknown_value_error(field: str, value: str, known: Sequence[str]) -> InvalidInput:
+def _build_unknown_value_error(field: str, value: str, known_values: Sequence[str]) -> InvalidInput:
     return InvalidInput(
         format_message(
             "There is no {field} {value!r}.", field=field.removesuffix("s"), value=value[:100]
         ),
         field=field,
-        remedy=format_message("Use one of: {known}.", known=", ".join(known)),
+        remedy=format_message("Use one of: {known}.", known=", ".join(known_values)),
     )

@@ -15,4 +15,4 @@ def send_due_notifications() -> int:
 @shared_task(base=ExclusiveTask)
 def prune_notices() -> int:
     """Delete what ended long ago; return how many rows."""
-    return delivery.prune()
+    return delivery.prune_notifications()

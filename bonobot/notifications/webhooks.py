@@ -15,18 +15,18 @@ import httpx2
 from django.conf import settings
 from django.utils import timezone
 
-from bonobot.core.crypto.signatures import SIGNATURE, TIMESTAMP, sign
+from bonobot.core.crypto.signatures import SIGNATURE_HEADER, TIMESTAMP_HEADER, sign_body
 from bonobot.core.http.connection_errors import find_failure
 from bonobot.core.http.egress import build_guarded_client
 from bonobot.core.problems import Problem
 from bonobot.core.text.untrusted_text import make_storable, make_visible
 from bonobot.notifications.models import Notice
 
-CONNECT_S = 5.0
-WHOLE_S = 15.0
-MAX_ANSWER = 16 * 1024
-SHOWN_OF_ANSWER = 200
-BESIDE_EACH_OTHER = 16
+CONNECT_TIMEOUT_S = 5.0
+TOTAL_TIMEOUT_S = 15.0
+MAX_RESPONSE_BYTES = 16 * 1024
+MAX_SHOWN_LENGTH = 200
+MAX_CONCURRENCY = 16
 
 
 def build_body(notice: Notice) -> bytes:
@@ -56,67 +56,72 @@ def build_body(notice: Notice) -> bytes:
 class WebhookRequest:
     """The request of a notification; sending it needs no database access."""
 
-    where: str
+    origin: str
     allow_private: bool
     url: str = field(repr=False)
     headers: Mapping[str, str] = field(repr=False)
     body: bytes = field(repr=False)
 
 
-def post_of(notice: Notice) -> WebhookRequest:
+def build_request(notice: Notice) -> WebhookRequest:
     """Return the signed request of a notification; raises `UnreadableSecret`."""
     channel, body = notice.channel, build_body(notice)
     timestamp = int(timezone.now().timestamp())
     headers = {
         "Content-Type": "application/json",
         "Bonobot-Event": notice.event,
-        TIMESTAMP: str(timestamp),
-        SIGNATURE: sign(channel.secret.open(), timestamp, body),
+        TIMESTAMP_HEADER: str(timestamp),
+        SIGNATURE_HEADER: sign_body(channel.secret.open(), timestamp, body),
         "Idempotency-Key": str(notice.pk),
     }
     return WebhookRequest(channel.origin, channel.allow_private, channel.url.open(), headers, body)
 
 
-async def send_all(posts: Sequence[WebhookRequest]) -> list[str]:
+async def send_requests(requests: Sequence[WebhookRequest]) -> list[str]:
     """Send requests concurrently; return the error of each, blank for success."""
-    gate = asyncio.Semaphore(BESIDE_EACH_OTHER)
+    semaphore = asyncio.Semaphore(MAX_CONCURRENCY)
 
-    async def one(post: WebhookRequest) -> str:
-        async with gate:
-            return await send(post)
+    async def send_limited(request: WebhookRequest) -> str:
+        async with semaphore:
+            return await send_request(request)
 
-    return list(await asyncio.gather(*map(one, posts)))
+    return list(await asyncio.gather(*map(send_limited, requests)))
 
 
-async def send(post: WebhookRequest) -> str:
+async def send_request(request: WebhookRequest) -> str:
     """Send one request; return the error, blank for success."""
     client = build_guarded_client(
-        allow_private=post.allow_private,
-        connect_s=CONNECT_S,
-        read_s=WHOLE_S,
-        max_body=MAX_ANSWER,
+        allow_private=request.allow_private,
+        connect_s=CONNECT_TIMEOUT_S,
+        read_s=TOTAL_TIMEOUT_S,
+        max_body=MAX_RESPONSE_BYTES,
     )
     try:
-        async with asyncio.timeout(WHOLE_S), client:
-            asked = client.stream("POST", post.url, content=post.body, headers=post.headers)
-            async with asked as answer:
-                return await _describe_failure(post.where, answer)
+        async with asyncio.timeout(TOTAL_TIMEOUT_S), client:
+            stream = client.stream(
+                "POST", request.url, content=request.body, headers=request.headers
+            )
+            async with stream as response:
+                return await _describe_failure(request.origin, response)
     except TimeoutError:
-        return f"{post.where} didn't answer within {WHOLE_S:g} s."
+        return f"{request.origin} didn't answer within {TOTAL_TIMEOUT_S:g} s."
     except httpx2.HTTPError as error:
-        known = find_failure(error)
-        return f"{post.where} can't be reached: {known.why if known else type(error).__name__}."
+        failure = find_failure(error)
+        return (
+            f"{request.origin} can't be reached: "
+            f"{failure.reason if failure else type(error).__name__}."
+        )
     except Problem as problem:
         return f"{problem} ({problem.code})"
 
 
-async def _describe_failure(where: str, answer: httpx2.Response) -> str:
-    if answer.is_success:
+async def _describe_failure(origin: str, response: httpx2.Response) -> str:
+    if response.is_success:
         return ""
-    said = ""
-    parts: AsyncIterator[Any] = answer.aiter_bytes()
-    async for part in parts:
-        said = part[: SHOWN_OF_ANSWER * 4].decode("utf-8", errors="replace")
+    text = ""
+    chunks: AsyncIterator[Any] = response.aiter_bytes()
+    async for chunk in chunks:
+        text = chunk[: MAX_SHOWN_LENGTH * 4].decode("utf-8", errors="replace")
         break
-    shown = make_visible(make_storable(said).strip(), SHOWN_OF_ANSWER)
-    return f"{where} answered {answer.status_code}" + (f": {shown}" if shown else ".")
+    excerpt = make_visible(make_storable(text).strip(), MAX_SHOWN_LENGTH)
+    return f"{origin} answered {response.status_code}" + (f": {excerpt}" if excerpt else ".")

@@ -12,12 +12,12 @@ from django.views.decorators.http import require_http_methods
 
 from bonobot.accounts.admin_base.responses import render_screen
 from bonobot.accounts.current_organization import list_reachable_organizations, resolve_principal
-from bonobot.accounts.role_labels import ROLE_CHOICES, SCOPE_MEANS
+from bonobot.accounts.role_labels import ROLE_CHOICES, SCOPE_DESCRIPTIONS
 from bonobot.core.text.untrusted_text import make_visible
 from bonobot.oauth_server import consents
 
-SHOWN = 120
-ROLES = dict(ROLE_CHOICES)
+MAX_NAME_LENGTH = 120
+ROLE_NAMES = dict(ROLE_CHOICES)
 
 
 @require_http_methods(["GET", "POST"])
@@ -25,20 +25,23 @@ def show_own_grants(request: HttpRequest) -> HttpResponseBase:
     """Show the user's grants in all organizations, or revoke one."""
     user: Any = request.user
     if request.method == "POST":
-        ended = consents.end_own(
+        grant = consents.revoke_own_grant(
             user, list_reachable_organizations(request), request.POST.get("grant", "")
         )
-        told = _t("%(program)s is no longer let in.") % {
-            "program": make_visible(ended.client, SHOWN)
+        message = _t("%(program)s is no longer let in.") % {
+            "program": make_visible(grant.client, MAX_NAME_LENGTH)
         }
-        messages.success(request, told)
+        messages.success(request, message)
         return HttpResponseRedirect(reverse("admin:let_in"))
     rows = consents.list_own_grants(user, list_reachable_organizations(request))
     return render_screen(
         request,
         "programs/own.html",
         title=_("Programs that you let in"),
-        rows=[(one, ROLES[one.grant.role], _describe_scopes(one)) for one in rows],
+        rows=[
+            (client_grant, ROLE_NAMES[client_grant.grant.role], _describe_scopes(client_grant))
+            for client_grant in rows
+        ],
     )
 
 
@@ -47,12 +50,14 @@ def show_organization_clients(request: HttpRequest) -> HttpResponseBase:
     """Show the clients authorized by members of the organization, or remove one."""
     principal = resolve_principal(request)
     if request.method == "POST":
-        ended = consents.remove(principal, request.POST.get("program", ""))
-        messages.success(request, _t("The program is removed; %(n)d grants ended.") % {"n": ended})
+        count = consents.revoke_client(principal, request.POST.get("program", ""))
+        messages.success(request, _t("The program is removed; %(n)d grants ended.") % {"n": count})
         return HttpResponseRedirect(reverse("admin:programs"))
-    found = consents.list_authorized_clients(principal)
-    return render_screen(request, "programs/list.html", title=_("Programs let in"), programs=found)
+    clients = consents.list_authorized_clients(principal)
+    return render_screen(
+        request, "programs/list.html", title=_("Programs let in"), programs=clients
+    )
 
 
-def _describe_scopes(one: consents.ClientGrant) -> list[tuple[str, Any]]:
-    return [(scope, SCOPE_MEANS.get(scope, scope)) for scope in one.grant.scopes]
+def _describe_scopes(client_grant: consents.ClientGrant) -> list[tuple[str, Any]]:
+    return [(scope, SCOPE_DESCRIPTIONS.get(scope, scope)) for scope in client_grant.grant.scopes]

@@ -25,7 +25,7 @@ from bonobot.core.problems import Problem
 from bonobot.core.text.untrusted_text import make_visible
 from bonobot.oauth_server.client_registration import (
     RedirectDestination,
-    is_named,
+    is_registered_uri,
     parse_redirect_uri,
 )
 from bonobot.oauth_server.protected_resources import ResourceAddress, parse_resource_path
@@ -33,10 +33,10 @@ from bonobot.oauth_server.protected_resources import ResourceAddress, parse_reso
 
 def parse_resource_address(resource: str) -> ResourceAddress | None:
     """Return the gateway address of a resource URL, or None for other URLs."""
-    begin = settings.BONOBOT_URL
-    if not resource.startswith(f"{begin}/"):
+    origin = settings.BONOBOT_URL
+    if not resource.startswith(f"{origin}/"):
         return None
-    return parse_resource_path(resource.removeprefix(begin))
+    return parse_resource_path(resource.removeprefix(origin))
 
 
 def normalize_resource(resource: str) -> str:
@@ -45,13 +45,13 @@ def normalize_resource(resource: str) -> str:
     return f"{settings.BONOBOT_URL}{address.path}" if address else ""
 
 
-CHALLENGE = re.compile(r"[A-Za-z0-9_-]{43}", re.ASCII)
-ONE_ADDRESS = "Say one address of ours as `resource` (RFC 8707)."
-WITHOUT_DOCUMENTS = (
+CODE_CHALLENGE = re.compile(r"[A-Za-z0-9_-]{43}", re.ASCII)
+RESOURCE_REQUIRED = "Say one address of ours as `resource` (RFC 8707)."
+OFFLINE_REMEDY = (
     "Where Bonobot can't reach the internet, BONOBOT_OAUTH_DOCUMENTS=false has programs register "
     "themselves instead."
 )
-SHOWN = 200
+MAX_SHOWN_LENGTH = 200
 
 
 class AuthorizationRefused(Problem):
@@ -71,7 +71,7 @@ class AuthorizationRefused(Problem):
 class AuthorizationRequest:
     """A valid authorization request of a client."""
 
-    program: Application
+    client: Application
     redirect_uri: str
     destination: RedirectDestination
     address: ResourceAddress
@@ -82,70 +82,81 @@ class AuthorizationRequest:
     @property
     def name(self) -> str:
         """The client's name for itself; untrusted text."""
-        said = self.program.name or self.host or self.program.client_id
-        return " ".join(make_visible(said, SHOWN).split())
+        name = self.client.name or self.host or self.client.client_id
+        return " ".join(make_visible(name, MAX_SHOWN_LENGTH).split())
 
     @property
     def host(self) -> str:
         """The host of the client's metadata document; blank after dynamic registration."""
-        by_document = self.program.registration_source == Application.RegistrationSource.CIMD
-        return urlsplit(self.program.client_id).netloc if by_document else ""
+        has_document = self.client.registration_source == Application.RegistrationSource.CIMD
+        return urlsplit(self.client.client_id).netloc if has_document else ""
 
     @property
     def resource(self) -> str:
         """The resource URL as stored in grants."""
         return f"{settings.BONOBOT_URL}{self.address.path}"
 
-    def denied(self) -> str:
+    def build_denial_redirect(self) -> str:
         """Return the redirect URL for a denied request."""
         return build_error_redirect(
             self.redirect_uri, errors.AccessDeniedError(state=self.state or None)
         )
 
-    def granted(self, request: HttpRequest, grant: Token, scopes: tuple[str, ...]) -> str:
+    def create_code_redirect(
+        self, request: HttpRequest, grant: Token, scopes: tuple[str, ...]
+    ) -> str:
         """Create a code; return the redirect URL with it. Raises `AuthorizationRefused`."""
-        more = {"grant": grant, "resource": [grant.resource], "nonce": None, "claims": None}
+        grant_credentials = {
+            "grant": grant,
+            "resource": [grant.resource],
+            "nonce": None,
+            "claims": None,
+        }
         try:
-            found, _headers, _body, _status = get_oauthlib_core().create_authorization_response(
-                request, list(scopes), self.credentials | more, allow=True
+            redirect_url, _headers, _body, _status = (
+                get_oauthlib_core().create_authorization_response(
+                    request, list(scopes), self.credentials | grant_credentials, allow=True
+                )
             )
-        except OAuthToolkitError as fault:
-            raise _build_refusal(fault) from None
-        if "code" not in parse_qs(urlsplit(found).query):
+        except OAuthToolkitError as error:
+            raise _build_refusal(error) from None
+        if "code" not in parse_qs(urlsplit(redirect_url).query):
             raise AuthorizationRefused(
                 "The program asked for something else meanwhile.", code="bad_request"
             )
-        return str(found)
+        return str(redirect_url)
 
 
 def read_authorization_request(request: HttpRequest) -> AuthorizationRequest:
     """Parse the authorization request of the consent page; raises `AuthorizationRefused`."""
     try:
         scopes, credentials = get_oauthlib_core().validate_authorization_request(request)
-    except OAuthToolkitError as fault:
-        raise _find_document_error(request, fault) or _build_refusal(fault) from None
-    program: Application = credentials.pop("request").client
-    leads = parse_redirect_uri(credentials["redirect_uri"], settings.BONOBOT_OAUTH_SCHEMES)
-    if leads is None or not is_named(credentials["redirect_uri"], program.redirect_uris.split()):
+    except OAuthToolkitError as error:
+        raise _find_document_error(request, error) or _build_refusal(error) from None
+    client: Application = credentials.pop("request").client
+    destination = parse_redirect_uri(credentials["redirect_uri"], settings.BONOBOT_OAUTH_SCHEMES)
+    if destination is None or not is_registered_uri(
+        credentials["redirect_uri"], client.redirect_uris.split()
+    ):
         raise AuthorizationRefused(
             "It would send you to an address that nobody is sent to.", code="redirect"
         )
     address = _find_address(request)
     if any(len(values) > 1 for name, values in request.GET.lists() if name != "resource"):
-        twice = errors.InvalidRequestError("A parameter is there twice.")
-        raise _build_redirect_refusal(twice, credentials)
-    if not _is_s256(credentials):
+        duplicate_error = errors.InvalidRequestError("A parameter is there twice.")
+        raise _build_redirect_refusal(duplicate_error, credentials)
+    if not _uses_s256(credentials):
         raise _build_redirect_refusal(
             errors.InvalidRequestError("PKCE by S256 is required."), credentials
         )
     if address is None:
         raise _build_redirect_refusal(
-            errors.CustomOAuth2Error("invalid_target", ONE_ADDRESS), credentials
+            errors.CustomOAuth2Error("invalid_target", RESOURCE_REQUIRED), credentials
         )
     return AuthorizationRequest(
-        program=program,
+        client=client,
         redirect_uri=credentials["redirect_uri"],
-        destination=leads,
+        destination=destination,
         address=address,
         scopes=tuple(dict.fromkeys(scopes)),
         state=credentials["state"] or "",
@@ -158,41 +169,43 @@ def _find_address(request: HttpRequest) -> ResourceAddress | None:
     return parse_resource_address(resources[0]) if len(resources) == 1 else None
 
 
-def _is_s256(credentials: Mapping[str, Any]) -> bool:
-    said = credentials.get("code_challenge") or ""
-    return credentials.get("code_challenge_method") == "S256" and bool(CHALLENGE.fullmatch(said))
+def _uses_s256(credentials: Mapping[str, Any]) -> bool:
+    challenge = credentials.get("code_challenge") or ""
+    return credentials.get("code_challenge_method") == "S256" and bool(
+        CODE_CHALLENGE.fullmatch(challenge)
+    )
 
 
-def build_error_redirect(redirect_uri: str, fault: errors.OAuth2Error) -> str:
+def build_error_redirect(redirect_uri: str, error: errors.OAuth2Error) -> str:
     """Return the redirect URL with an error and the issuer (RFC 9207)."""
-    members = [(name, value) for name, value in fault.twotuples if value]
-    found: str = add_params_to_uri(redirect_uri, [*members, ("iss", settings.BONOBOT_URL)])
-    return found
+    parameters = [(name, value) for name, value in error.twotuples if value]
+    url: str = add_params_to_uri(redirect_uri, [*parameters, ("iss", settings.BONOBOT_URL)])
+    return url
 
 
 def _find_document_error(
-    request: HttpRequest, fault: OAuthToolkitError
+    request: HttpRequest, error: OAuthToolkitError
 ) -> AuthorizationRefused | None:
     """Return the error for an unreadable client metadata document, if that is the cause."""
     client_id = request.GET.get("client_id", "")
-    unknown = isinstance(fault.oauthlib_error, errors.InvalidClientIdError)
-    if not (unknown and client_id.startswith("https://")):
+    is_unknown_client = isinstance(error.oauthlib_error, errors.InvalidClientIdError)
+    if not (is_unknown_client and client_id.startswith("https://")):
         return None
     return AuthorizationRefused(
         format_message(
             "The program says who it is at `{address}`: that can't be read here.",
-            address=make_visible(client_id, SHOWN),
+            address=make_visible(client_id, MAX_SHOWN_LENGTH),
         ),
         code="document_unreadable",
-        remedy=WITHOUT_DOCUMENTS,
+        remedy=OFFLINE_REMEDY,
     )
 
 
-def _build_refusal(fault: OAuthToolkitError) -> AuthorizationRefused:
-    error: errors.OAuth2Error = fault.oauthlib_error
-    if isinstance(fault, FatalClientError):
+def _build_refusal(toolkit_error: OAuthToolkitError) -> AuthorizationRefused:
+    error: errors.OAuth2Error = toolkit_error.oauthlib_error
+    if isinstance(toolkit_error, FatalClientError):
         return AuthorizationRefused(
-            make_visible(error.description or error.error, SHOWN), code=error.error
+            make_visible(error.description or error.error, MAX_SHOWN_LENGTH), code=error.error
         )
     return _build_redirect_refusal(
         error, {"redirect_uri": error.redirect_uri, "state": error.state}
@@ -203,10 +216,10 @@ def _build_redirect_refusal(
     error: errors.OAuth2Error, credentials: Mapping[str, Any]
 ) -> AuthorizationRefused:
     uri, error.state = credentials["redirect_uri"] or "", credentials["state"]
-    leads = parse_redirect_uri(uri, settings.BONOBOT_OAUTH_SCHEMES)
+    destination = parse_redirect_uri(uri, settings.BONOBOT_OAUTH_SCHEMES)
     return AuthorizationRefused(
-        make_visible(error.description or error.error, SHOWN),
+        make_visible(error.description or error.error, MAX_SHOWN_LENGTH),
         code=error.error,
-        back=build_error_redirect(uri, error) if leads else "",
-        sources=leads.sources if leads else "",
+        back=build_error_redirect(uri, error) if destination else "",
+        sources=destination.sources if destination else "",
     )

@@ -32,7 +32,7 @@ from oauth2_provider.cimd import CIMDError
 from oauth2_provider.models import Application
 
 from bonobot.accounts.models import Token
-from bonobot.core.gcra import admit, compute_interval
+from bonobot.core.gcra import admit_request, compute_interval
 from bonobot.core.http.egress import build_guarded_client
 from bonobot.core.http.ip_addresses import extract_address_prefix
 from bonobot.core.i18n.messages import format_message
@@ -40,9 +40,11 @@ from bonobot.core.problems import Problem
 from bonobot.core.runtime import get_runtime
 from bonobot.core.text.untrusted_text import make_visible
 
-LONGEST = 512
-LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
-_PORT = re.compile(r"(http://(?:127\.0\.0\.1|\[::1\]|localhost))(?::[0-9]{1,5})?(?=[/?]|$)")
+MAX_URI_LENGTH = 512
+LOOPBACK_HOSTS = frozenset({"127.0.0.1", "::1", "localhost"})
+_LOOPBACK_PORT = re.compile(
+    r"(http://(?:127\.0\.0\.1|\[::1\]|localhost))(?::[0-9]{1,5})?(?=[/?]|$)"
+)
 
 Kind = Literal["site", "computer", "app"]
 
@@ -64,10 +66,12 @@ class RedirectDestination:
         return f"'self' {kinds[self.kind]}"
 
 
-def is_named(uri: str, named: Collection[str]) -> bool:
+def is_registered_uri(uri: str, registered: Collection[str]) -> bool:
     """Return whether a redirect URI equals a registered one, ignoring a loopback's port."""
-    return uri in named or _PORT.sub(r"\1", uri) in {
-        _PORT.sub(r"\1", one) for one in named if _PORT.match(one)
+    return uri in registered or _LOOPBACK_PORT.sub(r"\1", uri) in {
+        _LOOPBACK_PORT.sub(r"\1", registered_uri)
+        for registered_uri in registered
+        if _LOOPBACK_PORT.match(registered_uri)
     }
 
 
@@ -76,9 +80,9 @@ def parse_redirect_uri(uri: str, schemes: Collection[str]) -> RedirectDestinatio
 
     `schemes` are the allowed custom schemes; reverse domain names (RFC 8252) are always allowed.
     """
-    if not 0 < len(uri) <= LONGEST or not uri.isascii() or not uri.isprintable():
+    if not 0 < len(uri) <= MAX_URI_LENGTH or not uri.isascii() or not uri.isprintable():
         return None
-    if any(one in uri for one in ' #\\"<>'):
+    if any(character in uri for character in ' #\\"<>'):
         return None
     try:
         parts = urlsplit(uri)
@@ -90,16 +94,16 @@ def parse_redirect_uri(uri: str, schemes: Collection[str]) -> RedirectDestinatio
     if parts.scheme == "https":
         return RedirectDestination("site", parts.netloc) if host else None
     if parts.scheme == "http":
-        return RedirectDestination("computer", host) if host in LOOPBACK else None
-    own = parts.scheme in schemes or "." in parts.scheme
-    return RedirectDestination("app", parts.scheme) if own else None
+        return RedirectDestination("computer", host) if host in LOOPBACK_HOSTS else None
+    is_app_scheme = parts.scheme in schemes or "." in parts.scheme
+    return RedirectDestination("app", parts.scheme) if is_app_scheme else None
 
 
-LONGEST_NAME = 100
-MOST_REDIRECTS = 10
+MAX_NAME_LENGTH = 100
+MAX_REDIRECT_URIS = 10
 # How many clients without a grant are kept, and for how long.
-MOST_UNUSED = 1_000
-UNUSED = timedelta(days=1)
+MAX_UNUSED_CLIENTS = 1_000
+UNUSED_RETENTION = timedelta(days=1)
 CODE_GRANT = "authorization_code"
 
 
@@ -118,17 +122,17 @@ class ClientMetadata:
     redirect_uris: tuple[str, ...]
 
 
-def read(said: Mapping[str, Any]) -> ClientMetadata:
+def parse_client_metadata(document: Mapping[str, Any]) -> ClientMetadata:
     """Parse client metadata; raises `InvalidClientMetadata`."""
-    name = said.get("client_name", "")
-    uris = said.get("redirect_uris")
+    name = document.get("client_name", "")
+    uris = document.get("redirect_uris")
     if not isinstance(name, str):
         raise InvalidClientMetadata("`client_name` must be a text.")
-    if not isinstance(uris, list) or not 0 < len(uris) <= MOST_REDIRECTS:
+    if not isinstance(uris, list) or not 0 < len(uris) <= MAX_REDIRECT_URIS:
         raise InvalidClientMetadata(
             format_message(
                 "`redirect_uris` must have from 1 to {most_redirects} entries.",
-                most_redirects=MOST_REDIRECTS,
+                most_redirects=MAX_REDIRECT_URIS,
             ),
             code="invalid_redirect_uri",
         )
@@ -141,42 +145,42 @@ def read(said: Mapping[str, Any]) -> ClientMetadata:
                 "A redirect URI must be https, of the loopback, or of a scheme that is known.",
                 code="invalid_redirect_uri",
             )
-    grants = said.get("grant_types", [CODE_GRANT])
+    grants = document.get("grant_types", [CODE_GRANT])
     if not isinstance(grants, list) or CODE_GRANT not in grants:
         raise InvalidClientMetadata(
             format_message("`grant_types` must have `{code_grant}`.", code_grant=CODE_GRANT)
         )
-    return ClientMetadata(make_visible(name.strip(), LONGEST_NAME), tuple(dict.fromkeys(uris)))
+    return ClientMetadata(make_visible(name.strip(), MAX_NAME_LENGTH), tuple(dict.fromkeys(uris)))
 
 
-def register(program: ClientMetadata) -> Application:
+def create_client(metadata: ClientMetadata) -> Application:
     """Create a client and return it; delete the oldest unused clients beyond the maximum."""
-    made = Application.objects.create(
-        name=program.name,
-        redirect_uris=" ".join(program.redirect_uris),
+    application = Application.objects.create(
+        name=metadata.name,
+        redirect_uris=" ".join(metadata.redirect_uris),
         client_type=Application.CLIENT_PUBLIC,
         authorization_grant_type=Application.GRANT_AUTHORIZATION_CODE,
         client_secret="",
         hash_client_secret=False,
         registration_source=Application.RegistrationSource.DCR,
     )
-    kept = filter_unused_clients().order_by("-created").values("pk")[:MOST_UNUSED]
-    filter_unused_clients().exclude(pk__in=list(kept.values_list("pk", flat=True))).delete()
-    return made
+    newest = filter_unused_clients().order_by("-created").values("pk")[:MAX_UNUSED_CLIENTS]
+    filter_unused_clients().exclude(pk__in=list(newest.values_list("pk", flat=True))).delete()
+    return application
 
 
 def filter_unused_clients(since: datetime | None = None) -> "QuerySet[Application]":
     """Return the self-registered clients that were never authorized."""
-    let_in = Token.objects.filter(client_id=OuterRef("client_id"))
-    found = Application.objects.filter(~Exists(let_in)).exclude(
+    grants = Token.objects.filter(client_id=OuterRef("client_id"))
+    rows = Application.objects.filter(~Exists(grants)).exclude(
         registration_source=Application.RegistrationSource.MANUAL
     )
-    return found.filter(created__lt=since) if since else found
+    return rows.filter(created__lt=since) if since else rows
 
 
-def prune() -> int:
+def prune_unused_clients() -> int:
     """Delete clients that nobody authorized within a day; return how many."""
-    removed, _each = filter_unused_clients(timezone.now() - UNUSED).delete()
+    removed, _each = filter_unused_clients(timezone.now() - UNUSED_RETENTION).delete()
     return int(removed)
 
 
@@ -196,11 +200,11 @@ def build_registration_response(application: Application) -> dict[str, Any]:
     }
 
 
-LONGEST_URL = 255
+MAX_CLIENT_ID_LENGTH = 255
 MAX_BODY = 16 * 1024
-CONNECT_S = 3
-WHOLE_S = 6
-SOONEST_S, LATEST_S = 300, 86_400
+CONNECT_TIMEOUT_S = 3
+TOTAL_TIMEOUT_S = 6
+MIN_LIFETIME_S, MAX_LIFETIME_S = 300, 86_400
 _MAX_AGE = re.compile(r"max-age\s*=\s*([0-9]{1,9})", re.ASCII)
 
 
@@ -220,70 +224,80 @@ class ClientMetadataFetcher:
 
     def fetch(self, client_id: str) -> tuple[dict[str, Any], int]:
         """Return a document and its lifetime in seconds; raises `CIMDError`."""
-        _check(client_id)
+        _check_client_id(client_id)
         try:
-            return get_runtime().call(_fetch, client_id)
-        except (Problem, httpx2.HTTPError, TimeoutError, ValueError, RecursionError) as fault:
-            raise CIMDError(make_visible(str(fault), 200)) from None
+            return get_runtime().call(_fetch_document, client_id)
+        except (Problem, httpx2.HTTPError, TimeoutError, ValueError, RecursionError) as error:
+            raise CIMDError(make_visible(str(error), 200)) from None
 
 
-def _check(client_id: str) -> None:
+def _check_client_id(client_id: str) -> None:
     """Raise `CIMDError` if a client id isn't a valid document URL (section 3)."""
     try:
         parts = urlsplit(client_id)
         _port = parts.port
     except ValueError:
         raise CIMDError("it is no URL") from None
-    plain = client_id.isascii() and client_id.isprintable() and " " not in client_id
-    named = parts.scheme == "https" and parts.hostname and "@" not in parts.netloc
-    steps = parts.path.split("/")
-    if not (plain and named and len(client_id) <= LONGEST_URL and "#" not in client_id):
+    is_plain = client_id.isascii() and client_id.isprintable() and " " not in client_id
+    is_https_url = parts.scheme == "https" and parts.hostname and "@" not in parts.netloc
+    segments = parts.path.split("/")
+    if not (
+        is_plain
+        and is_https_url
+        and len(client_id) <= MAX_CLIENT_ID_LENGTH
+        and "#" not in client_id
+    ):
         raise CIMDError("it is not an https URL of a document")
-    if not parts.path or "." in steps or ".." in steps:
+    if not parts.path or "." in segments or ".." in segments:
         raise CIMDError("its path is blank, or goes up and down")
 
 
-async def _fetch(client_id: str) -> tuple[dict[str, Any], int]:
+async def _fetch_document(client_id: str) -> tuple[dict[str, Any], int]:
     async with (
-        asyncio.timeout(WHOLE_S),
+        asyncio.timeout(TOTAL_TIMEOUT_S),
         build_guarded_client(
-            allow_private=False, connect_s=CONNECT_S, read_s=CONNECT_S, max_body=MAX_BODY
+            allow_private=False,
+            connect_s=CONNECT_TIMEOUT_S,
+            read_s=CONNECT_TIMEOUT_S,
+            max_body=MAX_BODY,
         ) as client,
     ):
-        answer = await client.get(client_id, headers={"Accept": "application/json"})
-    kind = answer.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if answer.status_code != 200 or not re.fullmatch(r"application/([a-z0-9.-]+\+)?json", kind):
+        response = await client.get(client_id, headers={"Accept": "application/json"})
+    content_type = response.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if response.status_code != 200 or not re.fullmatch(
+        r"application/([a-z0-9.-]+\+)?json", content_type
+    ):
         raise ValueError(
-            f"it answered with HTTP {answer.status_code} and {make_visible(kind, 80)!r}"
+            f"it answered with HTTP {response.status_code} and {make_visible(content_type, 80)!r}"
         )
-    document = json.loads(answer.content)
+    document = json.loads(response.content)
     if not isinstance(document, dict):
         raise InvalidClientMetadata("It is no object.")
-    program = read(document)
+    metadata = parse_client_metadata(document)
     # Return checked fields only, because the toolkit stores them.
-    known = {
+    accepted = {
         "client_id": document.get("client_id"),
-        "client_name": program.name,
-        "redirect_uris": list(program.redirect_uris),
+        "client_name": metadata.name,
+        "redirect_uris": list(metadata.redirect_uris),
         "grant_types": ["authorization_code", "refresh_token"],
         "token_endpoint_auth_method": document.get("token_endpoint_auth_method", "none"),
     }
-    secret = {name: "" for name in document if name.startswith("client_secret")}
-    return known | secret, _parse_max_age(answer.headers.get("cache-control", ""))
+    blank_secrets = {name: "" for name in document if name.startswith("client_secret")}
+    return accepted | blank_secrets, _parse_max_age(response.headers.get("cache-control", ""))
 
 
 def _parse_max_age(cache_control: str) -> int:
-    found = _MAX_AGE.search(cache_control.lower())
+    match = _MAX_AGE.search(cache_control.lower())
     if "no-store" in cache_control.lower() or "no-cache" in cache_control.lower():
-        return SOONEST_S
-    return max(SOONEST_S, min(int(found[1]) if found else LATEST_S, LATEST_S))
+        return MIN_LIFETIME_S
+    return max(MIN_LIFETIME_S, min(int(match[1]) if match else MAX_LIFETIME_S, MAX_LIFETIME_S))
 
 
-AT_ONCE = 20
-A_MINUTE = 2
-PLACES = 10_000
+BURST = 20
+REGISTRATIONS_PER_MINUTE = 2
+MAX_TRACKED_ADDRESSES = 10_000
 
-_taken: OrderedDict[str, int] = OrderedDict()
+_arrival_times: OrderedDict[str, int] = OrderedDict()
 _lock = Lock()
 
 
@@ -294,19 +308,22 @@ class TooManyRegistrations(Problem):
     status = 429
 
 
-def check(address: str) -> None:
+def check_registration_rate(address: str) -> None:
     """Count a registration; raises `TooManyRegistrations`."""
-    place = extract_address_prefix(address)
+    prefix = extract_address_prefix(address)
     with _lock:
-        verdict = admit(
-            _taken.get(place, 0), monotonic_ns() // 1_000, compute_interval(A_MINUTE), AT_ONCE
+        result = admit_request(
+            _arrival_times.get(prefix, 0),
+            monotonic_ns() // 1_000,
+            compute_interval(REGISTRATIONS_PER_MINUTE),
+            BURST,
         )
-        if verdict.allowed:
-            _taken[place] = verdict.tat
-            _taken.move_to_end(place)
-        while len(_taken) > PLACES:
-            _taken.popitem(last=False)
-    if not verdict.allowed:
+        if result.allowed:
+            _arrival_times[prefix] = result.tat
+            _arrival_times.move_to_end(prefix)
+        while len(_arrival_times) > MAX_TRACKED_ADDRESSES:
+            _arrival_times.popitem(last=False)
+    if not result.allowed:
         raise TooManyRegistrations(
             "Too many programs registered from this address. Try again later."
         )

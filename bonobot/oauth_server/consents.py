@@ -16,7 +16,7 @@ from bonobot.accounts.models import Organization, Token, User
 from bonobot.accounts.principals import Principal, build_user_principal
 from bonobot.accounts.roles import Action, Role, TokenScope, list_roles_within, may
 from bonobot.accounts.tokens import services as tokens
-from bonobot.accounts.tokens.services import list_user_grants, revoke
+from bonobot.accounts.tokens.services import list_user_grants, revoke_token
 from bonobot.core.problems import InvalidInput, NotFound, Problem
 from bonobot.ledger.audit.admin_changes import record_change
 from bonobot.oauth_server.authorization_requests import AuthorizationRequest
@@ -47,26 +47,35 @@ class AuthorizedClient:
     @property
     def last_used_at(self) -> datetime | None:
         """When one of its grants was last used."""
-        used = [one.grant.last_used_at for one in self.let_in if one.grant.last_used_at]
-        return max(used, default=None)
+        times = [
+            client_grant.grant.last_used_at
+            for client_grant in self.let_in
+            if client_grant.grant.last_used_at
+        ]
+        return max(times, default=None)
 
 
-def list_own_grants(user: User, reached: QuerySet[Organization]) -> list[ClientGrant]:
+def list_own_grants(user: User, organizations: QuerySet[Organization]) -> list[ClientGrant]:
     """Return a user's active grants in these organizations."""
-    return _add_agent_names(_list_user_grants(user, reached))
+    return _add_agent_names(_list_user_grants(user, organizations))
 
 
-def end_own(user: User, reached: QuerySet[Organization], grant_id: object) -> Token:
+def revoke_own_grant(user: User, organizations: QuerySet[Organization], grant_id: object) -> Token:
     """Revoke a user's own grant and return it; raises `NotFound` if there is no active one."""
-    found = next(
-        (one for one in _list_user_grants(user, reached) if str(one.pk) == str(grant_id)), None
+    grant = next(
+        (
+            candidate
+            for candidate in _list_user_grants(user, organizations)
+            if str(candidate.pk) == str(grant_id)
+        ),
+        None,
     )
-    if found is None:
+    if grant is None:
         raise NotFound(
             "There is nothing like that that you let in.", remedy="It may have ended meanwhile."
         )
-    revoke(build_user_principal(user, found.organization), found)
-    return found
+    revoke_token(build_user_principal(user, grant.organization), grant)
+    return grant
 
 
 def list_authorized_clients(principal: Principal) -> list[AuthorizedClient]:
@@ -75,27 +84,33 @@ def list_authorized_clients(principal: Principal) -> list[AuthorizedClient]:
     Raises `Forbidden` without the permission to revoke them.
     """
     principal.require(Action.MANAGE_TOKENS)
-    by_program: dict[str, list[ClientGrant]] = {}
-    for one in _add_agent_names(_list_active_grants(principal)):
-        by_program.setdefault(one.grant.client_id, []).append(one)
-    since = dict(
-        Application.objects.filter(client_id__in=by_program).values_list("client_id", "created")
+    grants_by_client: dict[str, list[ClientGrant]] = {}
+    for client_grant in _add_agent_names(_list_active_grants(principal)):
+        grants_by_client.setdefault(client_grant.grant.client_id, []).append(client_grant)
+    registered_at = dict(
+        Application.objects.filter(client_id__in=grants_by_client).values_list(
+            "client_id", "created"
+        )
     )
     return [
-        AuthorizedClient(client_id, since.get(client_id), tuple(let_in))
-        for client_id, let_in in by_program.items()
+        AuthorizedClient(client_id, registered_at.get(client_id), tuple(client_grants))
+        for client_id, client_grants in grants_by_client.items()
     ]
 
 
-def remove(principal: Principal, client_id: str) -> int:
+def revoke_client(principal: Principal, client_id: str) -> int:
     """Revoke all grants of a client in the organization; return how many.
 
     Deletes the client if no grants in other organizations remain. Raises `Forbidden`, and
     `NotFound` if the client has no grants here.
     """
     principal.require(Action.MANAGE_TOKENS)
-    mine = [one for one in _list_active_grants(principal) if one.client_id == client_id]
-    if not mine:
+    grants = [
+        candidate
+        for candidate in _list_active_grants(principal)
+        if candidate.client_id == client_id
+    ]
+    if not grants:
         raise NotFound("Nobody here lets this program in.", remedy="It may have ended meanwhile.")
     with record_change(
         organization_id=principal.organization_id,
@@ -103,43 +118,49 @@ def remove(principal: Principal, client_id: str) -> int:
         action="program_removed",
         resource_type="program",
         resource_id=client_id,
-        resource_name=mine[0].client,
-        details={"grants": len(mine)},
+        resource_name=grants[0].client,
+        details={"grants": len(grants)},
     ):
-        for grant in mine:
-            revoke(principal, grant)
-        if not Token.objects.living().filter(client_id=client_id).exists():
-            by_itself = Application.objects.filter(client_id=client_id)
-            by_itself.exclude(registration_source=Application.RegistrationSource.MANUAL).delete()
-    return len(mine)
+        for grant in grants:
+            revoke_token(principal, grant)
+        if not Token.objects.active().filter(client_id=client_id).exists():
+            applications = Application.objects.filter(client_id=client_id)
+            applications.exclude(registration_source=Application.RegistrationSource.MANUAL).delete()
+    return len(grants)
 
 
 def _list_active_grants(principal: Principal) -> list[Token]:
-    rows = Token.objects.living().filter(organization_id=principal.organization_id)
-    given = rows.filter(user__isnull=False).exclude(digest="")
-    return list(given.select_related("user", "organization").order_by("-created_at"))
+    rows = Token.objects.active().filter(organization_id=principal.organization_id)
+    user_grants = rows.filter(user__isnull=False).exclude(digest="")
+    return list(user_grants.select_related("user", "organization").order_by("-created_at"))
 
 
-def _list_user_grants(user: User, reached: QuerySet[Organization]) -> list[Token]:
-    here = set(reached.values_list("pk", flat=True))
-    return [one for one in list_user_grants(user.pk) if one.organization_id in here]
-
-
-def _add_agent_names(grants: Sequence[Token]) -> list[ClientGrant]:
-    wanted = [pk for one in grants for pk in one.agent_ids]
-    names = get_agent_directory().load_names(wanted)
+def _list_user_grants(user: User, organizations: QuerySet[Organization]) -> list[Token]:
+    organization_ids = set(organizations.values_list("pk", flat=True))
     return [
-        ClientGrant(one, tuple(sorted(names.get(str(pk), str(pk)) for pk in one.agent_ids)))
-        for one in grants
+        grant for grant in list_user_grants(user.pk) if grant.organization_id in organization_ids
     ]
 
 
-MOST_ORGANIZATIONS = 50
-MOST_AGENTS = 100
+def _add_agent_names(grants: Sequence[Token]) -> list[ClientGrant]:
+    agent_ids = [pk for grant in grants for pk in grant.agent_ids]
+    names = get_agent_directory().load_names(agent_ids)
+    return [
+        ClientGrant(grant, tuple(sorted(names.get(str(pk), str(pk)) for pk in grant.agent_ids)))
+        for grant in grants
+    ]
+
+
+MAX_ORGANIZATIONS = 50
+MAX_AGENTS = 100
 # The scope that is preselected for a kind of resource.
-USUAL = {"organization": TokenScope.AGENTS, "agent": TokenScope.TOOLS, "server": TokenScope.TOOLS}
+DEFAULT_SCOPES = {
+    "organization": TokenScope.AGENTS,
+    "agent": TokenScope.TOOLS,
+    "server": TokenScope.TOOLS,
+}
 # A role is offered only if it allows one of these actions on the kind of resource.
-USES: dict[str, tuple[Action, ...]] = {
+REQUIRED_ACTIONS: dict[str, tuple[Action, ...]] = {
     "organization": (Action.RUN_AGENTS, Action.VIEW),
     "agent": (Action.USE_TOOLS,),
     "server": (Action.CALL_TOOLS,),
@@ -154,7 +175,7 @@ class ConsentOption:
     place: str
     roles: tuple[Role, ...]
     agents: tuple[tuple[str, str], ...] = ()
-    fixed: tuple[UUID, ...] = ()
+    fixed_agents: tuple[UUID, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,47 +188,56 @@ class ConsentChoice:
 
 
 def list_consent_options(
-    user: User, reached: QuerySet[Organization], address: ResourceAddress
+    user: User, organizations: QuerySet[Organization], address: ResourceAddress
 ) -> list[ConsentOption]:
     """Return what a user can grant for a resource; empty without access to it.
 
     `organizations` are those that the session can access.
     """
-    theirs = reached.filter(halted_at=None)[:MOST_ORGANIZATIONS]
-    found = (_build_consent_option(user, one, address) for one in theirs)
-    return [one for one in found if one is not None]
+    active_organizations = organizations.filter(halted_at=None)[:MAX_ORGANIZATIONS]
+    options = (_build_consent_option(user, item, address) for item in active_organizations)
+    return [item for item in options if item is not None]
 
 
-def get_default_scopes(asked: AuthorizationRequest) -> tuple[str, ...]:
+def get_default_scopes(authorization_request: AuthorizationRequest) -> tuple[str, ...]:
     """Return the preselected scopes, without managing if possible."""
-    plain = tuple(scope for scope in asked.scopes if scope != TokenScope.MANAGE)
-    fitting = tuple(scope for scope in plain if scope == USUAL[asked.address.kind])
-    return fitting or plain or asked.scopes
+    unprivileged = tuple(
+        scope for scope in authorization_request.scopes if scope != TokenScope.MANAGE
+    )
+    fitting = tuple(
+        scope
+        for scope in unprivileged
+        if scope == DEFAULT_SCOPES[authorization_request.address.kind]
+    )
+    return fitting or unprivileged or authorization_request.scopes
 
 
 def grant_consent(
-    user: User, asked: AuthorizationRequest, offer: ConsentOption, choice: ConsentChoice
+    user: User,
+    authorization_request: AuthorizationRequest,
+    option: ConsentOption,
+    choice: ConsentChoice,
 ) -> Token:
     """Create the grant that the user chose; raises `InvalidInput` and `Forbidden`."""
-    if choice.role not in offer.roles:
+    if choice.role not in option.roles:
         raise InvalidInput("Choose one of the roles.", field="role")
-    if not choice.scopes or not set(choice.scopes) <= set(asked.scopes):
+    if not choice.scopes or not set(choice.scopes) <= set(authorization_request.scopes):
         raise InvalidInput("Choose what the program may do.", field="scopes")
-    known = {pk for pk, _name in offer.agents}
-    if not set(choice.agents) <= known:
+    offered_agents = {pk for pk, _name in option.agents}
+    if not set(choice.agents) <= offered_agents:
         raise InvalidInput("Choose among the agents.", field="agents")
-    agents = offer.fixed or tuple(map(UUID, choice.agents))
+    agents = option.fixed_agents or tuple(map(UUID, choice.agents))
     if not agents and choice.role == Role.MEMBER:
         raise InvalidInput(
             "A member reaches the agents that are given to it: choose one.", field="agents"
         )
     return tokens.create_grant(
         user,
-        offer.organization,
+        option.organization,
         role=Role(choice.role),
-        resource=asked.resource,
-        client_id=asked.program.client_id,
-        client=asked.name,
+        resource=authorization_request.resource,
+        client_id=authorization_request.client.client_id,
+        client=authorization_request.name,
         scopes=choice.scopes,
         agent_ids=agents,
     )
@@ -218,26 +248,28 @@ def _build_consent_option(
 ) -> ConsentOption | None:
     try:
         principal = build_user_principal(user, organization)
-        place = find_resource_target(address, principal)
+        target = find_resource_target(address, principal)
     except Problem:
         return None
-    uses = USES[address.kind]
+    actions = REQUIRED_ACTIONS[address.kind]
     roles = tuple(
         role
         for role in list_roles_within(principal.role)
-        if any(may(role, action) for action in uses)
+        if any(may(role, action) for action in actions)
     )
     # Roles without view permission come first.
     roles = tuple(sorted(roles, key=lambda role: may(role, Action.VIEW)))
     directory = get_agent_directory()
     if address.kind == "agent":
-        reached = directory.is_enabled_for_user(organization.pk, user.pk, place.id)
+        is_enabled = directory.is_enabled_for_user(organization.pk, user.pk, target.id)
         return (
-            ConsentOption(organization, place.name, roles, fixed=(place.id,)) if reached else None
+            ConsentOption(organization, target.name, roles, fixed_agents=(target.id,))
+            if is_enabled
+            else None
         )
     if not roles:
         return None
     if address.kind == "server":
-        return ConsentOption(organization, place.name, roles)
-    listed = directory.list_enabled_choices_of_user(organization.pk, user.pk, most=MOST_AGENTS)
-    return ConsentOption(organization, place.name, roles, tuple(listed))
+        return ConsentOption(organization, target.name, roles)
+    agents = directory.list_enabled_choices_of_user(organization.pk, user.pk, most=MAX_AGENTS)
+    return ConsentOption(organization, target.name, roles, tuple(agents))

@@ -19,7 +19,7 @@ from bonobot.accounts.models import Token
 from bonobot.accounts.tokens import services as tokens
 from bonobot.oauth_server.authorization_requests import normalize_resource
 
-CODE, REFRESH = "bnc", "bnr"
+CODE_PREFIX, REFRESH_PREFIX = "bnc", "bnr"
 
 
 class OAuthRequestValidator(OAuth2Validator):
@@ -37,7 +37,7 @@ class OAuthRequestValidator(OAuth2Validator):
         self, client_id: str, code: dict[str, str], request: Any, *args: Any, **kwargs: Any
     ) -> None:
         """Create a code for the new grant and store its digest."""
-        text = generate_token(CODE, request.grant)
+        text = generate_token(CODE_PREFIX, request.grant)
         self._create_authorization_code(request, {"code": hash_token(text)})
         code["code"] = text
 
@@ -46,12 +46,12 @@ class OAuthRequestValidator(OAuth2Validator):
     ) -> bool:
         """Return whether a code belongs to this client and is unused; reuse revokes its grant."""
         row = Grant.objects.filter(code=hash_token(code), application=client).first()
-        grant = grant_of(code, CODE)
+        grant = find_grant(code, CODE_PREFIX)
         if row is None or grant is None:
             return False
         if row.is_expired():
             if grant.digest:
-                tokens.end(grant, why="code_reused")
+                tokens.end_grant(grant, reason="code_reused")
             return False
         request.scopes, request.user, request.grant = row.scope.split(), row.user, grant
         return True
@@ -61,26 +61,28 @@ class OAuthRequestValidator(OAuth2Validator):
     ) -> None:
         """Mark a code as used; its row is kept for a while to detect reuse."""
         now = timezone.now()
-        mine = Grant.objects.filter(code=hash_token(code), expires__gt=now)
-        if not mine.update(expires=now):
+        unused = Grant.objects.filter(code=hash_token(code), expires__gt=now)
+        if not unused.update(expires=now):
             raise errors.InvalidGrantError(request=request)
 
     def confirm_redirect_uri(
         self, client_id: str, code: str, redirect_uri: str, client: Any, *args: Any, **kwargs: Any
     ) -> bool:
         """Return whether the code was sent to this redirect URI."""
-        found = super().confirm_redirect_uri(client_id, hash_token(code), redirect_uri, client)
-        return bool(found)
+        is_confirmed = super().confirm_redirect_uri(
+            client_id, hash_token(code), redirect_uri, client
+        )
+        return bool(is_confirmed)
 
     def get_code_challenge(self, code: str, request: Any) -> str | None:
         """Return the PKCE challenge of a code."""
-        found: str | None = super().get_code_challenge(hash_token(code), request)
-        return found
+        challenge: str | None = super().get_code_challenge(hash_token(code), request)
+        return challenge
 
     def get_code_challenge_method(self, code: str, request: Any) -> str | None:
         """Return the PKCE method of a code."""
-        found: str | None = super().get_code_challenge_method(hash_token(code), request)
-        return found
+        method: str | None = super().get_code_challenge_method(hash_token(code), request)
+        return method
 
     # -- tokens ------------------------------------------------------------------------------
 
@@ -88,13 +90,15 @@ class OAuthRequestValidator(OAuth2Validator):
         self, refresh_token: str, client: Any, request: Any, *args: Any, **kwargs: Any
     ) -> bool:
         """Return whether a refresh token belongs to this client; reuse revokes its grant."""
-        grant = grant_of(refresh_token, REFRESH)
-        good = grant is not None and super().validate_refresh_token(refresh_token, client, request)
-        if good:
+        grant = find_grant(refresh_token, REFRESH_PREFIX)
+        is_valid = grant is not None and super().validate_refresh_token(
+            refresh_token, client, request
+        )
+        if is_valid:
             request.grant = grant
         elif grant is not None and _is_used_token(refresh_token):
-            tokens.end(grant, why="refresh_reused")
-        return bool(good)
+            tokens.end_grant(grant, reason="refresh_reused")
+        return bool(is_valid)
 
     def _save_bearer_token(
         self, token: dict[str, Any], request: Any, *args: Any, **kwargs: Any
@@ -102,32 +106,36 @@ class OAuthRequestValidator(OAuth2Validator):
         """Rotate the grant's token; of concurrent requests only one succeeds."""
         grant: Token = request.grant
         _check_resource(request, grant)
-        spent = getattr(request, "refresh_token_instance", None)
-        if spent is not None and not _revoke_refresh_token(spent):
+        used_token = getattr(request, "refresh_token_instance", None)
+        if used_token is not None and not _revoke_refresh_token(used_token):
             raise errors.InvalidGrantError(request=request)
-        text = tokens.rotate_grant(grant, first=spent is None)
+        text = tokens.rotate_grant(grant, first=used_token is None)
         if text is None:
             raise errors.InvalidGrantError(request=request)
         token |= {
             "access_token": text,
-            "refresh_token": generate_token(REFRESH, grant),
-            "expires_in": int(tokens.FRESH / timedelta(seconds=1)),
+            "refresh_token": generate_token(REFRESH_PREFIX, grant),
+            "expires_in": int(tokens.ACCESS_TOKEN_LIFETIME / timedelta(seconds=1)),
             "scope": " ".join(grant.scopes),
         }
         request.resource = [grant.resource]
-        access = self._create_access_token(timezone.now() + tokens.FRESH, request, token, spent)
-        self._create_refresh_token(request, token["refresh_token"], access, spent)
+        access_token = self._create_access_token(
+            timezone.now() + tokens.ACCESS_TOKEN_LIFETIME, request, token, used_token
+        )
+        self._create_refresh_token(request, token["refresh_token"], access_token, used_token)
 
     def revoke_token(
         self, token: str, token_type_hint: str, request: Any, *args: Any, **kwargs: Any
     ) -> None:
         """Revoke the grant of a token (RFC 7009); tokens of other clients are ignored."""
-        mine = {"token_checksum": hash_token(token), "application": request.client}
-        known = any(kind.objects.filter(**mine).exists() for kind in (AccessToken, RefreshToken))
+        conditions = {"token_checksum": hash_token(token), "application": request.client}
+        is_own_token = any(
+            model.objects.filter(**conditions).exists() for model in (AccessToken, RefreshToken)
+        )
         super().revoke_token(token, token_type_hint, request)
-        grant = grant_of(token)
-        if known and grant is not None:
-            tokens.end(grant, why="program")
+        grant = find_grant(token)
+        if is_own_token and grant is not None:
+            tokens.end_grant(grant, reason="program")
 
 
 def hash_token(text: str) -> str:
@@ -140,25 +148,25 @@ def generate_token(prefix: str, grant: Token) -> str:
     return f"{prefix}_{grant.key}_{secrets.token_urlsafe(32)}"
 
 
-def grant_of(text: str, *prefixes: str) -> Token | None:
+def find_grant(text: str, *prefixes: str) -> Token | None:
     """Return the grant that a token names, or None; doesn't validate the token."""
     prefix, _, rest = text.partition("_")
     key = rest.partition("_")[0]
     if (prefixes and prefix not in prefixes) or not key.isalnum():
         return None
-    found: Token | None = Token.objects.filter(key=key, user__isnull=False).first()
-    return found
+    grant: Token | None = Token.objects.filter(key=key, user__isnull=False).first()
+    return grant
 
 
 def _is_used_token(refresh_token: str) -> bool:
-    mine = RefreshToken.objects.filter(token_checksum=hash_token(refresh_token))
-    return bool(mine.exclude(revoked=None).exists())
+    rows = RefreshToken.objects.filter(token_checksum=hash_token(refresh_token))
+    return bool(rows.exclude(revoked=None).exists())
 
 
 def _revoke_refresh_token(refresh_token: Any) -> bool:
     """Revoke a refresh token and its access token; return False if it was already revoked."""
-    live = RefreshToken.objects.filter(pk=refresh_token.pk, revoked=None)
-    if not live.update(revoked=timezone.now(), access_token=None):
+    active = RefreshToken.objects.filter(pk=refresh_token.pk, revoked=None)
+    if not active.update(revoked=timezone.now(), access_token=None):
         return False
     AccessToken.objects.filter(pk=refresh_token.access_token_id).delete()
     return True
@@ -166,8 +174,8 @@ def _revoke_refresh_token(refresh_token: Any) -> bool:
 
 def _check_resource(request: Any, grant: Token) -> None:
     """Raise if a request names another resource than the grant's (RFC 8707)."""
-    asked = [value for name, value in request.decoded_body or () if name == "resource"]
-    if any(normalize_resource(one) != grant.resource for one in asked):
+    requested = [value for name, value in request.decoded_body or () if name == "resource"]
+    if any(normalize_resource(resource) != grant.resource for resource in requested):
         raise errors.CustomOAuth2Error(
             error="invalid_target",
             description="This grant is for another resource.",

@@ -16,6 +16,8 @@ def prune_programs() -> int:
     Returns how many programs and grants that were.
     """
     clear_expired()
-    lost = Token.objects.filter(user__isnull=False, digest="", expires_at__lt=timezone.now())
-    removed, _each = lost.delete()
-    return int(removed) + client_registration.prune()
+    unused_grants = Token.objects.filter(
+        user__isnull=False, digest="", expires_at__lt=timezone.now()
+    )
+    removed, _each = unused_grants.delete()
+    return int(removed) + client_registration.prune_unused_clients()

@@ -11,6 +11,6 @@ urlpatterns = [
     ),
     path("oauth/authorize", oauth_server_views.authorize, name="authorize"),
     path("oauth/token", oauth_server_views.issue_tokens, name="token"),
-    path("oauth/revoke", oauth_server_views.revoke, name="revoke"),
-    path("oauth/register", oauth_server_views.register, name="register"),
+    path("oauth/revoke", oauth_server_views.revoke_token, name="revoke"),
+    path("oauth/register", oauth_server_views.register_client, name="register"),
 ]

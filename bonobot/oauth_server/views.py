@@ -17,11 +17,18 @@ from django.views.decorators.debug import sensitive_post_parameters
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
 from oauth2_provider.oauth2_backends import get_oauthlib_core
 
-from bonobot.accounts.current_organization import SESSION_KEY, list_usable_organizations
-from bonobot.accounts.role_labels import ROLE_CHOICES, SCOPE_MEANS
+from bonobot.accounts.current_organization import (
+    ORGANIZATION_SESSION_KEY,
+    list_usable_organizations,
+)
+from bonobot.accounts.role_labels import ROLE_CHOICES, SCOPE_DESCRIPTIONS
 from bonobot.accounts.roles import Role
-from bonobot.accounts.tokens.services import SCOPES
-from bonobot.core.http.response_headers import HEADER, STRICT, build_content_security_policy
+from bonobot.accounts.tokens.services import GRANT_SCOPES
+from bonobot.core.http.response_headers import (
+    CSP_HEADER,
+    STRICT_POLICY,
+    build_content_security_policy,
+)
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Problem
 from bonobot.oauth_server import authorization_requests, client_registration
@@ -34,10 +41,10 @@ from bonobot.oauth_server.consents import (
     list_consent_options,
 )
 
-JSON = {"Content-Type": "application/json"}
-LONGEST_BODY = 64 * 1024
+JSON_HEADERS = {"Content-Type": "application/json"}
+MAX_BODY_BYTES = 64 * 1024
 ROLE_NAMES = dict(ROLE_CHOICES)
-ROLE_MEANS = {
+ROLE_DESCRIPTIONS = {
     Role.MEMBER: _("runs the agents that you choose, and uses their tools"),
     Role.AUDITOR: _("reads everything, the audit too"),
     Role.REVIEWER: _("reads everything, the audit too"),
@@ -50,7 +57,7 @@ ROLE_MEANS = {
 @require_GET
 def serve_metadata(request: HttpRequest) -> HttpResponse:
     """Return the authorization server metadata (RFC 8414)."""
-    found = {
+    metadata = {
         "issuer": settings.BONOBOT_URL,
         "authorization_endpoint": _build_url("authority:authorize"),
         "token_endpoint": _build_url("authority:token"),
@@ -61,13 +68,13 @@ def serve_metadata(request: HttpRequest) -> HttpResponse:
         "code_challenge_methods_supported": ["S256"],
         "token_endpoint_auth_methods_supported": ["none"],
         "revocation_endpoint_auth_methods_supported": ["none"],
-        "scopes_supported": [scope.value for scope in SCOPES],
+        "scopes_supported": [scope.value for scope in GRANT_SCOPES],
         "authorization_response_iss_parameter_supported": True,
         "client_id_metadata_document_supported": settings.BONOBOT_OAUTH_DOCUMENTS,
     }
     if settings.BONOBOT_OAUTH_REGISTRATION:
-        found["registration_endpoint"] = _build_url("authority:register")
-    return JsonResponse(found, headers={"Cache-Control": "public, max-age=300"})
+        metadata["registration_endpoint"] = _build_url("authority:register")
+    return JsonResponse(metadata, headers={"Cache-Control": "public, max-age=300"})
 
 
 @never_cache
@@ -76,23 +83,25 @@ def authorize(request: HttpRequest) -> HttpResponse:
     """Show the consent page to the signed-in user and redirect with the answer."""
     user: Any = request.user
     try:
-        wanted = authorization_requests.read_authorization_request(request)
+        authorization_request = authorization_requests.read_authorization_request(request)
     except AuthorizationRefused as problem:
         if request.method == "POST" and problem.back:
             return _ClientRedirect(problem.back)
         return _render_refusal(request, problem)
     if request.method == "POST" and request.POST.get("answer") == "deny":
-        return _ClientRedirect(wanted.denied())
-    offered = list_consent_options(user, list_usable_organizations(request), wanted.address)
-    if not offered:
-        return _render_refusal(request, _build_empty_consent_error(wanted))
-    offer = _choose_option(request, offered)
+        return _ClientRedirect(authorization_request.build_denial_redirect())
+    options = list_consent_options(
+        user, list_usable_organizations(request), authorization_request.address
+    )
+    if not options:
+        return _render_refusal(request, _build_empty_consent_error(authorization_request))
+    option = _choose_option(request, options)
     if request.method == "GET" or request.POST.get("answer") != "allow":
-        return _render_consent_page(request, wanted, offered, offer)
+        return _render_consent_page(request, authorization_request, options, option)
     try:
-        return _ClientRedirect(_grant_consent(request, wanted, offer))
+        return _ClientRedirect(_grant_consent(request, authorization_request, option))
     except Problem as problem:
-        return _render_consent_page(request, wanted, offered, offer, problem)
+        return _render_consent_page(request, authorization_request, options, option, problem)
 
 
 @sensitive_post_parameters()
@@ -103,7 +112,7 @@ def authorize(request: HttpRequest) -> HttpResponse:
 def issue_tokens(request: HttpRequest) -> HttpResponse:
     """Issue tokens for a code or a refresh token (RFC 6749)."""
     _to, headers, body, status = get_oauthlib_core().create_token_response(request)
-    return HttpResponse(body, status=status, headers=JSON | headers)
+    return HttpResponse(body, status=status, headers=JSON_HEADERS | headers)
 
 
 @sensitive_post_parameters()
@@ -111,42 +120,44 @@ def issue_tokens(request: HttpRequest) -> HttpResponse:
 @login_not_required
 @never_cache
 @require_POST
-def revoke(request: HttpRequest) -> HttpResponse:
+def revoke_token(request: HttpRequest) -> HttpResponse:
     """Revoke a token at the client's request (RFC 7009)."""
     _to, headers, body, status = get_oauthlib_core().create_revocation_response(request)
-    return HttpResponse(body or "", status=status, headers=JSON | headers)
+    return HttpResponse(body or "", status=status, headers=JSON_HEADERS | headers)
 
 
 @csrf_exempt
 @login_not_required
 @never_cache
 @require_POST
-def register(request: HttpRequest) -> HttpResponse:
+def register_client(request: HttpRequest) -> HttpResponse:
     """Register a client (RFC 7591)."""
     if not settings.BONOBOT_OAUTH_REGISTRATION:
         return JsonResponse({"error": "not_found"}, status=404)
     try:
-        client_registration.check(request.META.get("REMOTE_ADDR", ""))
-        program = client_registration.read(_read_json_body(request))
+        client_registration.check_registration_rate(request.META.get("REMOTE_ADDR", ""))
+        metadata = client_registration.parse_client_metadata(_read_json_body(request))
     except Problem as problem:
-        told = {"error": problem.code, "error_description": problem.detail}
-        return JsonResponse(told, status=problem.status)
+        error = {"error": problem.code, "error_description": problem.detail}
+        return JsonResponse(error, status=problem.status)
     return JsonResponse(
-        client_registration.build_registration_response(client_registration.register(program)),
+        client_registration.build_registration_response(
+            client_registration.create_client(metadata)
+        ),
         status=201,
     )
 
 
 def _read_json_body(request: HttpRequest) -> dict[str, Any]:
-    if len(request.body) > LONGEST_BODY:
+    if len(request.body) > MAX_BODY_BYTES:
         raise client_registration.InvalidClientMetadata("It is too long.")
     try:
-        said = json.loads(request.body)
+        body = json.loads(request.body)
     except (ValueError, RecursionError):
-        said = None
-    if not isinstance(said, dict):
+        body = None
+    if not isinstance(body, dict):
         raise client_registration.InvalidClientMetadata("Send a JSON object.")
-    return said
+    return body
 
 
 class _ClientRedirect(HttpResponseRedirect):
@@ -154,9 +165,9 @@ class _ClientRedirect(HttpResponseRedirect):
 
     status_code = 303
 
-    def __init__(self, to: str) -> None:
-        self.allowed_schemes = [to.partition(":")[0]]
-        super().__init__(to)
+    def __init__(self, url: str) -> None:
+        self.allowed_schemes = [url.partition(":")[0]]
+        super().__init__(url)
         self["Referrer-Policy"] = "no-referrer"
 
 
@@ -164,46 +175,56 @@ def _build_url(name: str) -> str:
     return f"{settings.BONOBOT_URL}{reverse(name)}"
 
 
-def _choose_option(request: HttpRequest, offered: list[ConsentOption]) -> ConsentOption:
+def _choose_option(request: HttpRequest, options: list[ConsentOption]) -> ConsentOption:
     """Return the option of the requested organization, the session's, or the first one."""
-    named = request.POST.get("organization") or request.GET.get("organization")
-    slug = named or request.session.get(SESSION_KEY)
-    return next((one for one in offered if one.organization.slug == slug), offered[0])
+    requested_slug = request.POST.get("organization") or request.GET.get("organization")
+    slug = requested_slug or request.session.get(ORGANIZATION_SESSION_KEY)
+    return next((option for option in options if option.organization.slug == slug), options[0])
 
 
-def _grant_consent(request: HttpRequest, wanted: AuthorizationRequest, offer: ConsentOption) -> str:
-    said = request.POST
-    choice = ConsentChoice(said.get("role", ""), said.getlist("scopes"), said.getlist("agents"))
+def _grant_consent(
+    request: HttpRequest, authorization_request: AuthorizationRequest, option: ConsentOption
+) -> str:
+    submitted = request.POST
+    choice = ConsentChoice(
+        submitted.get("role", ""), submitted.getlist("scopes"), submitted.getlist("agents")
+    )
     user: Any = request.user
     with transaction.atomic():
-        grant = grant_consent(user, wanted, offer, choice)
-        return wanted.granted(request, grant, tuple(grant.scopes))
+        grant = grant_consent(user, authorization_request, option, choice)
+        return authorization_request.create_code_redirect(request, grant, tuple(grant.scopes))
 
 
 def _render_consent_page(
     request: HttpRequest,
-    wanted: AuthorizationRequest,
-    offered: list[ConsentOption],
-    offer: ConsentOption,
+    authorization_request: AuthorizationRequest,
+    options: list[ConsentOption],
+    option: ConsentOption,
     problem: Problem | None = None,
 ) -> HttpResponse:
-    sent = request.POST if request.method == "POST" else None
-    chosen = sent.getlist("scopes") if sent else get_default_scopes(wanted)
-    only = [pk for pk, _name in offer.agents] if len(offer.agents) == 1 else []
-    agents = sent.getlist("agents") if sent else only
-    role = sent.get("role") if sent else offer.roles[0]
+    submitted = request.POST if request.method == "POST" else None
+    selected_scopes = (
+        submitted.getlist("scopes") if submitted else get_default_scopes(authorization_request)
+    )
+    default_agents = [pk for pk, _name in option.agents] if len(option.agents) == 1 else []
+    agents = submitted.getlist("agents") if submitted else default_agents
+    role = submitted.get("role") if submitted else option.roles[0]
     return _render_page(
         request,
         "authority/consent.html",
-        wanted.destination.sources,
+        authorization_request.destination.sources,
         problem=problem,
-        wanted=wanted,
-        offer=offer,
-        others=[one.organization for one in offered if one is not offer],
-        query=_query(request),
-        roles=[(one, ROLE_NAMES[one], ROLE_MEANS[one], one == role) for one in offer.roles],
-        scopes=[(one, SCOPE_MEANS[one], one in chosen) for one in SCOPES if one in wanted.scopes],
-        agents=[(pk, name, pk in agents) for pk, name in offer.agents],
+        wanted=authorization_request,
+        offer=option,
+        others=[one.organization for one in options if one is not option],
+        query=_build_query(request),
+        roles=[(one, ROLE_NAMES[one], ROLE_DESCRIPTIONS[one], one == role) for one in option.roles],
+        scopes=[
+            (one, SCOPE_DESCRIPTIONS[one], one in selected_scopes)
+            for one in GRANT_SCOPES
+            if one in authorization_request.scopes
+        ],
+        agents=[(pk, name, pk in agents) for pk, name in option.agents],
         status=problem.status if problem else 200,
     )
 
@@ -215,29 +236,29 @@ def _render_refusal(request: HttpRequest, problem: Problem) -> HttpResponse:
     )
 
 
-def _build_empty_consent_error(wanted: AuthorizationRequest) -> AuthorizationRefused:
+def _build_empty_consent_error(authorization_request: AuthorizationRequest) -> AuthorizationRefused:
     return AuthorizationRefused(
         format_message(
             "There is nothing at `{resource}` that you could let a program use.",
-            resource=wanted.resource,
+            resource=authorization_request.resource,
         ),
         code="nothing_to_give",
-        back=wanted.denied(),
-        sources=wanted.destination.sources,
+        back=authorization_request.build_denial_redirect(),
+        sources=authorization_request.destination.sources,
     )
 
 
-def _query(request: HttpRequest) -> str:
+def _build_query(request: HttpRequest) -> str:
     """Return the query string without the organization, for links to other organizations."""
-    rest = request.GET.copy()
-    rest.pop("organization", None)
-    return rest.urlencode()
+    query = request.GET.copy()
+    query.pop("organization", None)
+    return query.urlencode()
 
 
 def _render_page(
     request: HttpRequest, template: str, sources: str, *, status: int, **context: Any
 ) -> HttpResponse:
     """Render a page in the admin's style whose forms may only lead to the client."""
-    found = render(request, template, admin.site.each_context(request) | context, status=status)
-    found[HEADER] = build_content_security_policy(STRICT | {"form-action": sources})
-    return found
+    response = render(request, template, admin.site.each_context(request) | context, status=status)
+    response[CSP_HEADER] = build_content_security_policy(STRICT_POLICY | {"form-action": sources})
+    return response

@@ -12,10 +12,10 @@ import h11
 from django.conf import settings
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from bonobot.core.http.response_headers import raw_headers
+from bonobot.core.http.response_headers import encode_default_headers
 
-SLOWEST_BYTES_S = 1024  # minimum average rate of a body, after its first seconds
-TEXT = ((b"content-type", b"text/plain; charset=utf-8"), (b"connection", b"close"))
+MIN_BODY_BYTES_PER_S = 1024  # minimum average rate of a body, after its first seconds
+TEXT_HEADERS = ((b"content-type", b"text/plain; charset=utf-8"), (b"connection", b"close"))
 
 
 class Protocol(H11Protocol):
@@ -24,18 +24,18 @@ class Protocol(H11Protocol):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._deadline: asyncio.TimerHandle | None = None
-        self._waits_for: Any = None
+        self._awaited_part: Any = None
         self._received = 0
-        self._began = 0.0
+        self._started_at = 0.0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Start the deadline of the first head (called by the loop)."""
         super().connection_made(transport)
-        self._wait_for(h11.IDLE)
+        self._set_awaited_part(h11.IDLE)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Cancel the deadline (called by the loop)."""
-        self._wait_for(None)
+        self._set_awaited_part(None)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -46,66 +46,70 @@ class Protocol(H11Protocol):
     def handle_events(self) -> None:
         """Handle complete events, then update the deadline for the missing part."""
         super().handle_events()
-        self._wait_for(self._missing())
+        self._set_awaited_part(self._get_missing_part())
 
-    def _missing(self) -> Any:
+    def _get_missing_part(self) -> Any:
         """Return `h11.IDLE` while a head is incomplete, `h11.SEND_BODY` while a body is."""
         state = self.conn.their_state
         if state is h11.SEND_BODY and self.transport.get_protocol() is self:
             return state
         return state if state is h11.IDLE and self.conn.trailing_data[0] else None
 
-    def _wait_for(self, part: Any) -> None:
+    def _set_awaited_part(self, part: Any) -> None:
         """Start the deadline of a part of a request, unless it is already running."""
-        if part is self._waits_for:
+        if part is self._awaited_part:
             return
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
-        self._waits_for = part
+        self._awaited_part = part
         if part is not None:
             self._received = 0
-            body = part is h11.SEND_BODY
-            self._wait(settings.BONOBOT_REQUEST_BODY_S if body else settings.BONOBOT_REQUEST_HEAD_S)
-            self._began = self.loop.time()
+            is_body = part is h11.SEND_BODY
+            self._schedule_deadline(
+                settings.BONOBOT_REQUEST_BODY_S if is_body else settings.BONOBOT_REQUEST_HEAD_S
+            )
+            self._started_at = self.loop.time()
 
-    def _wait(self, seconds: float) -> None:
+    def _schedule_deadline(self, seconds: float) -> None:
         self._deadline = self.loop.call_later(seconds, self._on_deadline)
 
     def _on_deadline(self) -> None:
-        if self._waits_for is h11.SEND_BODY:
+        if self._awaited_part is h11.SEND_BODY:
             if self.flow.read_paused:  # we paused reading, not the client
-                self._began, self._received = self.loop.time(), 0
-                self._wait(settings.BONOBOT_REQUEST_BODY_S)
+                self._started_at, self._received = self.loop.time(), 0
+                self._schedule_deadline(settings.BONOBOT_REQUEST_BODY_S)
                 return
-            left_s = self._received / SLOWEST_BYTES_S - (self.loop.time() - self._began)
+            left_s = self._received / MIN_BODY_BYTES_PER_S - (self.loop.time() - self._started_at)
             left_s += settings.BONOBOT_REQUEST_BODY_S
             if left_s > 0:
-                self._wait(left_s)
+                self._schedule_deadline(left_s)
                 return
-        self._close()
+        self._close_slow_connection()
 
-    def _close(self) -> None:
+    def _close_slow_connection(self) -> None:
         """Close the connection, with a 408 if a request was begun but not answered."""
         if self.cycle is not None:
             self.cycle.disconnected = True
             self.cycle.message_event.set()
-        came = self._waits_for is h11.SEND_BODY or self.conn.trailing_data[0]
-        if came and self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
-            answer = h11.Response(
-                status_code=408, headers=[*TEXT, *raw_headers()], reason=b"Request Timeout"
+        has_received = self._awaited_part is h11.SEND_BODY or self.conn.trailing_data[0]
+        if has_received and self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            response = h11.Response(
+                status_code=408,
+                headers=[*TEXT_HEADERS, *encode_default_headers()],
+                reason=b"Request Timeout",
             )
-            self._say(answer, b"The request took too long.\n")
+            self._send_response(response, b"The request took too long.\n")
         self.transport.close()
 
-    def _say(self, answer: h11.Response, text: bytes) -> None:
-        for event in (answer, h11.Data(data=text), h11.EndOfMessage()):
+    def _send_response(self, response: h11.Response, text: bytes) -> None:
+        for event in (response, h11.Data(data=text), h11.EndOfMessage()):
             self.transport.write(self.conn.send(event) or b"")
 
     def send_400_response(self, msg: str) -> None:
         """Answer invalid HTTP with the usual security headers."""
-        headers = [*TEXT, *raw_headers()]
-        self._say(
+        headers = [*TEXT_HEADERS, *encode_default_headers()]
+        self._send_response(
             h11.Response(status_code=400, headers=headers, reason=b"Bad Request"),
             msg.encode("ascii"),
         )

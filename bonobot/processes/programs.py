@@ -14,18 +14,18 @@ from typing import NoReturn
 from django.conf import settings
 
 from bonobot.core.crypto import key_files
-from bonobot.jobs.queues import NAMES
+from bonobot.jobs.queues import QUEUE_NAMES
 from bonobot.processes.supervisor import ProcessSpec, build_python_command
 
 # Celery warns in seven lines at every start; `bonobot check --deploy` reports it in one.
 ROOT_WARNING = "ignore:You're running the worker with superuser privileges"
 # Loopback addresses by wildcard address, to connect from this machine.
-ANYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - compared, not listened on
+LOOPBACK_ADDRESSES = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - compared, not listened on
 # Checks run separately (`bonobot check`): Celery's would load all URLs and pages in each worker.
-CELERY = ("celery", "--quiet", "--skip-checks", "--app", "bonobot")
+CELERY_ARGUMENTS = ("celery", "--quiet", "--skip-checks", "--app", "bonobot")
 
 
-PROTOCOL = "bonobot.processes.http_protocol:Protocol"
+HTTP_PROTOCOL = "bonobot.processes.http_protocol:Protocol"
 
 
 def build_web_process(host: str, port: int) -> ProcessSpec:
@@ -37,17 +37,17 @@ def build_web_process(host: str, port: int) -> ProcessSpec:
             *("--lifespan", "on", "--no-access-log", "--no-server-header"),
             # Always h11: httptools accepts heads of any size (docs/performance.md). Our protocol
             # also closes slow senders.
-            *("--http", PROTOCOL, "--timeout-graceful-shutdown", "5"),
+            *("--http", HTTP_PROTOCOL, "--timeout-graceful-shutdown", "5"),
         ),
     )
 
 
-def build_worker_process(queues: tuple[str, ...] = NAMES, name: str = "") -> ProcessSpec:
+def build_worker_process(queues: tuple[str, ...] = QUEUE_NAMES, name: str = "") -> ProcessSpec:
     """Return a worker process for these queues; `name` distinguishes workers of one host."""
     return ProcessSpec(
         "worker",
         build_python_command(
-            *(*CELERY, "worker", "--pool", "threads", "--queues", ",".join(queues)),
+            *(*CELERY_ARGUMENTS, "worker", "--pool", "threads", "--queues", ",".join(queues)),
             *("--without-gossip", "--without-mingle"),
             *(("--hostname", f"{name}@%h") if name else ()),
         ),
@@ -57,48 +57,50 @@ def build_worker_process(queues: tuple[str, ...] = NAMES, name: str = "") -> Pro
 
 def build_beat_process() -> ProcessSpec:
     """Return the beat process, which schedules jobs; of several, one leads."""
-    return ProcessSpec("beat", build_python_command(*CELERY, "beat", "--pidfile="))
+    return ProcessSpec("beat", build_python_command(*CELERY_ARGUMENTS, "beat", "--pidfile="))
 
 
-def list_processes(host: str, port: int, *, work: bool) -> tuple[ProcessSpec, ...]:
+def list_processes(host: str, port: int, *, with_worker: bool) -> tuple[ProcessSpec, ...]:
     """Return the processes of `bonobot up` in start order; they stop in reverse."""
     return (
         (build_web_process(host, port), build_worker_process(), build_beat_process())
-        if work
+        if with_worker
         else (build_web_process(host, port),)
     )
 
 
 def replace_current_process(program: ProcessSpec) -> NoReturn:
     """Replace this process with the program (exec), so that it receives its signals."""
-    given = build_process_environment(os.environ)
+    environment = build_process_environment(os.environ)
     sys.stdout.flush()
     sys.stderr.flush()
-    os.execve(program.command[0], program.command, given)  # noqa: S606 - our own Python
+    os.execve(program.command[0], program.command, environment)  # noqa: S606 - our own Python
 
 
 def build_local_environment(host: str, port: int) -> dict[str, str]:
     """Return the environment for `bonobot up`: ours, with text logs and a local URL."""
-    given = dict(os.environ)
-    given.setdefault("BONOBOT_LOG_FORMAT", "text")
-    if "BONOBOT_URL_FILE" not in given:
-        given.setdefault("BONOBOT_URL", build_browser_url(host, port))
-    return build_process_environment(given)
+    environment = dict(os.environ)
+    environment.setdefault("BONOBOT_LOG_FORMAT", "text")
+    if "BONOBOT_URL_FILE" not in environment:
+        environment.setdefault("BONOBOT_URL", build_browser_url(host, port))
+    return build_process_environment(environment)
 
 
-def build_process_environment(given: Mapping[str, str]) -> dict[str, str]:
+def build_process_environment(base: Mapping[str, str]) -> dict[str, str]:
     """Return the environment that every process needs, based on `base`."""
-    found = {"PYTHONWARNINGS": ROOT_WARNING} | dict(given)
-    found |= {"BONOBOT_VAR": str(settings.BONOBOT_VAR), "PYTHONUNBUFFERED": "1"}
+    environment = {"PYTHONWARNINGS": ROOT_WARNING} | dict(base)
+    environment |= {"BONOBOT_VAR": str(settings.BONOBOT_VAR), "PYTHONUNBUFFERED": "1"}
     if not settings.REDIS_URL:
         # Celery's filesystem broker moves messages through the temporary folder.
-        found["TMPDIR"] = str(key_files.ensure_private_folder(Path(settings.BONOBOT_VAR) / "tmp"))
-    return found
+        environment["TMPDIR"] = str(
+            key_files.ensure_private_folder(Path(settings.BONOBOT_VAR) / "tmp")
+        )
+    return environment
 
 
 def build_browser_url(host: str, port: int) -> str:
     """Return the URL for a browser on this machine."""
-    name = ANYWHERE.get(host, host)
+    name = LOOPBACK_ADDRESSES.get(host, host)
     return f"http://[{name}]:{port}" if ":" in name else f"http://{name}:{port}"
 
 

@@ -19,8 +19,8 @@ from types import FrameType
 from typing import IO, cast
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-COLOURS = (36, 35, 33, 32, 34)  # of prefixes, in the order of the programs
-LONGEST_LINE = 64 * 1024  # bytes; a longer one is cut into lines
+PREFIX_COLORS = (36, 35, 33, 32, 34)  # of prefixes, in the order of the programs
+MAX_LINE_BYTES = 64 * 1024  # bytes; a longer one is cut into lines
 PR_SET_PDEATHSIG = 1
 
 
@@ -55,26 +55,26 @@ class ProcessSupervisor:
         *,
         environment: Mapping[str, str],
         write_line: Callable[[str], object],
-        colourful: bool = False,
+        use_color: bool = False,
     ) -> None:
         self._programs = tuple(programs)
         self._environment = dict(environment)
-        self._write_out = write_line
+        self._print_raw = write_line
         self._width = max(len(program.name) for program in programs)
-        self._colourful = colourful
+        self._use_color = use_color
         self._children: list[SupervisedProcess] = []
         self._selector = selectors.DefaultSelector()
-        self._signals = 0
-        self._unheard = False
-        self._handlers: dict[signal.Signals, object] = {}
+        self._signal_count = 0
+        self._output_closed = False
+        self._old_handlers: dict[signal.Signals, object] = {}
 
     def __enter__(self) -> "ProcessSupervisor":
-        self._wake, self._waker = socket.socketpair()
-        self._wake.setblocking(False)
-        self._waker.setblocking(False)
-        self._old_wakeup = signal.set_wakeup_fd(self._waker.fileno())
-        self._selector.register(self._wake, selectors.EVENT_READ, None)
-        self._handlers = {name: signal.signal(name, self._on_signal) for name in STOP_SIGNALS}
+        self._wakeup_reader, self._wakeup_writer = socket.socketpair()
+        self._wakeup_reader.setblocking(False)
+        self._wakeup_writer.setblocking(False)
+        self._old_wakeup_fd = signal.set_wakeup_fd(self._wakeup_writer.fileno())
+        self._selector.register(self._wakeup_reader, selectors.EVENT_READ, None)
+        self._old_handlers = {name: signal.signal(name, self._on_signal) for name in STOP_SIGNALS}
         try:
             self._children += (self._start(program) for program in self._programs)
         except BaseException:
@@ -84,52 +84,52 @@ class ProcessSupervisor:
 
     def __exit__(self, *_: object) -> None:
         self.stop()
-        for name, handler in self._handlers.items():
+        for name, handler in self._old_handlers.items():
             signal.signal(name, handler)  # type: ignore[arg-type]  # what signal.signal returned
-        signal.set_wakeup_fd(self._old_wakeup)
+        signal.set_wakeup_fd(self._old_wakeup_fd)
         self._selector.close()
-        self._wake.close()
-        self._waker.close()
+        self._wakeup_reader.close()
+        self._wakeup_writer.close()
 
     @property
-    def asked_to_stop(self) -> bool:
+    def stop_requested(self) -> bool:
         """Whether a stop signal came or the output was closed."""
-        return self._signals > 0 or self._unheard
+        return self._signal_count > 0 or self._output_closed
 
-    def died(self) -> str:
+    def describe_ended_process(self) -> str:
         """Return how the first ended program ended, blank while all run."""
         for child in self._children:
             if (status := child.popen.poll()) is not None:
                 return f"`{child.program.name}` ended ({format_exit_status(status)})"
         return ""
 
-    def pump(self, timeout_s: float) -> None:
+    def copy_output(self, timeout_s: float) -> None:
         """Copy the programs' output to the terminal; return after the timeout or a signal."""
         for key, _ in self._selector.select(timeout_s):
             if key.data is None:
                 self._drain_wakeups()
             else:
-                self._copy(key.data)
+                self._copy_available(key.data)
 
     def stop(self) -> None:
         """Stop the programs in reverse order; another signal kills them at once."""
-        asked = self._signals
+        signals_before = self._signal_count
         for child in reversed(self._children):
             deadline = time.monotonic() + child.program.grace_s
-            send(child, signal.SIGTERM)
+            send_signal(child, signal.SIGTERM)
             while child.popen.poll() is None:
-                if time.monotonic() >= deadline or self._signals > asked:
-                    self.say(f"{child.program.name} doesn't end: killing it")
+                if time.monotonic() >= deadline or self._signal_count > signals_before:
+                    self.print_line(f"{child.program.name} doesn't end: killing it")
                     break
-                self.pump(0.1)
-            send(child, signal.SIGKILL)  # also for what is left in its process group
+                self.copy_output(0.1)
+            send_signal(child, signal.SIGKILL)  # also for what is left in its process group
             child.popen.wait()
             self._copy_rest(child)
         self._children.clear()
 
-    def say(self, text: str) -> None:
+    def print_line(self, text: str) -> None:
         """Print a line of the supervisor itself."""
-        self._write("bonobot", 1, text)
+        self._print_prefixed("bonobot", 1, text)
 
     def _start(self, program: ProcessSpec) -> SupervisedProcess:
         popen = subprocess.Popen(  # noqa: S603 - our own programs
@@ -146,46 +146,48 @@ class ProcessSupervisor:
         self._selector.register(child.output, selectors.EVENT_READ, child)
         return child
 
-    def _copy(self, child: SupervisedProcess) -> bool:
+    def _copy_available(self, child: SupervisedProcess) -> bool:
         try:
-            data = os.read(child.output.fileno(), LONGEST_LINE)
+            data = os.read(child.output.fileno(), MAX_LINE_BYTES)
         except BlockingIOError:
             return False
         *lines, child.partial = (child.partial + data).split(b"\n")
-        if child.partial and (not data or len(child.partial) >= LONGEST_LINE):
+        if child.partial and (not data or len(child.partial) >= MAX_LINE_BYTES):
             lines, child.partial = [*lines, child.partial], b""
         for line in lines:
-            self._write_line(child, line)
+            self._print_output_line(child, line)
         if not data:
             self._selector.unregister(child.output)
         return bool(data)
 
     def _copy_rest(self, child: SupervisedProcess) -> None:
-        while child.output in self._selector.get_map() and self._copy(child):
+        while child.output in self._selector.get_map() and self._copy_available(child):
             pass
         if child.output in self._selector.get_map():
             self._selector.unregister(child.output)
         child.output.close()
 
-    def _write_line(self, child: SupervisedProcess, line: bytes) -> None:
-        colour = COLOURS[self._children.index(child) % len(COLOURS)]
-        self._write(child.program.name, colour, line.decode("utf-8", errors="replace").rstrip())
+    def _print_output_line(self, child: SupervisedProcess, line: bytes) -> None:
+        color = PREFIX_COLORS[self._children.index(child) % len(PREFIX_COLORS)]
+        self._print_prefixed(
+            child.program.name, color, line.decode("utf-8", errors="replace").rstrip()
+        )
 
-    def _write(self, name: str, colour: int, text: str) -> None:
+    def _print_prefixed(self, name: str, color: int, text: str) -> None:
         prefix = f"{name:<{self._width}} │"
-        if self._colourful:
-            prefix = f"\x1b[{colour}m{prefix}\x1b[0m"
+        if self._use_color:
+            prefix = f"\x1b[{color}m{prefix}\x1b[0m"
         try:
-            self._write_out(f"{prefix} {text}")
+            self._print_raw(f"{prefix} {text}")
         except OSError:  # the terminal or pipe was closed
-            self._unheard = True
+            self._output_closed = True
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        self._signals += 1
+        self._signal_count += 1
 
     def _drain_wakeups(self) -> None:
         with contextlib.suppress(BlockingIOError):
-            while self._wake.recv(64):
+            while self._wakeup_reader.recv(64):
                 pass
 
 
@@ -195,16 +197,16 @@ def build_parent_death_hook(parent: int) -> Callable[[], None] | None:
         return None
     prctl = ctypes.CDLL(None, use_errno=True).prctl
 
-    def bind() -> None:
+    def bind_to_parent() -> None:
         # SIGKILL, as no supervisor is left to follow a SIGTERM.
         prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         if os.getppid() != parent:  # the parent died before the call above
             os._exit(1)
 
-    return bind
+    return bind_to_parent
 
 
-def send(child: SupervisedProcess, number: signal.Signals) -> None:
+def send_signal(child: SupervisedProcess, number: signal.Signals) -> None:
     """Send a signal to a child's process group, if it still exists."""
     # macOS returns EPERM for a group of zombies.
     with contextlib.suppress(ProcessLookupError, PermissionError):

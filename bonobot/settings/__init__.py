@@ -30,11 +30,11 @@ def list_interpreter_paths() -> tuple[str, ...]:
 
     A virtual environment has `python`, `python3` and `python3.x`, and a launcher may use any.
     """
-    here = Path(sys.executable)
+    interpreter = Path(sys.executable)
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
-    others = (here.with_name(name) for name in ("python", "python3", version))
-    same = (one for one in others if one.resolve() == here.resolve())
-    return tuple(dict.fromkeys((str(here), *map(str, same))))
+    candidates = (interpreter.with_name(name) for name in ("python", "python3", version))
+    aliases = (path for path in candidates if path.resolve() == interpreter.resolve())
+    return tuple(dict.fromkeys((str(interpreter), *map(str, aliases))))
 
 
 KIB = 1024
@@ -53,14 +53,14 @@ BONOBOT_VAR = key_files.ensure_private_folder(
 BONOBOT_URL = environment.read_origin("BONOBOT_URL", "http://127.0.0.1:8000")
 BONOBOT_OAUTH_CLIENT_ID = environment.read_document_url("BONOBOT_OAUTH_CLIENT_ID")
 BONOBOT_OAUTH, BONOBOT_OAUTH_DOCUMENTS, BONOBOT_OAUTH_REGISTRATION, BONOBOT_OAUTH_SCHEMES = (
-    authority.read()
+    authority.read_oauth_settings()
 )
 OAUTH2_PROVIDER = authority.build_toolkit_settings(
     BONOBOT_URL, BONOBOT_OAUTH_SCHEMES, BONOBOT_OAUTH_DOCUMENTS
 )
 # bonobot.W101 covers what follows from `BONOBOT_URL`; the load balancer handles the rest.
 SILENCED_SYSTEM_CHECKS = [
-    *authority.SILENCED,
+    *authority.SILENCED_CHECKS,
     *(f"security.W0{number}" for number in ("04", "05", "08", "12", "16", "21")),
 ]
 
@@ -81,18 +81,18 @@ _host = f"[{_url.hostname}]" if ":" in str(_url.hostname) else str(_url.hostname
 DEBUG = environment.read_flag("BONOBOT_DEBUG", False)
 
 
-def _read_or_create_key(variable: str, file: str, make: Any) -> str:
+def _read_or_create_key(variable: str, file: str, generate: Any) -> str:
     return environment.read_secret(
-        variable, lambda: key_files.read_or_create_text(BONOBOT_VAR / "keys" / file, make)
+        variable, lambda: key_files.read_or_create_text(BONOBOT_VAR / "keys" / file, generate)
     )
 
 
-SECRET_KEY = _read_or_create_key("BONOBOT_SECRET_KEY", "secret_key", key_files.make_secret_key)
+SECRET_KEY = _read_or_create_key("BONOBOT_SECRET_KEY", "secret_key", key_files.generate_secret_key)
 SECRET_KEY_FALLBACKS = (
     environment.read_secret("BONOBOT_SECRET_KEY_FALLBACKS").replace(",", " ").split()
 )
-FIELD_ENCRYPTION_KEY = key_files.field_keys(
-    _read_or_create_key("BONOBOT_FIELD_KEYS", "field_keys", key_files.make_field_key),
+FIELD_ENCRYPTION_KEY = key_files.parse_field_keys(
+    _read_or_create_key("BONOBOT_FIELD_KEYS", "field_keys", key_files.generate_field_key),
     name="BONOBOT_FIELD_KEYS",
 )
 # The file of the keys, if any: processes reload it when it changes.
@@ -100,12 +100,12 @@ BONOBOT_FIELD_KEYS_PATH = environment.find_value_file(
     "BONOBOT_FIELD_KEYS", BONOBOT_VAR / "keys" / "field_keys"
 )
 BONOBOT_TOKEN_PEPPERS = key_files.parse_peppers(
-    _read_or_create_key("BONOBOT_TOKEN_PEPPERS", "token_peppers", key_files.make_peppers),
+    _read_or_create_key("BONOBOT_TOKEN_PEPPERS", "token_peppers", key_files.generate_peppers),
     name="BONOBOT_TOKEN_PEPPERS",
 )
 
 BONOBOT_AUDIT_KEYS = key_files.parse_signing_keys(
-    _read_or_create_key("BONOBOT_AUDIT_KEYS", "audit_keys", key_files.make_signing_key),
+    _read_or_create_key("BONOBOT_AUDIT_KEYS", "audit_keys", key_files.generate_signing_key),
     name="BONOBOT_AUDIT_KEYS",
 )
 
@@ -242,7 +242,7 @@ def _build_broker_options() -> dict[str, Any]:
     }
 
 
-broker.register()
+broker.register_transport()
 CELERY_BROKER_URL = REDIS_URL or "filesystem://localhost"
 CELERY_BROKER_TRANSPORT_OPTIONS = (
     {"global_keyprefix": f"{BONOBOT_REDIS_PREFIX}:"} if REDIS_URL else _build_broker_options()
@@ -255,10 +255,10 @@ CELERY_WORKER_PREFETCH_MULTIPLIER = 1
 # Messages are only triggers: the database is authoritative, and a sweep recovers lost messages.
 CELERY_TASK_ACKS_LATE = False
 CELERY_TASK_IGNORE_RESULT = True
-CELERY_TASK_DEFAULT_QUEUE = queues.OTHERS
+CELERY_TASK_DEFAULT_QUEUE = queues.DEFAULT_QUEUE
 # Queues with the same routing key would all get a copy of each message.
-CELERY_TASK_QUEUES = [Queue(name, routing_key=name) for name in queues.NAMES]
-CELERY_TASK_DEFAULT_ROUTING_KEY = queues.OTHERS
+CELERY_TASK_QUEUES = [Queue(name, routing_key=name) for name in queues.QUEUE_NAMES]
+CELERY_TASK_DEFAULT_ROUTING_KEY = queues.DEFAULT_QUEUE
 CELERY_TASK_ROUTES = queues.build_task_routes()
 CELERY_BEAT_SCHEDULER = "bonobot.jobs.celery_beat:BonobotScheduler"
 

@@ -8,7 +8,7 @@ from django.core.validators import validate_email
 
 from bonobot.core import environment
 
-PORTS = {"smtp": 25, "smtp+tls": 587, "smtps": 465}
+DEFAULT_PORTS = {"smtp": 25, "smtp+tls": 587, "smtps": 465}
 
 
 @dataclass(frozen=True)
@@ -29,11 +29,11 @@ def parse_mail_server(name: str, url: str) -> MailServer:
         return MailServer()
     try:
         parts = urlsplit(url)
-        port = parts.port or PORTS.get(parts.scheme, 0)
+        port = parts.port or DEFAULT_PORTS.get(parts.scheme, 0)
     except ValueError:
         raise _build_url_error(name) from None
     rest = (parts.path.rstrip("/"), parts.query, parts.fragment)
-    if parts.scheme not in PORTS or not parts.hostname or any(rest):
+    if parts.scheme not in DEFAULT_PORTS or not parts.hostname or any(rest):
         raise _build_url_error(name)
     return MailServer(
         host=parts.hostname,

@@ -11,40 +11,47 @@ from bonobot.core import environment
 LIBRARY = "oauth2_provider"
 HOUR, DAY = 3_600, 86_400
 # Warns of `http` redirect URIs, which `client_registration` allows on loopback only.
-SILENCED = ["oauth2_provider.W008"]
-SCHEMES = ("cursor", "vscode", "vscode-insiders")
+SILENCED_CHECKS = ["oauth2_provider.W008"]
+DEFAULT_REDIRECT_SCHEMES = ("cursor", "vscode", "vscode-insiders")
 
 
-def read() -> tuple[bool, bool, bool, tuple[str, ...]]:
+def read_oauth_settings() -> tuple[bool, bool, bool, tuple[str, ...]]:
     """Return whether the server is enabled, accepts client id metadata documents and dynamic
     registration, and the custom redirect schemes.
 
     Raises `ImproperlyConfigured` if it is enabled without the extra or without any way to
     identify clients.
     """
-    on = environment.read_flag("BONOBOT_OAUTH", False)
-    if on and find_spec(LIBRARY) is None:
+    enabled = environment.read_flag("BONOBOT_OAUTH", False)
+    if enabled and find_spec(LIBRARY) is None:
         raise ImproperlyConfigured(
             "`BONOBOT_OAUTH` needs the extra `oauth`: pip install 'bonobot[oauth]'."
         )
     documents = environment.read_flag("BONOBOT_OAUTH_DOCUMENTS", True)
     registration = environment.read_flag("BONOBOT_OAUTH_REGISTRATION", True)
-    if on and not (documents or registration):
+    if enabled and not (documents or registration):
         raise ImproperlyConfigured(
             "Without `BONOBOT_OAUTH_DOCUMENTS` and `BONOBOT_OAUTH_REGISTRATION` no program can say "
             "who it is: switch one of them on, or `BONOBOT_OAUTH` off."
         )
-    return on, documents, registration, environment.read_names("BONOBOT_OAUTH_SCHEMES", SCHEMES)
+    return (
+        enabled,
+        documents,
+        registration,
+        environment.read_names("BONOBOT_OAUTH_SCHEMES", DEFAULT_REDIRECT_SCHEMES),
+    )
 
 
-def build_installed_apps(on: bool) -> list[str]:
+def build_installed_apps(enabled: bool) -> list[str]:
     """Return the apps to install."""
-    return [LIBRARY, "bonobot.oauth_server"] if on else []
+    return [LIBRARY, "bonobot.oauth_server"] if enabled else []
 
 
-def build_scheduled_tasks(on: bool) -> tuple[tuple[str, str, int], ...]:
+def build_scheduled_tasks(enabled: bool) -> tuple[tuple[str, str, int], ...]:
     """Return scheduled tasks as (name, task, period in seconds)."""
-    return (("prune programs", "bonobot.oauth_server.tasks.prune_programs", HOUR),) if on else ()
+    return (
+        (("prune programs", "bonobot.oauth_server.tasks.prune_programs", HOUR),) if enabled else ()
+    )
 
 
 def build_toolkit_settings(issuer: str, schemes: Sequence[str], documents: bool) -> dict[str, Any]:

@@ -21,14 +21,19 @@ from bonobot.core.admin.theme import Checkbox, SecretInput, TextInput
 from bonobot.core.problems import Problem
 from bonobot.core.text.untrusted_text import make_visible
 from mcp_servers import services
-from mcp_servers.admin.preset_availability import switch_of
-from mcp_servers.admin.server_forms import PLACES, ServerForm
+from mcp_servers.admin.preset_availability import build_preset_switch
+from mcp_servers.admin.server_forms import PROBLEM_FIELDS, ServerForm
 from mcp_servers.models import Preset, Server
 from mcp_servers.presets import catalog as preset_catalog
-from mcp_servers.presets.allowed_folders import KINDS, list_allowed_folders
-from mcp_servers.presets.availability import enabled_ids, may_use
+from mcp_servers.presets.allowed_folders import FOLDER_KINDS, list_allowed_folders
+from mcp_servers.presets.availability import can_use, list_enabled_ids
 from mcp_servers.presets.instantiate_preset import build_server_spec, get_preset
-from mcp_servers.server_config import USUAL_NETWORKS, ServerSpec, list_allowed_launchers, usual_box
+from mcp_servers.server_config import (
+    DEFAULT_NETWORKS,
+    ServerSpec,
+    get_default_sandbox,
+    list_allowed_launchers,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,20 +48,22 @@ class ServerDestination:
     title: Any
     needs: Action
     url: Callable[..., str]
-    after: Callable[[Server], str]
+    build_next_url: Callable[[Server], str]
     scope_id: UUID | None = None
     onward: Any = ""
-    then: Callable[[Principal, Server], object] = lambda principal, server: None
+    on_created: Callable[[Principal, Server], object] = lambda principal, server: None
 
-    def add(self, principal: Principal, spec: ServerSpec, preset: Preset | None = None) -> Server:
+    def create_server(
+        self, principal: Principal, spec: ServerSpec, preset: Preset | None = None
+    ) -> Server:
         """Create a server here and run `on_created`, in one transaction."""
         principal.require(self.needs)
         with transaction.atomic():
-            server = services.add(principal, spec, scope_id=self.scope_id, preset=preset)
-            self.then(principal, server)
+            server = services.create_server(principal, spec, scope_id=self.scope_id, preset=preset)
+            self.on_created(principal, server)
         return server
 
-    def ways(self, active: str) -> list[dict[str, Any]]:
+    def build_tabs(self, active: str) -> list[dict[str, Any]]:
         """Return the tabs of the pages that add a server."""
         titles = {
             "presets": _("Preset"),
@@ -66,12 +73,18 @@ class ServerDestination:
             "form": _("Form"),
         }
         return [
-            {"title": title, "url": self.url(way), "active": way == active}
-            for way, title in titles.items()
+            {"title": title, "url": self.url(slug), "active": slug == active}
+            for slug, title in titles.items()
         ]
 
-    def screen(
-        self, request: HttpRequest, way: str, template: str, *, status: int = 200, **context: Any
+    def render_page(
+        self,
+        request: HttpRequest,
+        active_tab: str,
+        template: str,
+        *,
+        status: int = 200,
+        **context: Any,
     ) -> HttpResponseBase:
         """Render a page that adds a server."""
         return render_screen(
@@ -81,7 +94,7 @@ class ServerDestination:
             status=status,
             opts=Server._meta,
             destination=self,
-            tabs=self.ways(way),
+            tabs=self.build_tabs(active_tab),
             **context,
         )
 
@@ -94,12 +107,12 @@ def add_by_form(
     form = ServerForm(principal, request.POST if request.method == "POST" else None)
     if form.is_bound and form.is_valid():
         try:
-            server = destination.add(principal, form.spec())
+            server = destination.create_server(principal, form.build_spec())
         except Problem as problem:
-            add_problem_to_form(form, problem, PLACES)
+            add_problem_to_form(form, problem, PROBLEM_FIELDS)
         else:
             return _redirect_after_add(request, destination, server)
-    return destination.screen(request, "form", "servers/add.html", form=form)
+    return destination.render_page(request, "form", "servers/add.html", form=form)
 
 
 def choose_preset(
@@ -107,30 +120,31 @@ def choose_preset(
 ) -> HttpResponseBase:
     """Show the preset gallery, filtered by category."""
     principal.require(destination.needs)
-    offered = list(Preset.objects.offered_to(principal.organization_id))
-    there = {preset.category or preset_catalog.OTHER for preset in offered}
-    chosen = request.GET.get("category", "")
-    launchers, enabled = list_allowed_launchers(), enabled_ids(principal.organization_id)
+    presets = list(Preset.objects.available_to(principal.organization_id))
+    category_slugs = {preset.category or preset_catalog.OTHER_CATEGORY for preset in presets}
+    selected_category = request.GET.get("category", "")
+    launchers, enabled = list_allowed_launchers(), list_enabled_ids(principal.organization_id)
     cards = [
         PresetCard(
             preset,
             destination.url("preset", preset.slug),
-            may_start=_may_start(preset, launchers),
+            may_start=_can_start(preset, launchers),
             enabled=preset.pk in enabled,
             may_use=principal.platform_admin or preset.pk in enabled,
         )
-        for preset in offered
-        if chosen in ("", preset.category or preset_catalog.OTHER)
+        for preset in presets
+        if selected_category in ("", preset.category or preset_catalog.OTHER_CATEGORY)
     ]
-    return destination.screen(
+    return destination.render_page(
         request,
         "presets",
         "servers/presets.html",
         cards=cards,
         categories=sorted(
-            ((one, preset_catalog.format_category(one)) for one in there), key=lambda one: one[1]
+            ((category, preset_catalog.format_category(category)) for category in category_slugs),
+            key=lambda one: one[1],
         ),
-        category=chosen,
+        category=selected_category,
         other_ways=(destination.url("paste"), destination.url("form")),
     )
 
@@ -152,8 +166,8 @@ class PresetCard:
     def secrets(self) -> list[str]:
         """Return the labels of the required secrets."""
         parameters = preset_catalog.localize_parameters(self.preset)
-        wanted = (p for p in parameters if p.get("secret") and p.get("required", True))
-        return [make_visible(str(p.get("label") or p["name"]), 60) for p in wanted]
+        required_parameters = (p for p in parameters if p.get("secret") and p.get("required", True))
+        return [make_visible(str(p.get("label") or p["name"]), 60) for p in required_parameters]
 
     @property
     def description(self) -> str:
@@ -173,12 +187,19 @@ class PresetCard:
     @property
     def words(self) -> str:
         """Return the text that the search matches, localized and English."""
-        one = self.preset
-        parts = (one.name, one.slug, one.description, one.category, *one.replaces, *one.labels)
+        preset = self.preset
+        parts = (
+            preset.name,
+            preset.slug,
+            preset.description,
+            preset.category,
+            *preset.replaces,
+            *preset.labels,
+        )
         return make_visible(" ".join((*parts, self.description, self.category)), 2_000)
 
 
-def _may_start(preset: Preset, launchers: frozenset[str]) -> bool:
+def _can_start(preset: Preset, launchers: frozenset[str]) -> bool:
     return preset.endpoint_config.get("command", "") in {"", *launchers}
 
 
@@ -192,7 +213,7 @@ class AddPresetForm(forms.Form):
         kwargs["initial"] = {"name": preset.slug}
         super().__init__(*args, **kwargs)
         for parameter in preset_catalog.localize_parameters(preset):
-            self.fields[_field(parameter["name"])] = _build_parameter_field(parameter)
+            self.fields[_build_field_name(parameter["name"])] = _build_parameter_field(parameter)
         if preset.transport_type == Server.Transport.HTTP:
             self.fields["allow_private"] = forms.BooleanField(
                 label=_("Allow a private or loopback address"),
@@ -202,13 +223,15 @@ class AddPresetForm(forms.Form):
                 help_text=_("Platform administrators alone may allow it."),
             )
 
-    def values(self, preset: Preset) -> dict[str, str]:
+    def get_values(self, preset: Preset) -> dict[str, str]:
         """Return the non-blank values by parameter name."""
-        said = {p["name"]: self.cleaned_data[_field(p["name"])] for p in preset.parameters}
-        return {name: value for name, value in said.items() if value}
+        filled_values = {
+            p["name"]: self.cleaned_data[_build_field_name(p["name"])] for p in preset.parameters
+        }
+        return {name: value for name, value in filled_values.items() if value}
 
 
-def fill_preset(
+def add_by_preset(
     request: HttpRequest, principal: Principal, destination: ServerDestination, slug: str
 ) -> HttpResponseBase:
     """Show a preset's parameters, or create the server."""
@@ -218,14 +241,14 @@ def fill_preset(
     if form.is_bound and form.is_valid():
         try:
             spec = _build_spec(principal, preset, form)
-            server = destination.add(principal, spec, preset)
+            server = destination.create_server(principal, spec, preset)
         except Problem as problem:
             add_problem_to_form(
-                form, problem, {p["name"]: _field(p["name"]) for p in preset.parameters}
+                form, problem, {p["name"]: _build_field_name(p["name"]) for p in preset.parameters}
             )
         else:
             return _redirect_after_add(request, destination, server)
-    return destination.screen(
+    return destination.render_page(
         request,
         "presets",
         "servers/preset.html",
@@ -234,9 +257,9 @@ def fill_preset(
         transport=Server.Transport(preset.transport_type).label,
         signs_in=Server.Auth(preset.auth_type).label,
         form=form,
-        may_start=_may_start(preset, list_allowed_launchers()),
-        may_use=may_use(principal, preset),
-        switch=switch_of(principal, preset),
+        may_start=_can_start(preset, list_allowed_launchers()),
+        may_use=can_use(principal, preset),
+        switch=build_preset_switch(principal, preset),
         folders=_list_allowed_folders(principal, preset),
         box=_describe_sandbox(preset),
     )
@@ -244,29 +267,31 @@ def fill_preset(
 
 def _describe_sandbox(preset: Preset) -> str:
     """Describe the sandbox that the program runs in."""
-    usual = usual_box()
-    kind = Server.Confinement(preset.confinement or usual.confinement or "")
+    defaults = get_default_sandbox()
+    kind = Server.Confinement(preset.confinement or defaults.confinement or "")
     if kind == Server.Confinement.NONE:
         return _t("none: it runs with Bonobot's own rights; set one under Configuration")
-    network = Server.Network(preset.network or USUAL_NETWORKS[kind])
+    network = Server.Network(preset.network or DEFAULT_NETWORKS[kind])
     return f"{kind.label}; {network.label}"
 
 
 def _list_allowed_folders(principal: Principal, preset: Preset) -> list[str]:
     """Return the folders that a stdio preset's file parameters may point into."""
-    program = preset.transport_type == Server.Transport.STDIO
-    if not program or not any(p.get("kind") in KINDS for p in preset.parameters):
+    is_stdio = preset.transport_type == Server.Transport.STDIO
+    if not is_stdio or not any(p.get("kind") in FOLDER_KINDS for p in preset.parameters):
         return []
     return [str(folder) for folder in list_allowed_folders(principal.organization_id)]
 
 
 def _build_spec(principal: Principal, preset: Preset, form: AddPresetForm) -> ServerSpec:
-    said = form.cleaned_data
-    more = {"allow_private": True} if said.get("allow_private") else {}
-    return build_server_spec(principal, preset, form.values(preset), name=said["name"], **more)
+    cleaned = form.cleaned_data
+    overrides = {"allow_private": True} if cleaned.get("allow_private") else {}
+    return build_server_spec(
+        principal, preset, form.get_values(preset), name=cleaned["name"], **overrides
+    )
 
 
-def _field(name: str) -> str:
+def _build_field_name(name: str) -> str:
     return f"parameter-{name}"
 
 
@@ -293,4 +318,4 @@ def _redirect_after_add(
     messages.success(request, _t("%(server)s was added.") % {"server": server})
     if server.interactive:  # discovery needs a person to sign in first
         return HttpResponseRedirect(reverse("oauth:start", args=[server.pk]))
-    return HttpResponseRedirect(destination.after(server))
+    return HttpResponseRedirect(destination.build_next_url(server))

@@ -17,67 +17,80 @@ from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext as _n
 
 from bonobot.accounts.admin_base import render_fragment
-from bonobot.accounts.admin_base.responses import FRAGMENT, render_screen
+from bonobot.accounts.admin_base.responses import FRAGMENT_HEADER, render_screen
 from bonobot.accounts.current_organization import resolve_principal
 from bonobot.accounts.roles import Action
 from bonobot.core.text.untrusted_text import make_visible
 from mcp_servers import services
-from mcp_servers.bulk_jobs import NEEDS, OPEN, begin, begin_again, count_items, is_stalled
-from mcp_servers.definition_reviews import approve
+from mcp_servers.bulk_jobs import (
+    REQUIRED_ACTIONS,
+    UNFINISHED_STATES,
+    count_items,
+    is_stalled,
+    retry_failed_items,
+    start_bulk_job,
+)
+from mcp_servers.definition_reviews import approve_definitions
 from mcp_servers.models import Round, Server, Stop
 
 # Up to this many servers are handled within the request; a worker handles more.
-AT_ONCE = 3
-STOPS_SHOWN = 200
-UNDER_WAY_SHOWN = 5
+IMMEDIATE_LIMIT = 3
+MAX_STOPS_SHOWN = 200
+MAX_RUNNING_JOBS_SHOWN = 5
 
 
-def set_out(
-    request: HttpRequest, kind: str, servers: Sequence[Server], said: Any = None
+def start_job_and_redirect(
+    request: HttpRequest, kind: str, servers: Sequence[Server], details: Any = None
 ) -> HttpResponseRedirect:
     """Start a bulk job and redirect to its progress page."""
-    made = begin(resolve_principal(request), kind, servers, said)
-    return HttpResponseRedirect(reverse("admin:mcp_servers_server_round", args=[made.pk]))
+    job = start_bulk_job(resolve_principal(request), kind, servers, details)
+    return HttpResponseRedirect(reverse("admin:mcp_servers_server_round", args=[job.pk]))
 
 
 def list_running_jobs(request: HttpRequest) -> list[tuple[Round, dict[str, int]]]:
     """Return the organization's unfinished bulk jobs with their counts, newest first."""
-    mine = Round.objects.for_organization(resolve_principal(request).organization_id)
-    found = count_items(mine.filter(finished_at=None).order_by("-created_at"))
-    return [(one, counts) for one, counts in found if counts["total"]][:UNDER_WAY_SHOWN]
+    jobs = Round.objects.for_organization(resolve_principal(request).organization_id)
+    counted_jobs = count_items(jobs.filter(finished_at=None).order_by("-created_at"))
+    return [(job, counts) for job, counts in counted_jobs if counts["total"]][
+        :MAX_RUNNING_JOBS_SHOWN
+    ]
 
 
-def show(request: HttpRequest, round_id: Any) -> HttpResponseBase:
+def show_bulk_job(request: HttpRequest, round_id: Any) -> HttpResponseBase:
     """Show a bulk job's progress (as a fragment: only the body), or retry what failed."""
     principal = resolve_principal(request)
     principal.require(Action.VIEW)
-    going: Round = Round.objects.get_or_404(principal.organization_id, pk=round_id)
+    job: Round = Round.objects.get_or_404(principal.organization_id, pk=round_id)
     if request.method == "POST":
-        made = begin_again(principal, going)
-        return HttpResponseRedirect(reverse("admin:mcp_servers_server_round", args=[made.pk]))
-    ((_same, counts),) = count_items(Round.objects.filter(pk=going.pk))
+        retried_job = retry_failed_items(principal, job)
+        return HttpResponseRedirect(
+            reverse("admin:mcp_servers_server_round", args=[retried_job.pk])
+        )
+    ((_same, counts),) = count_items(Round.objects.filter(pk=job.pk))
     # Failed items first, then running ones: they need attention.
     order = [Stop.State.FAILED, Stop.State.RUNNING, Stop.State.WAITING, Stop.State.DONE]
-    stops = sorted(going.stops.all(), key=lambda stop: order.index(Stop.State(stop.state)))
-    shown: dict[str, Any] = {
-        "round": going,
+    stops = sorted(job.stops.all(), key=lambda stop: order.index(Stop.State(stop.state)))
+    context: dict[str, Any] = {
+        "round": job,
         "counts": counts,
-        "over": counts["total"] - sum(counts.get(state, 0) for state in OPEN),
-        "stops": stops[:STOPS_SHOWN],
-        "left_out": max(0, len(stops) - STOPS_SHOWN),
-        "stalled": is_stalled(going),
-        "may_again": principal.may(NEEDS.get(Round.Kind(going.kind), Action.MANAGE_SERVERS)),
+        "over": counts["total"] - sum(counts.get(state, 0) for state in UNFINISHED_STATES),
+        "stops": stops[:MAX_STOPS_SHOWN],
+        "left_out": max(0, len(stops) - MAX_STOPS_SHOWN),
+        "stalled": is_stalled(job),
+        "may_again": principal.may(
+            REQUIRED_ACTIONS.get(Round.Kind(job.kind), Action.MANAGE_SERVERS)
+        ),
     }
-    if FRAGMENT in request.headers:
-        return render_fragment(request, "servers/round_body.html", **shown)
+    if FRAGMENT_HEADER in request.headers:
+        return render_fragment(request, "servers/round_body.html", **context)
     return render_screen(
-        request, "servers/round.html", title=_("Several servers"), opts=Server._meta, **shown
+        request, "servers/round.html", title=_("Several servers"), opts=Server._meta, **context
     )
 
 
-NAMED_AT_MOST = 10
+MAX_NAMES_SHOWN = 10
 # Models outside this app whose rows are counted, not named, like the server's own rows.
-PARTS = frozenset({"toolname"})
+INTERNAL_MODELS = frozenset({"toolname"})
 
 
 @dataclass(frozen=True)
@@ -92,16 +105,16 @@ def collect_impact(server: Server) -> ServerImpact:
     """Return the rows of all apps that are deleted with the server."""
     collector = Collector(using=router.db_for_write(Server), origin=server)
     collector.collect([server])
-    found: list[tuple[str, int, tuple[str, ...]]] = []
+    groups: list[tuple[str, int, tuple[str, ...]]] = []
     for model, rows in collector.data.items():
         if model is not Server:
-            found.append(_describe_rows(model, list(rows)))
-    found += [
-        _describe_rows(queryset.model, list(queryset[:NAMED_AT_MOST]), count)
+            groups.append(_describe_rows(model, list(rows)))
+    groups += [
+        _describe_rows(queryset.model, list(queryset[:MAX_NAMES_SHOWN]), count)
         for queryset in collector.fast_deletes
         if (count := queryset.count())
     ]
-    return ServerImpact(server, tuple(sorted(found)))
+    return ServerImpact(server, tuple(sorted(groups)))
 
 
 def confirm_removal(
@@ -122,15 +135,19 @@ def _describe_rows(model: Any, rows: list[Any], count: int | None = None) -> tup
     total = len(rows) if count is None else count
     options = model._meta
     title = options.verbose_name if total == 1 else options.verbose_name_plural
-    parts = options.app_label == Server._meta.app_label or options.model_name in PARTS
-    names = () if parts else tuple(make_visible(str(row), 120) for row in rows[:NAMED_AT_MOST])
+    is_internal = (
+        options.app_label == Server._meta.app_label or options.model_name in INTERNAL_MODELS
+    )
+    names = (
+        () if is_internal else tuple(make_visible(str(row), 120) for row in rows[:MAX_NAMES_SHOWN])
+    )
     return str(title), total, names
 
 
 def disable_servers(admin: Any, request: HttpRequest, servers: Sequence[Server]) -> Any:
     """Confirm with the affected rows, then disable the servers."""
     if "confirmed" not in request.POST:
-        return _ask(
+        return _render_confirmation(
             admin,
             request,
             [_collect_named_impact(server) for server in servers],
@@ -139,76 +156,79 @@ def disable_servers(admin: Any, request: HttpRequest, servers: Sequence[Server])
             button=_t("Switch off"),
             icon="power_settings_new",
         )
-    if len(servers) > AT_ONCE:
-        return set_out(request, Round.Kind.DISABLE, servers)
+    if len(servers) > IMMEDIATE_LIMIT:
+        return start_job_and_redirect(request, Round.Kind.DISABLE, servers)
     for server in servers:
-        services.set_server_enabled(admin.principal(request), server, enabled=False)
+        services.set_server_enabled(admin.get_principal(request), server, enabled=False)
     messages.success(request, _t("%(n)d servers are off.") % {"n": len(servers)})
     return None
 
 
-def approve_what_waits(
+def approve_pending_definitions(
     admin: Any, request: HttpRequest, servers: Sequence[Server]
 ) -> HttpResponseBase | None:
     """Confirm the pending definitions, then approve those; confirm again if they changed."""
-    waiting = {server.pk: _list_pending_digests(server) for server in servers}
-    if request.POST.get("confirmed") != mark(waiting.values()):
-        return _ask(
+    pending_digests = {server.pk: _list_pending_digests(server) for server in servers}
+    if request.POST.get("confirmed") != hash_digests(pending_digests.values()):
+        return _render_confirmation(
             admin,
             request,
-            [_to_approve(server, waiting[server.pk]) for server in servers],
+            [_build_approval_impact(server, pending_digests[server.pk]) for server in servers],
             title=_t("Approve what waits at these servers?"),
             about=_t("Agents that have them may call it from then on, as their policies say."),
             button=_t("Approve"),
             icon="task_alt",
-            confirmed=mark(waiting.values()),
+            confirmed=hash_digests(pending_digests.values()),
         )
-    if len(servers) > AT_ONCE:
-        said = {pk: {str(one): digest for one, digest in of.items()} for pk, of in waiting.items()}
+    if len(servers) > IMMEDIATE_LIMIT:
+        details = {
+            pk: {str(definition_id): digest for definition_id, digest in by_definition.items()}
+            for pk, by_definition in pending_digests.items()
+        }
         for server in servers:
             _warn_about_findings(request, server)
-        return set_out(request, Round.Kind.APPROVE, servers, said)
+        return start_job_and_redirect(request, Round.Kind.APPROVE, servers, details)
     for server in servers:
-        if seen := waiting[server.pk]:
-            done = approve(admin.principal(request), server, seen)
+        if digests := pending_digests[server.pk]:
+            result = approve_definitions(admin.get_principal(request), server, digests)
             text = _t("%(server)s: %(n)d definitions approved.")
-            messages.success(request, text % {"server": server, "n": len(done.approved)})
+            messages.success(request, text % {"server": server, "n": len(result.approved)})
         _warn_about_findings(request, server)
     return None
 
 
-def mark(waiting: Iterable[dict[UUID, str]]) -> str:
+def hash_digests(pending: Iterable[dict[UUID, str]]) -> str:
     """Return a hash of these definitions and their digests."""
-    said = sorted(f"{pk}:{digest}" for one in waiting for pk, digest in one.items())
-    return sha256("\n".join(said).encode()).hexdigest()
+    lines = sorted(f"{pk}:{digest}" for digests in pending for pk, digest in digests.items())
+    return sha256("\n".join(lines).encode()).hexdigest()
 
 
 def _list_pending_digests(server: Server) -> dict[UUID, str]:
-    rows = server.definitions.waiting().only("pk", "digest", "findings")
+    rows = server.definitions.awaiting_review().only("pk", "digest", "findings")
     return {row.pk: row.digest for row in rows if not row.findings}
 
 
 def _warn_about_findings(request: HttpRequest, server: Server) -> None:
-    held = [str(row) for row in server.definitions.waiting() if row.findings]
-    if held:
+    flagged = [str(row) for row in server.definitions.awaiting_review() if row.findings]
+    if flagged:
         text = _t("%(server)s: %(names)s read like orders to a model. Read and approve each.")
-        names = make_visible(", ".join(held[:NAMED_AT_MOST]), 500)
+        names = make_visible(", ".join(flagged[:MAX_NAMES_SHOWN]), 500)
         messages.warning(request, text % {"server": server, "names": names})
 
 
-def _to_approve(server: Server, seen: dict[UUID, str]) -> ServerImpact:
-    rows = server.definitions.filter(pk__in=seen).order_by("kind", "name")[:NAMED_AT_MOST]
+def _build_approval_impact(server: Server, digests: dict[UUID, str]) -> ServerImpact:
+    rows = server.definitions.filter(pk__in=digests).order_by("kind", "name")[:MAX_NAMES_SHOWN]
     names = tuple(make_visible(str(row), 120) for row in rows)
-    title = _n("definition", "definitions", len(seen))
-    return ServerImpact(server, ((title, len(seen), names),) if seen else ())
+    title = _n("definition", "definitions", len(digests))
+    return ServerImpact(server, ((title, len(digests), names),) if digests else ())
 
 
 def _collect_named_impact(server: Server) -> ServerImpact:
-    named = tuple(row for row in collect_impact(server).rows if row[2])
-    return ServerImpact(server, named)
+    named_rows = tuple(row for row in collect_impact(server).rows if row[2])
+    return ServerImpact(server, named_rows)
 
 
-def _ask(
+def _render_confirmation(
     admin: Any, request: HttpRequest, affected: Sequence[ServerImpact], **texts: Any
 ) -> HttpResponseBase:
     return render_screen(

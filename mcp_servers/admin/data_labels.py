@@ -8,31 +8,34 @@ from django.utils.translation import gettext_lazy as _
 from bonobot.accounts.admin_base import ObjectRequest, redirect_to_page
 from bonobot.accounts.roles import Action
 from mcp_servers.admin.servers import ServerAdmin
-from mcp_servers.flow_labels.services import WORDS
+from mcp_servers.flow_labels.services import LABEL_NAMES
 from mcp_servers.flow_labels.store_labels import (
     clear_store_labels,
+    get_store_labels,
     list_written_labels,
-    store_labels_of,
 )
 from mcp_servers.models import Server
 
 
 @ServerAdmin.add_page("data_labels", _("Data labels"), order=25)
-def data_labels(visit: ObjectRequest) -> HttpResponseBase:
+def show_data_labels(visit: ObjectRequest) -> HttpResponseBase:
     """Show the labels of the server's data and the calls that added them."""
     server: Server = visit.object
-    written = [(one, [WORDS[label] for label in one.labels]) for one in list_written_labels(server)]
-    return visit.show(
+    written_labels = [
+        (entry, [LABEL_NAMES[label] for label in entry.labels])
+        for entry in list_written_labels(server)
+    ]
+    return visit.render_tab(
         "servers/data_labels.html",
         server=server,
-        labels=[WORDS[label] for label in store_labels_of(server)],
-        written=written,
+        labels=[LABEL_NAMES[label] for label in get_store_labels(server)],
+        written=written_labels,
         may_clear=visit.principal.may(Action.APPROVE_DEFINITIONS),
         may_audit=visit.principal.may(Action.VIEW_AUDIT),
     )
 
 
-@ServerAdmin.add_deed("clear_data_labels", needs=Action.APPROVE_DEFINITIONS)
+@ServerAdmin.add_object_action("clear_data_labels", needs=Action.APPROVE_DEFINITIONS)
 def clear_data_labels(visit: ObjectRequest) -> HttpResponseBase | None:
     """Clear the labels of the server's data."""
     clear_store_labels(visit.principal, visit.object)

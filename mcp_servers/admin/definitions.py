@@ -30,17 +30,22 @@ from bonobot.core.text.syntax_highlighting import diff_json
 from bonobot.core.text.untrusted_text import make_visible
 from mcp_servers.admin.json_schema_table import SchemaRow, build_schema_rows
 from mcp_servers.admin.servers import ServerAdmin
-from mcp_servers.definition_reviews import approve, reset_review, set_definition_enabled
+from mcp_servers.definition_reviews import approve_definitions, reset_review, set_definition_enabled
 from mcp_servers.flow_labels import FlowLabel
 from mcp_servers.flow_labels.inference import LabelContext, Labels, list_missing_labels
-from mcp_servers.flow_labels.services import WORDS, load_label_context, set_labels, suggest_labels
+from mcp_servers.flow_labels.services import (
+    LABEL_NAMES,
+    load_label_context,
+    set_labels,
+    suggest_labels,
+)
 from mcp_servers.models import Definition, Server
 
-SHOWN_AT_ONCE = 50
+PAGE_SIZE = 50
 RESOURCES = (Definition.Kind.RESOURCE, Definition.Kind.RESOURCE_TEMPLATE)
 PROMPTS = (Definition.Kind.PROMPT, Definition.Kind.INSTRUCTIONS)
 # Kind filters of each tab: (query value, title, kinds).
-PARTS = {
+KIND_FILTERS = {
     "resources": (
         ("fixed", _("Resources"), RESOURCES[:1]),
         ("templates", _("Templates"), RESOURCES[1:]),
@@ -72,7 +77,7 @@ HINTS = (
     ("idempotentHint", _("says: repeatable"), "plain"),
     ("openWorldHint", _("says: reaches outside"), "plain"),
 )
-FACTS = (
+PAYLOAD_FACTS = (
     ("uri", _("Address")),
     ("uriTemplate", _("Template")),
     ("mimeType", _("Type")),
@@ -103,7 +108,7 @@ class DefinitionRow:
     @property
     def legs(self) -> list[tuple[FlowLabel, Any, bool]]:
         """All labels with their titles and whether they are effective."""
-        return [(label, words, label in self.labels) for label, words in WORDS.items()]
+        return [(label, words, label in self.labels) for label, words in LABEL_NAMES.items()]
 
     @property
     def labelled(self) -> bool:
@@ -126,33 +131,35 @@ class DefinitionRow:
         return self.waits and bool(self.row.findings)
 
 
-def build_definition_row(row: Definition, known: LabelContext) -> DefinitionRow:
+def build_definition_row(row: Definition, label_context: LabelContext) -> DefinitionRow:
     """Return a definition prepared for the page."""
-    suggests = suggest_labels(row, known)
+    suggested_labels = suggest_labels(row, label_context)
     payload = row.payload if isinstance(row.payload, dict) else {}
-    said = payload.get("annotations")
-    hints = said if isinstance(said, dict) else {}
-    changed = row.state == Definition.State.CHANGED and row.pinned is not None
+    annotations = payload.get("annotations")
+    hints = annotations if isinstance(annotations, dict) else {}
+    is_changed = row.state == Definition.State.CHANGED and row.pinned is not None
     arguments = payload.get("arguments")
     return DefinitionRow(
         row=row,
         input=build_schema_rows(payload.get("inputSchema")) or _build_argument_rows(arguments),
         output=build_schema_rows(payload.get("outputSchema")),
         hints=[(text, tone) for name, text, tone in HINTS if hints.get(name) is True],
-        difference=diff_json(row.pinned, row.payload) if changed else [],
-        labels=suggests if row.labels is None else tuple(FlowLabel(one) for one in row.labels),
-        wider=[WORDS[label] for label in list_missing_labels(suggests, row.labels)],
+        difference=diff_json(row.pinned, row.payload) if is_changed else [],
+        labels=suggested_labels
+        if row.labels is None
+        else tuple(FlowLabel(value) for value in row.labels),
+        wider=[LABEL_NAMES[label] for label in list_missing_labels(suggested_labels, row.labels)],
         marked=_split_by_findings(row),
-        facts=list(_list_facts(payload, hints)),
+        facts=list(_iterate_facts(payload, hints)),
     )
 
 
-def _list_facts(payload: dict[str, Any], hints: dict[str, Any]) -> Iterator[tuple[Any, str]]:
+def _iterate_facts(payload: dict[str, Any], hints: dict[str, Any]) -> Iterator[tuple[Any, str]]:
     """Yield the title and text of the URI, type, size and annotations."""
-    said = {name: payload.get(name) for name in ("uri", "uriTemplate", "mimeType", "size")}
-    said |= {name: hints.get(name) for name in ("audience", "priority", "lastModified")}
-    for name, title in FACTS:
-        value = said[name]
+    values = {name: payload.get(name) for name in ("uri", "uriTemplate", "mimeType", "size")}
+    values |= {name: hints.get(name) for name in ("audience", "priority", "lastModified")}
+    for name, title in PAYLOAD_FACTS:
+        value = values[name]
         if isinstance(value, list):
             value = ", ".join(map(str, value[:10]))
         if isinstance(value, str | int | float) and value != "":
@@ -162,19 +169,19 @@ def _list_facts(payload: dict[str, Any], hints: dict[str, Any]) -> Iterator[tupl
 def _split_by_findings(row: Definition) -> list[tuple[str, bool]]:
     """Split the description into (text, has finding) pieces."""
     spans = sorted(
-        (one.get("start", 0), one.get("end", 0))
-        for one in row.findings
-        if one.get("path") == "$.description"
+        (finding.get("start", 0), finding.get("end", 0))
+        for finding in row.findings
+        if finding.get("path") == "$.description"
     )
     pieces: list[tuple[str, bool]] = []
-    at = 0
+    position = 0
     for start, end in spans:
-        if end <= at:
+        if end <= position:
             continue
-        pieces.append((row.description[at:start], False))
-        pieces.append((row.description[max(start, at) : end], True))
-        at = end
-    return [piece for piece in (*pieces, (row.description[at:], False)) if piece[0]]
+        pieces.append((row.description[position:start], False))
+        pieces.append((row.description[max(start, position) : end], True))
+        position = end
+    return [piece for piece in (*pieces, (row.description[position:], False)) if piece[0]]
 
 
 @ServerAdmin.add_page("tools", _("Tools"), order=20)
@@ -195,7 +202,7 @@ def show_prompts(visit: ObjectRequest) -> HttpResponseBase:
     return _render_definitions(visit, PROMPTS)
 
 
-@ServerAdmin.add_page("definitions", under="change")
+@ServerAdmin.add_page("definitions", parent_tab="change")
 def show_definitions(visit: ObjectRequest) -> HttpResponseBase:
     """Show definitions of all kinds."""
     return _render_definitions(visit, tuple(Definition.Kind))
@@ -209,64 +216,66 @@ def _render_definitions(visit: ObjectRequest, kinds: tuple[str, ...]) -> HttpRes
     server: Server = visit.object
     query = visit.request.GET
     kind, state, text = query.get("kind", ""), query.get("state", ""), query.get("q", "").strip()
-    parts = PARTS.get(visit.page, ())
-    kinds = next((of for slug, _title, of in parts if slug == kind), kinds)
-    page = Paginator(_filter_definitions(server, kinds, state, text), SHOWN_AT_ONCE).get_page(
+    kind_filters = KIND_FILTERS.get(visit.page, ())
+    kinds = next(
+        (filter_kinds for slug, _title, filter_kinds in kind_filters if slug == kind), kinds
+    )
+    page = Paginator(_filter_definitions(server, kinds, state, text), PAGE_SIZE).get_page(
         query.get("page")
     )
-    known = load_label_context(server)
-    items = [build_definition_row(row, known) for row in page]
-    return visit.show(
+    label_context = load_label_context(server)
+    items = [build_definition_row(row, label_context) for row in page]
+    return visit.render_tab(
         "servers/definitions.html",
         server=server,
         items=items,
         paged=page,
-        parts=[("", _("All"), ()), *parts] if parts else [],
+        parts=[("", _("All"), ()), *kind_filters] if kind_filters else [],
         states=STATES,
-        label_words=list(WORDS.items()),
+        label_words=list(LABEL_NAMES.items()),
         kind=kind,
         state=state,
         q=text,
         waiting_here=[item for item in items if item.waits and not item.held],
         held_here=[item for item in items if item.held],
-        waiting_total=server.definitions.waiting().count(),
+        waiting_total=server.definitions.awaiting_review().count(),
         may_approve=visit.principal.may(Action.APPROVE_DEFINITIONS),
         may_manage=visit.principal.may(Action.MANAGE_SERVERS),
     )
 
 
 def _filter_definitions(server: Server, kinds: tuple[str, ...], state: str, text: str) -> Any:
-    found = server.definitions.filter(kind__in=kinds).order_by(TOOLS_FIRST, "kind", "name")
-    chosen = {
-        "waiting": found.waiting,
-        "callable": found.callable,
-        "off": lambda: found.filter(enabled=False),
-        "refused": lambda: found.exclude(fault=""),
-        "gone": lambda: found.filter(present=False),
+    definitions = server.definitions.filter(kind__in=kinds).order_by(TOOLS_FIRST, "kind", "name")
+    apply_state = {
+        "waiting": definitions.awaiting_review,
+        "callable": definitions.callable,
+        "off": lambda: definitions.filter(enabled=False),
+        "refused": lambda: definitions.exclude(fault=""),
+        "gone": lambda: definitions.filter(present=False),
     }.get(state)
-    found = chosen() if chosen else found
+    definitions = apply_state() if apply_state else definitions
     for word in text.split()[:8]:
-        found = found.filter(
+        definitions = definitions.filter(
             Q(name__icontains=word) | Q(title__icontains=word) | Q(description__icontains=word)
         )
-    return found
+    return definitions
 
 
 def _apply_action(visit: ObjectRequest) -> None:
     posted = visit.request.POST
     if "only" in posted:
-        _approve(visit, [posted["only"]])
+        _approve_definitions(visit, [posted["only"]])
     elif "shown" in posted.get("do", ""):
-        _approve(visit, posted.getlist("shown"))
+        _approve_definitions(visit, posted.getlist("shown"))
     elif posted.get("do") == "ticked":
-        _approve(visit, posted.getlist("seen"))
+        _approve_definitions(visit, posted.getlist("seen"))
     elif "label" in posted:
-        _label(visit, [posted["label"]], posted.getlist(f"legs-{posted['label']}"))
+        _set_definition_labels(visit, [posted["label"]], posted.getlist(f"legs-{posted['label']}"))
     elif "unlabel" in posted:
-        _label(visit, [posted["unlabel"]], None)
+        _set_definition_labels(visit, [posted["unlabel"]], None)
     elif posted.get("do") == "label":
-        chosen = [one.partition(":")[0] for one in posted.getlist("labelled")]
-        _label(visit, chosen, posted.getlist("legs"))
+        definition_ids = [entry.partition(":")[0] for entry in posted.getlist("labelled")]
+        _set_definition_labels(visit, definition_ids, posted.getlist("legs"))
     elif "withdraw" in posted:
         row = _get_definition(visit.object, posted["withdraw"])
         reset_review(visit.principal, row)
@@ -280,47 +289,49 @@ def _apply_action(visit: ObjectRequest) -> None:
         _add_success_message(visit.request, text, name=row)
 
 
-def _approve(visit: ObjectRequest, chosen: list[str]) -> None:
+def _approve_definitions(visit: ObjectRequest, entries: list[str]) -> None:
     """Approve the chosen definitions with the digests that the page showed."""
-    if not chosen:
+    if not entries:
         raise InvalidInput(
             "Nothing is ticked.", field="seen", remedy="Tick what you have read and approve it."
         )
-    seen = {}
-    for one in chosen:
-        pk, _colon, digest = one.partition(":")
-        seen[_parse_uuid(pk)] = digest
-    done = approve(visit.principal, visit.object, seen)
-    n = len(done.approved)
+    digests = {}
+    for entry in entries:
+        pk, _colon, digest = entry.partition(":")
+        digests[_parse_uuid(pk)] = digest
+    result = approve_definitions(visit.principal, visit.object, digests)
+    count = len(result.approved)
     _add_success_message(
-        visit.request, ngettext("%(n)d was approved.", "%(n)d were approved.", n), n=n
+        visit.request, ngettext("%(n)d was approved.", "%(n)d were approved.", count), n=count
     )
-    if done.skipped:
-        names = ", ".join(done.skipped[:10])
+    if result.skipped:
+        names = ", ".join(result.skipped[:10])
         text = _t("Not approved, because they changed or are refused: %(names)s. Read them again.")
         messages.warning(visit.request, text % {"names": names})
 
 
-def _label(visit: ObjectRequest, chosen: list[str], labels: list[str] | None) -> None:
+def _set_definition_labels(
+    visit: ObjectRequest, definition_ids: list[str], labels: list[str] | None
+) -> None:
     """Set the flow labels of the chosen definitions; None resets to the suggested ones."""
-    if not chosen:
+    if not definition_ids:
         raise InvalidInput(
             "Nothing is ticked.", field="labelled", remedy="Tick the tools that it is said of."
         )
-    keys = [_parse_uuid(one) for one in chosen]
-    rows = list(visit.object.definitions.filter(pk__in=keys))
+    parsed_ids = [_parse_uuid(definition_id) for definition_id in definition_ids]
+    rows = list(visit.object.definitions.filter(pk__in=parsed_ids))
     set_labels(visit.principal, visit.object, rows, labels)
-    n = len(rows)
+    count = len(rows)
     _add_success_message(
-        visit.request, ngettext("%(n)d was labelled.", "%(n)d were labelled.", n), n=n
+        visit.request, ngettext("%(n)d was labelled.", "%(n)d were labelled.", count), n=count
     )
 
 
 def _get_definition(server: Server, pk: str) -> Definition:
-    found: Definition = Definition.objects.filter(server=server).get_or_404(
+    definition: Definition = Definition.objects.filter(server=server).get_or_404(
         server.organization_id, pk=pk
     )
-    return found
+    return definition
 
 
 def _parse_uuid(text: str) -> UUID:
@@ -334,19 +345,23 @@ def _parse_uuid(text: str) -> UUID:
 
 def _build_argument_rows(arguments: Any) -> list[SchemaRow]:
     """Return a prompt's arguments as schema rows."""
-    found = (
-        [one for one in arguments if isinstance(one, dict)] if isinstance(arguments, list) else []
+    entries = (
+        [entry for entry in arguments if isinstance(entry, dict)]
+        if isinstance(arguments, list)
+        else []
     )
     return build_schema_rows(
         {
             "properties": {
-                str(one.get("name", "")): {
+                str(entry.get("name", "")): {
                     "type": "string",
-                    "description": one.get("description") or one.get("title") or "",
+                    "description": entry.get("description") or entry.get("title") or "",
                 }
-                for one in found
+                for entry in entries
             },
-            "required": [str(one.get("name", "")) for one in found if one.get("required") is True],
+            "required": [
+                str(entry.get("name", "")) for entry in entries if entry.get("required") is True
+            ],
         }
     )
 
@@ -358,9 +373,9 @@ def _add_success_message(request: HttpRequest, text: str, **values: Any) -> None
 @ServerAdmin.add_page("arguments")
 def show_arguments(visit: ObjectRequest) -> HttpResponseBase:
     """Render the arguments of one definition as a fragment."""
-    if not (wanted := visit.request.GET.get("of")):
+    if not (definition_id := visit.request.GET.get("of")):
         return redirect_to_page(visit, "definitions")
-    row = visit.object.definitions.get_or_404(visit.principal.organization_id, pk=wanted)
+    row = visit.object.definitions.get_or_404(visit.principal.organization_id, pk=definition_id)
     return render_fragment(
         visit.request, "servers/schema.html", rows=build_definition_row(row, LabelContext()).input
     )

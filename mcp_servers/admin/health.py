@@ -31,7 +31,7 @@ CALLS_SHOWN = 50
 HALF_HOURS = 48
 DAYS = 30
 # Size of the latency chart in SVG units; the page stretches it.
-WIDE, HIGH = 600, 80
+CHART_WIDTH, CHART_HEIGHT = 600, 80
 
 
 @ServerAdmin.add_page("health", _("History"), order=40)
@@ -41,14 +41,16 @@ def show_health(visit: ObjectRequest) -> HttpResponseBase:
     now = timezone.now()
     checks = list(server.checks.all()[:CHECKS_SHOWN])
     outages = list_recent_outages(server, now)
-    spans, known = to_spans(outages), find_first_check(server)
-    pictures = ((timedelta(days=1), HALF_HOURS), (timedelta(days=DAYS), DAYS))
-    unknown = list_unmonitored_spans(server, now, list_unmonitored_periods(server, now))
+    spans, first_check = to_spans(outages), find_first_check(server)
+    bars = ((timedelta(days=1), HALF_HOURS), (timedelta(days=DAYS), DAYS))
+    unmonitored = list_unmonitored_spans(server, now, list_unmonitored_periods(server, now))
     day, month = (
-        build_uptime_segments(spans, now - back, now, count, known=known, unknown=unknown)
-        for back, count in pictures
+        build_uptime_segments(
+            spans, now - period, now, count, known_since=first_check, unmonitored=unmonitored
+        )
+        for period, count in bars
     )
-    return visit.show(
+    return visit.render_tab(
         "servers/health.html",
         server=server,
         checks=checks,
@@ -59,27 +61,35 @@ def show_health(visit: ObjectRequest) -> HttpResponseBase:
         month=render_uptime_bar(month),
         curve=build_latency_curve(checks[::-1]),
         now=now,
-        outputs=list_error_outputs(server)[::-1] if _may_read(visit) else None,
+        outputs=list_error_outputs(server)[::-1] if _can_read_output(visit) else None,
     )
 
 
 def build_latency_curve(checks: Sequence[Check]) -> dict[str, Any] | None:
     """Return the latencies of checks (oldest first) as line points and failures as marks."""
-    good = [check.latency_ms for check in checks if check.ok and check.latency_ms is not None]
-    if len(good) < 2:
+    latencies = [check.latency_ms for check in checks if check.ok and check.latency_ms is not None]
+    if len(latencies) < 2:
         return None
-    top, step = max(*good, 1), WIDE / max(len(checks) - 1, 1)
+    top, step = max(*latencies, 1), CHART_WIDTH / max(len(checks) - 1, 1)
     points, marks = [], []
-    for number, check in enumerate(checks):
-        x = round(number * step, 1)
+    for index, check in enumerate(checks):
+        x = round(index * step, 1)
         if check.ok and check.latency_ms is not None:
-            points.append(f"{x},{round(HIGH - check.latency_ms / top * (HIGH - 4) - 2, 1)}")
+            points.append(
+                f"{x},{round(CHART_HEIGHT - check.latency_ms / top * (CHART_HEIGHT - 4) - 2, 1)}"
+            )
         else:
             marks.append(x)
-    return {"points": " ".join(points), "marks": marks, "top": top, "wide": WIDE, "high": HIGH}
+    return {
+        "points": " ".join(points),
+        "marks": marks,
+        "top": top,
+        "wide": CHART_WIDTH,
+        "high": CHART_HEIGHT,
+    }
 
 
-def _may_read(visit: ObjectRequest) -> bool:
+def _can_read_output(visit: ObjectRequest) -> bool:
     """Return whether the user may read stderr, which can contain details of the host."""
     stdio = visit.object.transport_type == Server.Transport.STDIO
     return stdio and visit.principal.may(Action.MANAGE_SERVERS)
@@ -89,5 +99,5 @@ def _may_read(visit: ObjectRequest) -> bool:
 def show_calls(visit: ObjectRequest) -> HttpResponseBase:
     """Show the audit entries of this server's latest calls."""
     server: Server = visit.object
-    rows = AuditRow.objects.of(server.organization_id).filter(server_id=server.pk)
-    return visit.show("servers/calls.html", server=server, rows=rows[:CALLS_SHOWN])
+    rows = AuditRow.objects.for_organization(server.organization_id).filter(server_id=server.pk)
+    return visit.render_tab("servers/calls.html", server=server, rows=rows[:CALLS_SHOWN])

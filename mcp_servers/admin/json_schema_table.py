@@ -11,9 +11,9 @@ from django.utils.translation import gettext_lazy as _
 
 from bonobot.core.text.untrusted_text import make_visible
 
-MOST_ROWS = 300
-DEEPEST = 6
-_BOUNDS = (
+MAX_ROWS = 300
+MAX_DEPTH = 6
+_CONSTRAINTS = (
     ("minimum", "≥ {}"),
     ("maximum", "≤ {}"),
     ("exclusiveMinimum", "> {}"),
@@ -46,55 +46,57 @@ def build_schema_rows(schema: Any) -> list[SchemaRow]:
     Follows each local reference once per path. Properties of `allOf`, `anyOf` and `oneOf` are
     listed like the schema's own.
     """
-    return list(islice(_iterate_rows(schema, schema, 0, frozenset()), MOST_ROWS))
+    return list(islice(_iterate_rows(schema, schema, 0, frozenset()), MAX_ROWS))
 
 
-def _iterate_rows(schema: Any, root: Any, depth: int, came: frozenset[str]) -> Iterator[SchemaRow]:
-    if not isinstance(schema, Mapping) or depth > DEEPEST:
+def _iterate_rows(
+    schema: Any, root: Any, depth: int, visited_refs: frozenset[str]
+) -> Iterator[SchemaRow]:
+    if not isinstance(schema, Mapping) or depth > MAX_DEPTH:
         return
     if isinstance(ref := schema.get("$ref"), str):
-        if ref in came:
+        if ref in visited_refs:
             return
-        came |= {ref}
-        yield from _iterate_rows(_resolve_reference(root, ref), root, depth, came)
+        visited_refs |= {ref}
+        yield from _iterate_rows(_resolve_reference(root, ref), root, depth, visited_refs)
     properties = schema.get("properties")
     required = schema.get("required")
-    wanted = set(map(str, required)) if isinstance(required, list) else set()
+    required_names = set(map(str, required)) if isinstance(required, list) else set()
     for name, member in properties.items() if isinstance(properties, Mapping) else ():
-        one = member if isinstance(member, Mapping) else {}
-        said = _merge_reference(one, root)
+        subschema = member if isinstance(member, Mapping) else {}
+        resolved = _merge_reference(subschema, root)
         yield SchemaRow(
             depth=depth,
             name=make_visible(str(name), 200),
-            type=_format_type(one, root),
-            required=str(name) in wanted,
+            type=_format_type(subschema, root),
+            required=str(name) in required_names,
             description=make_visible(
-                str(said.get("description") or said.get("title") or ""), 1_000
+                str(resolved.get("description") or resolved.get("title") or ""), 1_000
             ),
-            bounds=tuple(_iterate_constraints(said)),
+            bounds=tuple(_iterate_constraints(resolved)),
         )
-        yield from _iterate_rows(one, root, depth + 1, came)
-        yield from _iterate_rows(one.get("items"), root, depth + 1, came)
-    for word in ("allOf", "anyOf", "oneOf"):
-        parts = schema.get(word)
+        yield from _iterate_rows(subschema, root, depth + 1, visited_refs)
+        yield from _iterate_rows(subschema.get("items"), root, depth + 1, visited_refs)
+    for keyword in ("allOf", "anyOf", "oneOf"):
+        parts = schema.get(keyword)
         for part in parts if isinstance(parts, list) else ():
-            yield from _iterate_rows(part, root, depth, came)
+            yield from _iterate_rows(part, root, depth, visited_refs)
 
 
 def _resolve_reference(root: Any, ref: str) -> Any:
     """Return the target of a local reference, or None."""
-    found = root
+    node = root
     for part in ref[2:].split("/") if ref.startswith("#/") else ():
         name = part.replace("~1", "/").replace("~0", "~")
-        found = found.get(name) if isinstance(found, Mapping) else None
-    return found if ref == "#" or ref.startswith("#/") else None
+        node = node.get(name) if isinstance(node, Mapping) else None
+    return node if ref == "#" or ref.startswith("#/") else None
 
 
 def _merge_reference(schema: Mapping[str, Any], root: Any) -> Mapping[str, Any]:
     """Return a schema merged with the target of its reference; its own keywords win."""
     ref = schema.get("$ref")
-    found = _resolve_reference(root, ref) if isinstance(ref, str) else None
-    return {**found, **schema} if isinstance(found, Mapping) else schema
+    target = _resolve_reference(root, ref) if isinstance(ref, str) else None
+    return {**target, **schema} if isinstance(target, Mapping) else schema
 
 
 def _format_type(schema: Mapping[str, Any], root: Any = None) -> str:
@@ -105,10 +107,10 @@ def _format_type(schema: Mapping[str, Any], root: Any = None) -> str:
         return _t("list of {}").format(_format_type(schema["items"], root))
     if kind is not None:
         return make_visible(str(kind), 100)
-    for word in ("anyOf", "oneOf"):
-        if isinstance(choices := schema.get(word), list):
+    for keyword in ("anyOf", "oneOf"):
+        if isinstance(choices := schema.get(keyword), list):
             return " or ".join(
-                _format_type(one, root) for one in choices[:5] if isinstance(one, Mapping)
+                _format_type(choice, root) for choice in choices[:5] if isinstance(choice, Mapping)
             )
     if "$ref" in schema:
         return make_visible(str(schema["$ref"]).rpartition("/")[2], 100)
@@ -122,8 +124,8 @@ def _iterate_constraints(schema: Mapping[str, Any]) -> Iterator[str]:
         yield make_visible(_t("always {}").format(_format_value(schema["const"])), 200)
     if "default" in schema:
         yield make_visible(_t("default {}").format(_format_value(schema["default"])), 200)
-    for word, text in _BOUNDS:
-        if isinstance(value := schema.get(word), str | int | float):
+    for keyword, text in _CONSTRAINTS:
+        if isinstance(value := schema.get(keyword), str | int | float):
             yield make_visible(str(text).format(value), 200)
 
 
@@ -136,11 +138,11 @@ def build_example(schema: Any) -> dict[str, Any]:
     if not isinstance(schema, Mapping) or not isinstance(schema.get("properties"), Mapping):
         return {}
     required = schema.get("required")
-    wanted = required if isinstance(required, list) else []
+    required_names = required if isinstance(required, list) else []
     return {
         name: _build_blank_value(member, 0)
         for name, member in schema["properties"].items()
-        if isinstance(member, Mapping) and (name in wanted or "default" in member)
+        if isinstance(member, Mapping) and (name in required_names or "default" in member)
     }
 
 
@@ -152,13 +154,15 @@ def _build_blank_value(schema: Mapping[str, Any], depth: int) -> Any:
     if isinstance(values := schema.get("enum"), list) and values:
         return values[0]
     kind = schema.get("type")
-    if kind == "object" and depth < DEEPEST:
+    if kind == "object" and depth < MAX_DEPTH:
         members = schema.get("properties")
-        wanted = schema.get("required")
+        required_names = schema.get("required")
         return {
-            name: _build_blank_value(one, depth + 1)
-            for name, one in (members.items() if isinstance(members, Mapping) else ())
-            if isinstance(one, Mapping) and isinstance(wanted, list) and name in wanted
+            name: _build_blank_value(member, depth + 1)
+            for name, member in (members.items() if isinstance(members, Mapping) else ())
+            if isinstance(member, Mapping)
+            and isinstance(required_names, list)
+            and name in required_names
         }
     items = schema.get("items")
     if kind == "array" and isinstance(items, Mapping) and "properties" in items:

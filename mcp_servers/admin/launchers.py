@@ -10,7 +10,7 @@ from bonobot.accounts.admin_base import ScopedAdmin
 from bonobot.accounts.roles import Action
 from bonobot.core.admin.theme import register
 from mcp_servers.models import Launcher
-from mcp_servers.services import add_launcher, remove_launcher
+from mcp_servers.services import create_launcher, delete_launcher
 
 
 @register(Launcher)
@@ -20,7 +20,7 @@ class LauncherAdmin(ScopedAdmin):
     platform_only = True
     needs_to_view = (Action.MANAGE_LAUNCHERS,)
     needs_to_change = Action.MANAGE_LAUNCHERS
-    removing = _("No further server may use it; those that do go on.")
+    delete_note = _("No further server may use it; those that do go on.")
     list_display = ("command", "note", "made_at")
     search_fields = ("command", "note")
     fields = ("command", "note")
@@ -31,13 +31,13 @@ class LauncherAdmin(ScopedAdmin):
 
     def save_model(self, request: HttpRequest, obj: Launcher, form: Any, change: bool) -> None:
         """Create the launcher through the service."""
-        add_launcher(self.principal(request), obj)
+        create_launcher(self.get_principal(request), obj)
 
     def delete_model(self, request: HttpRequest, obj: Launcher) -> None:
         """Delete the launcher through the service."""
-        remove_launcher(self.principal(request), obj)
+        delete_launcher(self.get_principal(request), obj)
 
     def delete_queryset(self, request: HttpRequest, queryset: QuerySet[Launcher]) -> None:
         """Delete each launcher through the service."""
         for launcher in queryset:
-            remove_launcher(self.principal(request), launcher)
+            delete_launcher(self.get_principal(request), launcher)

@@ -27,12 +27,17 @@ from bonobot.core.problems import InvalidInput, Problem
 from bonobot.core.text.untrusted_text import make_visible
 from mcp_servers import services
 from mcp_servers.admin.add_servers import ServerDestination
-from mcp_servers.admin.server_forms import PLACES, ServerForm, build_initial
-from mcp_servers.flow_labels.services import WORDS
+from mcp_servers.admin.server_forms import PROBLEM_FIELDS, ServerForm, build_initial
+from mcp_servers.flow_labels.services import LABEL_NAMES
 from mcp_servers.models import Server
 from mcp_servers.models.servers import find_document
-from mcp_servers.openapi.declared_operations import FIELD, METHODS, format_value, parse_value
-from mcp_servers.openapi.document import LONGEST_TEXT
+from mcp_servers.openapi.declared_operations import (
+    DECLARED_FIELD,
+    METHODS,
+    format_value,
+    parse_value,
+)
+from mcp_servers.openapi.document import MAX_DOCUMENT_BYTES
 from mcp_servers.openapi.select_operations import (
     DocumentOutline,
     inspect_document,
@@ -44,7 +49,7 @@ from mcp_servers.openapi.services import build_operation_preview
 from mcp_servers.server_config import ServerSpec
 from mcp_servers.tool_names import slugify
 
-KEY_PLACES = (
+KEY_LOCATIONS = (
     ("header", _("in a header")),
     ("query", _("in the query")),
     ("cookie", _("in a cookie")),
@@ -73,7 +78,7 @@ class ApiServerForm(ServerForm):
         self.fields["url"].label = _("Base address")
         self.fields["header"].label = _("Name of the key")
         self.fields["in"] = forms.ChoiceField(
-            label=_("Where the key goes"), choices=KEY_PLACES, required=False, widget=Select
+            label=_("Where the key goes"), choices=KEY_LOCATIONS, required=False, widget=Select
         )
 
     @property
@@ -81,19 +86,19 @@ class ApiServerForm(ServerForm):
         """Return the fields with the addresses of the API and its document."""
         return [self[name] for name in ("url", "document_url", "headers", "allow_private")]
 
-    def api_spec(
-        self, offer: DocumentOutline, operations: list[str], document: str | None
+    def build_api_spec(
+        self, outline: DocumentOutline, operations: list[str], document: str | None
     ) -> ServerSpec:
         """Return the server specification; raises what `select_operations` raises."""
         self.cleaned_data["transport_type"] = Server.Transport.OPENAPI
-        said, spec = self.cleaned_data, self.spec()
-        config = {**spec.endpoint_config, "operations": select_operations(offer, operations)}
-        if said["document_url"]:
-            config["document_url"] = said["document_url"]
+        cleaned, spec = self.cleaned_data, self.build_spec()
+        config = {**spec.endpoint_config, "operations": select_operations(outline, operations)}
+        if cleaned["document_url"]:
+            config["document_url"] = cleaned["document_url"]
         if document is not None:
             config["document"] = document
         return ServerSpec(
-            **{**vars(spec), "endpoint_config": config, "allow_private": said["allow_private"]}
+            **{**vars(spec), "endpoint_config": config, "allow_private": cleaned["allow_private"]}
         )
 
 
@@ -106,7 +111,7 @@ def add_api(
         return _render_document_page(request, destination)
     try:
         document, url = _read_document(request), request.POST.get("document_url", "").strip()
-        offer = inspect_document(
+        outline = inspect_document(
             principal,
             document=document or None,
             document_url=url,
@@ -114,69 +119,76 @@ def add_api(
         )
     except Problem as problem:
         return _render_document_page(request, destination, problem, status=400)
-    adding = request.POST.get("do") == "add"
+    is_adding = request.POST.get("do") == "add"
     form = ApiServerForm(
-        principal, request.POST if adding else None, initial=_build_initial(request, offer)
+        principal, request.POST if is_adding else None, initial=_build_initial(request, outline)
     )
-    ticked = request.POST.getlist("operation") if adding else list_read_operations(offer)
-    if adding and form.is_valid():
+    selected = request.POST.getlist("operation") if is_adding else list_read_operations(outline)
+    if is_adding and form.is_valid():
         try:
-            spec = form.api_spec(offer, ticked, offer.text)
-            server = destination.add(principal, spec)
+            spec = form.build_api_spec(outline, selected, outline.text)
+            server = destination.create_server(principal, spec)
         except Problem as problem:
-            add_problem_to_form(form, problem, PLACES)
+            add_problem_to_form(form, problem, PROBLEM_FIELDS)
         else:
             messages.success(request, _t("%(server)s was added.") % {"server": server})
-            return HttpResponseRedirect(destination.after(server))
-    return destination.screen(
+            return HttpResponseRedirect(destination.build_next_url(server))
+    return destination.render_page(
         request,
         "openapi",
         "servers/api.html",
         form=form,
         document=document,
-        **build_operation_picker(offer, ticked),
+        **build_operation_picker(outline, selected),
     )
 
 
-def build_operation_picker(offer: DocumentOutline, ticked: Collection[str]) -> dict[str, Any]:
+def build_operation_picker(outline: DocumentOutline, selected: Collection[str]) -> dict[str, Any]:
     """Return the template context of the operation picker."""
-    told, wanted = offer.as_dict(), frozenset(ticked)
-    rows = [(one, one["key"] in wanted) for one in told["operations"]]
-    tags = sorted({tag for one in told["operations"] for tag in one["tags"] if " " not in tag})
-    return {"told": told, "rows": rows, "tags": tags, "ticked": sum(1 for _one, on in rows if on)}
+    preview, selected_keys = outline.as_dict(), frozenset(selected)
+    rows = [(operation, operation["key"] in selected_keys) for operation in preview["operations"]]
+    tags = sorted(
+        {tag for operation in preview["operations"] for tag in operation["tags"] if " " not in tag}
+    )
+    return {
+        "told": preview,
+        "rows": rows,
+        "tags": tags,
+        "ticked": sum(1 for _one, is_selected in rows if is_selected),
+    }
 
 
 def show_api_configuration(visit: ObjectRequest) -> HttpResponseBase:
     """Show an API's form with the operations of its document, or update the server."""
     server: Server = visit.object
-    request, posted = visit.request, visit.request.method == "POST"
+    request, is_post = visit.request, visit.request.method == "POST"
     form = ApiServerForm(
-        visit.principal, request.POST if posted else None, initial=_build_stored_initial(server)
+        visit.principal, request.POST if is_post else None, initial=_build_stored_initial(server)
     )
-    problem, offer, given = None, None, ""
-    ticked: list[str] = server.endpoint_config.get("operations", [])
+    problem, outline, document = None, None, ""
+    selected: list[str] = server.endpoint_config.get("operations", [])
     try:
-        given = _read_document(request) if posted else ""
-        offer = parse_document_outline(
-            given or _load_document_text(server), server.endpoint_config.get("document_url", "")
+        document = _read_document(request) if is_post else ""
+        outline = parse_document_outline(
+            document or _load_document_text(server), server.endpoint_config.get("document_url", "")
         )
-        if posted and form.is_valid():
-            ticked = request.POST.getlist("operation")
+        if is_post and form.is_valid():
+            selected = request.POST.getlist("operation")
             services.update_server(
-                visit.principal, server, form.api_spec(offer, ticked, given or None)
+                visit.principal, server, form.build_api_spec(outline, selected, document or None)
             )
             messages.success(request, _t("Saved. The server is asked anew."))
             return redirect_to_page(visit, "change", "?connect=1" if server.enabled else "")
-    except Problem as found:
+    except Problem as exc:
         server.refresh_from_db()
-        problem = found
-    return visit.show(
+        problem = exc
+    return visit.render_tab(
         "servers/api_configuration.html",
         server=server,
         form=form,
         problem=problem,
         may_manage=visit.principal.may(Action.MANAGE_SERVERS),
-        **(build_operation_picker(offer, ticked) if offer else {}),
+        **(build_operation_picker(outline, selected) if outline else {}),
     )
 
 
@@ -186,7 +198,7 @@ def _render_document_page(
     problem: Problem | None = None,
     status: int = 200,
 ) -> HttpResponseBase:
-    return destination.screen(
+    return destination.render_page(
         request,
         "openapi",
         "servers/document.html",
@@ -202,10 +214,11 @@ def _read_document(request: HttpRequest) -> str:
     file: Any = request.FILES.get("file")
     if file is None:
         return request.POST.get("document", "")
-    if file.size > LONGEST_TEXT:
+    if file.size > MAX_DOCUMENT_BYTES:
         raise InvalidInput(
             format_message(
-                "The file is larger than {longest_text} MiB.", longest_text=LONGEST_TEXT // 1024**2
+                "The file is larger than {longest_text} MiB.",
+                longest_text=MAX_DOCUMENT_BYTES // 1024**2,
             ),
             code="too_large",
             field="document",
@@ -219,21 +232,21 @@ def _is_private_allowed(request: HttpRequest, principal: Principal) -> bool:
     return "allow_private" in request.POST and principal.may(Action.ALLOW_PRIVATE_ADDRESS)
 
 
-def _build_initial(request: HttpRequest, offer: DocumentOutline) -> dict[str, Any]:
+def _build_initial(request: HttpRequest, outline: DocumentOutline) -> dict[str, Any]:
     """Return initial form values taken from the document."""
-    told = offer.told
-    found: dict[str, Any] = {
-        "name": slugify(told["title"])[:40],
-        "description": make_visible(told["title"], 200),
-        "url": offer.base_url,
+    details = outline.data
+    initial: dict[str, Any] = {
+        "name": slugify(details["title"])[:40],
+        "description": make_visible(details["title"], 200),
+        "url": outline.base_url,
         "document_url": request.POST.get("document_url", ""),
         "allow_private": "allow_private" in request.POST,
     }
-    if told["sign_ins"]:
-        sign_in = dict(told["sign_ins"][0])
-        found["auth_type"] = sign_in.pop("type")
-        found |= sign_in
-    return found
+    if details["sign_ins"]:
+        sign_in = dict(details["sign_ins"][0])
+        initial["auth_type"] = sign_in.pop("type")
+        initial |= sign_in
+    return initial
 
 
 def _build_stored_initial(server: Server) -> dict[str, Any]:
@@ -253,7 +266,7 @@ def _load_document_text(server: Server) -> str:
     return text
 
 
-PLACE_NAMES = (
+PARAMETER_LOCATIONS = (
     ("path", _("in the path")),
     ("query", _("in the query, after ?")),
     ("header", _("as a header")),
@@ -283,7 +296,7 @@ class OperationParametersWidget(forms.Widget):
         context = {
             "rows": list(value or ()),
             "spare": [{"in": "query"}],
-            "places": PLACE_NAMES,
+            "places": PARAMETER_LOCATIONS,
             "types": TYPE_NAMES,
         }
         return render_to_string("admin/servers/inputs.html", context)
@@ -361,27 +374,29 @@ class OperationForm(forms.Form):
     )
     labels = forms.MultipleChoiceField(
         label=_("Labels that hold"),
-        choices=[(label.value, words) for label, words in WORDS.items()],
+        choices=[(label.value, words) for label, words in LABEL_NAMES.items()],
         required=False,
         widget=forms.CheckboxSelectMultiple,
     )
 
-    def said(self) -> dict[str, Any]:
+    def build_operation(self) -> dict[str, Any]:
         """Return the operation in the format of `declared_operations`; raises `InvalidInput`."""
-        given = self.cleaned_data
-        texts = ("name", "description", "method", "path", "body", "result")
-        found: dict[str, Any] = {name: given[name] for name in texts}
-        rows = enumerate(given["parameters"])
-        found["parameters"] = [_parse_parameter(row, f"parameters[{index}]") for index, row in rows]
-        if given["labelled"]:
-            found["labels"] = given["labels"]
-        return found
+        cleaned = self.cleaned_data
+        text_fields = ("name", "description", "method", "path", "body", "result")
+        operation: dict[str, Any] = {name: cleaned[name] for name in text_fields}
+        rows = enumerate(cleaned["parameters"])
+        operation["parameters"] = [
+            _parse_parameter(row, f"parameters[{index}]") for index, row in rows
+        ]
+        if cleaned["labelled"]:
+            operation["labels"] = cleaned["labels"]
+        return operation
 
-    def refuse(self, problem: Problem) -> None:
+    def add_problem(self, problem: Problem) -> None:
         """Add a problem to its field; problems of a parameter go to `parameters`."""
         name = problem.field.removeprefix("endpoint_config.declared[0].")
-        spot = "parameters" if name.startswith("parameters") else name.partition("[")[0]
-        add_problem_to_form(self, problem, {problem.field: spot})
+        form_field = "parameters" if name.startswith("parameters") else name.partition("[")[0]
+        add_problem_to_form(self, problem, {problem.field: form_field})
 
 
 def build_operation_initial(declared: Mapping[str, Any]) -> dict[str, Any]:
@@ -389,23 +404,23 @@ def build_operation_initial(declared: Mapping[str, Any]) -> dict[str, Any]:
     labels = declared.get("labels")
     return {
         **declared,
-        "parameters": [_build_parameter_initial(one) for one in declared["parameters"]],
+        "parameters": [_build_parameter_initial(parameter) for parameter in declared["parameters"]],
         "labelled": "" if labels is None else "chosen",
         "labels": labels or [],
     }
 
 
-def _build_parameter_initial(one: Mapping[str, Any]) -> dict[str, Any]:
+def _build_parameter_initial(parameter: Mapping[str, Any]) -> dict[str, Any]:
     return {
-        **one,
-        "required": "1" if one["required"] else "",
-        "default": format_value(one.get("default")),
-        "enum": format_value(one.get("enum")),
+        **parameter,
+        "required": "1" if parameter["required"] else "",
+        "default": format_value(parameter.get("default")),
+        "enum": format_value(parameter.get("enum")),
     }
 
 
 def _parse_parameter(row: Mapping[str, str], field: str) -> dict[str, Any]:
-    found: dict[str, Any] = {
+    parameter: dict[str, Any] = {
         "name": row["name"].strip(),
         "in": row["in"],
         "type": row["type"],
@@ -413,10 +428,10 @@ def _parse_parameter(row: Mapping[str, str], field: str) -> dict[str, Any]:
         "description": row["description"],
     }
     if row["default"].strip():
-        found["default"] = parse_value(row["type"], row["default"], field=f"{field}.default")
+        parameter["default"] = parse_value(row["type"], row["default"], field=f"{field}.default")
     if row["enum"].strip():
-        found["enum"] = parse_value(row["type"], row["enum"], many=True, field=f"{field}.enum")
-    return found
+        parameter["enum"] = parse_value(row["type"], row["enum"], many=True, field=f"{field}.enum")
+    return parameter
 
 
 class DeclaredApiForm(ApiServerForm):
@@ -434,16 +449,16 @@ class DeclaredApiForm(ApiServerForm):
         """Return the fields with the address of the API."""
         return [self[name] for name in ("url", "headers", "allow_private")]
 
-    def declared_spec(self, declared: Sequence[Any]) -> ServerSpec:
+    def build_declared_spec(self, declared: Sequence[Any]) -> ServerSpec:
         """Return the server specification with these operations."""
-        said = self.cleaned_data
-        said["transport_type"] = Server.Transport.OPENAPI
-        spec = self.spec()
+        cleaned = self.cleaned_data
+        cleaned["transport_type"] = Server.Transport.OPENAPI
+        spec = self.build_spec()
         config = {**spec.endpoint_config, "declared": list(declared)}
-        return replace(spec, endpoint_config=config, allow_private=said["allow_private"])
+        return replace(spec, endpoint_config=config, allow_private=cleaned["allow_private"])
 
 
-def add_declared(
+def add_declared_api(
     request: HttpRequest, principal: Principal, destination: ServerDestination
 ) -> HttpResponseBase:
     """Ask for a server and its first operation, or create them."""
@@ -452,13 +467,15 @@ def add_declared(
     form, operation = DeclaredApiForm(principal, posted), OperationForm(posted)
     if posted is not None and all([form.is_valid(), operation.is_valid()]):
         try:
-            server = destination.add(principal, form.declared_spec([operation.said()]))
+            server = destination.create_server(
+                principal, form.build_declared_spec([operation.build_operation()])
+            )
         except Problem as problem:
             add_problem_to_forms(form, operation, problem)
         else:
             messages.success(request, _t("%(server)s was added.") % {"server": server})
-            return HttpResponseRedirect(destination.after(server))
-    return destination.screen(
+            return HttpResponseRedirect(destination.build_next_url(server))
+    return destination.render_page(
         request,
         "operations",
         "servers/declare.html",
@@ -470,10 +487,10 @@ def add_declared(
 
 def add_problem_to_forms(form: DeclaredApiForm, operation: OperationForm, problem: Problem) -> None:
     """Add a problem to the operation form or the server form."""
-    if problem.field.startswith((FIELD, "parameters[")):
-        operation.refuse(problem)
+    if problem.field.startswith((DECLARED_FIELD, "parameters[")):
+        operation.add_problem(problem)
     else:
-        add_problem_to_form(form, problem, PLACES)
+        add_problem_to_form(form, problem, PROBLEM_FIELDS)
 
 
 def render_operation_preview(request: HttpRequest, principal: Principal) -> HttpResponse:
@@ -490,9 +507,9 @@ def build_example_request(request: HttpRequest) -> dict[str, Any]:
     if not (url and request.POST.get("op-path", "").strip()) or not form.is_valid():
         return {}
     try:
-        said = form.said()
+        operation = form.build_operation()
         # The name and description don't affect the request.
-        found = build_operation_preview(said | {"name": "x", "description": "x"}, url)
+        preview = build_operation_preview(operation | {"name": "x", "description": "x"}, url)
     except Problem as problem:
         return {"problem": problem}
-    return dict(found["request"])
+    return dict(preview["request"])

@@ -19,7 +19,7 @@ from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import NotFound
 from bonobot.core.text.untrusted_text import make_visible
 from mcp_servers.models import Preset
-from mcp_servers.presets.availability import disable, enable, is_enabled
+from mcp_servers.presets.availability import disable_preset, enable_preset, is_enabled
 
 View = Callable[..., HttpResponseBase]
 
@@ -33,47 +33,49 @@ class PresetSwitch:
     url: str
 
 
-def switch_of(principal: Principal, preset: Preset) -> PresetSwitch | None:
+def build_preset_switch(principal: Principal, preset: Preset) -> PresetSwitch | None:
     """Return the button for a preset (2 queries), or None if it can't be switched."""
     if not principal.platform_admin or not preset.needs_enabling:
         return None
     organization = Organization.objects.get(pk=principal.organization_id)
     enabled = is_enabled(organization.pk, preset)
-    way = "disable" if enabled else "enable"
-    url = reverse(f"admin:mcp_servers_preset_{way}", args=[preset.pk])
+    action = "disable" if enabled else "enable"
+    url = reverse(f"admin:mcp_servers_preset_{action}", args=[preset.pk])
     return PresetSwitch(organization, enabled, url)
 
 
-def enable_view(request: HttpRequest, object_id: UUID) -> HttpResponseBase:
+def enable_preset_view(request: HttpRequest, object_id: UUID) -> HttpResponseBase:
     """Enable a preset for the active organization."""
-    return _switch(request, object_id, enabled=True)
+    return _set_preset_enabled(request, object_id, enabled=True)
 
 
-def disable_view(request: HttpRequest, object_id: UUID) -> HttpResponseBase:
+def disable_preset_view(request: HttpRequest, object_id: UUID) -> HttpResponseBase:
     """Disable a preset for the active organization."""
-    return _switch(request, object_id, enabled=False)
+    return _set_preset_enabled(request, object_id, enabled=False)
 
 
-def _switch(request: HttpRequest, object_id: UUID, *, enabled: bool) -> HttpResponseBase:
+def _set_preset_enabled(
+    request: HttpRequest, object_id: UUID, *, enabled: bool
+) -> HttpResponseBase:
     if request.method != "POST":
         return HttpResponseNotAllowed(["POST"])
     principal = resolve_principal(request)
-    offered = Preset.objects.offered_to(principal.organization_id)
-    preset: Preset | None = offered.filter(pk=object_id).first()
+    presets = Preset.objects.available_to(principal.organization_id)
+    preset: Preset | None = presets.filter(pk=object_id).first()
     if preset is None:
         raise NotFound(
             format_message("There is no preset {slug!r} here.", slug=str(object_id)),
             remedy="Check the organization that you are working in.",
         )
-    said: dict[str, Any] = {
+    names: dict[str, Any] = {
         "preset": make_visible(preset.name),
         "organization": Organization.objects.get(pk=principal.organization_id).name,
     }
     if enabled:
-        enable(principal, preset)
-        messages.success(request, _t("%(preset)s is enabled for %(organization)s.") % said)
+        enable_preset(principal, preset)
+        messages.success(request, _t("%(preset)s is enabled for %(organization)s.") % names)
     else:
-        disable(principal, preset)
+        disable_preset(principal, preset)
         text = _t("%(preset)s is disabled for %(organization)s. Its servers stay.")
-        messages.success(request, text % said)
+        messages.success(request, text % names)
     return redirect_back(request, reverse("admin:mcp_servers_preset_change", args=[preset.pk]))

@@ -23,7 +23,7 @@ from bonobot.accounts.admin_base import (
 )
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
-from bonobot.accounts.templatetags.display import badge_html
+from bonobot.accounts.templatetags.display import render_badge
 from bonobot.core.admin.theme import (
     DropdownFilter,
     MultipleChoicesDropdownFilter,
@@ -36,20 +36,24 @@ from bonobot.core.admin.theme import (
 from bonobot.core.problems import Problem
 from bonobot.core.text.syntax_highlighting import highlight_json
 from bonobot.core.text.untrusted_text import make_visible
-from mcp_servers.admin.preset_availability import disable_view, enable_view, switch_of
+from mcp_servers.admin.preset_availability import (
+    build_preset_switch,
+    disable_preset_view,
+    enable_preset_view,
+)
 from mcp_servers.admin.servers import ServerAdmin
 from mcp_servers.models import Preset, Server
 from mcp_servers.presets import catalog as preset_catalog
 from mcp_servers.presets.services import (
-    PLAIN,
+    DISPLAY_FIELDS,
     PresetSpec,
-    add_preset,
     build_preset,
+    create_preset,
+    delete_preset,
     patch_preset,
-    remove_preset,
     save_as_preset,
 )
-from mcp_servers.presets.validation import KINDS
+from mcp_servers.presets.validation import PARAMETER_KINDS
 from mcp_servers.server_config import AUTH_FIELDS
 
 ICONS = (
@@ -61,7 +65,7 @@ KIND_NAMES = {"": _("text"), "folder": _("folder"), "file": _("file"), "url": _(
 TEXTS = ("name", "label", "default", "help", "pattern")
 FLAGS = ("secret", "required")
 # Form fields by the field name of a problem.
-PLACES = {
+PROBLEM_FIELDS = {
     "endpoint_config.url": "url",
     "endpoint_config.command": "command",
     "endpoint_config.args": "args",
@@ -72,8 +76,10 @@ PLACES = {
 
 def map_problem_fields(problem: Problem) -> dict[str, str]:
     """Map problem fields to form fields; problems of a parameter go to `parameters`."""
-    row = {problem.field: "parameters"} if problem.field.startswith("parameters") else {}
-    return PLACES | row
+    parameter_fields = (
+        {problem.field: "parameters"} if problem.field.startswith("parameters") else {}
+    )
+    return PROBLEM_FIELDS | parameter_fields
 
 
 class PresetParametersWidget(forms.Widget):
@@ -87,14 +93,14 @@ class PresetParametersWidget(forms.Widget):
         context = {
             "rows": rows,
             "spare": [{"required": True}],
-            "kinds": [(kind, KIND_NAMES[kind]) for kind in KINDS],
+            "kinds": [(kind, KIND_NAMES[kind]) for kind in PARAMETER_KINDS],
             "bare": not rows,
         }
         return render_to_string("admin/servers/parameters.html", context)
 
     def value_from_datadict(self, data: Any, files: Any, name: str) -> list[dict[str, Any]]:
         """Return the rows that have a name or a label."""
-        columns = {member: data.getlist(f"p-{member}") for member in (*TEXTS, *FLAGS, "kind")}
+        columns = {field: data.getlist(f"p-{field}") for field in (*TEXTS, *FLAGS, "kind")}
         rows = [
             dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=False)
         ]
@@ -127,14 +133,14 @@ class KeyValueLinesField(forms.CharField):
 
     def clean(self, value: Any) -> dict[str, str]:
         """Return the mapping; raises ValidationError for a line without a name or `=`."""
-        found = {}
+        pairs = {}
         for line in str(super().clean(value) or "").splitlines():
             name, equals, text = line.partition("=")
             if line.strip() and not (equals and name.strip()):
                 raise ValidationError(_("Write NAME=value on each line."), code="invalid")
             if line.strip():
-                found[name.strip()] = text.strip()
-        return found
+                pairs[name.strip()] = text.strip()
+        return pairs
 
 
 def _build_text_field(
@@ -158,9 +164,9 @@ class PresetDetailsForm(forms.Form):
         _("Documentation"), placeholder="https://docs.example.com/"
     )
 
-    def said(self) -> dict[str, Any]:
+    def get_values(self) -> dict[str, Any]:
         """Return the values in the format of the preset services."""
-        return {name: self.cleaned_data[name] for name in PLAIN}
+        return {name: self.cleaned_data[name] for name in DISPLAY_FIELDS}
 
 
 class PresetEditForm(PresetDetailsForm):
@@ -198,19 +204,19 @@ class PresetEditForm(PresetDetailsForm):
             choices: Any = self.fields["transport_type"]
             choices.choices = [("http", "HTTP")]
 
-    def said(self) -> dict[str, Any]:
+    def get_values(self) -> dict[str, Any]:
         """Return the values in the format of the preset services."""
-        given = self.cleaned_data
-        if given["transport_type"] == Server.Transport.HTTP:
-            endpoint = {"url": given["url"], "headers": given["headers"]}
+        cleaned = self.cleaned_data
+        if cleaned["transport_type"] == Server.Transport.HTTP:
+            endpoint = {"url": cleaned["url"], "headers": cleaned["headers"]}
         else:
-            args = [line.strip() for line in given["args"].splitlines() if line.strip()]
-            endpoint = {"command": given["command"], "args": args, "env": given["env"]}
-        return super().said() | {
-            "transport_type": given["transport_type"],
+            args = [line.strip() for line in cleaned["args"].splitlines() if line.strip()]
+            endpoint = {"command": cleaned["command"], "args": args, "env": cleaned["env"]}
+        return super().get_values() | {
+            "transport_type": cleaned["transport_type"],
             "endpoint_config": {name: value for name, value in endpoint.items() if value},
-            "auth_config": {"type": given["auth_type"], **given["auth"]},
-            "parameters": given["parameters"],
+            "auth_config": {"type": cleaned["auth_type"], **cleaned["auth"]},
+            "parameters": cleaned["parameters"],
         }
 
 
@@ -218,7 +224,7 @@ def build_initial(preset: Preset) -> dict[str, Any]:
     """Return a preset as initial form values."""
     config = preset.endpoint_config
     return {
-        **{name: getattr(preset, name) for name in PLAIN},
+        **{name: getattr(preset, name) for name in DISPLAY_FIELDS},
         "icon": preset.icon or "box",
         "transport_type": preset.transport_type,
         "url": config.get("url", ""),
@@ -244,10 +250,11 @@ class PresetCategoryFilter(DropdownFilter):
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
         """Return the categories of the listed presets (1 query)."""
-        offered = model_admin.get_queryset(request).exclude(category="").order_by()
-        found = offered.values_list("category", flat=True).distinct()
+        presets = model_admin.get_queryset(request).exclude(category="").order_by()
+        slugs = presets.values_list("category", flat=True).distinct()
         return sorted(
-            ((one, preset_catalog.format_category(one)) for one in found), key=lambda one: one[1]
+            ((category, preset_catalog.format_category(category)) for category in slugs),
+            key=lambda one: one[1],
         )
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Model]) -> QuerySet[Model]:
@@ -277,42 +284,42 @@ class PresetAdmin(ScopedAdmin):
     )
     needs_to_view = (Action.VIEW,)
     needs_to_change = Action.MANAGE_SERVERS
-    removing = _("Servers that were made from it stay.")
+    delete_note = _("Servers that were made from it stay.")
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Preset]:
         """Return the catalog's and the organization's presets, annotated with `enabled_here`."""
-        here = self.principal(request).organization_id
-        enabled = Preset.objects.enabled_for(here).filter(pk=OuterRef("pk"))
-        rows: Any = Preset.objects.offered_to(here)
-        found: QuerySet[Preset] = rows.annotate(enabled_here=Exists(enabled))
-        return found
+        organization_id = self.get_principal(request).organization_id
+        enabled = Preset.objects.enabled_for(organization_id).filter(pk=OuterRef("pk"))
+        rows: Any = Preset.objects.available_to(organization_id)
+        presets: QuerySet[Preset] = rows.annotate(enabled_here=Exists(enabled))
+        return presets
 
     def get_object(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
         """Return a preset with its enable button, if the user may use it."""
-        found: Any = super().get_object(request, *args, **kwargs)
-        if found is not None:
-            found.switch = switch_of(self.principal(request), found)
-        return found
+        preset: Any = super().get_object(request, *args, **kwargs)
+        if preset is not None:
+            preset.switch = build_preset_switch(self.get_principal(request), preset)
+        return preset
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
         """Add the enable button if the user may use it."""
-        found = super().get_fieldsets(request, obj)
+        fieldsets = super().get_fieldsets(request, obj)
         if getattr(obj, "switch", None) is None:
-            return found
-        (title, first), *others = found
+            return fieldsets
+        (title, first), *others = fieldsets
         return [(title, {**first, "fields": (*first["fields"], "enabling")}), *others]
 
     def get_urls(self) -> list[URLPattern]:
         """Add the URLs that enable and disable a preset."""
-        own = [
+        preset_urls = [
             path(
                 f"<uuid:object_id>/{slug}/",
                 self.admin_site.admin_view(view),
                 name=f"mcp_servers_preset_{slug}",
             )
-            for slug, view in (("enable", enable_view), ("disable", disable_view))
+            for slug, view in (("enable", enable_preset_view), ("disable", disable_preset_view))
         ]
-        return [*own, *super().get_urls()]
+        return [*preset_urls, *super().get_urls()]
 
     def get_actions(self, request: HttpRequest) -> dict[str, Any]:
         """Offer no bulk actions."""
@@ -328,23 +335,23 @@ class PresetAdmin(ScopedAdmin):
 
     def delete_model(self, request: HttpRequest, obj: Preset) -> None:
         """Delete the preset through the service."""
-        remove_preset(self.principal(request), obj)
+        delete_preset(self.get_principal(request), obj)
 
     def add_view(
         self, request: HttpRequest, form_url: str = "", extra_context: dict[str, Any] | None = None
     ) -> HttpResponseBase:
         """Show the form, or create the preset."""
-        principal = self.principal(request)
+        principal = self.get_principal(request)
         principal.require(Action.MANAGE_SERVERS)
         form = PresetEditForm(principal, request.POST if request.method == "POST" else None)
         if form.is_bound and form.is_valid():
             try:
-                preset = add_preset(principal, PresetSpec(**form.said()))
+                preset = create_preset(principal, PresetSpec(**form.get_values()))
             except Problem as problem:
                 add_problem_to_form(form, problem, map_problem_fields(problem))
             else:
                 return _redirect_after_save(request, preset)
-        return self._form(request, form)
+        return self._render_form(request, form)
 
     def change_view(
         self,
@@ -357,19 +364,19 @@ class PresetAdmin(ScopedAdmin):
         preset: Any = self.get_object(request, object_id)
         if preset is None or not self.has_change_permission(request, preset):
             return super().change_view(request, object_id, form_url, extra_context)
-        principal = self.principal(request)
+        principal = self.get_principal(request)
         locked = preset.transport_type != Server.Transport.HTTP and not principal.platform_admin
         form = _build_edit_form(request, principal, preset, locked=locked)
         if form.is_bound and form.is_valid():
             try:
-                patch_preset(principal, preset, form.said())
+                patch_preset(principal, preset, form.get_values())
             except Problem as problem:
                 add_problem_to_form(form, problem, map_problem_fields(problem))
             else:
                 return _redirect_after_save(request, preset)
-        return self._form(request, form, preset, locked=locked)
+        return self._render_form(request, form, preset, locked=locked)
 
-    def _form(
+    def _render_form(
         self,
         request: HttpRequest,
         form: forms.Form,
@@ -419,8 +426,8 @@ class PresetAdmin(ScopedAdmin):
     def enabled(self, preset: Any) -> SafeString:
         """Return whether the organization may add servers from it."""
         if preset.enabled_here:
-            return badge_html("ok", _t("enabled"))
-        return badge_html("pending", _t("not enabled"), NOT_ENABLED)
+            return render_badge("ok", _t("enabled"))
+        return render_badge("pending", _t("not enabled"), NOT_ENABLED)
 
     @display(description=_("for organizations"))
     def enabling(self, preset: Any) -> SafeString:
@@ -431,18 +438,18 @@ class PresetAdmin(ScopedAdmin):
             if switch.enabled
             else _t("Enable for %(organization)s")
         )
-        said = text % {"organization": make_visible(switch.organization.name, 80)}
+        label = text % {"organization": make_visible(switch.organization.name, 80)}
         # The button submits the surrounding form, which carries the CSRF token.
         button = '<button class="bb-button bb-slim" formaction="{}">{}</button>'
-        return format_html(button, switch.url, said)
+        return format_html(button, switch.url, label)
 
     @display(description=_("checked"))
     def proven(self, preset: Preset) -> SafeString | str:
         """Return the last registry check, or when the proof was checked."""
         if preset.gone:
-            return badge_html("error", _t("no longer resolves"), preset.resolution.get("detail"))
+            return render_badge("error", _t("no longer resolves"), preset.resolution.get("detail"))
         if preset.resolution:
-            return badge_html("ok", _t("resolves"), preset.resolution.get("asked_at"))
+            return render_badge("ok", _t("resolves"), preset.resolution.get("asked_at"))
         proof: Any = preset.proof
         return str(proof.get("checked") or proof.get("checked_at") or "–")
 
@@ -519,4 +526,4 @@ def save_preset(visit: ObjectRequest) -> HttpResponseBase:
             add_problem_to_form(form, problem)
         else:
             return _redirect_after_save(visit.request, preset)
-    return visit.show("servers/save_preset.html", server=server, form=form, draft=draft)
+    return visit.render_tab("servers/save_preset.html", server=server, form=form, draft=draft)

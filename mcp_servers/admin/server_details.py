@@ -28,20 +28,20 @@ from mcp_servers.admin.openapi import (
     build_operation_initial,
     show_api_configuration,
 )
-from mcp_servers.admin.server_forms import PLACES, ServerForm, build_initial
+from mcp_servers.admin.server_forms import PROBLEM_FIELDS, ServerForm, build_initial
 from mcp_servers.admin.servers import ServerAdmin, discover_servers, summarize_discovery
 from mcp_servers.discovery import ServerRemoved
-from mcp_servers.installed_packages import installation_of_server
+from mcp_servers.installed_packages import find_server_installation
 from mcp_servers.models import Check, Definition, OAuthGrant, Secret, Server
-from mcp_servers.models.definitions import WAITING
+from mcp_servers.models.definitions import AWAITING_REVIEW
 from mcp_servers.oauth_client import authorization_code
 from mcp_servers.openapi.services import (
-    add_operation,
     build_operation_preview,
+    create_operation,
+    delete_operation,
     get_declared_operation,
     is_declared,
     list_declared_operations,
-    remove_operation,
     update_operation,
 )
 from mcp_servers.server_config import build_changed_spec, mask_auth_config, mask_endpoint_config
@@ -56,26 +56,29 @@ def show_declared_configuration(visit: ObjectRequest) -> HttpResponseBase:
     form = DeclaredApiForm(visit.principal, posted, initial=build_initial(server))
     if posted is not None and form.is_valid():
         try:
-            spec = form.declared_spec(list_declared_operations(server))
+            spec = form.build_declared_spec(list_declared_operations(server))
             services.update_server(visit.principal, server, spec)
         except Problem as problem:
             server.refresh_from_db()
-            add_problem_to_form(form, problem, PLACES)
+            add_problem_to_form(form, problem, PROBLEM_FIELDS)
         else:
             messages.success(visit.request, _t("Saved. The server is asked anew."))
             return _redirect_to_server(visit)
     states = {row.name: row.state for row in server.definitions.tools()}
-    return visit.show(
+    return visit.render_tab(
         "servers/declared.html",
         server=server,
         form=form,
-        operations=[(one, states.get(one["name"])) for one in list_declared_operations(server)],
+        operations=[
+            (operation, states.get(operation["name"]))
+            for operation in list_declared_operations(server)
+        ],
         approved=Definition.State.APPROVED,
         may_manage=visit.principal.may(Action.MANAGE_SERVERS),
     )
 
 
-@ServerAdmin.add_page("operation", needs=Action.MANAGE_SERVERS, under="configuration")
+@ServerAdmin.add_page("operation", needs=Action.MANAGE_SERVERS, parent_tab="configuration")
 def show_operation(visit: ObjectRequest) -> HttpResponseBase:
     """Show the form of a declared operation, or create or update it."""
     server: Server = visit.object
@@ -85,20 +88,20 @@ def show_operation(visit: ObjectRequest) -> HttpResponseBase:
     form = OperationForm(posted, initial=build_operation_initial(stored) if stored else None)
     if posted is not None and form.is_valid():
         try:
-            said = form.said()
+            operation = form.build_operation()
             if stored is None:
-                add_operation(visit.principal, server, said)
+                create_operation(visit.principal, server, operation)
             else:
-                update_operation(visit.principal, server, name, said)
+                update_operation(visit.principal, server, name, operation)
         except Problem as problem:
             server.refresh_from_db()
-            form.refuse(problem)
+            form.add_problem(problem)
         else:
             text = _t("Saved. What is new or changed waits for approval.")
             messages.success(visit.request, text)
             return _redirect_to_server(visit)
     url = server.endpoint_config.get("url", "")
-    return visit.show(
+    return visit.render_tab(
         "servers/operation.html",
         server=server,
         operation=form,
@@ -108,17 +111,17 @@ def show_operation(visit: ObjectRequest) -> HttpResponseBase:
     )
 
 
-@ServerAdmin.add_page("remove_operation", needs=Action.MANAGE_SERVERS, under="configuration")
-def remove(visit: ObjectRequest) -> HttpResponseBase:
+@ServerAdmin.add_page("remove_operation", needs=Action.MANAGE_SERVERS, parent_tab="configuration")
+def show_operation_removal(visit: ObjectRequest) -> HttpResponseBase:
     """Confirm the deletion of an operation, or delete it."""
     server: Server = visit.object
     name = visit.request.GET.get("name", "")
     stored = get_declared_operation(server, name)
     if visit.request.method == "POST":
-        remove_operation(visit.principal, server, name)
+        delete_operation(visit.principal, server, name)
         messages.success(visit.request, _t("%(name)s was removed.") % {"name": name})
         return _redirect_to_server(visit)
-    return visit.show("servers/remove_operation.html", server=server, one=stored)
+    return visit.render_tab("servers/remove_operation.html", server=server, one=stored)
 
 
 def _build_example_request(
@@ -153,11 +156,11 @@ def show_overview(visit: ObjectRequest) -> HttpResponseBase:
     """Show the server's status, definitions and configuration."""
     server: Server = visit.object
     counts = server.definitions.aggregate(
-        waiting=Count("pk", filter=WAITING),
+        waiting=Count("pk", filter=AWAITING_REVIEW),
         refused=Count("pk", filter=~Q(fault="")),
         **{kind: Count("pk", filter=Q(kind=kind, present=True)) for kind, *_words in KIND_NAMES},
     )
-    return visit.show(
+    return visit.render_tab(
         "servers/overview.html",
         server=server,
         counts=[(title, counts[kind], visit.url(tab)) for kind, title, tab in KIND_NAMES],
@@ -166,7 +169,7 @@ def show_overview(visit: ObjectRequest) -> HttpResponseBase:
         endpoint=mask_endpoint_config(server),
         auth=mask_auth_config(server),
         checks=list(server.checks.all()[:60])[::-1],
-        package=_package(server) if visit.principal.may(Action.MANAGE_SERVERS) else None,
+        package=_describe_package(server) if visit.principal.may(Action.MANAGE_SERVERS) else None,
         connecting="connect" in visit.request.GET,
         notices=load_change_notification_status(server),
         panels=list(_build_panels(visit)),
@@ -179,36 +182,38 @@ def _build_panels(visit: ObjectRequest) -> Iterator[Panel]:
     yield from build_registered_panels(visit)
 
 
-def _package(server: Server) -> dict[str, Any] | None:
+def _describe_package(server: Server) -> dict[str, Any] | None:
     """Return the installation state of the server's package, with a label."""
-    found = installation_of_server(server)
-    return found and {**found, "words": PACKAGE_STATES[found["state"]]}
+    installation = find_server_installation(server)
+    return installation and {**installation, "words": PACKAGE_STATES[installation["state"]]}
 
 
 def _build_fix_url(visit: ObjectRequest, problem: Problem | None) -> str:
     """Return the URL of the page where a problem can be fixed."""
-    refused = problem is not None and problem.code == "needs_reauth"
-    secrets = refused and visit.object.auth_type != Server.Auth.NONE
+    needs_sign_in = problem is not None and problem.code == "needs_reauth"
+    secrets = needs_sign_in and visit.object.auth_type != Server.Auth.NONE
     return visit.url("credentials" if secrets else "configuration")
 
 
-@ServerAdmin.add_deed("connect", needs=Action.MANAGE_SERVERS)
-def connect(visit: ObjectRequest) -> HttpResponseBase:
+@ServerAdmin.add_object_action("connect", needs=Action.MANAGE_SERVERS)
+def connect_server(visit: ObjectRequest) -> HttpResponseBase:
     """Discover the server and render the result as a fragment."""
-    [one] = discover_servers([visit.object], actor=visit.principal.actor, kind=Check.Kind.DISCOVERY)
-    if isinstance(one.problem, ServerRemoved):
-        raise one.problem
+    [attempt] = discover_servers(
+        [visit.object], actor=visit.principal.actor, kind=Check.Kind.DISCOVERY
+    )
+    if isinstance(attempt.problem, ServerRemoved):
+        raise attempt.problem
     visit.object.refresh_from_db()
     return render_fragment(
         visit.request,
         "servers/connected.html",
         server=visit.object,
-        problem=one.problem,
-        found=one.found,
-        summary=summarize_discovery(one.found) if one.found else "",
+        problem=attempt.problem,
+        found=attempt.result,
+        summary=summarize_discovery(attempt.result) if attempt.result else "",
         url=visit.url(),
         definitions_url=visit.url("definitions"),
-        correct_url=_build_fix_url(visit, one.problem),
+        correct_url=_build_fix_url(visit, attempt.problem),
         may_approve=visit.principal.may(Action.APPROVE_DEFINITIONS),
     )
 
@@ -218,28 +223,30 @@ def build_sign_in_panel(visit: ObjectRequest) -> Panel | None:
     server: Server = visit.object
     if not server.interactive:
         return None
-    each = server.by_person
-    subject = visit.principal.id if each else server.organization_id
-    mine = each and visit.principal.kind != "user"
-    grant = None if mine else OAuthGrant.objects.filter(server=server, subject=subject).first()
-    alive = grant is not None and grant.alive()
+    per_person = server.by_person
+    subject = visit.principal.id if per_person else server.organization_id
+    has_no_grant = per_person and visit.principal.kind != "user"
+    grant = (
+        None if has_no_grant else OAuthGrant.objects.filter(server=server, subject=subject).first()
+    )
+    is_active = grant is not None and grant.can_authenticate()
     return "admin/servers/sign_in.html", {
-        "each": each,
-        "grant": grant if alive else None,
-        "may_sign_in": each or visit.principal.may(Action.MANAGE_SERVERS),
+        "each": per_person,
+        "grant": grant if is_active else None,
+        "may_sign_in": per_person or visit.principal.may(Action.MANAGE_SERVERS),
     }
 
 
-@ServerAdmin.add_deed("sign-out", needs=Action.VIEW)
-def sign_out(visit: ObjectRequest) -> None:
+@ServerAdmin.add_object_action("sign-out", needs=Action.VIEW)
+def sign_out_of_server(visit: ObjectRequest) -> None:
     """Delete the organization's or the user's tokens, depending on the server's `per`."""
-    authorization_code.forget(visit.principal, visit.object)
+    authorization_code.sign_out(visit.principal, visit.object)
     text = _t("Signed out of %(server)s.")
     messages.success(visit.request, text % {"server": make_visible(visit.object.name)})
 
 
 # Configuration field of each secret placement.
-MEMBERS = {Secret.Placement.HEADER: "headers", Secret.Placement.ENV: "env"}
+CONFIG_FIELDS = {Secret.Placement.HEADER: "headers", Secret.Placement.ENV: "env"}
 
 
 @dataclass(frozen=True)
@@ -259,29 +266,33 @@ class CredentialField:
 def show_credentials(visit: ObjectRequest) -> HttpResponseBase:
     """Show the encrypted values, or replace those that were filled in."""
     server: Server = visit.object
-    held = [
-        CredentialField(secret, _may_replace(visit, secret)) for secret in _list_secrets(server)
+    credentials = [
+        CredentialField(secret, _can_replace(visit, secret)) for secret in _list_secrets(server)
     ]
     if visit.request.method == "POST":
         visit.principal.require(Action.MANAGE_SERVERS)
         posted = visit.request.POST
-        said = {one.secret: text for one in held if (text := posted.get(one.field, "").strip())}
-        _replace(visit, said)
+        new_values = {
+            credential.secret: text
+            for credential in credentials
+            if (text := posted.get(credential.field, "").strip())
+        }
+        _replace_secrets(visit, new_values)
         text = _t("Replaced: %(names)s. The server is asked anew.")
-        names = ", ".join(secret.name for secret in said)
+        names = ", ".join(secret.name for secret in new_values)
         messages.success(visit.request, text % {"names": names})
         return redirect_to_page(visit, "change", "?connect=1" if server.enabled else "")
     auth = mask_auth_config(server)
     public = {name: auth[name] for name in sorted(auth) if name not in ("type", "configured")}
-    return visit.show(
+    return visit.render_tab(
         "servers/credentials.html",
         server=server,
-        held=held,
+        held=credentials,
         public=[(name, _format_value(value)) for name, value in public.items()],
         configured=auth["configured"],
         signing=build_sign_in_panel(visit),
         may_manage=visit.principal.may(Action.MANAGE_SERVERS),
-        replaceable=any(one.may_replace for one in held),
+        replaceable=any(credential.may_replace for credential in credentials),
     )
 
 
@@ -291,15 +302,15 @@ def _list_secrets(server: Server) -> list[Secret]:
     return sorted(rows, key=lambda row: (-order.index(Secret.Placement(row.placement)), row.name))
 
 
-def _may_replace(visit: ObjectRequest, secret: Secret) -> bool:
+def _can_replace(visit: ObjectRequest, secret: Secret) -> bool:
     """Whether the user may set this value; `env` is for platform administrators only."""
-    platform = visit.principal.platform_admin or secret.placement != Secret.Placement.ENV
-    return platform and visit.principal.may(Action.MANAGE_SERVERS)
+    is_permitted = visit.principal.platform_admin or secret.placement != Secret.Placement.ENV
+    return is_permitted and visit.principal.may(Action.MANAGE_SERVERS)
 
 
-def _replace(visit: ObjectRequest, said: Mapping[Secret, str]) -> None:
+def _replace_secrets(visit: ObjectRequest, new_values: Mapping[Secret, str]) -> None:
     """Replace these secrets; raises `InvalidInput` if there are none."""
-    if not said:
+    if not new_values:
         raise InvalidInput(
             "No new value was given.",
             field="value",
@@ -308,12 +319,12 @@ def _replace(visit: ObjectRequest, said: Mapping[Secret, str]) -> None:
     server: Server = visit.object
     endpoint, auth = mask_endpoint_config(server), {"type": server.auth_type, **server.auth_config}
     for secret in server.secrets.all():
-        value = said.get(secret, MASK)
+        value = new_values.get(secret, MASK)
         if secret.placement == Secret.Placement.AUTH:
             auth[secret.name] = value
         else:
-            member = MEMBERS[Secret.Placement(secret.placement)]
-            endpoint[member] = {**endpoint[member], secret.name: value}
+            field = CONFIG_FIELDS[Secret.Placement(secret.placement)]
+            endpoint[field] = {**endpoint[field], secret.name: value}
     spec = build_changed_spec(server, endpoint_config=endpoint, auth_config=auth)
     services.update_server(visit.principal, server, spec)
 
@@ -334,14 +345,14 @@ def show_configuration(visit: ObjectRequest) -> HttpResponseBase:
     form = ServerForm(visit.principal, posted, initial=build_initial(server))
     if posted is not None and form.is_valid():
         try:
-            services.update_server(visit.principal, server, form.spec())
+            services.update_server(visit.principal, server, form.build_spec())
         except Problem as problem:
             server.refresh_from_db()
-            add_problem_to_form(form, problem, PLACES)
+            add_problem_to_form(form, problem, PROBLEM_FIELDS)
         else:
             messages.success(visit.request, _t("Saved. The server is asked anew."))
             return redirect_to_page(visit, "change", "?connect=1" if server.enabled else "")
-    return visit.show(
+    return visit.render_tab(
         "servers/configuration.html",
         server=server,
         form=form,

@@ -17,7 +17,7 @@ from django.utils.translation import gettext_lazy as _
 
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
-from bonobot.accounts.templatetags.display import MICRO, plain_dollars
+from bonobot.accounts.templatetags.display import MICROUSD_PER_USD, plain_dollars
 from bonobot.core.admin.theme import (
     Checkbox,
     IntegerInput,
@@ -27,19 +27,19 @@ from bonobot.core.admin.theme import (
     TextInput,
 )
 from bonobot.core.text.masking import MASK
-from mcp_servers.client_capabilities import ASKED_BACK, MOST_TOKENS
+from mcp_servers.client_capabilities import CAPABILITY_FIELDS, MAX_TOKENS
 from mcp_servers.models import Secret, Server
 from mcp_servers.server_config import (
     AUTH_FIELDS,
-    LARGEST_PRICE,
-    LARGEST_RATE,
-    PRICES,
+    MAX_PRICE,
+    MAX_RATE,
+    PRICE_NAMES,
     ServerSpec,
     mask_auth_config,
     mask_endpoint_config,
 )
 
-MOST_PAIRS = 100
+MAX_PAIRS = 100
 
 
 class KeyValueWidget(forms.Widget):
@@ -72,7 +72,7 @@ class KeyValueWidget(forms.Widget):
     def value_from_datadict(self, data: Any, files: Any, name: str) -> list[tuple[str, str]]:
         """Return the rows that have a name or a value."""
         names, values = data.getlist(f"{name}-name"), data.getlist(f"{name}-value")
-        rows = zip((each.strip() for each in names), values, strict=False)
+        rows = zip((text.strip() for text in names), values, strict=False)
         return [(key, value) for key, value in rows if key or value]
 
     def value_omitted_from_data(self, data: Any, files: Any, name: str) -> bool:
@@ -92,14 +92,14 @@ class KeyValueField(forms.Field):
     def clean(self, value: Any) -> dict[str, str]:
         """Return the mapping; raises ValidationError for missing or duplicate names."""
         pairs = list(value.items() if isinstance(value, Mapping) else value or ())
-        if len(pairs) > MOST_PAIRS:
-            raise ValidationError(_("At most %d rows, please.") % MOST_PAIRS, code="too_many")
+        if len(pairs) > MAX_PAIRS:
+            raise ValidationError(_("At most %d rows, please.") % MAX_PAIRS, code="too_many")
         if any(not name for name, _value in pairs):
             raise ValidationError(_("Every value needs a name."), code="missing_name")
-        found = dict(pairs)
-        if len(found) < len(pairs):
+        mapping = dict(pairs)
+        if len(mapping) < len(pairs):
             raise ValidationError(_("A name stands here twice."), code="twice")
-        return found
+        return mapping
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,12 +112,14 @@ class CollapsibleFieldset:
     title: Any
     fields: Sequence[forms.BoundField]
     shows: str = ""
-    asked: bool = False
+    has_related_error: bool = False
 
     @property
     def open(self) -> bool:
         """Whether it is initially open: a field has errors or a changed value."""
-        return self.asked or any(field.errors or _is_changed(field) for field in self.fields)
+        return self.has_related_error or any(
+            field.errors or _is_changed(field) for field in self.fields
+        )
 
 
 def _is_changed(field: forms.BoundField) -> bool:
@@ -126,7 +128,7 @@ def _is_changed(field: forms.BoundField) -> bool:
 
 
 # Form fields by the field name of a problem.
-PLACES = {
+PROBLEM_FIELDS = {
     "endpoint_config": "command",
     "auth_config": "auth_type",
     "auth_config.type": "auth_type",
@@ -162,7 +164,7 @@ def _build_dollar_field(label: Any, help_text: Any) -> forms.DecimalField:
         label=label,
         required=False,
         min_value=0,
-        max_value=LARGEST_PRICE // MICRO,
+        max_value=MAX_PRICE // MICROUSD_PER_USD,
         decimal_places=6,
         help_text=help_text,
         widget=TextInput(attrs={"inputmode": "decimal", "placeholder": "0"}),
@@ -306,7 +308,7 @@ class ServerForm(forms.Form):
         label=_("Calls a minute"),
         required=False,
         min_value=0,
-        max_value=LARGEST_RATE,
+        max_value=MAX_RATE,
         widget=IntegerInput,
         help_text=_("Of all agents and tokens together. Empty: no limit."),
     )
@@ -323,7 +325,7 @@ class ServerForm(forms.Form):
         label=_("Tokens a day of the model"),
         required=False,
         min_value=0,
-        max_value=MOST_TOKENS,
+        max_value=MAX_TOKENS,
         widget=IntegerInput,
         help_text=_("Of all its sessions together. Empty: as the setting says."),
     )
@@ -343,7 +345,7 @@ class ServerForm(forms.Form):
 
     CONNECTION = {"http": ("url",), "stdio": ("command", "args", "env")}
     # Rarely changed fields: title, the choice that shows them, field names.
-    FOLDS = (
+    FIELDSETS = (
         (_("More about the connection"), "transport_type=http", ("allow_private", "headers")),
         (
             _("Folder, confinement and network"),
@@ -358,7 +360,7 @@ class ServerForm(forms.Form):
         (_("Limits and prices"), "", ("calls_per_minute", "call_price", "second_price")),
         (_("Description, on or off"), "", ("description", "enabled")),
     )
-    OF_PLATFORM = ("command", "args", "env", "cwd", "confinement", "network", "env_exceptions")
+    PLATFORM_FIELDS = ("command", "args", "env", "cwd", "confinement", "network", "env_exceptions")
     SIGN_IN = {
         "bearer_token": ("token",),
         "api_key": ("header", "key"),
@@ -368,7 +370,7 @@ class ServerForm(forms.Form):
         ),
     }
     # Sign-in fields that are shown for one choice only.
-    INNER = {
+    CONDITIONAL_FIELDS = {
         "per": "grant=authorization_code",
         **dict.fromkeys(("token_url", "key_id", "private_key"), "grant=client_credentials"),
     }
@@ -380,15 +382,15 @@ class ServerForm(forms.Form):
         self.fields["confinement"].initial = settings.BONOBOT_STDIO_CONFINEMENT
         choices = list(Server.Approval.choices)
         if not principal.may(Action.TRUST_ALL_CHANGES):
-            choices = [one for one in choices if one[0] != Server.Approval.ALWAYS]
-        kept = self.initial.get("approval")
-        if kept and kept not in dict(choices):
-            choices.append((kept, Server.Approval(kept).label))
+            choices = [choice for choice in choices if choice[0] != Server.Approval.ALWAYS]
+        current_approval = self.initial.get("approval")
+        if current_approval and current_approval not in dict(choices):
+            choices.append((current_approval, Server.Approval(current_approval).label))
         self.fields["approval"].choices = choices  # type: ignore[attr-defined]
         if not principal.may(Action.ALLOW_PRIVATE_ADDRESS):
             self.fields["allow_private"].disabled = True
         if not principal.platform_admin:
-            for name in self.OF_PLATFORM:
+            for name in self.PLATFORM_FIELDS:
                 self.fields[name].disabled = bool(self.initial.get("command"))
 
     @property
@@ -403,59 +405,66 @@ class ServerForm(forms.Form):
     def sign_in_fields(self) -> list[tuple[str, list[tuple[forms.BoundField, str]]]]:
         """Return the sign-in's fields as (choice that shows them, fields with their own choice)."""
         return [
-            (f"auth_type={kind}", [(self[name], self.INNER.get(name, "")) for name in names])
+            (
+                f"auth_type={kind}",
+                [(self[name], self.CONDITIONAL_FIELDS.get(name, "")) for name in names],
+            )
             for kind, names in self.SIGN_IN.items()
         ]
 
     @property
     def folds(self) -> list[CollapsibleFieldset]:
         """Return the collapsible fieldsets with rarely changed fields."""
-        refused = self.has_error("url", "private_address")
+        is_private_address = self.has_error("url", "private_address")
         return [
             CollapsibleFieldset(
                 title=title,
                 shows=shows,
                 fields=[self[name] for name in names],
-                asked=(refused and "allow_private" in names)
+                has_related_error=(is_private_address and "allow_private" in names)
                 or ("env_exceptions" in names and self.has_error("env")),
             )
-            for title, shows, names in self.FOLDS
+            for title, shows, names in self.FIELDSETS
         ]
 
-    def spec(self) -> ServerSpec:
+    def build_spec(self) -> ServerSpec:
         """Return the server specification for the services."""
-        said = self.cleaned_data
-        stdio = said["transport_type"] == Server.Transport.STDIO
+        cleaned = self.cleaned_data
+        stdio = cleaned["transport_type"] == Server.Transport.STDIO
         return ServerSpec(
-            name=said["name"],
-            description=said["description"],
-            transport_type=said["transport_type"],
-            endpoint_config=_build_endpoint_config(said),
-            auth_config={"type": Server.Auth.NONE} if stdio else _build_auth_config(said),
-            enabled=said["enabled"],
-            approval=said["approval"],
-            only_tools=_split_lines(said["only_tools"]) if "only_tools" in said else None,
-            allow_private=said["allow_private"] and said["transport_type"] == "http",
-            calls_per_minute=said["calls_per_minute"] or 0,
-            sampling=said["sampling"] or None,
-            sampling_tokens=said["sampling_tokens"] or 0,
-            elicitation=said["elicitation"],
-            roots=said["roots"],
-            **{name: said[name] or None for name in ("confinement", "network") if stdio},
-            env_exceptions=_exceptions(said) if stdio and self.principal.platform_admin else None,
-            call_price=_to_microdollars(said["call_price"]),
-            second_price=_to_microdollars(said["second_price"]),
+            name=cleaned["name"],
+            description=cleaned["description"],
+            transport_type=cleaned["transport_type"],
+            endpoint_config=_build_endpoint_config(cleaned),
+            auth_config={"type": Server.Auth.NONE} if stdio else _build_auth_config(cleaned),
+            enabled=cleaned["enabled"],
+            approval=cleaned["approval"],
+            only_tools=_split_lines(cleaned["only_tools"]) if "only_tools" in cleaned else None,
+            allow_private=cleaned["allow_private"] and cleaned["transport_type"] == "http",
+            calls_per_minute=cleaned["calls_per_minute"] or 0,
+            sampling=cleaned["sampling"] or None,
+            sampling_tokens=cleaned["sampling_tokens"] or 0,
+            elicitation=cleaned["elicitation"],
+            roots=cleaned["roots"],
+            **{name: cleaned[name] or None for name in ("confinement", "network") if stdio},
+            env_exceptions=_parse_env_exceptions(cleaned)
+            if stdio and self.principal.platform_admin
+            else None,
+            call_price=_to_microdollars(cleaned["call_price"]),
+            second_price=_to_microdollars(cleaned["second_price"]),
         )
 
 
 def _to_microdollars(dollars: Decimal | None) -> int:
-    return int((dollars or 0) * MICRO)
+    return int((dollars or 0) * MICROUSD_PER_USD)
 
 
 def build_initial(server: Server) -> dict[str, Any]:
     """Return a stored server as initial form values, with secrets masked."""
     endpoint, auth = mask_endpoint_config(server), mask_auth_config(server)
-    stored = [one.name for one in server.secrets.all() if one.placement == Secret.Placement.AUTH]
+    secret_names = [
+        secret.name for secret in server.secrets.all() if secret.placement == Secret.Placement.AUTH
+    ]
     public = AUTH_FIELDS.get(server.auth_type, (frozenset(), frozenset()))[0]
     return {
         "name": server.name,
@@ -468,12 +477,12 @@ def build_initial(server: Server) -> dict[str, Any]:
         "confinement": server.confinement,
         "network": server.network if server.confinement != Server.Confinement.NONE else "",
         "env_exceptions": "\n".join(
-            f"{name}: {why}" for name, why in server.env_exceptions.items()
+            f"{name}: {reason}" for name, reason in server.env_exceptions.items()
         ),
         "auth_type": server.auth_type,
         "calls_per_minute": server.calls_per_minute,
-        **{name: getattr(server, name) for name in ASKED_BACK},
-        **{name: plain_dollars(price) for name in PRICES if (price := getattr(server, name))},
+        **{name: getattr(server, name) for name in CAPABILITY_FIELDS},
+        **{name: plain_dollars(price) for name in PRICE_NAMES if (price := getattr(server, name))},
         **{
             name: endpoint[name]
             for name in ("url", "command", "cwd", "headers", "env")
@@ -482,43 +491,43 @@ def build_initial(server: Server) -> dict[str, Any]:
         "args": "\n".join(endpoint.get("args", ())),
         **{name: auth[name] for name in public if name in auth},
         "scopes": _join_scopes(auth.get("scopes")),
-        **dict.fromkeys(stored, MASK),
+        **dict.fromkeys(secret_names, MASK),
     }
 
 
-def _build_endpoint_config(said: Mapping[str, Any]) -> dict[str, Any]:
-    if said["transport_type"] != Server.Transport.STDIO:
-        config: dict[str, Any] = {"url": said["url"]}
-        return config | ({"headers": said["headers"]} if said["headers"] else {})
+def _build_endpoint_config(cleaned: Mapping[str, Any]) -> dict[str, Any]:
+    if cleaned["transport_type"] != Server.Transport.STDIO:
+        config: dict[str, Any] = {"url": cleaned["url"]}
+        return config | ({"headers": cleaned["headers"]} if cleaned["headers"] else {})
     config = {
-        "command": said["command"],
-        "args": _split_lines(said["args"]),
+        "command": cleaned["command"],
+        "args": _split_lines(cleaned["args"]),
     }
-    named = {"env": said["env"], "cwd": said["cwd"]}
-    return config | {name: value for name, value in named.items() if value}
+    optional_fields = {"env": cleaned["env"], "cwd": cleaned["cwd"]}
+    return config | {name: value for name, value in optional_fields.items() if value}
 
 
-def _exceptions(said: Mapping[str, Any]) -> dict[str, str]:
+def _parse_env_exceptions(cleaned: Mapping[str, Any]) -> dict[str, str]:
     """Return the reasons by name; an empty reason is rejected later."""
-    pairs = (line.partition(":") for line in _split_lines(said["env_exceptions"]))
-    return {name.strip(): why.strip() for name, _colon, why in pairs}
+    pairs = (line.partition(":") for line in _split_lines(cleaned["env_exceptions"]))
+    return {name.strip(): reason.strip() for name, _colon, reason in pairs}
 
 
 def _split_lines(text: str) -> list[str]:
     return [line.strip() for line in text.splitlines() if line.strip()]
 
 
-def _build_auth_config(said: Mapping[str, Any]) -> dict[str, Any]:
-    kind = said["auth_type"]
-    public, sealed = AUTH_FIELDS[kind]
-    wanted = sorted(name for name in public | sealed if _is_field_shown(name, said))
-    return {"type": kind} | {name: said[name] for name in wanted if said.get(name)}
+def _build_auth_config(cleaned: Mapping[str, Any]) -> dict[str, Any]:
+    kind = cleaned["auth_type"]
+    public, secret = AUTH_FIELDS[kind]
+    shown_names = sorted(name for name in public | secret if _is_field_shown(name, cleaned))
+    return {"type": kind} | {name: cleaned[name] for name in shown_names if cleaned.get(name)}
 
 
-def _is_field_shown(name: str, said: Mapping[str, Any]) -> bool:
+def _is_field_shown(name: str, cleaned: Mapping[str, Any]) -> bool:
     """Return whether the choices made show this field; hidden fields are ignored."""
-    choice, _equals, value = ServerForm.INNER.get(name, "").partition("=")
-    return not choice or said.get(choice) == value
+    choice, _equals, value = ServerForm.CONDITIONAL_FIELDS.get(name, "").partition("=")
+    return not choice or cleaned.get(choice) == value
 
 
 def _join_scopes(scopes: Any) -> str:

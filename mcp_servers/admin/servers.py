@@ -48,9 +48,14 @@ from bonobot.core.text.untrusted_text import make_visible
 from bonobot.ledger.types import Actor
 from mcp_servers import services
 from mcp_servers.admin import bulk_actions, openapi
-from mcp_servers.admin.add_servers import ServerDestination, add_by_form, choose_preset, fill_preset
+from mcp_servers.admin.add_servers import (
+    ServerDestination,
+    add_by_form,
+    add_by_preset,
+    choose_preset,
+)
 from mcp_servers.admin.bulk_actions import collect_impact, confirm_removal
-from mcp_servers.discovery import DiscoveryResult, discover
+from mcp_servers.discovery import DiscoveryResult, run_discovery
 from mcp_servers.health.queries import (
     DAY,
     build_outage_condition,
@@ -60,9 +65,9 @@ from mcp_servers.health.queries import (
 )
 from mcp_servers.health.uptime import UptimeSegment, build_uptime_segments
 from mcp_servers.models import Check, Definition, Outage, Round, Server, Unasked
-from mcp_servers.models.definitions import WAITING, DefinitionQuerySet
+from mcp_servers.models.definitions import AWAITING_REVIEW, DefinitionQuerySet
 
-BESIDE_EACH_OTHER = 16
+MAX_CONCURRENT_DISCOVERIES = 16
 
 
 @dataclass(frozen=True)
@@ -70,7 +75,7 @@ class DiscoveryAttempt:
     """The discovery result of one server, or the problem."""
 
     server: Server
-    found: DiscoveryResult | None = None
+    result: DiscoveryResult | None = None
     problem: Problem | None = None
 
 
@@ -84,57 +89,57 @@ def discover_servers(
 async def _discover_all(
     servers: Sequence[Server], actor: Actor, kind: str
 ) -> list[DiscoveryAttempt]:
-    gate = asyncio.Semaphore(BESIDE_EACH_OTHER)
+    semaphore = asyncio.Semaphore(MAX_CONCURRENT_DISCOVERIES)
 
-    async def one(server: Server) -> DiscoveryAttempt:
-        async with gate:
+    async def discover_one(server: Server) -> DiscoveryAttempt:
+        async with semaphore:
             try:
                 return DiscoveryAttempt(
-                    server, found=await discover(server.pk, actor=actor, kind=kind)
+                    server, result=await run_discovery(server.pk, actor=actor, kind=kind)
                 )
             except Problem as problem:
                 return DiscoveryAttempt(server, problem=problem)
 
     async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(one(server)) for server in servers]
+        tasks = [group.create_task(discover_one(server)) for server in servers]
     return [task.result() for task in tasks]
 
 
-def report(request: HttpRequest, contacts: Sequence[DiscoveryAttempt]) -> None:
+def add_discovery_messages(request: HttpRequest, attempts: Sequence[DiscoveryAttempt]) -> None:
     """Add a message for each server with its result or problem."""
-    for one in contacts:
-        name = make_visible(one.server.name)
-        if one.problem is not None:
+    for attempt in attempts:
+        name = make_visible(attempt.server.name)
+        if attempt.problem is not None:
             messages.error(
-                request, render_sentence(f"{name}: {format_problem(one.problem)}", 2_000)
+                request, render_sentence(f"{name}: {format_problem(attempt.problem)}", 2_000)
             )
-        elif one.found is not None:
-            say = messages.warning if one.found.waiting else messages.success
-            say(request, f"{name}: {summarize_discovery(one.found)}")
+        elif attempt.result is not None:
+            add_message = messages.warning if attempt.result.waiting else messages.success
+            add_message(request, f"{name}: {summarize_discovery(attempt.result)}")
 
 
-def summarize_discovery(found: DiscoveryResult) -> str:
+def summarize_discovery(result: DiscoveryResult) -> str:
     """Summarize a discovery in one sentence."""
-    tools = len(found.tools)
+    tools = len(result.tools)
     parts = [
         ngettext("%(n)d tool", "%(n)d tools", tools) % {"n": tools},
-        _t("answered in %(ms)d ms") % {"ms": found.latency_ms},
+        _t("answered in %(ms)d ms") % {"ms": result.latency_ms},
     ]
     counts = (
-        (_t("%(n)d new"), found.new),
-        (_t("%(n)d changed"), found.changed),
-        (_t("%(n)d gone"), found.gone),
-        (_t("%(n)d refused"), found.refused),
-        (_t("%(n)d wait for approval"), found.waiting),
+        (_t("%(n)d new"), result.new),
+        (_t("%(n)d changed"), result.changed),
+        (_t("%(n)d gone"), result.gone),
+        (_t("%(n)d refused"), result.refused),
+        (_t("%(n)d wait for approval"), result.waiting),
     )
     return ", ".join([*parts, *(text % {"n": count} for text, count in counts if count)]) + "."
 
 
-ADDRESSES = {"form": "add"}  # other routes have the name of the method
+ROUTE_NAMES = {"form": "add"}  # other routes have the name of the method
 
 
-def _build_add_url(way: str, *args: Any) -> str:
-    return reverse(f"admin:mcp_servers_server_{ADDRESSES.get(way, way)}", args=args)
+def _build_add_url(method: str, *args: Any) -> str:
+    return reverse(f"admin:mcp_servers_server_{ROUTE_NAMES.get(method, method)}", args=args)
 
 
 def _build_next_url(server: Server) -> str:
@@ -142,34 +147,37 @@ def _build_next_url(server: Server) -> str:
     return f"{page}?connect=1" if server.enabled else page
 
 
-POOL = ServerDestination(
-    title=_("Add a server"), needs=Action.MANAGE_SERVERS, url=_build_add_url, after=_build_next_url
+POOL_DESTINATION = ServerDestination(
+    title=_("Add a server"),
+    needs=Action.MANAGE_SERVERS,
+    url=_build_add_url,
+    build_next_url=_build_next_url,
 )
 
 
-def form_view(request: HttpRequest) -> HttpResponseBase:
+def add_pool_server(request: HttpRequest) -> HttpResponseBase:
     """Add a server by form."""
-    return add_by_form(request, resolve_principal(request), POOL)
+    return add_by_form(request, resolve_principal(request), POOL_DESTINATION)
 
 
 def choose_pool_preset(request: HttpRequest) -> HttpResponseBase:
     """Choose a preset for a pool server."""
-    return choose_preset(request, resolve_principal(request), POOL)
+    return choose_preset(request, resolve_principal(request), POOL_DESTINATION)
 
 
-def fill_pool_preset(request: HttpRequest, slug: str) -> HttpResponseBase:
+def add_pool_server_by_preset(request: HttpRequest, slug: str) -> HttpResponseBase:
     """Add a pool server from a preset."""
-    return fill_preset(request, resolve_principal(request), POOL, slug)
+    return add_by_preset(request, resolve_principal(request), POOL_DESTINATION, slug)
 
 
 def add_pool_api(request: HttpRequest) -> HttpResponseBase:
     """Add a REST API by its OpenAPI document."""
-    return openapi.add_api(request, resolve_principal(request), POOL)
+    return openapi.add_api(request, resolve_principal(request), POOL_DESTINATION)
 
 
 def add_pool_operations(request: HttpRequest) -> HttpResponseBase:
     """Add a REST API by declaring its first operation."""
-    return openapi.add_declared(request, resolve_principal(request), POOL)
+    return openapi.add_declared_api(request, resolve_principal(request), POOL_DESTINATION)
 
 
 def show_operation_preview(request: HttpRequest) -> HttpResponseBase:
@@ -177,27 +185,27 @@ def show_operation_preview(request: HttpRequest) -> HttpResponseBase:
     return openapi.render_operation_preview(request, resolve_principal(request))
 
 
-def render_uptime_bar(pieces: Sequence[UptimeSegment], *, tiny: bool = False) -> SafeString:
+def render_uptime_bar(segments: Sequence[UptimeSegment], *, tiny: bool = False) -> SafeString:
     """Render the segments as a bar; titles show their start time.
 
     Doesn't use a template, because a list shows about a thousand segments.
     """
-    nobody, words = _t("nobody asked"), {100.0: percent(100)}
-    drawn = []
-    for piece in pieces:
-        up = piece.up
-        said = nobody if up is None else words.get(up) or percent(up)
-        drawn.append((piece.tone, f"{localization.format_datetime(piece.begins)} · {said}"))
+    unknown_text, known_texts = _t("nobody asked"), {100.0: percent(100)}
+    bars = []
+    for segment in segments:
+        uptime = segment.up
+        text = unknown_text if uptime is None else known_texts.get(uptime) or percent(uptime)
+        bars.append((segment.tone, f"{localization.format_datetime(segment.begins)} · {text}"))
     return format_html(
         '<div class="bb-strip bb-timeline{}" role="img" aria-label="{}">{}</div>',
         " bb-tiny" if tiny else "",
         _t("When the server was there, oldest first"),
-        format_html_join("", '<i data-tone="{}" title="{}"></i>', drawn),
+        format_html_join("", '<i data-tone="{}" title="{}"></i>', bars),
     )
 
 
 HOURS = 24
-WORDS_SOUGHT = 8
+MAX_SEARCH_WORDS = 8
 
 
 class PendingReviewFilter(DropdownFilter):
@@ -212,8 +220,8 @@ class PendingReviewFilter(DropdownFilter):
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Server]) -> QuerySet[Server]:
         """Filter by the chosen state."""
-        waits = Exists(_query_pending_definitions())
-        return {"yes": queryset.filter(waits), "no": queryset.exclude(waits)}.get(
+        has_pending = Exists(_query_pending_definitions())
+        return {"yes": queryset.filter(has_pending), "no": queryset.exclude(has_pending)}.get(
             self.value(), queryset
         )
 
@@ -230,8 +238,8 @@ class ServerScopeFilter(DropdownFilter):
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Server]) -> QuerySet[Server]:
         """Filter by the chosen scope."""
-        mine = Q(scope_id=F("organization_id"))
-        return {"pool": queryset.filter(mine), "private": queryset.exclude(mine)}.get(
+        in_pool = Q(scope_id=F("organization_id"))
+        return {"pool": queryset.filter(in_pool), "private": queryset.exclude(in_pool)}.get(
             self.value(), queryset
         )
 
@@ -251,7 +259,7 @@ class ServerAdmin(TabbedAdmin):
         "latency",
         "switch",
     )
-    changing_columns = {"switch": ""}
+    change_columns = {"switch": ""}
     list_filter = (
         ("status", MultipleChoicesDropdownFilter),
         ("transport_type", MultipleChoicesDropdownFilter),
@@ -272,10 +280,10 @@ class ServerAdmin(TabbedAdmin):
     action_needs: ClassVar[dict[str, Action]] = {"approve_chosen": Action.APPROVE_DEFINITIONS}
     change_list_template = "admin/servers/list.html"
     # Extra views: route, last part of the URL name, view. Other apps append theirs.
-    ways: ClassVar[tuple[tuple[str, str, Callable[..., HttpResponseBase]], ...]] = (
+    extra_views: ClassVar[tuple[tuple[str, str, Callable[..., HttpResponseBase]], ...]] = (
         ("add/preset/", "presets", choose_pool_preset),
-        ("add/preset/<slug:slug>/", "preset", fill_pool_preset),
-        ("rounds/<uuid:round_id>/", "round", bulk_actions.show),
+        ("add/preset/<slug:slug>/", "preset", add_pool_server_by_preset),
+        ("rounds/<uuid:round_id>/", "round", bulk_actions.show_bulk_job),
         ("add/openapi/", "openapi", add_pool_api),
         ("add/operations/", "operations", add_pool_operations),
         ("add/operations/preview/", "operation_preview", show_operation_preview),
@@ -283,17 +291,17 @@ class ServerAdmin(TabbedAdmin):
 
     def get_urls(self) -> list[URLPattern]:
         """Add the URLs of `extra_views`."""
-        found = [
-            path(route, self.admin_site.admin_view(view), name=self._name(name))
-            for route, name, view in self.ways
+        urls = [
+            path(route, self.admin_site.admin_view(view), name=self._build_route_name(name))
+            for route, name, view in self.extra_views
         ]
-        return [*found, *super().get_urls()]
+        return [*urls, *super().get_urls()]
 
     def add_view(
         self, request: HttpRequest, form_url: str = "", extra_context: dict[str, Any] | None = None
     ) -> Any:
         """Show ServerForm."""
-        return form_view(request)
+        return add_pool_server(request)
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Server]:
         """Return the servers, with aliases for sorting by the definition counts."""
@@ -315,42 +323,46 @@ class ServerAdmin(TabbedAdmin):
         self, request: HttpRequest, queryset: QuerySet[Server], search_term: str
     ) -> tuple[QuerySet[Server], bool]:
         """Match every word in the name, the description or the name of a definition."""
-        catalogue = Definition.objects.for_organization(self.principal(request).organization_id)
-        for word in search_term.split()[:WORDS_SOUGHT]:
+        definitions = Definition.objects.for_organization(
+            self.get_principal(request).organization_id
+        )
+        for word in search_term.split()[:MAX_SEARCH_WORDS]:
             # One subquery instead of one per server: this is the largest table.
-            offering = catalogue.filter(name__icontains=word).order_by().values("server")
+            matching_servers = definitions.filter(name__icontains=word).order_by().values("server")
             queryset = queryset.filter(
-                Q(name__icontains=word) | Q(description__icontains=word) | Q(pk__in=offering)
+                Q(name__icontains=word)
+                | Q(description__icontains=word)
+                | Q(pk__in=matching_servers)
             )
         return queryset, False
 
     def get_changelist_instance(self, request: HttpRequest) -> Any:
         """Count tools and pending definitions of the servers on the page, in one query."""
-        found = super().get_changelist_instance(request)
-        page = found.result_list = list(found.result_list)
-        counted = Definition.objects.filter(server__in=page).order_by().values("server")
+        changelist = super().get_changelist_instance(request)
+        page = changelist.result_list = list(changelist.result_list)
+        definitions = Definition.objects.filter(server__in=page).order_by().values("server")
         counts = {
             row["server"]: row
-            for row in counted.annotate(
+            for row in definitions.annotate(
                 tools=Count("pk", filter=Q(kind=Definition.Kind.TOOL, present=True)),
-                waiting=Count("pk", filter=WAITING),
+                waiting=Count("pk", filter=AWAITING_REVIEW),
             )
         }
         for server in page:
             row = counts.get(server.pk)
             server.tool_total = row["tools"] if row else 0
             server.waiting_count = row["waiting"] if row else 0
-        return found
+        return changelist
 
     def get_actions(self, request: HttpRequest) -> dict[str, Any]:
         """Drop Django's delete action; ours shows what is affected."""
-        found = super().get_actions(request)
-        found.pop("delete_selected", None)
-        return found
+        actions = super().get_actions(request)
+        actions.pop("delete_selected", None)
+        return actions
 
     def has_approve_permission(self, request: HttpRequest) -> bool:
         """Return whether the user may approve definitions."""
-        return self.may(request, Action.APPROVE_DEFINITIONS)
+        return self.can_perform(request, Action.APPROVE_DEFINITIONS)
 
     # -- Columns ---------------------------------------------------------------------------------
 
@@ -358,9 +370,9 @@ class ServerAdmin(TabbedAdmin):
     def server(self, server: Server) -> tuple[str, str]:
         """Return the name, with transport and description."""
         about = server.description or server.endpoint_config.get("url") or _format_command(server)
-        own = _t("private to an agent · ") if server.private_to_agent else ""
-        by = server.get_transport_type_display()
-        return make_visible(server.name), f"{by} · {own}{make_visible(about, 80)}"
+        prefix = _t("private to an agent · ") if server.private_to_agent else ""
+        transport = server.get_transport_type_display()
+        return make_visible(server.name), f"{transport} · {prefix}{make_visible(about, 80)}"
 
     @display(description=_("status"), ordering="status")
     def state(self, server: Server) -> str:
@@ -381,10 +393,12 @@ class ServerAdmin(TabbedAdmin):
     def uptime(self, server: Any) -> str:
         """Return the uptime bar of the last day."""
         now = timezone.now()
-        spans, known = to_spans(server.latest_outages), find_first_check(server)
-        unknown = list_unmonitored_spans(server, now, server.latest_gaps)
-        pieces = build_uptime_segments(spans, now - DAY, now, HOURS, known=known, unknown=unknown)
-        return render_uptime_bar(pieces, tiny=True)
+        spans, first_check = to_spans(server.latest_outages), find_first_check(server)
+        unmonitored = list_unmonitored_spans(server, now, server.latest_gaps)
+        segments = build_uptime_segments(
+            spans, now - DAY, now, HOURS, known_since=first_check, unmonitored=unmonitored
+        )
+        return render_uptime_bar(segments, tiny=True)
 
     @display(description=_("last connected"), ordering="last_connected_at")
     def seen(self, server: Server) -> Any:
@@ -408,33 +422,33 @@ class ServerAdmin(TabbedAdmin):
         self, request: HttpRequest, queryset: QuerySet[Server]
     ) -> HttpResponseBase | None:
         """Test the chosen servers and show the results."""
-        return self._contact(request, queryset, Check.Kind.TEST, Round.Kind.TEST)
+        return self._discover_selected(request, queryset, Check.Kind.TEST, Round.Kind.TEST)
 
     @action(description=_("Refresh what they offer"), permissions=["change"])
     def refresh_chosen(
         self, request: HttpRequest, queryset: QuerySet[Server]
     ) -> HttpResponseBase | None:
         """Discover each chosen server again."""
-        return self._contact(request, queryset, Check.Kind.DISCOVERY, Round.Kind.REFRESH)
+        return self._discover_selected(request, queryset, Check.Kind.DISCOVERY, Round.Kind.REFRESH)
 
     @action(description=_("Approve what waits …"), permissions=["approve"])
     def approve_chosen(
         self, request: HttpRequest, queryset: QuerySet[Server]
     ) -> HttpResponseBase | None:
         """Confirm the pending definitions of the chosen servers, then approve them."""
-        return bulk_actions.approve_what_waits(self, request, list(queryset))
+        return bulk_actions.approve_pending_definitions(self, request, list(queryset))
 
     @action(description=_("Switch on"), permissions=["change"])
     def enable_chosen(
         self, request: HttpRequest, queryset: QuerySet[Server]
     ) -> HttpResponseBase | None:
         """Enable the chosen servers."""
-        chosen = list(queryset)
-        if len(chosen) > bulk_actions.AT_ONCE:
-            return bulk_actions.set_out(request, Round.Kind.ENABLE, chosen)
-        for server in chosen:
-            services.set_server_enabled(self.principal(request), server, enabled=True)
-        messages.success(request, _t("%(n)d servers are on.") % {"n": len(chosen)})
+        servers = list(queryset)
+        if len(servers) > bulk_actions.IMMEDIATE_LIMIT:
+            return bulk_actions.start_job_and_redirect(request, Round.Kind.ENABLE, servers)
+        for server in servers:
+            services.set_server_enabled(self.get_principal(request), server, enabled=True)
+        messages.success(request, _t("%(n)d servers are on.") % {"n": len(servers)})
         return None
 
     @action(description=_("Switch off …"), permissions=["change"])
@@ -449,26 +463,26 @@ class ServerAdmin(TabbedAdmin):
         self, request: HttpRequest, queryset: QuerySet[Server]
     ) -> HttpResponseBase | None:
         """Confirm with the affected rows, then delete the chosen servers."""
-        chosen = list(queryset)
+        servers = list(queryset)
         if "confirmed" not in request.POST:
-            return confirm_removal(self, request, [collect_impact(server) for server in chosen])
-        if len(chosen) > bulk_actions.AT_ONCE:
-            return bulk_actions.set_out(request, Round.Kind.REMOVE, chosen)
-        for server in chosen:
-            services.remove(self.principal(request), server)
-        messages.success(request, _t("%(n)d servers were removed.") % {"n": len(chosen)})
+            return confirm_removal(self, request, [collect_impact(server) for server in servers])
+        if len(servers) > bulk_actions.IMMEDIATE_LIMIT:
+            return bulk_actions.start_job_and_redirect(request, Round.Kind.REMOVE, servers)
+        for server in servers:
+            services.delete_server(self.get_principal(request), server)
+        messages.success(request, _t("%(n)d servers were removed.") % {"n": len(servers)})
         return HttpResponseRedirect(reverse("admin:mcp_servers_server_changelist"))
 
     def delete_view(
         self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
     ) -> HttpResponseBase:
         """Confirm with the affected rows, then delete the server."""
-        principal = self.principal(request)
-        server = self.find(request, object_id)
+        principal = self.get_principal(request)
+        server = self.get_object_or_404(request, object_id)
         principal.require(Action.MANAGE_SERVERS)
         if request.method != "POST":
             return confirm_removal(self, request, [collect_impact(server)])
-        services.remove(principal, server)
+        services.delete_server(principal, server)
         messages.success(request, _t("%(server)s was removed.") % {"server": server})
         return HttpResponseRedirect(reverse("admin:mcp_servers_server_changelist"))
 
@@ -476,16 +490,18 @@ class ServerAdmin(TabbedAdmin):
         self, request: HttpRequest, extra_context: dict[str, Any] | None = None
     ) -> Any:
         """Show the list with the running bulk jobs."""
-        going = bulk_actions.list_running_jobs(request)
-        return super().changelist_view(request, {**(extra_context or {}), "rounds": going})
+        running_jobs = bulk_actions.list_running_jobs(request)
+        return super().changelist_view(request, {**(extra_context or {}), "rounds": running_jobs})
 
-    def _contact(
-        self, request: HttpRequest, queryset: QuerySet[Server], kind: str, many: str
+    def _discover_selected(
+        self, request: HttpRequest, queryset: QuerySet[Server], kind: str, job_kind: str
     ) -> HttpResponseBase | None:
-        chosen = list(queryset)
-        if len(chosen) > bulk_actions.AT_ONCE:
-            return bulk_actions.set_out(request, many, chosen)
-        report(request, discover_servers(chosen, actor=self.principal(request).actor, kind=kind))
+        servers = list(queryset)
+        if len(servers) > bulk_actions.IMMEDIATE_LIMIT:
+            return bulk_actions.start_job_and_redirect(request, job_kind, servers)
+        add_discovery_messages(
+            request, discover_servers(servers, actor=self.get_principal(request).actor, kind=kind)
+        )
         return None
 
 
@@ -509,18 +525,18 @@ def _build_unmonitored_prefetch() -> Prefetch:
 
 def _query_definitions() -> DefinitionQuerySet:
     """Return the definitions of the outer query's server."""
-    found: DefinitionQuerySet = Definition.objects.filter(server=OuterRef("pk")).order_by()
-    return found
+    definitions: DefinitionQuerySet = Definition.objects.filter(server=OuterRef("pk")).order_by()
+    return definitions
 
 
 def _query_pending_definitions() -> DefinitionQuerySet:
     """Return the pending ones; filters by organization to use the index of pending definitions."""
-    return _query_definitions().waiting().filter(organization=OuterRef("organization"))
+    return _query_definitions().awaiting_review().filter(organization=OuterRef("organization"))
 
 
 def _build_count_subquery(rows: QuerySet[Definition]) -> Coalesce:
-    counted = rows.values("server").annotate(n=Count("pk")).values("n")
-    return Coalesce(Subquery(counted, output_field=IntegerField()), 0)
+    counts = rows.values("server").annotate(n=Count("pk")).values("n")
+    return Coalesce(Subquery(counts, output_field=IntegerField()), 0)
 
 
 def _format_command(server: Server) -> str:
@@ -528,15 +544,17 @@ def _format_command(server: Server) -> str:
     return " ".join([config.get("command", ""), *config.get("args", ())])
 
 
-@ServerAdmin.add_deed("test", needs=Action.MANAGE_SERVERS)
-def test(visit: ObjectRequest) -> None:
+@ServerAdmin.add_object_action("test", needs=Action.MANAGE_SERVERS)
+def probe_server(visit: ObjectRequest) -> None:
     """Test the server now."""
-    found = discover_servers([visit.object], actor=visit.principal.actor, kind=Check.Kind.TEST)
-    report(visit.request, found)
+    attempts = discover_servers([visit.object], actor=visit.principal.actor, kind=Check.Kind.TEST)
+    add_discovery_messages(visit.request, attempts)
 
 
-@ServerAdmin.add_deed("refresh", needs=Action.MANAGE_SERVERS)
-def refresh(visit: ObjectRequest) -> None:
+@ServerAdmin.add_object_action("refresh", needs=Action.MANAGE_SERVERS)
+def refresh_server(visit: ObjectRequest) -> None:
     """Discover the server again."""
-    found = discover_servers([visit.object], actor=visit.principal.actor, kind=Check.Kind.DISCOVERY)
-    report(visit.request, found)
+    attempts = discover_servers(
+        [visit.object], actor=visit.principal.actor, kind=Check.Kind.DISCOVERY
+    )
+    add_discovery_messages(visit.request, attempts)

@@ -11,12 +11,12 @@ from bonobot.accounts.api.openapi_schema import describe_operation
 from bonobot.accounts.api.resource_view import READ, set_not_found_field
 from bonobot.accounts.roles import Action
 from bonobot.core.api.filters import StrictBooleanFilter, StrictFilterSet
-from bonobot.core.api.serializers import StrictSerializer, VersionedBody, VersionedShape
+from bonobot.core.api.serializers import StrictSerializer, VersionedBody, VersionedSerializer
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import InvalidInput, NotFound
 from mcp_servers.api.serializers import JSON_OBJECT
 from mcp_servers.api.servers import ServerView
-from mcp_servers.definition_reviews import approve, reset_review, set_definition_enabled
+from mcp_servers.definition_reviews import approve_definitions, reset_review, set_definition_enabled
 from mcp_servers.flow_labels import FlowLabel
 from mcp_servers.flow_labels.services import load_label_context, set_labels, suggest_labels
 from mcp_servers.models import Definition
@@ -28,13 +28,13 @@ class DefinitionFilter(StrictFilterSet):
     """Filters of the definition list."""
 
     kind = django_filters.ChoiceFilter(choices=Definition.Kind.choices)
-    state = django_filters.ChoiceFilter(choices=Definition.State.choices, method="by_state")
+    state = django_filters.ChoiceFilter(choices=Definition.State.choices, method="filter_by_state")
     enabled = StrictBooleanFilter()
     q = django_filters.CharFilter(
         field_name="name", lookup_expr="icontains", label="Part of the name"
     )
 
-    def by_state(self, rows: Any, name: str, value: str) -> Any:
+    def filter_by_state(self, rows: Any, name: str, value: str) -> Any:
         """Filter by state."""
         return rows.in_state(value)
 
@@ -50,7 +50,7 @@ class FindingSerializer(StrictSerializer):
     end = serializers.IntegerField(default=0)
 
 
-class DefinitionSerializer(VersionedShape):
+class DefinitionSerializer(VersionedSerializer):
     """A definition: what the server declares now, and what a person approved."""
 
     id = serializers.UUIDField()
@@ -144,7 +144,7 @@ class EnableDefinitionBody(VersionedBody):
     enabled = serializers.BooleanField()
 
 
-DefinitionSerializer.written_as = (EnableDefinitionBody,)
+DefinitionSerializer.body_classes = (EnableDefinitionBody,)
 
 
 LABELS = serializers.ListField(
@@ -200,8 +200,8 @@ class DefinitionListView(ServerView):
     @describe_operation("list_definitions", answer=DefinitionSerializer(many=True))
     def get(self, request: object, server_id: str) -> Response:
         """List what a server offers, with the state of each definition."""
-        rows = self.server(server_id).definitions.all()
-        return self.listed(
+        rows = self.get_server(server_id).definitions.all()
+        return self.respond_page(
             rows.filter(kind__in=self.kinds) if self.kinds else rows, DefinitionSerializer
         )
 
@@ -253,19 +253,19 @@ class ApproveDefinitionsView(ServerView):
         Each names the digest that was shown; one that changed in between is skipped and told.
         `all` leaves out, as `held`, what has findings: that is approved by name only.
         """
-        server = self.server(server_id)
-        body = self.read(ApproveDefinitionsBody)
-        listed = body.get("definitions")
-        seen = {one["id"]: one["digest"] for one in listed} if listed else None
-        done = approve(self.principal, server, seen)
-        waiting = server.definitions.waiting().count()
+        server = self.get_server(server_id)
+        body = self.read_body(ApproveDefinitionsBody)
+        requested = body.get("definitions")
+        digests = {entry["id"]: entry["digest"] for entry in requested} if requested else None
+        result = approve_definitions(self.principal, server, digests)
+        waiting = server.definitions.awaiting_review().count()
         answer = {
-            "approved": done.approved,
-            "skipped": done.skipped,
-            "held": done.held,
+            "approved": result.approved,
+            "skipped": result.skipped,
+            "held": result.held,
             "waiting": waiting,
         }
-        return self.shown(answer, DefinitionReviewSerializer)
+        return self.respond_row(answer, DefinitionReviewSerializer)
 
 
 class DefinitionLabelsView(ServerView):
@@ -280,8 +280,8 @@ class DefinitionLabelsView(ServerView):
         A session (or a token, or an agent) that holds private data and untrusted content needs a
         person's yes for a call that sends out.
         """
-        server = self.server(server_id)
-        body = self.read(DefinitionLabelsBody)
+        server = self.get_server(server_id)
+        body = self.read_body(DefinitionLabelsBody)
         names = body["names"]
         rows = list(server.definitions.filter(kind=body["kind"], name__in=names))
         if missing := sorted({*names} - {row.name for row in rows}):
@@ -294,19 +294,19 @@ class DefinitionLabelsView(ServerView):
                 ),
                 field="names",
             )
-        found = set_labels(self.principal, server, rows, body["labels"])
-        return self.shown(body | {"labels": found}, DefinitionLabelsBody)
+        labels = set_labels(self.principal, server, rows, body["labels"])
+        return self.respond_row(body | {"labels": labels}, DefinitionLabelsBody)
 
 
 class DefinitionView(ServerView):
     """A resource below one definition."""
 
-    def definition(self, server_id: str, definition_id: str) -> Definition:
+    def get_definition(self, server_id: str, definition_id: str) -> Definition:
         """Return the definition; raises `NotFound`."""
-        rows = self.server(server_id).definitions.all()
+        rows = self.get_server(server_id).definitions.all()
         with set_not_found_field("definition_id"):
-            found: Definition = rows.get_or_404(self.organization_id, pk=definition_id)
-        return found
+            definition: Definition = rows.get_or_404(self.organization_id, pk=definition_id)
+        return definition
 
 
 class DefinitionDetailView(DefinitionView):
@@ -317,16 +317,16 @@ class DefinitionDetailView(DefinitionView):
     @describe_operation("get_definition", answer=DefinitionSerializer)
     def get(self, request: object, server_id: str, definition_id: str) -> Response:
         """Show a definition as declared and as approved."""
-        return self.shown(self.definition(server_id, definition_id), DefinitionSerializer)
+        return self.respond_row(self.get_definition(server_id, definition_id), DefinitionSerializer)
 
     @describe_operation("switch_definition", body=EnableDefinitionBody, answer=DefinitionSerializer)
     def patch(self, request: object, server_id: str, definition_id: str) -> Response:
         """Switch one definition on or off for everybody."""
-        row = self.definition(server_id, definition_id)
+        row = self.get_definition(server_id, definition_id)
         set_definition_enabled(
-            self.principal, row, enabled=self.read(EnableDefinitionBody)["enabled"]
+            self.principal, row, enabled=self.read_body(EnableDefinitionBody)["enabled"]
         )
-        return self.shown(self.definition(server_id, definition_id), DefinitionSerializer)
+        return self.respond_row(self.get_definition(server_id, definition_id), DefinitionSerializer)
 
 
 class ApproveDefinitionView(DefinitionView):
@@ -339,13 +339,13 @@ class ApproveDefinitionView(DefinitionView):
     )
     def post(self, request: object, server_id: str, definition_id: str) -> Response:
         """Approve one definition as it was read."""
-        row = self.definition(server_id, definition_id)
-        digest = self.read(ApproveDefinitionBody)["digest"]
-        approve(self.principal, self.server(server_id), {row.pk: digest})
-        return self.shown(self.definition(server_id, definition_id), DefinitionSerializer)
+        row = self.get_definition(server_id, definition_id)
+        digest = self.read_body(ApproveDefinitionBody)["digest"]
+        approve_definitions(self.principal, self.get_server(server_id), {row.pk: digest})
+        return self.respond_row(self.get_definition(server_id, definition_id), DefinitionSerializer)
 
     @describe_operation("withdraw_approval", answer=DefinitionSerializer)
     def delete(self, request: object, server_id: str, definition_id: str) -> Response:
         """Take an approval back: the definition waits again, and can't be called."""
-        reset_review(self.principal, self.definition(server_id, definition_id))
-        return self.shown(self.definition(server_id, definition_id), DefinitionSerializer)
+        reset_review(self.principal, self.get_definition(server_id, definition_id))
+        return self.respond_row(self.get_definition(server_id, definition_id), DefinitionSerializer)

@@ -105,7 +105,7 @@ class HealthCheckListView(ServerView):
     @describe_operation("list_server_history", answer=HealthCheckSerializer(many=True))
     def get(self, request: object, server_id: str) -> Response:
         """List the contacts with a server in the last thirty days, the latest first."""
-        return self.listed(self.server(server_id).checks.all(), HealthCheckSerializer)
+        return self.respond_page(self.get_server(server_id).checks.all(), HealthCheckSerializer)
 
 
 class ServerUptimeView(ServerView):
@@ -116,11 +116,11 @@ class ServerUptimeView(ServerView):
     @describe_operation("get_server_uptime", answer=ServerUptimeSerializer)
     def get(self, request: object, server_id: str) -> Response:
         """Show how much of the time a server was there, how fast it answered, and its outages."""
-        server, now = self.server(server_id), timezone.now()
+        server, now = self.get_server(server_id), timezone.now()
         outages = list_recent_outages(server, now)
-        found = {
+        status = {
             "connection": build_connection_status(server, outages),
             "windows": load_uptime_windows(server, outages, now),
             "outages": outages[:OUTAGES_SHOWN],
         }
-        return self.shown(found, ServerUptimeSerializer)
+        return self.respond_row(status, ServerUptimeSerializer)

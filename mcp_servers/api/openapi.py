@@ -10,20 +10,25 @@ from bonobot.accounts.api.openapi_schema import describe_operation
 from bonobot.accounts.api.resource_view import READ, ResourceView
 from bonobot.accounts.roles import Action
 from bonobot.core.api.pagination import paginate_items
-from bonobot.core.api.serializers import StrictSerializer, VersionedBody, VersionedShape
+from bonobot.core.api.serializers import StrictSerializer, VersionedBody, VersionedSerializer
 from mcp_servers.api.serializers import JSON_OBJECT
 from mcp_servers.api.servers import ServerView
 from mcp_servers.flow_labels import FlowLabel
 from mcp_servers.models import Definition, Server
-from mcp_servers.openapi.declared_operations import BODIES, METHODS, PLACES, SCALARS
-from mcp_servers.openapi.document import LONGEST_TEXT
+from mcp_servers.openapi.declared_operations import (
+    BODY_FORMATS,
+    INPUT_LOCATIONS,
+    METHODS,
+    SCALAR_TYPES,
+)
+from mcp_servers.openapi.document import MAX_DOCUMENT_BYTES
 from mcp_servers.openapi.select_operations import inspect_document
 from mcp_servers.openapi.services import (
-    add_operation,
     build_operation_preview,
+    create_operation,
+    delete_operation,
     get_declared_operation,
     list_declared_operations,
-    remove_operation,
     update_operation,
 )
 
@@ -41,7 +46,7 @@ class ApiPreviewBody(StrictSerializer):
 
     document = serializers.CharField(
         required=False,
-        max_length=LONGEST_TEXT,
+        max_length=MAX_DOCUMENT_BYTES,
         trim_whitespace=False,
         help_text="The document's text: JSON or YAML, OpenAPI 3.0 to 3.2.",
     )
@@ -105,19 +110,19 @@ class ApiPreviewView(ResourceView):
         Add it with `transport_type` `openapi` and `endpoint_config`: `operations` (keys of those
         chosen), `document` or `document_url`, and `url` where the document doesn't say it.
         """
-        body = self.read(ApiPreviewBody)
-        offer = inspect_document(
+        body = self.read_body(ApiPreviewBody)
+        outline = inspect_document(
             self.principal,
             document=body.get("document"),
             document_url=body.get("document_url", ""),
             allow_private=body.get("allow_private", False),
         )
-        return Response(offer.as_dict())
+        return Response(outline.as_dict())
 
 
 STATES = ("undiscovered", *Definition.State.values)
-ONE_OF_THEM = f"^(({'|'.join(SCALARS)})(\\[\\])?|object)$"
-PARAMETER = {
+TYPE_PATTERN = f"^(({'|'.join(SCALAR_TYPES)})(\\[\\])?|object)$"
+PARAMETER_SCHEMA = {
     "type": "object",
     "properties": {
         "name": {
@@ -126,11 +131,11 @@ PARAMETER = {
         },
         "in": {
             "type": "string",
-            "enum": list(PLACES),
+            "enum": list(INPUT_LOCATIONS),
             "description": "Default: `path` where the path names it, else `query`.",
         },
         # A pattern instead of an enum: generated clients name `string` and `string[]` alike.
-        "type": {"type": "string", "pattern": ONE_OF_THEM, "default": "string"},
+        "type": {"type": "string", "pattern": TYPE_PATTERN, "default": "string"},
         "required": {"type": "boolean", "default": False},
         "description": {"type": "string"},
         "default": {"description": "Sent where the model leaves it out."},
@@ -152,7 +157,7 @@ EXAMPLE = {
 }
 
 
-@extend_schema_field(PARAMETER)
+@extend_schema_field(PARAMETER_SCHEMA)
 class OperationParameterField(serializers.DictField):
     """A parameter or body field; validated by `declared_operations`."""
 
@@ -162,7 +167,7 @@ class HttpMethodField(serializers.CharField):
     """An HTTP method."""
 
 
-@extend_schema_field({"type": "string", "enum": list(BODIES)})
+@extend_schema_field({"type": "string", "enum": list(BODY_FORMATS)})
 class BodyFormatField(serializers.CharField):
     """The encoding of body fields."""
 
@@ -196,23 +201,23 @@ class OperationBody(VersionedBody):
     )
 
 
-class OperationSerializer(VersionedShape, OperationBody):  # type: ignore[misc]  # its version is read
+class OperationSerializer(VersionedSerializer, OperationBody):  # type: ignore[misc]  # its version is read
     """A declared operation as it is kept."""
 
-    written_as = (OperationBody,)
+    body_classes = (OperationBody,)
 
     key = serializers.SerializerMethodField(help_text="Method and path, its identity.")
     state = serializers.SerializerMethodField(help_text="The tool's, at the last discovery.")
 
-    def get_key(self, one: dict[str, Any]) -> str:
+    def get_key(self, operation: dict[str, Any]) -> str:
         """Return the method and path."""
-        return f"{one['method']} {one['path']}"
+        return f"{operation['method']} {operation['path']}"
 
     @extend_schema_field({"type": "string", "enum": list(STATES)})
-    def get_state(self, one: dict[str, Any]) -> str:
+    def get_state(self, operation: dict[str, Any]) -> str:
         """Return the state of the tool."""
-        found: str = self.context["states"].get(one["name"], STATES[0])
-        return found
+        state: str = self.context["states"].get(operation["name"], STATES[0])
+        return state
 
 
 class HeaderSerializer(StrictSerializer):
@@ -255,23 +260,27 @@ class OperationPreviewSerializer(StrictSerializer):
     tool = serializers.SerializerMethodField(help_text="The declaration that waits for approval.")
 
     @extend_schema_field(JSON_OBJECT)
-    def get_tool(self, found: dict[str, Any]) -> dict[str, Any]:
+    def get_tool(self, preview: dict[str, Any]) -> dict[str, Any]:
         """Return the tool's declaration."""
-        return dict(found["tool"])
+        return dict(preview["tool"])
 
 
 class OperationView(ServerView):
     """A resource of a server's declared operations."""
 
-    def states(self, server: Server) -> dict[str, str]:
+    def load_tool_states(self, server: Server) -> dict[str, str]:
         """Return the states of the server's tools by name."""
         return {row.name: row.state.value for row in server.definitions.tools()}
 
-    def told(self, server: Server, name: str, *, status: int = 200) -> Response:
+    def build_operation_response(self, server: Server, name: str, *, status: int = 200) -> Response:
         """Return the response with an operation's current state."""
-        one = get_declared_operation(server, name)
-        return self.shown(
-            one, OperationSerializer, status=status, owner=server, states=self.states(server)
+        operation = get_declared_operation(server, name)
+        return self.respond_row(
+            operation,
+            OperationSerializer,
+            status=status,
+            owner=server,
+            states=self.load_tool_states(server),
         )
 
 
@@ -285,8 +294,8 @@ class OperationListView(OperationView):
     def get(self, request: object, server_id: str) -> Response:
         """List the operations that are declared by hand, by name; none where a document is."""
         self.check_parameters()
-        server = self.server(server_id)
-        context = {"states": self.states(server)}
+        server = self.get_server(server_id)
+        context = {"states": self.load_tool_states(server)}
         return paginate_items(
             self.request,
             list_declared_operations(server),
@@ -302,9 +311,9 @@ class OperationListView(OperationView):
 
         A new server is added with `endpoint_config`: `url` and `declared`, a list of operations.
         """
-        server = self.server(server_id)
-        made = add_operation(self.principal, server, self.read(OperationBody))
-        return self.told(server, made.name, status=201)
+        server = self.get_server(server_id)
+        operation = create_operation(self.principal, server, self.read_body(OperationBody))
+        return self.build_operation_response(server, operation.name, status=201)
 
 
 class OperationDetailView(OperationView):
@@ -319,19 +328,19 @@ class OperationDetailView(OperationView):
     @describe_operation("get_declared_operation", answer=OperationSerializer)
     def get(self, request: object, server_id: str, name: str) -> Response:
         """Show a declared operation."""
-        return self.told(self.server(server_id), name)
+        return self.build_operation_response(self.get_server(server_id), name)
 
     @describe_operation("change_declared_operation", body=OperationBody, answer=OperationSerializer)
     def put(self, request: object, server_id: str, name: str) -> Response:
         """Declare an operation anew; what is approved is called until the next discovery."""
-        server = self.server(server_id)
-        made = update_operation(self.principal, server, name, self.read(OperationBody))
-        return self.told(server, made.name)
+        server = self.get_server(server_id)
+        operation = update_operation(self.principal, server, name, self.read_body(OperationBody))
+        return self.build_operation_response(server, operation.name)
 
     @describe_operation("remove_declared_operation", status=204)
     def delete(self, request: object, server_id: str, name: str) -> Response:
         """Remove an operation: it isn't called from then on."""
-        remove_operation(self.principal, self.server(server_id), name)
+        delete_operation(self.principal, self.get_server(server_id), name)
         return Response(status=204)
 
 
@@ -345,6 +354,6 @@ class OperationPreviewView(ResourceView):
     )
     def post(self, request: object) -> Response:
         """Show what an operation would send, with made-up arguments; nothing is sent or written."""
-        body = self.read(OperationPreviewBody)
-        found = build_operation_preview(body["operation"], body["url"], field="operation")
-        return self.shown(found, OperationPreviewSerializer)
+        body = self.read_body(OperationPreviewBody)
+        preview = build_operation_preview(body["operation"], body["url"], field="operation")
+        return self.respond_row(preview, OperationPreviewSerializer)

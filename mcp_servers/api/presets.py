@@ -18,7 +18,7 @@ from bonobot.accounts.api.resource_view import READ, ResourceView, require_row
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
 from bonobot.core.api.filters import StrictFilterSet
-from bonobot.core.api.serializers import VersionedBody, VersionedShape
+from bonobot.core.api.serializers import VersionedBody, VersionedSerializer
 from mcp_servers.api.serializers import (
     ENDPOINT_CONFIG,
     JSON_OBJECT,
@@ -28,11 +28,11 @@ from mcp_servers.api.serializers import (
 )
 from mcp_servers.models import Preset, Server
 from mcp_servers.presets import catalog as preset_catalog
-from mcp_servers.presets.availability import disable, enable, enabled_ids
+from mcp_servers.presets.availability import disable_preset, enable_preset, list_enabled_ids
 from mcp_servers.presets.instantiate_preset import build_server_spec, get_preset
-from mcp_servers.presets.services import PresetSpec, add_preset, patch_preset, remove_preset
-from mcp_servers.presets.validation import MOST_PARAMETERS
-from mcp_servers.services import add
+from mcp_servers.presets.services import PresetSpec, create_preset, delete_preset, patch_preset
+from mcp_servers.presets.validation import MAX_PARAMETERS
+from mcp_servers.services import create_server
 
 
 class PresetFilter(StrictFilterSet):
@@ -44,7 +44,7 @@ class PresetFilter(StrictFilterSet):
     )
 
 
-class PresetSerializer(VersionedShape):
+class PresetSerializer(VersionedSerializer):
     """A preset with the parameters that a person fills."""
 
     id = serializers.UUIDField()
@@ -128,35 +128,37 @@ class PresetBody(VersionedBody):
     endpoint_config = EndpointConfigField()
     auth_config = AuthConfigField(required=False)
     parameters = serializers.ListField(
-        child=serializers.DictField(), required=False, max_length=MOST_PARAMETERS
+        child=serializers.DictField(), required=False, max_length=MAX_PARAMETERS
     )
 
 
-PresetSerializer.written_as = (PresetBody,)
+PresetSerializer.body_classes = (PresetBody,)
 
 
-class PresetResource(ResourceView):
+class PresetView(ResourceView):
     """Presets as the caller's organization has them."""
 
-    def answer(self, preset: Preset, *, status: int = 200) -> Response:
+    def build_preset_response(self, preset: Preset, *, status: int = 200) -> Response:
         """Return the response with a preset's current state."""
-        return self.shown(preset, PresetSerializer, status=status, enabled=self.enabled())
+        return self.respond_row(
+            preset, PresetSerializer, status=status, enabled=self.load_enabled_ids()
+        )
 
-    def enabled(self) -> frozenset[UUID]:
+    def load_enabled_ids(self) -> frozenset[UUID]:
         """Return the ids of the presets that the caller's organization may use."""
-        return enabled_ids(self.organization_id)
+        return list_enabled_ids(self.organization_id)
 
-    def preset(self, preset_id: str) -> Preset:
+    def get_preset(self, preset_id: str) -> Preset:
         """Return the preset with this id or slug; raises `NotFound`."""
-        offered = Preset.objects.offered_to(self.organization_id)
+        presets = Preset.objects.available_to(self.organization_id)
         with suppress(ValueError):
-            if found := offered.filter(pk=UUID(preset_id)).first():
-                return found
-        named = Preset.objects.named(self.organization_id, preset_id)
-        return require_row(named, "preset", preset_id, field="preset_id")
+            if preset := presets.filter(pk=UUID(preset_id)).first():
+                return preset
+        preset_by_slug = Preset.objects.find_by_slug(self.organization_id, preset_id)
+        return require_row(preset_by_slug, "preset", preset_id, field="preset_id")
 
 
-class PresetListView(PresetResource):
+class PresetListView(PresetView):
     """The catalogue."""
 
     rules = {"GET": READ, "POST": Action.MANAGE_SERVERS}
@@ -168,17 +170,17 @@ class PresetListView(PresetResource):
     @describe_operation("list_presets", answer=PresetSerializer(many=True))
     def get(self, request: object) -> Response:
         """List the platform's presets and the organization's own."""
-        offered = Preset.objects.offered_to(self.organization_id)
-        return self.listed(offered, PresetSerializer, enabled=self.enabled())
+        presets = Preset.objects.available_to(self.organization_id)
+        return self.respond_page(presets, PresetSerializer, enabled=self.load_enabled_ids())
 
     @describe_operation("add_preset", body=PresetBody, answer=PresetSerializer, status=201)
     def post(self, request: object) -> Response:
         """Make a preset of the organization; those that start a program, platform admins make."""
-        preset = add_preset(self.principal, PresetSpec(**self.read(PresetBody)))
-        return self.answer(preset, status=201)
+        preset = create_preset(self.principal, PresetSpec(**self.read_body(PresetBody)))
+        return self.build_preset_response(preset, status=201)
 
 
-class PresetDetailView(PresetResource):
+class PresetDetailView(PresetView):
     """One preset, by id or slug."""
 
     rules = {"GET": READ, "PATCH": Action.MANAGE_SERVERS, "DELETE": Action.MANAGE_SERVERS}
@@ -186,23 +188,23 @@ class PresetDetailView(PresetResource):
     @describe_operation("get_preset", answer=PresetSerializer)
     def get(self, request: object, preset_id: str) -> Response:
         """Show a preset."""
-        return self.answer(self.preset(preset_id))
+        return self.build_preset_response(self.get_preset(preset_id))
 
     @describe_operation("change_preset", body=PresetBody, answer=PresetSerializer)
     def patch(self, request: object, preset_id: str) -> Response:
         """Change a preset of the organization; servers made from it keep what they have."""
-        preset = self.preset(preset_id)
-        patch_preset(self.principal, preset, self.read(PresetBody, partial=True))
-        return self.answer(preset)
+        preset = self.get_preset(preset_id)
+        patch_preset(self.principal, preset, self.read_body(PresetBody, partial=True))
+        return self.build_preset_response(preset)
 
     @describe_operation("remove_preset", status=204)
     def delete(self, request: object, preset_id: str) -> Response:
         """Remove a preset of the organization; servers made from it stay."""
-        remove_preset(self.principal, self.preset(preset_id))
+        delete_preset(self.principal, self.get_preset(preset_id))
         return Response(status=204)
 
 
-class EnablePreset(PresetResource):
+class EnablePresetView(PresetView):
     """A preset's use by the organization, allowed."""
 
     rules = {"POST": Action.MANAGE_SERVERS}
@@ -213,12 +215,12 @@ class EnablePreset(PresetResource):
 
         For platform administrators alone. Problems: `platform_admin_only`, `preset_always_enabled`.
         """
-        preset = self.preset(preset_id)
-        enable(self.principal, preset)
-        return self.answer(preset)
+        preset = self.get_preset(preset_id)
+        enable_preset(self.principal, preset)
+        return self.build_preset_response(preset)
 
 
-class DisablePreset(PresetResource):
+class DisablePresetView(PresetView):
     """A preset's use by the organization, refused."""
 
     rules = {"POST": Action.MANAGE_SERVERS}
@@ -229,12 +231,12 @@ class DisablePreset(PresetResource):
 
         For platform administrators alone. Problems: `platform_admin_only`, `preset_always_enabled`.
         """
-        preset = self.preset(preset_id)
-        disable(self.principal, preset)
-        return self.answer(preset)
+        preset = self.get_preset(preset_id)
+        disable_preset(self.principal, preset)
+        return self.build_preset_response(preset)
 
 
-def add_from_preset(principal: Principal, body: dict[str, Any], **where: Any) -> Server:
+def create_server_from_preset(principal: Principal, body: dict[str, Any], **options: Any) -> Server:
     """Create a server from the preset that the body names.
 
     Raises `NotFound`, `InvalidInput`, and `Forbidden` (`preset_not_enabled`).
@@ -242,4 +244,4 @@ def add_from_preset(principal: Principal, body: dict[str, Any], **where: Any) ->
     preset = get_preset(principal, body["preset"])
     common = {name: body[name] for name in ("name", "enabled") if name in body}
     spec = build_server_spec(principal, preset, body.get("parameters", {}), **common)
-    return add(principal, spec, preset=preset, **where)
+    return create_server(principal, spec, preset=preset, **options)

@@ -7,16 +7,16 @@ from drf_spectacular.utils import OpenApiExample, extend_schema_field, extend_sc
 from rest_framework import serializers
 
 from bonobot.accounts.roles import Action
-from bonobot.core.api.serializers import StrictSerializer, VersionedBody, VersionedShape
-from mcp_servers.client_capabilities import MOST_TOKENS
-from mcp_servers.installed_packages import installation_of_server
+from bonobot.core.api.serializers import StrictSerializer, VersionedBody, VersionedSerializer
+from mcp_servers.client_capabilities import MAX_TOKENS
+from mcp_servers.installed_packages import find_server_installation
 from mcp_servers.models import Definition, Server
-from mcp_servers.oauth_client.queries import PRESENCES, load_login_statuses
-from mcp_servers.oauth_client.types import GRANTS, PER
+from mcp_servers.oauth_client.queries import LOGIN_STATES, load_login_statuses
+from mcp_servers.oauth_client.types import GRANT_TYPES, PER_CHOICES
 from mcp_servers.server_config import (
-    HTTP_NAMES,
-    LARGEST_PRICE,
-    LARGEST_RATE,
+    HTTP_TRANSPORT_NAMES,
+    MAX_PRICE,
+    MAX_RATE,
     ServerSpec,
     build_changed_spec,
     mask_auth_config,
@@ -25,7 +25,7 @@ from mcp_servers.server_config import (
 from mcp_servers.stderr_log import load_latest_output
 from mcp_servers.subscriptions.queries import STATES, load_change_notification_status
 
-STRINGS = {"type": "object", "additionalProperties": {"type": "string"}}
+STRING_MAP = {"type": "object", "additionalProperties": {"type": "string"}}
 ENDPOINT_CONFIG = {
     "description": "For `stdio`: command, args, env, cwd. For `http`: url, headers. For `openapi`: "
     "url, headers, operations, and document or document_url. Values of `env` and `headers` read as "
@@ -34,10 +34,10 @@ ENDPOINT_CONFIG = {
     "properties": {
         "command": {"type": "string"},
         "args": {"type": "array", "items": {"type": "string"}},
-        "env": STRINGS,
+        "env": STRING_MAP,
         "cwd": {"type": "string"},
         "url": {"type": "string"},
-        "headers": STRINGS,
+        "headers": STRING_MAP,
         "document_url": {"description": "Where an API's document is.", "type": "string"},
         "document": {
             "description": "An OpenAPI document's text, instead of its address.",
@@ -83,12 +83,12 @@ AUTH_CONFIG: dict[str, Any] = {
         },
         "key_id": {"type": "string"},
         "scopes": {"oneOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]},
-        "grant": {"type": "string", "enum": list(GRANTS), "default": GRANTS[0]},
+        "grant": {"type": "string", "enum": list(GRANT_TYPES), "default": GRANT_TYPES[0]},
         "per": {
             "description": "Who signs in with `authorization_code`.",
             "type": "string",
-            "enum": list(PER),
-            "default": PER[0],
+            "enum": list(PER_CHOICES),
+            "default": PER_CHOICES[0],
         },
         "issuer": {"description": "The authorization server, if any.", "type": "string"},
         "token_url": {"type": "string"},
@@ -120,7 +120,7 @@ class AuthConfigField(serializers.DictField):
 
 
 # Generated clients would give spellings that differ only in a hyphen the same name.
-ALIASES = sorted(name for name in HTTP_NAMES if "-" not in name)
+ALIASES = sorted(name for name in HTTP_TRANSPORT_NAMES if "-" not in name)
 
 
 @extend_schema_field({"type": "string", "enum": ["stdio", "openapi", *ALIASES]})
@@ -144,7 +144,7 @@ class ClientCapabilitiesBody(StrictSerializer):
         required=False,
         allow_null=True,
         min_value=0,
-        max_value=MOST_TOKENS,
+        max_value=MAX_TOKENS,
         help_text="Tokens a day that it may use so; null or 0: as the setting says.",
     )
     elicitation = serializers.BooleanField(required=False, help_text=ELICITATION)
@@ -166,12 +166,12 @@ class ClientCapabilitiesSerializer(StrictSerializer):
     roots = serializers.BooleanField(help_text=ROOTS)
 
 
-def _build_price_field(what: str) -> Any:
+def _build_price_field(subject: str) -> Any:
     return serializers.IntegerField(
         required=False,
         min_value=0,
-        max_value=LARGEST_PRICE,
-        help_text=f"What {what}, in millionths of a dollar; money budgets count it.",
+        max_value=MAX_PRICE,
+        help_text=f"What {subject}, in millionths of a dollar; money budgets count it.",
     )
 
 
@@ -184,7 +184,7 @@ class ServerPricingBody(StrictSerializer):
         required=False,
         allow_null=True,
         min_value=0,
-        max_value=LARGEST_RATE,
+        max_value=MAX_RATE,
         help_text="Of all callers together; null or 0: no limit.",
     )
 
@@ -299,17 +299,17 @@ DECLARED_EXAMPLE = {
     },
     "auth_config": {"type": "bearer_token", "token": "…"},
 }
-TO_ADD = [
+ADD_EXAMPLES = [
     OpenApiExample("A local program", STDIO_EXAMPLE, request_only=True),
     OpenApiExample("Over HTTP", HTTP_EXAMPLE, request_only=True),
     OpenApiExample("A REST API", API_EXAMPLE, request_only=True),
     OpenApiExample("HTTP operations, declared by hand", DECLARED_EXAMPLE, request_only=True),
     OpenApiExample("From a preset", PRESET_EXAMPLE, request_only=True),
 ]
-TO_CHANGE = OpenApiExample("Another name", {"name": "s3"}, request_only=True)
+CHANGE_EXAMPLE = OpenApiExample("Another name", {"name": "s3"}, request_only=True)
 
 
-@extend_schema_serializer(examples=TO_ADD[:4])
+@extend_schema_serializer(examples=ADD_EXAMPLES[:4])
 class CreateServerBody(ServerBody):
     """A server as it is added."""
 
@@ -322,10 +322,10 @@ class ServerToolSerializer(StrictSerializer):
     input_schema = serializers.DictField()
 
 
-class ServerSerializer(VersionedShape, ClientCapabilitiesSerializer, ServerPricingSerializer):
+class ServerSerializer(VersionedSerializer, ClientCapabilitiesSerializer, ServerPricingSerializer):
     """A server as it is read: every secret masked."""
 
-    written_as: ClassVar[tuple[type[StrictSerializer], ...]] = (ServerBody,)
+    body_classes: ClassVar[tuple[type[StrictSerializer], ...]] = (ServerBody,)
 
     id = serializers.UUIDField()
     scope = serializers.SerializerMethodField(help_text="Whose it is: the pool's or one agent's.")
@@ -360,11 +360,13 @@ class ServerSerializer(VersionedShape, ClientCapabilitiesSerializer, ServerPrici
     created_at = serializers.DateTimeField()
     updated_at = serializers.DateTimeField()
 
-    def parts_of(self, instance: Server, shown: Mapping[str, Any]) -> dict[str, Any]:
+    def build_parts(self, instance: Server, representation: Mapping[str, Any]) -> dict[str, Any]:
         """Return the parts of a server, with the marks of the secrets in each."""
-        parts = super().parts_of(instance, shown)
-        marks = instance.related_secret_marks()
-        return parts | {place: [shown.get(place), mark] for place, mark in marks.items()}
+        parts = super().build_parts(instance, representation)
+        secret_marks = instance.related_secret_marks()
+        return parts | {
+            place: [representation.get(place), mark] for place, mark in secret_marks.items()
+        }
 
     @extend_schema_field({"type": "string", "enum": ["pool", "agent"]})
     def get_scope(self, server: Server) -> str:
@@ -401,9 +403,9 @@ class ChangeNotificationsSerializer(StrictSerializer):
 class SignInStatusSerializer(StrictSerializer):
     """How the caller stands at a server that people sign in to."""
 
-    per = serializers.ChoiceField(PER, help_text="Who signs in.")
+    per = serializers.ChoiceField(PER_CHOICES, help_text="Who signs in.")
     state = serializers.ChoiceField(
-        PRESENCES, help_text="`personal`: each person for themselves, and the caller is none."
+        LOGIN_STATES, help_text="`personal`: each person for themselves, and the caller is none."
     )
     url = serializers.CharField(help_text="Where to sign in, with a browser.")
     people = serializers.IntegerField(help_text="How many are signed in, where each does.")
@@ -414,7 +416,7 @@ class SignInStatusSerializer(StrictSerializer):
     )
 
 
-class InstallationShape(StrictSerializer):
+class InstallationSerializer(StrictSerializer):
     """How it stands with the package that `npx` or `uvx` starts, on the host that answers."""
 
     state = serializers.ChoiceField(["needed", "installing", "installed", "failed"])
@@ -437,22 +439,22 @@ class ServerDetailSerializer(ServerSerializer):
     @extend_schema_field(ChangeNotificationsSerializer)
     def get_change_notices(self, server: Server) -> dict[str, Any]:
         """Return the change notification status."""
-        found: dict[str, Any] = ChangeNotificationsSerializer(
+        data: dict[str, Any] = ChangeNotificationsSerializer(
             load_change_notification_status(server)
         ).data
-        return found
+        return data
 
     @extend_schema_field(SignInStatusSerializer(allow_null=True))
     def get_sign_in(self, server: Server) -> dict[str, Any] | None:
         """Return the caller's sign-in status."""
-        found = load_login_statuses(self.context["view"].principal, [server]).get(server.pk)
-        return found.as_dict() if found else None
+        login_status = load_login_statuses(self.context["view"].principal, [server]).get(server.pk)
+        return login_status.as_dict() if login_status else None
 
-    @extend_schema_field(InstallationShape(allow_null=True))
+    @extend_schema_field(InstallationSerializer(allow_null=True))
     def get_installation(self, server: Server) -> dict[str, Any] | None:
         """Return the installation state of the package."""
-        may = self.context["view"].principal.may(Action.MANAGE_SERVERS)
-        return installation_of_server(server) if may else None
+        can_manage = self.context["view"].principal.may(Action.MANAGE_SERVERS)
+        return find_server_installation(server) if can_manage else None
 
     @extend_schema_field(ServerToolSerializer(many=True))
     def get_discovered_tools(self, server: Server) -> list[dict[str, Any]]:
@@ -461,8 +463,8 @@ class ServerDetailSerializer(ServerSerializer):
 
     def get_stderr(self, server: Server) -> str:
         """Return the last 64 KiB of stderr; blank unless the caller manages servers."""
-        may = self.context["view"].principal.may(Action.MANAGE_SERVERS)
-        return load_latest_output(server) if may else ""
+        can_manage = self.context["view"].principal.may(Action.MANAGE_SERVERS)
+        return load_latest_output(server) if can_manage else ""
 
 
 class ToolSummarySerializer(StrictSerializer):
@@ -527,6 +529,6 @@ def serialize_tool(row: Definition) -> dict[str, Any]:
     return {"name": row.name, "description": row.description, "input_schema": row.input_schema}
 
 
-def build_spec(data: dict[str, Any], old: Server | None = None) -> ServerSpec:
+def build_spec(data: dict[str, Any], existing: Server | None = None) -> ServerSpec:
     """Return the specification; fields left out keep the values of `existing`."""
-    return ServerSpec(**data) if old is None else build_changed_spec(old, **data)
+    return ServerSpec(**data) if existing is None else build_changed_spec(existing, **data)

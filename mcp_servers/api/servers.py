@@ -24,11 +24,11 @@ from bonobot.core.api.serializers import StrictSerializer
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import InvalidInput, Problem
 from bonobot.core.runtime import get_runtime
-from mcp_servers.api.presets import add_from_preset
+from mcp_servers.api.presets import create_server_from_preset
 from mcp_servers.api.serializers import (
+    ADD_EXAMPLES,
+    CHANGE_EXAMPLE,
     JSON_OBJECT,
-    TO_ADD,
-    TO_CHANGE,
     CreateServerBody,
     PresetServerBody,
     ServerBody,
@@ -38,12 +38,12 @@ from mcp_servers.api.serializers import (
     ServerTestSerializer,
     build_spec,
 )
-from mcp_servers.discovery import DiscoveryResult, discover
-from mcp_servers.import_export.export_servers import as_client_file
+from mcp_servers.discovery import DiscoveryResult, run_discovery
+from mcp_servers.import_export.export_servers import build_client_file
 from mcp_servers.models import Check, Definition, Server
 from mcp_servers.oauth_client import authorization_code
 from mcp_servers.openapi.select_operations import complete_spec
-from mcp_servers.services import add, remove, set_server_enabled, update_server
+from mcp_servers.services import create_server, delete_server, set_server_enabled, update_server
 
 
 def discover_server(
@@ -51,26 +51,26 @@ def discover_server(
 ) -> dict[str, Any]:
     """Discover the server and return the result, or its failure, as response data."""
     try:
-        found: DiscoveryResult = get_runtime().call(
-            discover, server.pk, actor=principal.actor, kind=kind
+        result: DiscoveryResult = get_runtime().call(
+            run_discovery, server.pk, actor=principal.actor, kind=kind
         )
     except Problem as problem:
         return _build_failure(problem)
     tools = server.definitions.tools().filter(present=True).order_by("name")
     answer: dict[str, Any] = {
         "status": "connected",
-        "tools_discovered": len(found.tools),
+        "tools_discovered": len(result.tools),
         "tools": list(tools.values("name", "description")),
-        "latency_ms": found.latency_ms,
+        "latency_ms": result.latency_ms,
     }
     if kind == Check.Kind.DISCOVERY:
         answer |= {
-            "new": found.new,
-            "changed": found.changed,
-            "gone": found.gone,
-            "waiting": found.waiting,
-            "refused": found.refused,
-            "notices": list(found.notices),
+            "new": result.new,
+            "changed": result.changed,
+            "gone": result.gone,
+            "waiting": result.waiting,
+            "refused": result.refused,
+            "notices": list(result.notices),
         }
     return answer
 
@@ -87,7 +87,7 @@ def _build_failure(problem: Problem) -> dict[str, Any]:
     }
 
 
-ADDED = PolymorphicProxySerializer(
+ADD_BODY = PolymorphicProxySerializer(
     component_name="ServerToAdd",
     serializers=[CreateServerBody, PresetServerBody],
     resource_type_field_name=None,
@@ -99,7 +99,9 @@ class ServerFilter(StrictFilterSet):
 
     SCOPES = [("pool", "the pool's"), ("agent", "those private to an agent"), ("all", "both")]
 
-    scope = django_filters.ChoiceFilter(choices=SCOPES, method="by_scope", label="Default: pool")
+    scope = django_filters.ChoiceFilter(
+        choices=SCOPES, method="filter_by_scope", label="Default: pool"
+    )
     status = django_filters.ChoiceFilter(choices=Server.Status.choices)
     enabled = StrictBooleanFilter()
     transport_type = django_filters.ChoiceFilter(choices=Server.Transport.choices)
@@ -107,9 +109,9 @@ class ServerFilter(StrictFilterSet):
         field_name="name", lookup_expr="icontains", label="Part of the name"
     )
 
-    def by_scope(self, rows: Any, name: str, value: str) -> Any:
+    def filter_by_scope(self, rows: Any, name: str, value: str) -> Any:
         """Filter by scope: pool, agent or all."""
-        pool = Server.objects.pool().values("pk")
+        pool = Server.objects.in_organization_pool().values("pk")
         if value == "all":
             return rows
         return rows.filter(pk__in=pool) if value == "pool" else rows.exclude(pk__in=pool)
@@ -122,16 +124,18 @@ class ServerFilter(StrictFilterSet):
 
 def add_server_annotations(rows: Any, *, tools: bool = False) -> Any:
     """Add what the server serializers need to a queryset, in a fixed number of queries."""
-    offered = Definition.objects.tools().filter(present=True)
+    present_tools = Definition.objects.tools().filter(present=True)
     if tools:
-        named = offered.only("server", "name", "description", "payload").order_by("name")
-        rows = rows.prefetch_related(Prefetch("definitions", named, to_attr="offered_tools"))
+        listed_tools = present_tools.only("server", "name", "description", "payload").order_by(
+            "name"
+        )
+        rows = rows.prefetch_related(Prefetch("definitions", listed_tools, to_attr="offered_tools"))
     return (
         rows.select_related("watch")
         .prefetch_related("secrets")
         .annotate(
-            tool_count=_count(offered),
-            waiting_count=_count(Definition.objects.waiting()),
+            tool_count=_build_count_subquery(present_tools),
+            waiting_count=_build_count_subquery(Definition.objects.awaiting_review()),
         )
     )
 
@@ -139,16 +143,16 @@ def add_server_annotations(rows: Any, *, tools: bool = False) -> Any:
 class ServerView(ResourceView):
     """A resource below one server, in the pool or private to an agent."""
 
-    def server(self, server_id: str) -> Server:
+    def get_server(self, server_id: str) -> Server:
         """Return the server; raises `NotFound`."""
         with set_not_found_field("server_id"):
-            found: Server = Server.objects.get_or_404(self.organization_id, pk=server_id)
-        return found
+            server: Server = Server.objects.get_or_404(self.organization_id, pk=server_id)
+        return server
 
-    def answer(self, server: Server, *, status: int = 200) -> Response:
+    def build_server_response(self, server: Server, *, status: int = 200) -> Response:
         """Return the response with the server's current state."""
         rows = add_server_annotations(Server.objects.filter(pk=server.pk), tools=True)
-        return self.shown(rows.get(), ServerDetailSerializer, status=status)
+        return self.respond_row(rows.get(), ServerDetailSerializer, status=status)
 
 
 class ServerListView(ServerView):
@@ -167,14 +171,14 @@ class ServerListView(ServerView):
         With `scope=agent` those that are private to an agent, with `scope=all` both.
         """
         rows = Server.objects.for_organization(self.organization_id)
-        return self.listed(add_server_annotations(rows), ServerSerializer)
+        return self.respond_page(add_server_annotations(rows), ServerSerializer)
 
     @describe_operation(
         "add_server",
-        body=ADDED,
+        body=ADD_BODY,
         answer=ServerDetailSerializer,
         status=201,
-        examples=TO_ADD,
+        examples=ADD_EXAMPLES,
         asks=True,
     )
     def post(self, request: object) -> Response:
@@ -184,12 +188,12 @@ class ServerListView(ServerView):
         set by a platform administrator only; presets are for everyone who manages servers, stdio
         ones where they are enabled (else `preset_not_enabled`).
         """
-        if "preset" in self.members():
-            server = add_from_preset(self.principal, self.read(PresetServerBody))
+        if "preset" in self.list_body_fields():
+            server = create_server_from_preset(self.principal, self.read_body(PresetServerBody))
         else:
-            spec = complete_spec(self.principal, build_spec(self.read(CreateServerBody)))
-            server = add(self.principal, spec)
-        return self.answer(server, status=201)
+            spec = complete_spec(self.principal, build_spec(self.read_body(CreateServerBody)))
+            server = create_server(self.principal, spec)
+        return self.build_server_response(server, status=201)
 
 
 class ServerDetailView(ServerView):
@@ -205,7 +209,7 @@ class ServerDetailView(ServerView):
     @describe_operation("get_server", answer=ServerDetailSerializer)
     def get(self, request: object, server_id: str) -> Response:
         """Show a server with the tools of its last discovery; secrets are masked."""
-        return self.answer(self.server(server_id))
+        return self.build_server_response(self.get_server(server_id))
 
     @describe_operation(
         "replace_server", body=CreateServerBody, answer=ServerDetailSerializer, asks=True
@@ -215,30 +219,32 @@ class ServerDetailView(ServerView):
 
         Masked values and an `auth_config` that is left out keep what is stored.
         """
-        return self._alter(server_id, CreateServerBody, partial=False)
+        return self._update(server_id, CreateServerBody, partial=False)
 
     @describe_operation(
         "change_server",
         body=ServerBody,
         answer=ServerDetailSerializer,
-        examples=[TO_CHANGE],
+        examples=[CHANGE_EXAMPLE],
         asks=True,
     )
     def patch(self, request: object, server_id: str) -> Response:
         """Change parts of a server's configuration."""
-        return self._alter(server_id, ServerBody, partial=True)
+        return self._update(server_id, ServerBody, partial=True)
 
     @describe_operation("remove_server", status=204)
     def delete(self, request: object, server_id: str) -> Response:
         """Remove a server, its definitions and secrets; the audit keeps its name."""
-        remove(self.principal, self.server(server_id))
+        delete_server(self.principal, self.get_server(server_id))
         return Response(status=204)
 
-    def _alter(self, server_id: str, shape: type[StrictSerializer], *, partial: bool) -> Response:
-        server = self.server(server_id)
-        spec = build_spec(self.read(shape, partial=partial), server)
+    def _update(
+        self, server_id: str, serializer_class: type[StrictSerializer], *, partial: bool
+    ) -> Response:
+        server = self.get_server(server_id)
+        spec = build_spec(self.read_body(serializer_class, partial=partial), server)
         spec = complete_spec(self.principal, spec, server)
-        return self.answer(update_server(self.principal, server, spec))
+        return self.build_server_response(update_server(self.principal, server, spec))
 
 
 class TestServerView(ServerView):
@@ -254,7 +260,7 @@ class TestServerView(ServerView):
         A server that doesn't answer is no error of this request: the answer is 200 with the
         status `error` or `needs_reauth`, the code, and what to do.
         """
-        return Response(discover_server(self.principal, self.server(server_id)))
+        return Response(discover_server(self.principal, self.get_server(server_id)))
 
 
 class RefreshServerView(ServerView):
@@ -265,7 +271,7 @@ class RefreshServerView(ServerView):
     @describe_operation("refresh_server", answer=ServerRefreshSerializer)
     def post(self, request: object, server_id: str) -> Response:
         """Ask a server anew what it offers; what is new or changed waits for approval."""
-        server = self.server(server_id)
+        server = self.get_server(server_id)
         return Response(discover_server(self.principal, server, kind=Check.Kind.DISCOVERY))
 
 
@@ -281,7 +287,7 @@ class ServerSignInView(ServerView):
         The organization's, by those who manage servers; where each person signs in, one's own.
         Problems: `no_login`.
         """
-        authorization_code.forget(self.principal, self.server(server_id))
+        authorization_code.sign_out(self.principal, self.get_server(server_id))
         return Response(status=204)
 
 
@@ -293,9 +299,9 @@ class EnableServerView(ServerView):
     @describe_operation("enable_server", answer=ServerDetailSerializer)
     def post(self, request: object, server_id: str) -> Response:
         """Switch a server on for everybody."""
-        server = self.server(server_id)
+        server = self.get_server(server_id)
         set_server_enabled(self.principal, server, enabled=True)
-        return self.answer(server)
+        return self.build_server_response(server)
 
 
 class DisableServerView(ServerView):
@@ -306,18 +312,18 @@ class DisableServerView(ServerView):
     @describe_operation("disable_server", answer=ServerDetailSerializer)
     def post(self, request: object, server_id: str) -> Response:
         """Switch a server off for everybody; it holds on the very next call."""
-        server = self.server(server_id)
+        server = self.get_server(server_id)
         set_server_enabled(self.principal, server, enabled=False)
-        return self.answer(server)
+        return self.build_server_response(server)
 
 
-def _count(rows: QuerySet) -> Any:
-    counted = rows.filter(server=OuterRef("pk")).order_by().values("server")
-    number = Subquery(counted.annotate(n=Count("pk")).values("n"), output_field=IntegerField())
+def _build_count_subquery(rows: QuerySet) -> Any:
+    counts = rows.filter(server=OuterRef("pk")).order_by().values("server")
+    number = Subquery(counts.annotate(n=Count("pk")).values("n"), output_field=IntegerField())
     return Coalesce(number, 0)
 
 
-NAMES = OpenApiParameter(
+NAME_PARAMETER = OpenApiParameter(
     "name", str, many=True, description="Only the servers of this name; repeat it for several."
 )
 EXAMPLE = {
@@ -348,13 +354,17 @@ class ServerExportView(ResourceView):
 
     rules = {"GET": READ}
 
-    @describe_operation("export_servers", answer=ServerExportSerializer, parameters=[NAMES])
+    @describe_operation(
+        "export_servers", answer=ServerExportSerializer, parameters=[NAME_PARAMETER]
+    )
     def get(self, request: object) -> Response:
         """Return the pool's servers as MCP clients keep them.
 
         No secret is in it: `${NAME}` stands where one belongs.
         """
-        pool = Server.objects.for_organization(self.principal.organization_id).pool()
+        pool = Server.objects.for_organization(
+            self.principal.organization_id
+        ).in_organization_pool()
         if names := set(self.request.query_params.getlist("name")):
             pool = pool.filter(name__in=names)
             if missing := sorted(names - set(pool.values_list("name", flat=True))):
@@ -366,4 +376,4 @@ class ServerExportView(ResourceView):
                     field="name",
                     remedy="List the servers: GET /api/mcp-servers.",
                 )
-        return Response(as_client_file(pool.prefetch_related("secrets")))
+        return Response(build_client_file(pool.prefetch_related("secrets")))

@@ -10,16 +10,16 @@ from bonobot.core.api.serializers import StrictSerializer
 from mcp_servers.api.servers import ServerView
 from mcp_servers.flow_labels import FlowLabel
 from mcp_servers.flow_labels.store_labels import (
-    SHOWN_AT_MOST,
+    MAX_LISTED,
     clear_store_labels,
+    get_store_labels,
     list_written_labels,
-    store_labels_of,
 )
 
 TAINTING = [str(FlowLabel.PRIVATE_DATA), str(FlowLabel.UNTRUSTED_CONTENT)]
 
 
-class WrittenLabelsShape(StrictSerializer):
+class WrittenLabelsSerializer(StrictSerializer):
     """Labels that one call left in a store."""
 
     labels = serializers.ListField(child=serializers.ChoiceField(TAINTING))
@@ -32,27 +32,27 @@ class WrittenLabelsShape(StrictSerializer):
     cleared_by = serializers.CharField()
 
 
-class ServerStoreLabelsShape(StrictSerializer):
+class ServerStoreLabelsSerializer(StrictSerializer):
     """What reading from a server brings beside its tools' own labels."""
 
     labels = serializers.ListField(child=serializers.ChoiceField(TAINTING))
-    written = WrittenLabelsShape(many=True, help_text=f"The latest {SHOWN_AT_MOST}.")
+    written = WrittenLabelsSerializer(many=True, help_text=f"The latest {MAX_LISTED}.")
 
 
-class ServerStoreLabels(ServerView):
+class ServerStoreLabelsView(ServerView):
     """The labels of what a server keeps."""
 
     rules = {"GET": READ, "DELETE": Action.APPROVE_DEFINITIONS}
 
-    @describe_operation("get_server_store_labels", answer=ServerStoreLabelsShape)
+    @describe_operation("get_server_store_labels", answer=ServerStoreLabelsSerializer)
     def get(self, request: object, server_id: str) -> Response:
         """Show which labels a server's data carries, and which calls left them there."""
-        server = self.server(server_id)
-        found = {"labels": store_labels_of(server), "written": list_written_labels(server)}
-        return self.shown(found, ServerStoreLabelsShape)
+        server = self.get_server(server_id)
+        status = {"labels": get_store_labels(server), "written": list_written_labels(server)}
+        return self.respond_row(status, ServerStoreLabelsSerializer)
 
     @describe_operation("clear_server_store_labels", status=204)
     def delete(self, request: object, server_id: str) -> Response:
         """Clear the labels of a server's data: effective for the very next call; audited."""
-        clear_store_labels(self.principal, self.server(server_id))
+        clear_store_labels(self.principal, self.get_server(server_id))
         return Response(status=204)

@@ -4,14 +4,20 @@ from django.urls import path
 
 from mcp_servers.api import definitions, health, openapi, presets, servers, store_labels
 
-ONE = "mcp-servers/<str:server_id>"
-DEFINITION = f"{ONE}/definitions/<str:definition_id>"
+SERVER = "mcp-servers/<str:server_id>"
+DEFINITION = f"{SERVER}/definitions/<str:definition_id>"
 
 urlpatterns = [
     path("presets", presets.PresetListView.as_view(), name="presets"),
     path("presets/<str:preset_id>", presets.PresetDetailView.as_view(), name="preset"),
-    path("presets/<str:preset_id>/enable", presets.EnablePreset.as_view(), name="preset-enable"),
-    path("presets/<str:preset_id>/disable", presets.DisablePreset.as_view(), name="preset-disable"),
+    path(
+        "presets/<str:preset_id>/enable", presets.EnablePresetView.as_view(), name="preset-enable"
+    ),
+    path(
+        "presets/<str:preset_id>/disable",
+        presets.DisablePresetView.as_view(),
+        name="preset-disable",
+    ),
     path("mcp-servers/export", servers.ServerExportView.as_view(), name="export"),
     path("mcp-servers/openapi/preview", openapi.ApiPreviewView.as_view(), name="openapi-preview"),
     path(
@@ -20,27 +26,31 @@ urlpatterns = [
         name="operation-preview",
     ),
     path("mcp-servers", servers.ServerListView.as_view(), name="servers"),
-    path(ONE, servers.ServerDetailView.as_view(), name="server"),
-    path(f"{ONE}/test", servers.TestServerView.as_view(), name="server-test"),
-    path(f"{ONE}/refresh", servers.RefreshServerView.as_view(), name="server-refresh"),
-    path(f"{ONE}/sign-in", servers.ServerSignInView.as_view(), name="server-sign-in"),
-    path(f"{ONE}/history", health.HealthCheckListView.as_view(), name="server-history"),
-    path(f"{ONE}/uptime", health.ServerUptimeView.as_view(), name="server-uptime"),
-    path(f"{ONE}/enable", servers.EnableServerView.as_view(), name="server-enable"),
-    path(f"{ONE}/disable", servers.DisableServerView.as_view(), name="server-disable"),
-    path(f"{ONE}/operations", openapi.OperationListView.as_view(), name="operations"),
-    path(f"{ONE}/operations/<str:name>", openapi.OperationDetailView.as_view(), name="operation"),
-    path(f"{ONE}/definitions", definitions.DefinitionListView.as_view(), name="definitions"),
-    path(f"{ONE}/tools", definitions.ServerToolListView.as_view(), name="server-tools"),
-    path(f"{ONE}/resources", definitions.ServerResourceListView.as_view(), name="server-resources"),
-    path(f"{ONE}/prompts", definitions.ServerPromptListView.as_view(), name="server-prompts"),
-    path(f"{ONE}/labels", definitions.DefinitionLabelsView.as_view(), name="labels"),
+    path(SERVER, servers.ServerDetailView.as_view(), name="server"),
+    path(f"{SERVER}/test", servers.TestServerView.as_view(), name="server-test"),
+    path(f"{SERVER}/refresh", servers.RefreshServerView.as_view(), name="server-refresh"),
+    path(f"{SERVER}/sign-in", servers.ServerSignInView.as_view(), name="server-sign-in"),
+    path(f"{SERVER}/history", health.HealthCheckListView.as_view(), name="server-history"),
+    path(f"{SERVER}/uptime", health.ServerUptimeView.as_view(), name="server-uptime"),
+    path(f"{SERVER}/enable", servers.EnableServerView.as_view(), name="server-enable"),
+    path(f"{SERVER}/disable", servers.DisableServerView.as_view(), name="server-disable"),
+    path(f"{SERVER}/operations", openapi.OperationListView.as_view(), name="operations"),
     path(
-        f"{ONE}/store-labels",
-        store_labels.ServerStoreLabels.as_view(),
+        f"{SERVER}/operations/<str:name>", openapi.OperationDetailView.as_view(), name="operation"
+    ),
+    path(f"{SERVER}/definitions", definitions.DefinitionListView.as_view(), name="definitions"),
+    path(f"{SERVER}/tools", definitions.ServerToolListView.as_view(), name="server-tools"),
+    path(
+        f"{SERVER}/resources", definitions.ServerResourceListView.as_view(), name="server-resources"
+    ),
+    path(f"{SERVER}/prompts", definitions.ServerPromptListView.as_view(), name="server-prompts"),
+    path(f"{SERVER}/labels", definitions.DefinitionLabelsView.as_view(), name="labels"),
+    path(
+        f"{SERVER}/store-labels",
+        store_labels.ServerStoreLabelsView.as_view(),
         name="server-store-labels",
     ),
-    path(f"{ONE}/approve", definitions.ApproveDefinitionsView.as_view(), name="approve"),
+    path(f"{SERVER}/approve", definitions.ApproveDefinitionsView.as_view(), name="approve"),
     path(DEFINITION, definitions.DefinitionDetailView.as_view(), name="definition"),
     path(
         f"{DEFINITION}/approve",

@@ -5,7 +5,7 @@ import argparse
 from bonobot.core.cli.command_group import CommandContext, CommandVerb, build_table
 from bonobot.core.problems import InvalidInput, NotFound
 from bonobot.core.text.untrusted_text import make_visible
-from mcp_servers.cli.servers import find
+from mcp_servers.cli.servers import get_server
 from mcp_servers.flow_labels import FlowLabel
 from mcp_servers.flow_labels.services import (
     get_effective_labels,
@@ -15,7 +15,7 @@ from mcp_servers.flow_labels.services import (
 )
 from mcp_servers.models import Definition, Server
 
-NAMES = "`bonobot mcp label SERVER` shows their names."
+NAMES_REMEDY = "`bonobot mcp label SERVER` shows their names."
 OPTIONS = {
     "private": (FlowLabel.PRIVATE_DATA, "it reads private data"),
     "untrusted": (FlowLabel.UNTRUSTED_CONTENT, "it brings in text that anybody may have written"),
@@ -24,7 +24,7 @@ OPTIONS = {
 }
 
 
-def _label_arguments(parser: argparse.ArgumentParser) -> None:
+def _add_label_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("server", metavar="SERVER", help="slug, name or id")
     parser.add_argument("names", metavar="TOOL", nargs="*", help="the server's own names")
     for name, (_label, text) in OPTIONS.items():
@@ -33,43 +33,43 @@ def _label_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--suggested", action="store_true", help="back to what is suggested")
 
 
-def _label(cli: CommandContext, options: argparse.Namespace) -> None:
-    server = find(cli, options.server)
+def _label_definitions(cli: CommandContext, options: argparse.Namespace) -> None:
+    server = get_server(cli, options.server)
     rows = server.definitions.exclude(kind=Definition.Kind.INSTRUCTIONS)
     labels = [label for name, (label, _) in OPTIONS.items() if getattr(options, name)]
-    sets = bool(labels) + options.none + options.suggested
-    if sets > 1:
+    mode_count = bool(labels) + options.none + options.suggested
+    if mode_count > 1:
         raise InvalidInput("Give labels, --none or --suggested: one of these.", field="--none")
-    if sets and not options.names:
+    if mode_count and not options.names:
         raise InvalidInput("Name the tools that are labelled.", field="TOOL")
-    chosen = list(rows.filter(name__in=options.names) if options.names else rows)
-    if missing := sorted({*options.names} - {row.name for row in chosen}):
+    definitions = list(rows.filter(name__in=options.names) if options.names else rows)
+    if missing := sorted({*options.names} - {row.name for row in definitions}):
         raise NotFound(
-            f"{server.name} has no definition {missing[0]!r}.", field="TOOL", remedy=NAMES
+            f"{server.name} has no definition {missing[0]!r}.", field="TOOL", remedy=NAMES_REMEDY
         )
-    if sets:
-        set_labels(cli.principal, server, chosen, None if options.suggested else labels)
-        chosen = list(rows.filter(name__in=options.names))
-    _show(cli, server, chosen)
+    if mode_count:
+        set_labels(cli.principal, server, definitions, None if options.suggested else labels)
+        definitions = list(rows.filter(name__in=options.names))
+    _show_labels(cli, server, definitions)
 
 
-def _show(cli: CommandContext, server: Server, rows: list[Definition]) -> None:
-    known = load_label_context(server)
-    found = [
+def _show_labels(cli: CommandContext, server: Server, rows: list[Definition]) -> None:
+    label_context = load_label_context(server)
+    serialized = [
         {
             "kind": row.kind,
             "name": row.name,
             "labels": row.labels,
-            "labels_suggested": [*suggest_labels(row, known)],
+            "labels_suggested": [*suggest_labels(row, label_context)],
         }
         for row in rows
     ]
-    cli.emit(found)
+    cli.emit(serialized)
     if not cli.as_json:
         lines = [
             (
                 make_visible(row.name, 60),
-                ", ".join(get_effective_labels(row, known)) or "none",
+                ", ".join(get_effective_labels(row, label_context)) or "none",
                 "suggested" if row.labels is None else "set",
             )
             for row in rows
@@ -81,8 +81,8 @@ VERBS = (
     CommandVerb(
         "label",
         "Say what tools do with what they touch, or show it.",
-        _label,
-        _label_arguments,
+        _label_definitions,
+        _add_label_arguments,
         (
             "mcp label github",
             "mcp label mail send_mail reply --sends",

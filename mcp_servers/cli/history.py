@@ -8,7 +8,7 @@ from django.utils import timezone
 
 from bonobot.core.cli.command_group import CommandContext, CommandVerb, build_table, parse_time
 from bonobot.core.text.untrusted_text import make_visible
-from mcp_servers.cli.servers import find
+from mcp_servers.cli.servers import get_server
 from mcp_servers.health.queries import (
     OUTAGES_SHOWN,
     build_connection_status,
@@ -20,7 +20,7 @@ from mcp_servers.models import Check, ErrorOutput, Outage, Server
 from mcp_servers.stderr_log import list_error_outputs
 
 CHECKS_SHOWN = 20
-MOST_CHECKS = 10_000
+MAX_CHECKS = 10_000
 
 
 def _add_history_arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,59 +34,59 @@ def _add_history_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _show_history(cli: CommandContext, options: argparse.Namespace) -> None:
-    server = find(cli, options.server)
+    server = get_server(cli, options.server)
     now = timezone.now()
     outages = list_recent_outages(server, now)
     rows = server.checks.all()
     checks = (
-        rows.filter(created_at__gte=options.since)[:MOST_CHECKS]
+        rows.filter(created_at__gte=options.since)[:MAX_CHECKS]
         if options.since
         else rows[:CHECKS_SHOWN]
     )
-    found = {
+    history = {
         "server": server.name,
         "connection": asdict(build_connection_status(server, outages)),
-        "windows": [asdict(one) for one in load_uptime_windows(server, outages, now)],
-        "outages": [_serialize_outage(one) for one in outages[:OUTAGES_SHOWN]],
-        "checks": [_check(one) for one in checks],
+        "windows": [asdict(item) for item in load_uptime_windows(server, outages, now)],
+        "outages": [_serialize_outage(item) for item in outages[:OUTAGES_SHOWN]],
+        "checks": [_serialize_check(item) for item in checks],
     }
     if cli.as_json:
-        cli.emit(found)
+        cli.emit(history)
     else:
-        _draw(cli, found)
+        _print_history(cli, history)
 
 
-def _draw(cli: CommandContext, found: dict[str, Any]) -> None:
-    where = found["connection"]
-    cli.say(
-        f"{make_visible(found['server'])}: {where['status']}, "
-        f"asked {_format_time(where['pinged_at'])}"
+def _print_history(cli: CommandContext, history: dict[str, Any]) -> None:
+    connection = history["connection"]
+    cli.print_message(
+        f"{make_visible(history['server'])}: {connection['status']}, "
+        f"asked {_format_time(connection['pinged_at'])}"
     )
     counts = ("outages", "checks", "failures", "calls", "p50", "p95")
     rows = [
         (w["name"], _format_percent(w["uptime"]), *(w[name] for name in counts))
-        for w in found["windows"]
+        for w in history["windows"]
     ]
     titles = ("LAST", "UP", "OUTAGES", "CHECKS", "FAILED", "CALLS", "P50 MS", "P95 MS")
     cli.out.print(build_table(*titles, rows=rows, empty=""))
     facts = ("seconds", "failures", "code", "detail")
-    down = [
+    outage_rows = [
         (
             _format_time(o["began_at"]),
             _format_time(o["ended_at"], "still away"),
             *(o[name] for name in facts),
         )
-        for o in found["outages"]
+        for o in history["outages"]
     ]
     empty = "No contact has failed in the last 30 days."
     names = ("BEGAN", "ENDED", "SECONDS", "FAILED", "CODE", "CAUSE")
-    cli.out.print(build_table(*names, rows=down, empty=empty))
-    contacts = [
+    cli.out.print(build_table(*names, rows=outage_rows, empty=empty))
+    check_rows = [
         (_format_time(c["created_at"]), c["kind"], "ok" if c["ok"] else c["code"], c["latency_ms"])
-        for c in found["checks"]
+        for c in history["checks"]
     ]
     empty = "Nobody has asked this server in that time: bonobot mcp test SERVER"
-    cli.out.print(build_table("WHEN", "WHY", "OUTCOME", "MS", rows=contacts, empty=empty))
+    cli.out.print(build_table("WHEN", "WHY", "OUTCOME", "MS", rows=check_rows, empty=empty))
 
 
 def _serialize_outage(row: Outage) -> dict[str, Any]:
@@ -100,7 +100,7 @@ def _serialize_outage(row: Outage) -> dict[str, Any]:
     }
 
 
-def _check(row: Check) -> dict[str, Any]:
+def _serialize_check(row: Check) -> dict[str, Any]:
     names = ("created_at", "kind", "ok", "latency_ms", "code", "detail")
     return {name: getattr(row, name) for name in names}
 
@@ -109,8 +109,8 @@ def _format_percent(value: float | None) -> str:
     return "–" if value is None else f"{value:.2f} %"
 
 
-def _format_time(value: Any, otherwise: str = "never") -> str:
-    return f"{value:%Y-%m-%d %H:%M:%S}" if value else otherwise
+def _format_time(value: Any, fallback: str = "never") -> str:
+    return f"{value:%Y-%m-%d %H:%M:%S}" if value else fallback
 
 
 VERBS = (
@@ -129,17 +129,19 @@ def _add_logs_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _show_logs(cli: CommandContext, options: argparse.Namespace) -> None:
-    server = find(cli, options.server)
-    found = list_error_outputs(server)
-    cli.emit([_as_json(row) for row in found])
-    for row in found:
+    server = get_server(cli, options.server)
+    outputs = list_error_outputs(server)
+    cli.emit([_serialize_output(row) for row in outputs])
+    for row in outputs:
         state = make_visible(row.ended) if row.ended else "it runs"
-        cli.say(f"--- {row.created_at:%Y-%m-%d %H:%M:%S} UTC, {make_visible(row.process)}: {state}")
+        cli.print_message(
+            f"--- {row.created_at:%Y-%m-%d %H:%M:%S} UTC, {make_visible(row.process)}: {state}"
+        )
         if row.text and not cli.as_json:
             # Written directly to avoid wrapping; made visible when it was stored.
             cli.out.file.write(row.text.rstrip("\n") + "\n")
-    if not found:
-        cli.say(_explain_missing_logs(server))
+    if not outputs:
+        cli.print_message(_explain_missing_logs(server))
 
 
 def _explain_missing_logs(server: Server) -> str:
@@ -148,7 +150,7 @@ def _explain_missing_logs(server: Server) -> str:
     return f"No program of {server.name} has written to stderr in the last days."
 
 
-def _as_json(row: ErrorOutput) -> dict[str, Any]:
+def _serialize_output(row: ErrorOutput) -> dict[str, Any]:
     return {
         "started_at": row.created_at,
         "written_at": row.updated_at,

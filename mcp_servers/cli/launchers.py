@@ -8,37 +8,41 @@ from django.conf import settings
 from bonobot.core.cli.command_group import CommandContext, CommandVerb, build_table
 from bonobot.core.problems import NotFound
 from mcp_servers.models import Launcher
-from mcp_servers.services import add_launcher, remove_launcher
+from mcp_servers.services import create_launcher, delete_launcher
 
 
-def _as_json(launcher: Launcher) -> dict[str, Any]:
+def _serialize_launcher(launcher: Launcher) -> dict[str, Any]:
     return {"command": launcher.command, "note": launcher.note, "from": "added"}
 
 
-def _list(cli: CommandContext, options: argparse.Namespace) -> None:
+def _list_launchers(cli: CommandContext, options: argparse.Namespace) -> None:
     _ = cli.principal  # raises if the organization doesn't exist
-    set_by = [
+    configured = [
         {"command": name, "note": "", "from": "BONOBOT_LAUNCHERS"}
         for name in settings.BONOBOT_LAUNCHERS
     ]
-    found = [*set_by, *(_as_json(one) for one in Launcher.objects.all())]
-    rows = [(one["command"], one["from"], one["note"]) for one in found]
+    launchers = [
+        *configured,
+        *(_serialize_launcher(launcher) for launcher in Launcher.objects.all()),
+    ]
+    rows = [(launcher["command"], launcher["from"], launcher["note"]) for launcher in launchers]
     cli.emit(
-        found, build_table("PROGRAM", "FROM", "NOTE", rows=rows, empty="No program may be started.")
+        launchers,
+        build_table("PROGRAM", "FROM", "NOTE", rows=rows, empty="No program may be started."),
     )
 
 
-def _add(cli: CommandContext, options: argparse.Namespace) -> None:
+def _create_launcher(cli: CommandContext, options: argparse.Namespace) -> None:
     launcher = Launcher(command=options.program, note=options.note)
     if Launcher.objects.filter(command=launcher.command).exists():
         launcher = Launcher.objects.get(command=launcher.command)
     else:
-        add_launcher(cli.principal, launcher)
-    cli.emit(_as_json(launcher))
-    cli.say(f"Servers may be started with {launcher.command}.")
+        create_launcher(cli.principal, launcher)
+    cli.emit(_serialize_launcher(launcher))
+    cli.print_message(f"Servers may be started with {launcher.command}.")
 
 
-def _remove(cli: CommandContext, options: argparse.Namespace) -> None:
+def _delete_launcher(cli: CommandContext, options: argparse.Namespace) -> None:
     launcher = Launcher.objects.filter(command=options.program).first()
     if launcher is None:
         raise NotFound(
@@ -46,13 +50,15 @@ def _remove(cli: CommandContext, options: argparse.Namespace) -> None:
             field="PROGRAM",
             remedy="`bonobot mcp launchers` shows them; those of BONOBOT_LAUNCHERS are set there.",
         )
-    shown = _as_json(launcher)
-    remove_launcher(cli.principal, launcher)
-    cli.emit(shown)
-    cli.say(f"{shown['command']} is off the list: servers that use it can't be started any more.")
+    serialized = _serialize_launcher(launcher)
+    delete_launcher(cli.principal, launcher)
+    cli.emit(serialized)
+    cli.print_message(
+        f"{serialized['command']} is off the list: servers that use it can't be started any more."
+    )
 
 
-def _add_arguments(parser: argparse.ArgumentParser) -> None:
+def _add_create_arguments(parser: argparse.ArgumentParser) -> None:
     _add_program_argument(parser)
     parser.add_argument("--note", default="", help="why, for those who read the list")
 
@@ -65,20 +71,20 @@ VERBS = (
     CommandVerb(
         "launchers",
         "List the programs that stdio servers may be started with.",
-        _list,
+        _list_launchers,
         examples=("mcp launchers",),
     ),
     CommandVerb(
         "add-launcher",
         "Let stdio servers be started with a program.",
-        _add,
-        _add_arguments,
+        _create_launcher,
+        _add_create_arguments,
         ("mcp add-launcher deno", "mcp add-launcher /opt/mcp/bin/server --note 'our own'"),
     ),
     CommandVerb(
         "remove-launcher",
         "Take a program off the list.",
-        _remove,
+        _delete_launcher,
         _add_program_argument,
         ("mcp remove-launcher deno",),
     ),

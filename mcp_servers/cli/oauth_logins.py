@@ -9,13 +9,13 @@ from bonobot.core.cli.command_group import CommandContext, CommandFailed, Comman
 from bonobot.core.problems import Conflict, Problem
 from bonobot.core.text.untrusted_text import make_visible
 from mcp_servers.cli.discovery import discover_servers
-from mcp_servers.cli.servers import find
+from mcp_servers.cli.servers import get_server
 from mcp_servers.models import OAuthGrant, Server
 from mcp_servers.oauth_client import authorization_code
-from mcp_servers.oauth_client.access_tokens import login_address
+from mcp_servers.oauth_client.access_tokens import build_login_url
 
-LOOK_AGAIN_S = 0.5
-LONGEST_S = 600.0  # the lifetime of a started login
+POLL_INTERVAL_S = 0.5
+MAX_WAIT_S = 600.0  # the lifetime of a started login
 
 
 def _add_server_argument(parser: argparse.ArgumentParser) -> None:
@@ -27,12 +27,12 @@ def _add_login_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--open", action="store_true", help="open it in this machine's browser")
     parser.add_argument("--no-wait", action="store_true", help="print the address only")
     parser.add_argument(
-        "--timeout", type=float, default=LONGEST_S, metavar="SECONDS", help="how long to wait"
+        "--timeout", type=float, default=MAX_WAIT_S, metavar="SECONDS", help="how long to wait"
     )
 
 
-def _login(cli: CommandContext, options: argparse.Namespace) -> None:
-    server = find(cli, options.server)
+def _sign_in(cli: CommandContext, options: argparse.Namespace) -> None:
+    server = get_server(cli, options.server)
     if not server.interactive:
         raise Conflict(
             f"Nobody signs in to {server.name!r} in a browser.",
@@ -40,19 +40,19 @@ def _login(cli: CommandContext, options: argparse.Namespace) -> None:
             field="SERVER",
             remedy="Only servers whose sign-in is OAuth by authorization code ask for it.",
         )
-    url = login_address(server.pk)
-    before = _load_grant_versions(server)
+    url = build_login_url(server.pk)
+    previous_versions = _load_grant_versions(server)
     if options.no_wait:
         cli.emit(_serialize_login(server, url, signed_in=False))
-        cli.say(f"Sign in at {url}")
+        cli.print_message(f"Sign in at {url}")
         return
     # On stderr, so that programs can show it before the JSON is complete.
     cli.err.print(f"Sign in at {url}", markup=False, soft_wrap=True)
     if options.open:
         webbrowser.open(url)
-    with cli.waiting("Waiting for the sign-in …"):
-        done = _wait_for_login(server, before, options.timeout)
-    if not done:
+    with cli.show_spinner("Waiting for the sign-in …"):
+        has_signed_in = _wait_for_login(server, previous_versions, options.timeout)
+    if not has_signed_in:
         raise Problem(
             f"Nobody has signed in to {server.name!r} yet.",
             code="needs_reauth",
@@ -60,16 +60,18 @@ def _login(cli: CommandContext, options: argparse.Namespace) -> None:
         )
     outcome = discover_servers(cli, [server])[server.name]
     cli.emit(_serialize_login(server, url, signed_in=True) | {"discovery": outcome.as_dict()})
-    cli.say(make_visible(f"Signed in to {server.name}. {outcome.told()}"))
+    cli.print_message(make_visible(f"Signed in to {server.name}. {outcome.format_summary()}"))
     if outcome.problem is not None:
         raise CommandFailed
 
 
-def _logout(cli: CommandContext, options: argparse.Namespace) -> None:
-    server = find(cli, options.server)
-    authorization_code.forget(cli.principal, server)
-    cli.emit(_serialize_login(server, login_address(server.pk), signed_in=False))
-    cli.say(make_visible(f"Signed out of {server.name}: its next call asks for a sign-in."))
+def _sign_out(cli: CommandContext, options: argparse.Namespace) -> None:
+    server = get_server(cli, options.server)
+    authorization_code.sign_out(cli.principal, server)
+    cli.emit(_serialize_login(server, build_login_url(server.pk), signed_in=False))
+    cli.print_message(
+        make_visible(f"Signed out of {server.name}: its next call asks for a sign-in.")
+    )
 
 
 def _serialize_login(server: Server, url: str, *, signed_in: bool) -> dict[str, Any]:
@@ -82,29 +84,29 @@ def _load_grant_versions(server: Server) -> dict[Any, int]:
     return dict(rows.values_list("subject", "version"))
 
 
-def _wait_for_login(server: Server, before: dict[Any, int], timeout_s: float) -> bool:
-    gives_up_at = time.monotonic() + timeout_s
+def _wait_for_login(server: Server, previous_versions: dict[Any, int], timeout_s: float) -> bool:
+    deadline = time.monotonic() + timeout_s
     while True:
         for row in OAuthGrant.objects.filter(server=server):
-            if row.alive() and before.get(row.subject, -1) < row.version:
+            if row.can_authenticate() and previous_versions.get(row.subject, -1) < row.version:
                 return True
-        if time.monotonic() >= gives_up_at:
+        if time.monotonic() >= deadline:
             return False
-        pause(LOOK_AGAIN_S)
+        pause(POLL_INTERVAL_S)
 
 
 VERBS = (
     CommandVerb(
         "login",
         "Print where a person signs in to a server, and wait until somebody has.",
-        _login,
+        _sign_in,
         _add_login_arguments,
         ("mcp login linear", "mcp login linear --open", "mcp login linear --no-wait --json"),
     ),
     CommandVerb(
         "logout",
         "Sign the organization out of a server; its tokens are withdrawn where they were given.",
-        _logout,
+        _sign_out,
         _add_server_argument,
         ("mcp logout linear",),
     ),

@@ -10,53 +10,53 @@ from bonobot.accounts.principals import Principal
 from bonobot.core.cli.command_group import CommandContext, CommandFailed, CommandVerb, build_table
 from bonobot.core.problems import NotFound
 from bonobot.core.runtime import get_runtime
-from mcp_servers.cli.servers import find
+from mcp_servers.cli.servers import get_server
 from mcp_servers.models import Preset
-from mcp_servers.presets.availability import disable, enable, enabled_ids
-from mcp_servers.presets.catalog import CatalogEntry, load
-from mcp_servers.presets.check_packages import keep, resolve
-from mcp_servers.presets.services import load_presets, remove_preset, save_as_preset
+from mcp_servers.presets.availability import disable_preset, enable_preset, list_enabled_ids
+from mcp_servers.presets.catalog import CatalogEntry, load_catalog
+from mcp_servers.presets.check_packages import resolve, save_resolutions
+from mcp_servers.presets.services import delete_preset, load_presets, save_as_preset
 
 
 def _add_presets_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("slugs", metavar="PRESET", nargs="*", help="only these (default: all)")
-    what = parser.add_mutually_exclusive_group()
-    what.add_argument(
+    modes = parser.add_mutually_exclusive_group()
+    modes.add_argument(
         "--check",
         action="store_true",
         help="ask npm and PyPI which packages no longer resolve, and mark those in the gallery; "
         "exit status 1 if one doesn't",
     )
-    what.add_argument(
+    modes.add_argument(
         "--load", action="store_true", help="bring the shipped catalogue into the database"
     )
 
 
 def _handle_presets(cli: CommandContext, options: argparse.Namespace) -> None:
     if options.load:
-        _load(cli)
+        _load_catalog(cli)
     elif options.check:
-        _check(cli, options.slugs)
+        _check_packages(cli, options.slugs)
     else:
-        _list(cli, options.slugs)
+        _list_presets(cli, options.slugs)
 
 
-def _list(cli: CommandContext, slugs: list[str]) -> None:
-    offered = Preset.objects.offered_to(cli.principal.organization_id)
+def _list_presets(cli: CommandContext, slugs: list[str]) -> None:
+    presets = Preset.objects.available_to(cli.principal.organization_id)
     if slugs:
-        offered = offered.filter(slug__in=slugs)
-        _check_slugs(slugs, {preset.slug for preset in offered})
-    enabled = enabled_ids(cli.principal.organization_id)
-    found = [_as_json(preset, enabled) for preset in offered]
+        presets = presets.filter(slug__in=slugs)
+        _check_slugs(slugs, {preset.slug for preset in presets})
+    enabled = list_enabled_ids(cli.principal.organization_id)
+    serialized = [_serialize_preset(preset, enabled) for preset in presets]
     rows = [
         (
             *(p["slug"], p["category"], "yes" if p["enabled"] else "no"),
             *(p["description"], ", ".join(p["replaces"])),
         )
-        for p in found
+        for p in serialized
     ]
     cli.emit(
-        found,
+        serialized,
         build_table(
             *("PRESET", "CATEGORY", "ENABLED", "DESCRIPTION", "STANDS IN FOR"),
             rows=rows,
@@ -65,7 +65,7 @@ def _list(cli: CommandContext, slugs: list[str]) -> None:
     )
 
 
-def _as_json(preset: Preset, enabled: Collection[UUID]) -> dict[str, Any]:
+def _serialize_preset(preset: Preset, enabled: Collection[UUID]) -> dict[str, Any]:
     return {
         "slug": preset.slug,
         "name": preset.name,
@@ -82,33 +82,33 @@ def _as_json(preset: Preset, enabled: Collection[UUID]) -> dict[str, Any]:
     }
 
 
-def _load(cli: CommandContext) -> None:
+def _load_catalog(cli: CommandContext) -> None:
     loaded = load_presets()
     cli.emit(asdict(loaded))
-    counts = ((len(slugs), what) for what, slugs in asdict(loaded).items())
-    cli.say(", ".join(f"{count} {what}" for count, what in counts))
+    counts = ((len(slugs), change) for change, slugs in asdict(loaded).items())
+    cli.print_message(", ".join(f"{count} {change}" for count, change in counts))
 
 
-def _check(cli: CommandContext, slugs: list[str]) -> None:
+def _check_packages(cli: CommandContext, slugs: list[str]) -> None:
     entries = _list_entries(slugs)
-    with cli.waiting(f"Asking about {len(entries)} presets …"):
-        found = get_runtime().call(resolve, entries)
-    keep(found)
-    rows = [(each.slug, each.state, each.package, each.detail) for each in found]
+    with cli.show_spinner(f"Asking about {len(entries)} presets …"):
+        results = get_runtime().call(resolve, entries)
+    save_resolutions(results)
+    rows = [(result.slug, result.state, result.package, result.detail) for result in results]
     cli.emit(
-        [asdict(each) for each in found],
+        [asdict(result) for result in results],
         build_table("PRESET", "STATE", "PACKAGE", "DETAIL", rows=rows, empty="No presets."),
     )
-    states = [each.state for each in found]
+    states = [result.state for result in results]
     gone, unknown = states.count("gone"), states.count("unknown")
-    cli.say(f"{gone} no longer resolve, {unknown} could not be asked about")
+    cli.print_message(f"{gone} no longer resolve, {unknown} could not be asked about")
     if gone or unknown:
         raise CommandFailed
 
 
 def _list_entries(slugs: list[str]) -> list[CatalogEntry]:
-    _check_slugs(slugs, {entry.slug for entry in load()})
-    return [entry for entry in load() if not slugs or entry.slug in slugs]
+    _check_slugs(slugs, {entry.slug for entry in load_catalog()})
+    return [entry for entry in load_catalog() if not slugs or entry.slug in slugs]
 
 
 def _check_slugs(slugs: list[str], known: set[str]) -> None:
@@ -124,53 +124,55 @@ def _build_unknown_preset_error(slug: str) -> NotFound:
     )
 
 
-def _save_arguments(parser: argparse.ArgumentParser) -> None:
+def _add_save_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("server", metavar="SERVER", help="slug, name or id")
     parser.add_argument("name", metavar="NAME", help="what the preset is called")
 
 
-def _save(cli: CommandContext, options: argparse.Namespace) -> None:
-    server = find(cli, options.server)
+def _save_preset(cli: CommandContext, options: argparse.Namespace) -> None:
+    server = get_server(cli, options.server)
     preset = save_as_preset(cli.principal, server, options.name)
     cli.emit(_describe_preset(cli, preset))
-    asked = ", ".join(f"{p['name']}=…" for p in preset.parameters)
-    cli.say(f"{preset.name} is saved; its secrets are asked for at each use: {asked or 'none'}")
-    cli.say(f"Use it: bonobot mcp add NAME --preset {preset.slug}")
+    secret_values = ", ".join(f"{p['name']}=…" for p in preset.parameters)
+    cli.print_message(
+        f"{preset.name} is saved; its secrets are asked for at each use: {secret_values or 'none'}"
+    )
+    cli.print_message(f"Use it: bonobot mcp add NAME --preset {preset.slug}")
 
 
-def _one_preset(parser: argparse.ArgumentParser) -> None:
+def _add_preset_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("preset", metavar="PRESET", help="its slug")
 
 
-def _remove(cli: CommandContext, options: argparse.Namespace) -> None:
-    preset = _find(cli, options.preset)
-    shown = _describe_preset(cli, preset)
-    remove_preset(cli.principal, preset)
-    cli.emit(shown)
-    cli.say(f"{shown['name']} is gone; servers that were made from it stay.")
+def _delete_preset(cli: CommandContext, options: argparse.Namespace) -> None:
+    preset = _get_preset(cli, options.preset)
+    serialized = _describe_preset(cli, preset)
+    delete_preset(cli.principal, preset)
+    cli.emit(serialized)
+    cli.print_message(f"{serialized['name']} is gone; servers that were made from it stay.")
 
 
-def _switch(
-    write: Callable[[Principal, Preset], None], said: str
+def _build_switch_handler(
+    set_availability: Callable[[Principal, Preset], None], message: str
 ) -> Callable[[CommandContext, argparse.Namespace], None]:
-    def run(cli: CommandContext, options: argparse.Namespace) -> None:
-        preset = _find(cli, options.preset)
-        write(cli.principal, preset)
+    def handle_switch(cli: CommandContext, options: argparse.Namespace) -> None:
+        preset = _get_preset(cli, options.preset)
+        set_availability(cli.principal, preset)
         cli.emit(_describe_preset(cli, preset))
-        cli.say(said.format(name=preset.name))
+        cli.print_message(message.format(name=preset.name))
 
-    return run
+    return handle_switch
 
 
-def _find(cli: CommandContext, slug: str) -> Preset:
-    preset: Preset | None = Preset.objects.named(cli.principal.organization_id, slug)
+def _get_preset(cli: CommandContext, slug: str) -> Preset:
+    preset: Preset | None = Preset.objects.find_by_slug(cli.principal.organization_id, slug)
     if preset is None:
         raise _build_unknown_preset_error(slug)
     return preset
 
 
 def _describe_preset(cli: CommandContext, preset: Preset) -> dict[str, Any]:
-    return _as_json(preset, enabled_ids(cli.principal.organization_id))
+    return _serialize_preset(preset, list_enabled_ids(cli.principal.organization_id))
 
 
 VERBS = (
@@ -184,29 +186,31 @@ VERBS = (
     CommandVerb(
         "save-preset",
         "Save a server as a preset of the organization; its secrets become parameters.",
-        _save,
-        _save_arguments,
+        _save_preset,
+        _add_save_arguments,
         ("mcp save-preset docs 'Our documentation'",),
     ),
     CommandVerb(
         "remove-preset",
         "Remove a preset of the organization; servers made from it stay.",
-        _remove,
-        _one_preset,
+        _delete_preset,
+        _add_preset_argument,
         ("mcp remove-preset our-documentation",),
     ),
     CommandVerb(
         "enable-preset",
         "Let an organization add servers from a stdio preset of the catalogue.",
-        _switch(enable, "{name} is enabled for the organization."),
-        _one_preset,
+        _build_switch_handler(enable_preset, "{name} is enabled for the organization."),
+        _add_preset_argument,
         ("mcp enable-preset filesystem", "mcp enable-preset filesystem --org acme"),
     ),
     CommandVerb(
         "disable-preset",
         "Refuse an organization new servers from a stdio preset; its servers stay.",
-        _switch(disable, "{name} is disabled for the organization; its servers stay."),
-        _one_preset,
+        _build_switch_handler(
+            disable_preset, "{name} is disabled for the organization; its servers stay."
+        ),
+        _add_preset_argument,
         ("mcp disable-preset filesystem", "mcp disable-preset filesystem --org acme"),
     ),
 )

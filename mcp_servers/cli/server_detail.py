@@ -12,13 +12,13 @@ from django.utils import timezone
 from bonobot.core.cli.command_group import CommandContext, CommandVerb, build_table
 from bonobot.core.text.untrusted_text import make_visible
 from mcp_servers.attached_agents import get_attached_agents
-from mcp_servers.cli.servers import as_json, find
+from mcp_servers.cli.servers import get_server, serialize_server
 from mcp_servers.health.queries import (
     build_connection_status,
     list_recent_outages,
     load_uptime_windows,
 )
-from mcp_servers.installed_packages import installation_of_server
+from mcp_servers.installed_packages import find_server_installation
 from mcp_servers.models import Definition, Server
 from mcp_servers.oauth_client.queries import load_login_statuses
 from mcp_servers.subscriptions.queries import load_change_notification_status
@@ -28,17 +28,17 @@ def _add_server_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("server", metavar="SERVER", help="slug, name or id")
 
 
-def _show(cli: CommandContext, options: argparse.Namespace) -> None:
-    server = find(cli, options.server)
-    found = (
-        as_json(server)
+def _show_server(cli: CommandContext, options: argparse.Namespace) -> None:
+    server = get_server(cli, options.server)
+    server_data = (
+        serialize_server(server)
         | _serialize_settings(server)
         | _load_status(cli, server)
         | _load_definitions(server)
     )
-    cli.emit(found)
+    cli.emit(server_data)
     if not cli.as_json:
-        _draw(cli, found)
+        _print_server(cli, server_data)
 
 
 def _serialize_settings(server: Server) -> dict[str, Any]:
@@ -53,14 +53,14 @@ def _serialize_settings(server: Server) -> dict[str, Any]:
 def _load_status(cli: CommandContext, server: Server) -> dict[str, Any]:
     """Return the sign-in, change notification, installation and health status of a server."""
     now, outages = timezone.now(), list_recent_outages(server, timezone.now())
-    signed_in = load_login_statuses(cli.principal, [server]).get(server.pk)
+    login_status = load_login_statuses(cli.principal, [server]).get(server.pk)
     return {
-        "sign_in": signed_in.as_dict() if signed_in else None,
+        "sign_in": login_status.as_dict() if login_status else None,
         "change_notices": load_change_notification_status(server).as_dict(),
-        "installation": installation_of_server(server),
+        "installation": find_server_installation(server),
         "history": {
             "connection": asdict(build_connection_status(server, outages)),
-            "windows": [asdict(one) for one in load_uptime_windows(server, outages, now)],
+            "windows": [asdict(window) for window in load_uptime_windows(server, outages, now)],
         },
     }
 
@@ -69,8 +69,8 @@ def _load_definitions(server: Server) -> dict[str, Any]:
     """Return a server's definitions, their counts by state, and the agents that have it."""
     definitions = [_serialize_definition(row) for row in server.definitions.all()]
     return {
-        "states": dict(Counter(one["state"] for one in definitions)),
-        "bindings": [asdict(one) for one in get_attached_agents().list_attached_agents(server)],
+        "states": dict(Counter(item["state"] for item in definitions)),
+        "bindings": [asdict(item) for item in get_attached_agents().list_attached_agents(server)],
         "definitions": definitions,
     }
 
@@ -89,104 +89,108 @@ def _serialize_definition(row: Definition) -> dict[str, Any]:
     }
 
 
-def _draw(cli: CommandContext, found: dict[str, Any]) -> None:
-    for title, text in _format_lines(found):
+def _print_server(cli: CommandContext, server_data: dict[str, Any]) -> None:
+    for title, text in _iterate_lines(server_data):
         if text:
-            cli.say(f"{title:<12} {make_visible(text)}")
-    cli.say("")
-    bound = [
+            cli.print_message(f"{title:<12} {make_visible(text)}")
+    cli.print_message("")
+    agent_rows = [
         (
-            one["agent"],
-            "on" if one["enabled"] else "off",
-            ", ".join(one["allowed_tools"]) or "all",
-            ", ".join(one["denied_tools"]),
+            item["agent"],
+            "on" if item["enabled"] else "off",
+            ", ".join(item["allowed_tools"]) or "all",
+            ", ".join(item["denied_tools"]),
         )
-        for one in found["bindings"]
+        for item in server_data["bindings"]
     ]
-    empty = f"No agent has it: bonobot mcp connect {found['slug']} --agent SLUG"
-    cli.out.print(build_table("AGENT", "SWITCH", "TOOLS", "WITHOUT", rows=bound, empty=empty))
-    cli.say("")
+    empty = f"No agent has it: bonobot mcp connect {server_data['slug']} --agent SLUG"
+    cli.out.print(build_table("AGENT", "SWITCH", "TOOLS", "WITHOUT", rows=agent_rows, empty=empty))
+    cli.print_message("")
     rows = [
-        (one["kind"], one["name"], one["state"], _format_findings(one), one["description"])
-        for one in found["definitions"]
+        (item["kind"], item["name"], item["state"], _format_findings(item), item["description"])
+        for item in server_data["definitions"]
     ]
-    empty = f"Nothing discovered yet: bonobot mcp refresh {found['slug']}"
+    empty = f"Nothing discovered yet: bonobot mcp refresh {server_data['slug']}"
     columns = ("KIND", "NAME", "STATE", "FINDINGS", "DESCRIPTION")
     cli.out.print(build_table(*columns, rows=rows, empty=empty))
 
 
-def _format_lines(found: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    yield "name", found["name"]
-    yield "id", found["id"]
-    yield "about", found["description"]
-    yield "scope", found["scope"]
-    yield "switch", "on" if found["enabled"] else "off"
-    yield "status", " ".join((found["status"], found["status_code"])).strip()
-    yield "", found["status_detail"]
+def _iterate_lines(server_data: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    yield "name", server_data["name"]
+    yield "id", server_data["id"]
+    yield "about", server_data["description"]
+    yield "scope", server_data["scope"]
+    yield "switch", "on" if server_data["enabled"] else "off"
+    yield "status", " ".join((server_data["status"], server_data["status_code"])).strip()
+    yield "", server_data["status_detail"]
     yield (
         "transport",
-        " ".join(part for part in (found["transport_type"], _format_era(found)) if part),
+        " ".join(
+            part for part in (server_data["transport_type"], _format_era(server_data)) if part
+        ),
     )
-    yield "endpoint", json.dumps(found["endpoint_config"], ensure_ascii=False)
-    yield "address", "may be a private one" if found["allow_private"] else ""
-    yield "sign-in", _sign_in(found)
-    yield "approval", found["approval"]
-    yield "kept to", ", ".join(found["only_tools"])
-    if found["transport_type"] == Server.Transport.STDIO:
-        yield "confinement", f"{found['confinement']}, network: {found['network']}"
-    for name, why in found["env_exceptions"].items():
-        yield "allowed", f"{name}: {why}"
-    if package := found["installation"]:
+    yield "endpoint", json.dumps(server_data["endpoint_config"], ensure_ascii=False)
+    yield "address", "may be a private one" if server_data["allow_private"] else ""
+    yield "sign-in", _format_sign_in(server_data)
+    yield "approval", server_data["approval"]
+    yield "kept to", ", ".join(server_data["only_tools"])
+    if server_data["transport_type"] == Server.Transport.STDIO:
+        yield "confinement", f"{server_data['confinement']}, network: {server_data['network']}"
+    for name, reason in server_data["env_exceptions"].items():
+        yield "allowed", f"{name}: {reason}"
+    if package := server_data["installation"]:
         yield "package", " ".join((package["state"], package["detail"])).strip()
-    yield "may ask for", ", ".join(_describe_capabilities(found))
-    yield "notices", found["change_notices"]["text"]
-    for one in found["history"]["windows"]:
-        yield f"last {one['name']}", _format_window(one)
-    yield "offers", ", ".join(f"{count} {state}" for state, count in found["states"].items())
+    yield "may ask for", ", ".join(_iterate_capabilities(server_data))
+    yield "notices", server_data["change_notices"]["text"]
+    for window in server_data["history"]["windows"]:
+        yield f"last {window['name']}", _format_window(window)
+    yield "offers", ", ".join(f"{count} {state}" for state, count in server_data["states"].items())
 
 
-def _describe_capabilities(found: dict[str, Any]) -> Iterator[str]:
-    if found["sampling"] != Server.Sampling.OFF:
-        own = found["sampling_tokens"]
-        most = "as many tokens as the setting says" if own is None else f"{own} tokens"
-        yield f"the model ({found['sampling']}; {most} a day)"
-    if found["elicitation"]:
+def _iterate_capabilities(server_data: dict[str, Any]) -> Iterator[str]:
+    if server_data["sampling"] != Server.Sampling.OFF:
+        tokens = server_data["sampling_tokens"]
+        token_limit = "as many tokens as the setting says" if tokens is None else f"{tokens} tokens"
+        yield f"the model ({server_data['sampling']}; {token_limit} a day)"
+    if server_data["elicitation"]:
         yield "answers of people"
-    if found["roots"]:
+    if server_data["roots"]:
         yield "the working folder"
 
 
-def _format_era(found: dict[str, Any]) -> str:
-    return f"({found['era']} era)" if found["era"] else ""
+def _format_era(server_data: dict[str, Any]) -> str:
+    return f"({server_data['era']} era)" if server_data["era"] else ""
 
 
-def _sign_in(found: dict[str, Any]) -> str:
-    kind = found["auth_config"]["type"]
-    if found["sign_in"] is None:
+def _format_sign_in(server_data: dict[str, Any]) -> str:
+    kind = server_data["auth_config"]["type"]
+    if server_data["sign_in"] is None:
         return str(kind)
-    state = found["sign_in"]["state"].replace("_", " ")
+    state = server_data["sign_in"]["state"].replace("_", " ")
     return (
-        f"{kind}, {state}: {found['sign_in']['url']}" if state == "needed" else f"{kind}, {state}"
+        f"{kind}, {state}: {server_data['sign_in']['url']}"
+        if state == "needed"
+        else f"{kind}, {state}"
     )
 
 
-def _format_window(one: dict[str, Any]) -> str:
-    up = "nobody asked" if one["uptime"] is None else f"up {one['uptime']:.2f} %"
-    took = "" if one["p50"] is None else f", half of the answers in {one['p50']} ms"
-    return f"{up}, {one['outages']} outages, {one['calls']} calls{took}"
+def _format_window(window: dict[str, Any]) -> str:
+    uptime = "nobody asked" if window["uptime"] is None else f"up {window['uptime']:.2f} %"
+    latency = "" if window["p50"] is None else f", half of the answers in {window['p50']} ms"
+    return f"{uptime}, {window['outages']} outages, {window['calls']} calls{latency}"
 
 
-def _format_findings(one: dict[str, Any]) -> str:
-    if one["fault"]:
-        return str(one["fault"])
-    return ", ".join(sorted({str(finding["rule"]) for finding in one["findings"]}))
+def _format_findings(definition: dict[str, Any]) -> str:
+    if definition["fault"]:
+        return str(definition["fault"])
+    return ", ".join(sorted({str(finding["rule"]) for finding in definition["findings"]}))
 
 
 VERBS = (
     CommandVerb(
         "show",
         "Show everything that is known of a server, and what it offers.",
-        _show,
+        _show_server,
         _add_server_argument,
         ("mcp show time", "mcp show time --json"),
     ),

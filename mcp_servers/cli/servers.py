@@ -18,7 +18,7 @@ from bonobot.core.cli.command_group import (
     CommandFailed,
     CommandVerb,
     build_table,
-    expand,
+    expand_variables,
     parse_pairs,
 )
 from bonobot.core.problems import InvalidInput, NotFound, Problem
@@ -26,21 +26,26 @@ from bonobot.core.runtime import get_runtime
 from bonobot.core.text.untrusted_text import make_visible
 from mcp_servers.attached_agents import get_attached_agents
 from mcp_servers.cli.discovery import show_review_findings, show_review_result
-from mcp_servers.client_capabilities import ASKED_BACK
-from mcp_servers.definition_reviews import approve
-from mcp_servers.discovery import DiscoveryResult, discover
-from mcp_servers.installed_packages import install_package
+from mcp_servers.client_capabilities import CAPABILITY_FIELDS
+from mcp_servers.definition_reviews import approve_definitions
+from mcp_servers.discovery import DiscoveryResult, run_discovery
+from mcp_servers.installed_packages import reinstall_package
 from mcp_servers.models import Check, Preset, Server
-from mcp_servers.oauth_client.access_tokens import login_address
-from mcp_servers.openapi.document import LONGEST_TEXT
+from mcp_servers.oauth_client.access_tokens import build_login_url
+from mcp_servers.openapi.document import MAX_DOCUMENT_BYTES
 from mcp_servers.openapi.select_operations import (
     inspect_document,
     list_read_operations,
     select_operations,
 )
 from mcp_servers.presets.instantiate_preset import build_server_spec, get_preset
-from mcp_servers.server_config import PRICED, ServerSpec, mask_auth_config, mask_endpoint_config
-from mcp_servers.services import add, remove, set_server_enabled
+from mcp_servers.server_config import (
+    PRICE_FIELDS,
+    ServerSpec,
+    mask_auth_config,
+    mask_endpoint_config,
+)
+from mcp_servers.services import create_server, delete_server, set_server_enabled
 
 
 def add_operation_arguments(parser: argparse.ArgumentParser) -> None:
@@ -64,22 +69,24 @@ def build_api_spec(
     Raises `InvalidInput` (`unreadable_file`, `base_url_missing`), and what `inspect_document` and
     `select_operations` raise.
     """
-    source = expand(options.openapi, "--openapi")
+    source = expand_variables(options.openapi, "--openapi")
     config: dict[str, Any] = {}
     if source.startswith(("http://", "https://")):
         config["document_url"] = source
     else:
         config["document"] = _read_file(source)
-    with cli.waiting("Reading the document …"):
-        offer = inspect_document(cli.principal, allow_private=common["allow_private"], **config)
-    for notice in offer.as_dict()["notices"]:
-        cli.say(f"! {notice}")
-    wanted, tags = options.operation, options.tag or ()
-    if not (wanted or tags or options.all):
-        wanted = list_read_operations(offer)
-    config["document"] = offer.text
-    config["operations"] = select_operations(offer, wanted, tags=tags, everything=options.all)
-    config["url"] = expand(options.base_url, "--base-url") if options.base_url else offer.base_url
+    with cli.show_spinner("Reading the document …"):
+        outline = inspect_document(cli.principal, allow_private=common["allow_private"], **config)
+    for notice in outline.as_dict()["notices"]:
+        cli.print_message(f"! {notice}")
+    operations, tags = options.operation, options.tag or ()
+    if not (operations or tags or options.all):
+        operations = list_read_operations(outline)
+    config["document"] = outline.text
+    config["operations"] = select_operations(outline, operations, tags=tags, everything=options.all)
+    config["url"] = (
+        expand_variables(options.base_url, "--base-url") if options.base_url else outline.base_url
+    )
     if not config["url"]:
         raise InvalidInput(
             "The document doesn't say where the API is.",
@@ -93,7 +100,7 @@ def build_api_spec(
 def _read_file(path: str) -> str:
     try:
         with Path(path).expanduser().open("rb") as file:
-            raw = file.read(LONGEST_TEXT + 1)
+            raw = file.read(MAX_DOCUMENT_BYTES + 1)
     except OSError as error:
         raise InvalidInput(
             f"{path} can't be read: {error.strerror}.", code="unreadable_file", field="--openapi"
@@ -108,12 +115,12 @@ def parse_dollars(text: str) -> int:
     """Parse an amount of dollars to micro-dollars, for argparse."""
     try:
         amount = Decimal(text.removeprefix("$").replace(",", "")) * MICRO
-        whole = int(amount)
+        micro_dollars = int(amount)
     except (InvalidOperation, ValueError, OverflowError):
         raise argparse.ArgumentTypeError(f"{text!r} is no amount of dollars") from None
-    if whole < 0 or whole != amount:
+    if micro_dollars < 0 or micro_dollars != amount:
         raise argparse.ArgumentTypeError(f"{text!r} is no whole number of micro-dollars")
-    return whole
+    return micro_dollars
 
 
 def add_price_arguments(parser: argparse.ArgumentParser) -> None:
@@ -155,35 +162,35 @@ def add_client_capability_arguments(parser: argparse.ArgumentParser) -> None:
 
 def collect_client_capabilities(options: argparse.Namespace) -> dict[str, Any]:
     """Return the client capability options; None keeps the stored value."""
-    return {name: getattr(options, name) for name in ASKED_BACK}
+    return {name: getattr(options, name) for name in CAPABILITY_FIELDS}
 
 
-def find(cli: CommandContext, name: str) -> Server:
+def get_server(cli: CommandContext, name: str) -> Server:
     """Return a server by slug, name or id; raises `NotFound`."""
-    mine = Server.objects.for_organization(cli.principal.organization_id)
+    servers = Server.objects.for_organization(cli.principal.organization_id)
     try:
-        by_id = mine.filter(pk=UUID(name))
+        by_id = servers.filter(pk=UUID(name))
     except ValueError:
-        by_id = mine.none()
-    found = (
-        mine.pool().filter(slug=name).first()
-        or mine.filter(slug=name).first()
-        or mine.filter(name=name).first()
+        by_id = servers.none()
+    server = (
+        servers.in_organization_pool().filter(slug=name).first()
+        or servers.filter(slug=name).first()
+        or servers.filter(name=name).first()
         or by_id.first()
     )
-    if found is None:
+    if server is None:
         raise NotFound(
             f"There is no server {name!r} here.",
             field="SERVER",
             remedy="`bonobot mcp list` shows the servers.",
         )
-    return found
+    return server
 
 
-OWN = ("confinement", "network", "env_exceptions", *PRICED, *ASKED_BACK)
+SERVER_FIELDS = ("confinement", "network", "env_exceptions", *PRICE_FIELDS, *CAPABILITY_FIELDS)
 
 
-def as_json(server: Server) -> dict[str, Any]:
+def serialize_server(server: Server) -> dict[str, Any]:
     """Return the JSON representation of a server, with secrets masked."""
     return {
         "id": str(server.pk),
@@ -192,7 +199,7 @@ def as_json(server: Server) -> dict[str, Any]:
         "scope": "agent" if server.private_to_agent else "pool",
         "transport_type": server.transport_type,
         "endpoint_config": mask_endpoint_config(server),
-        **{name: getattr(server, name) for name in OWN},
+        **{name: getattr(server, name) for name in SERVER_FIELDS},
         "auth_config": mask_auth_config(server),
         "enabled": server.enabled,
         "status": server.status,
@@ -202,19 +209,19 @@ def as_json(server: Server) -> dict[str, Any]:
         "latency_ms": server.latency_ms,
         "last_connected_at": server.last_connected_at,
         "tools": server.definitions.tools().filter(present=True).count(),
-        "waiting": server.definitions.waiting().count(),
+        "waiting": server.definitions.awaiting_review().count(),
     }
 
 
-def _add_arguments(parser: argparse.ArgumentParser) -> None:
+def _add_create_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", metavar="NAME")
-    how = parser.add_mutually_exclusive_group(required=True)
-    how.add_argument("--url", help="a Streamable HTTP endpoint")
-    how.add_argument(
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument("--url", help="a Streamable HTTP endpoint")
+    source.add_argument(
         "--command", help="a program and its arguments, as in a shell, run without one"
     )
-    how.add_argument("--openapi", metavar="FILE|URL", help="an OpenAPI document of a REST API")
-    how.add_argument("--preset", metavar="SLUG", help="an entry of the catalogue")
+    source.add_argument("--openapi", metavar="FILE|URL", help="an OpenAPI document of a REST API")
+    source.add_argument("--preset", metavar="SLUG", help="an entry of the catalogue")
     parser.add_argument("--agent", metavar="SLUG", help="private to this agent, and bound to it")
     parser.add_argument("--header", action="append", metavar="K=V", help="an HTTP header (sealed)")
     parser.add_argument("--env", action="append", metavar="K=V", help="a variable for the program")
@@ -245,14 +252,14 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--approve", action="store_true", help="approve what is found")
 
 
-def _add(cli: CommandContext, options: argparse.Namespace) -> None:
+def _create_server(cli: CommandContext, options: argparse.Namespace) -> None:
     agent_id = None
     if options.agent is not None:
         agent_id = get_agent_directory().find_id_by_slug(
             cli.principal.organization_id, options.agent
         )
     spec, preset = _build_server_spec(cli, options)
-    server = add(cli.principal, spec, scope_id=agent_id, preset=preset)
+    server = create_server(cli.principal, spec, scope_id=agent_id, preset=preset)
     if agent_id:
         get_attached_agents().attach(cli.principal, agent_id, server)
     if server.interactive:  # discovery needs a person to sign in first
@@ -260,26 +267,28 @@ def _add(cli: CommandContext, options: argparse.Namespace) -> None:
         return
     problem = None
     try:
-        _discover(cli, server)
+        _discover_server(cli, server)
         if options.approve:
-            approve(cli.principal, server)
+            approve_definitions(cli.principal, server)
             show_review_findings(cli, server)
-    except Problem as found:
-        problem = found
+    except Problem as exc:
+        problem = exc
     server.refresh_from_db()
-    cli.emit(as_json(server))
+    cli.emit(serialize_server(server))
     if problem is not None:
-        cli.say(f"{server.name} is registered, but could not be discovered.")
-        cli.say(f"Repair it, then: bonobot mcp refresh {server.slug}")
+        cli.print_message(f"{server.name} is registered, but could not be discovered.")
+        cli.print_message(f"Repair it, then: bonobot mcp refresh {server.slug}")
         raise problem
     _show_discovery(cli, server)
 
 
 def _show_login(cli: CommandContext, server: Server) -> None:
-    url = login_address(server.pk)
-    cli.emit(as_json(server) | {"sign_in": {"state": "needed", "url": url}})
-    cli.say(f"{server.name} is registered. Sign in at {url}")
-    cli.say(f"To wait for it and read what the server offers: bonobot mcp login {server.slug}")
+    url = build_login_url(server.pk)
+    cli.emit(serialize_server(server) | {"sign_in": {"state": "needed", "url": url}})
+    cli.print_message(f"{server.name} is registered. Sign in at {url}")
+    cli.print_message(
+        f"To wait for it and read what the server offers: bonobot mcp login {server.slug}"
+    )
 
 
 def _build_server_spec(
@@ -287,7 +296,7 @@ def _build_server_spec(
 ) -> tuple[ServerSpec, Preset | None]:
     auth = {"type": "none"}
     if options.bearer:
-        auth = {"type": "bearer_token", "token": expand(options.bearer, "--bearer")}
+        auth = {"type": "bearer_token", "token": expand_variables(options.bearer, "--bearer")}
     common: dict[str, Any] = {"name": options.name, "allow_private": options.allow_private}
     common |= (
         _collect_sandbox_options(options)
@@ -296,12 +305,12 @@ def _build_server_spec(
     )
     env, headers = parse_pairs(options.env, "--env"), parse_pairs(options.header, "--header")
     if options.preset:
-        return _from_preset(cli, options, common)
+        return _build_preset_spec(cli, options, common)
     if options.openapi:
         spec = build_api_spec(cli, options, {**common, "auth_config": auth})
         return replace(spec, endpoint_config={**spec.endpoint_config, "headers": headers}), None
     if options.url:
-        config: dict[str, Any] = {"url": expand(options.url, "--url"), "headers": headers}
+        config: dict[str, Any] = {"url": expand_variables(options.url, "--url"), "headers": headers}
         return ServerSpec(
             transport_type="http", endpoint_config=config, auth_config=auth, **common
         ), None
@@ -318,13 +327,13 @@ def _build_server_spec(
 
 def _collect_sandbox_options(options: argparse.Namespace) -> dict[str, str]:
     """Return the sandbox options that were given; the rest comes from the preset or defaults."""
-    said = {} if options.confine is None else {"confinement": options.confine}
+    sandbox = {} if options.confine is None else {"confinement": options.confine}
     if options.network is None:
-        return said
-    return said | {"network": Server.Network.HOST if options.network else Server.Network.NONE}
+        return sandbox
+    return sandbox | {"network": Server.Network.HOST if options.network else Server.Network.NONE}
 
 
-def _from_preset(
+def _build_preset_spec(
     cli: CommandContext, options: argparse.Namespace, common: dict[str, Any]
 ) -> tuple[ServerSpec, Preset]:
     preset = get_preset(cli.principal, options.preset, field="--preset")
@@ -333,62 +342,70 @@ def _from_preset(
     ), preset
 
 
-def _discover(
+def _discover_server(
     cli: CommandContext, server: Server, kind: str = Check.Kind.DISCOVERY
 ) -> DiscoveryResult:
-    with cli.waiting(f"Asking {server.name} …"):
-        found: DiscoveryResult = get_runtime().call(
-            discover,
+    with cli.show_spinner(f"Asking {server.name} …"):
+        result: DiscoveryResult = get_runtime().call(
+            run_discovery,
             server.pk,
             actor=cli.principal.actor,
             kind=kind,
             patience_s=settings.BONOBOT_INSTALL_S,  # an installation ends with this process
         )
-    return found
+    return result
 
 
-def _install(cli: CommandContext, options: argparse.Namespace) -> None:
-    server = find(cli, options.server)
-    with cli.waiting(f"Installing {server.name} …"):
-        found = get_runtime().call(install_package, cli.principal, server)
-    state = found.state if found else "nothing to install"
-    cli.emit({"server": server.slug, "state": state, "detail": found.detail if found else ""})
-    cli.say(f"{server.name}: {state}")
+def _install_server(cli: CommandContext, options: argparse.Namespace) -> None:
+    server = get_server(cli, options.server)
+    with cli.show_spinner(f"Installing {server.name} …"):
+        installation = get_runtime().call(reinstall_package, cli.principal, server)
+    state = installation.state if installation else "nothing to install"
+    cli.emit(
+        {
+            "server": server.slug,
+            "state": state,
+            "detail": installation.detail if installation else "",
+        }
+    )
+    cli.print_message(f"{server.name}: {state}")
 
 
 def _show_discovery(cli: CommandContext, server: Server) -> None:
-    shown = as_json(server)
-    cli.say(
-        f"{server.name}: {shown['tools']} tools, {server.latency_ms} ms"
+    serialized = serialize_server(server)
+    cli.print_message(
+        f"{server.name}: {serialized['tools']} tools, {server.latency_ms} ms"
         + (f", {server.era} era" if server.era else "")
     )
-    if shown["waiting"]:
-        cli.say(f"{shown['waiting']} definitions wait: bonobot mcp approve {server.slug}")
+    if serialized["waiting"]:
+        cli.print_message(
+            f"{serialized['waiting']} definitions wait: bonobot mcp approve {server.slug}"
+        )
 
 
-def _list(cli: CommandContext, options: argparse.Namespace) -> None:
+def _list_servers(cli: CommandContext, options: argparse.Namespace) -> None:
     servers = Server.objects.for_organization(cli.principal.organization_id)
 
-    def look() -> list[dict[str, Any]]:
-        return [as_json(server) for server in servers.prefetch_related("secrets")]
+    def load_rows() -> list[dict[str, Any]]:
+        return [serialize_server(server) for server in servers.prefetch_related("secrets")]
 
-    command_group.show(cli, options, look, _render_servers)
+    command_group.show_rows(cli, options, load_rows, _render_servers)
 
 
-def _render_servers(found: list[dict[str, Any]]) -> Any:
+def _render_servers(servers: list[dict[str, Any]]) -> Any:
     rows = [
         (s["name"], s["transport_type"], s["status"], s["tools"], s["waiting"], s["scope"])
-        for s in found
+        for s in servers
     ]
     empty = "No servers yet. Add one: bonobot mcp add NAME --url URL"
     columns = ("NAME", "TRANSPORT", "STATUS", "TOOLS", "WAITING", "SCOPE")
     return build_table(*columns, rows=rows, empty=empty)
 
 
-def _test(cli: CommandContext, options: argparse.Namespace) -> None:
-    server = find(cli, options.server)
+def _test_server(cli: CommandContext, options: argparse.Namespace) -> None:
+    server = get_server(cli, options.server)
     try:
-        found = _discover(cli, server, Check.Kind.TEST)
+        result = _discover_server(cli, server, Check.Kind.TEST)
     except Problem as problem:
         status = "needs_reauth" if problem.code == "needs_reauth" else "error"
         cli.emit({"status": status, "tools_discovered": 0, "tools": []} | problem.as_dict())
@@ -404,59 +421,59 @@ def _test(cli: CommandContext, options: argparse.Namespace) -> None:
             "status": "connected",
             "tools_discovered": len(tools),
             "tools": tools,
-            "latency_ms": found.latency_ms,
+            "latency_ms": result.latency_ms,
         }
     )
-    cli.say(f"connected: {len(tools)} tools in {found.latency_ms} ms")
+    cli.print_message(f"connected: {len(tools)} tools in {result.latency_ms} ms")
 
 
-def _refresh(cli: CommandContext, options: argparse.Namespace) -> None:
-    server = find(cli, options.server)
-    found = _discover(cli, server)
+def _refresh_server(cli: CommandContext, options: argparse.Namespace) -> None:
+    server = get_server(cli, options.server)
+    result = _discover_server(cli, server)
     server.refresh_from_db()
-    counts = {name: getattr(found, name) for name in ("new", "changed", "gone", "refused")}
-    cli.emit(as_json(server) | counts | {"notices": found.notices})
-    cli.say(", ".join(f"{count} {name}" for name, count in counts.items()))
-    for notice in found.notices:
-        cli.say(f"! {make_visible(notice)}")
+    counts = {name: getattr(result, name) for name in ("new", "changed", "gone", "refused")}
+    cli.emit(serialize_server(server) | counts | {"notices": result.notices})
+    cli.print_message(", ".join(f"{count} {name}" for name, count in counts.items()))
+    for notice in result.notices:
+        cli.print_message(f"! {make_visible(notice)}")
     _show_discovery(cli, server)
 
 
-def _approve(cli: CommandContext, options: argparse.Namespace) -> None:
-    server = find(cli, options.server)
-    seen = None
+def _approve_definitions(cli: CommandContext, options: argparse.Namespace) -> None:
+    server = get_server(cli, options.server)
+    digests = None
     if options.names:
         rows = {row.name: row for row in server.definitions.filter(name__in=options.names)}
         if missing := [name for name in options.names if name not in rows]:
             raise NotFound(f"{server.name} has no definition {missing[0]!r}.", field="NAME")
-        seen = {row.pk: row.digest for row in rows.values()}
-    done = approve(cli.principal, server, seen)
-    cli.emit({"approved": done.approved, "skipped": done.skipped, "held": done.held})
-    show_review_result(cli, server, done)
+        digests = {row.pk: row.digest for row in rows.values()}
+    result = approve_definitions(cli.principal, server, digests)
+    cli.emit({"approved": result.approved, "skipped": result.skipped, "held": result.held})
+    show_review_result(cli, server, result)
 
 
-def _remove(cli: CommandContext, options: argparse.Namespace) -> None:
-    server = find(cli, options.server)
-    remove(cli.principal, server)
+def _delete_server(cli: CommandContext, options: argparse.Namespace) -> None:
+    server = get_server(cli, options.server)
+    delete_server(cli.principal, server)
     cli.emit({"removed": server.name})
-    cli.say(f"{server.name} is removed.")
+    cli.print_message(f"{server.name} is removed.")
 
 
 def _build_enable_handler(enabled: bool) -> Any:
-    def run(cli: CommandContext, options: argparse.Namespace) -> None:
-        server = find(cli, options.server)
+    def set_enabled(cli: CommandContext, options: argparse.Namespace) -> None:
+        server = get_server(cli, options.server)
         set_server_enabled(cli.principal, server, enabled=enabled)
-        cli.emit(as_json(server))
-        cli.say(f"{server.name} is switched {'on' if enabled else 'off'}.")
+        cli.emit(serialize_server(server))
+        cli.print_message(f"{server.name} is switched {'on' if enabled else 'off'}.")
 
-    return run
+    return set_enabled
 
 
 def _add_server_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("server", metavar="SERVER", help="slug, name or id")
 
 
-def _approve_arguments(parser: argparse.ArgumentParser) -> None:
+def _add_approve_arguments(parser: argparse.ArgumentParser) -> None:
     _add_server_argument(parser)
     parser.add_argument("names", metavar="NAME", nargs="*", help="only these (default: all)")
 
@@ -465,8 +482,8 @@ VERBS = (
     CommandVerb(
         "add",
         "Register a server and discover what it offers.",
-        _add,
-        _add_arguments,
+        _create_server,
+        _add_create_arguments,
         (
             "mcp add docs --url https://mcp.example.com/mcp --header 'X-Key=${DOCS_KEY}'",
             "mcp add time --command 'uvx mcp-server-time@2026.10.19' --approve",
@@ -478,31 +495,35 @@ VERBS = (
     CommandVerb(
         "list",
         "List the servers.",
-        _list,
+        _list_servers,
         command_group.add_watch_arguments,
         ("mcp list", "mcp list --watch", "mcp list --json"),
     ),
     CommandVerb(
         "test",
         "Connect to a server and count its tools.",
-        _test,
+        _test_server,
         _add_server_argument,
         ("mcp test time",),
     ),
     CommandVerb(
-        "refresh", "Discover a server again.", _refresh, _add_server_argument, ("mcp refresh time",)
+        "refresh",
+        "Discover a server again.",
+        _refresh_server,
+        _add_server_argument,
+        ("mcp refresh time",),
     ),
     CommandVerb(
         "approve",
         "Approve the definitions of a server that wait, or some of them.",
-        _approve,
-        _approve_arguments,
+        _approve_definitions,
+        _add_approve_arguments,
         ("mcp approve time", "mcp approve git git_log git_status"),
     ),
     CommandVerb(
         "install",
         "Install again what npx or uvx starts of a server.",
-        _install,
+        _install_server,
         _add_server_argument,
         ("mcp install time",),
     ),
@@ -520,5 +541,7 @@ VERBS = (
         _add_server_argument,
         ("mcp disable time",),
     ),
-    CommandVerb("remove", "Delete a server.", _remove, _add_server_argument, ("mcp remove time",)),
+    CommandVerb(
+        "remove", "Delete a server.", _delete_server, _add_server_argument, ("mcp remove time",)
+    ),
 )

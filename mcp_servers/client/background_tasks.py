@@ -10,11 +10,11 @@ import logging
 from collections.abc import Coroutine
 from typing import Any
 
-SHARE = 0.1  # of the loop's time
+LOOP_SHARE = 0.1  # of the loop's time
 STREAM_SHARE = 0.25  # more, as a stream ends with its call and a child does not
 GRACE_S = 0.02  # of work that causes no pause
 PER_READ_S = 0.0001  # overhead of one read
-LONGEST_S = 1.0
+MAX_PAUSE_S = 1.0
 
 
 class ReadThrottle:
@@ -23,14 +23,16 @@ class ReadThrottle:
     def __init__(self, share: float | None = None) -> None:
         self._share = share
         self._debt_s = 0.0
-        self._at = 0.0
+        self._updated_at = 0.0
 
-    def spent(self, seconds: float, now: float) -> float:
+    def add_work(self, seconds: float, now: float) -> float:
         """Add the work of one read that ended at `now`; return the pause in seconds."""
-        share = self._share or SHARE
-        self._debt_s = max(0.0, self._debt_s - share * (now - self._at)) + seconds + PER_READ_S
-        self._at = now
-        return 0.0 if self._debt_s <= GRACE_S else min(self._debt_s / share, LONGEST_S)
+        share = self._share or LOOP_SHARE
+        self._debt_s = (
+            max(0.0, self._debt_s - share * (now - self._updated_at)) + seconds + PER_READ_S
+        )
+        self._updated_at = now
+        return 0.0 if self._debt_s <= GRACE_S else min(self._debt_s / share, MAX_PAUSE_S)
 
 
 logger = logging.getLogger(__name__)
@@ -49,17 +51,17 @@ class TaskSet:
         """Start `work` in the background."""
         task = asyncio.get_running_loop().create_task(work, name=name)
         self._tasks.add(task)
-        task.add_done_callback(self._done)
+        task.add_done_callback(self._finish_task)
         return task
 
     async def close(self) -> None:
         """Cancel running tasks and wait for them."""
-        left = [task for task in self._tasks if task is not asyncio.current_task()]
-        for task in left:
+        pending = [task for task in self._tasks if task is not asyncio.current_task()]
+        for task in pending:
             task.cancel()
-        await asyncio.gather(*left, return_exceptions=True)
+        await asyncio.gather(*pending, return_exceptions=True)
 
-    def _done(self, task: asyncio.Task[Any]) -> None:
+    def _finish_task(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()):
             logger.error("Background task %s failed", task.get_name(), exc_info=error)

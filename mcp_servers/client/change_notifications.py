@@ -26,7 +26,12 @@ from bonobot.core.i18n.messages import format_message
 from mcp_servers.client.endpoint import ServerEndpoint
 from mcp_servers.client.errors import UpstreamError, build_protocol_error, build_timeout_error
 from mcp_servers.client.http_channel import HttpChannel, OnMessage, build_routing_headers
-from mcp_servers.client.jsonrpc import McpRequest, build_modern_meta, message_of, parse_result
+from mcp_servers.client.jsonrpc import (
+    McpRequest,
+    build_modern_meta,
+    build_request_message,
+    parse_result,
+)
 from mcp_servers.client.protocol_versions import METHOD_NOT_FOUND
 
 Topic = Literal["tools", "prompts", "resources"]
@@ -34,16 +39,18 @@ Topic = Literal["tools", "prompts", "resources"]
 LISTEN = "subscriptions/listen"
 ACKNOWLEDGED = "notifications/subscriptions/acknowledged"
 UPDATED = "notifications/resources/updated"
-WATCHED = "resourceSubscriptions"
+RESOURCE_SUBSCRIPTIONS_FIELD = "resourceSubscriptions"
 SUBSCRIPTION_ID = "io.modelcontextprotocol/subscriptionId"
 TOPICS: tuple[Topic, ...] = get_args(Topic)
-LISTS: dict[str, Topic] = {f"notifications/{topic}/list_changed": topic for topic in TOPICS}
-MEMBERS: dict[Topic, str] = {topic: f"{topic}ListChanged" for topic in TOPICS}
-LONGEST_URI = 2048
+TOPICS_BY_METHOD: dict[str, Topic] = {
+    f"notifications/{topic}/list_changed": topic for topic in TOPICS
+}
+LIST_CHANGED_FIELDS: dict[Topic, str] = {topic: f"{topic}ListChanged" for topic in TOPICS}
+MAX_URI_LENGTH = 2048
 # HTTP statuses of servers without such streams.
-REFUSALS = (404, 405)
+UNSUPPORTED_STATUSES = (404, 405)
 # Pause between two frames of a stream, so that a flood does not block our loop.
-BREATH_S = 0.01
+FRAME_PAUSE_S = 0.01
 
 
 @dataclass(frozen=True)
@@ -60,43 +67,47 @@ class ChangeNotification:
 
 
 # Called on the loop and must return at once.
-OnNotice = Callable[[UUID, ChangeNotification], None]
-Hear = Callable[[ChangeNotification], None]
+OnServerNotification = Callable[[UUID, ChangeNotification], None]
+OnNotification = Callable[[ChangeNotification], None]
 OnOpen = Callable[[frozenset[Topic]], Awaitable[None]]
 
 
-_listeners: list[OnNotice] = []
+_listeners: list[OnServerNotification] = []
 
 
-def set_notification_listeners(*listeners: OnNotice) -> None:
+def set_change_notification_listeners(*listeners: OnServerNotification) -> None:
     """Set the listeners for change notifications of this process's connections."""
     _listeners[:] = listeners
 
 
-def on_notice(server_id: UUID, notice: ChangeNotification) -> None:
+def dispatch_change_notification(server_id: UUID, notification: ChangeNotification) -> None:
     """Pass a change notification to this process's listeners."""
     for listener in _listeners:
-        listener(server_id, notice)
+        listener(server_id, notification)
 
 
 def list_notifying_topics(capabilities: Any) -> frozenset[Topic]:
     """Return the topics for which a server declares `listChanged`."""
-    declared = capabilities if isinstance(capabilities, Mapping) else {}
-    return frozenset(topic for topic in TOPICS if _has_flag(declared.get(topic), "listChanged"))
+    capability_objects = capabilities if isinstance(capabilities, Mapping) else {}
+    return frozenset(
+        topic for topic in TOPICS if _has_flag(capability_objects.get(topic), "listChanged")
+    )
 
 
 def can_subscribe(capabilities: Any) -> bool:
     """Return whether a server declares resource subscriptions."""
-    declared = capabilities if isinstance(capabilities, Mapping) else {}
-    return _has_flag(declared.get("resources"), "subscribe")
+    capability_objects = capabilities if isinstance(capabilities, Mapping) else {}
+    return _has_flag(capability_objects.get("resources"), "subscribe")
 
 
-def listen_request(topics: Collection[Topic], uris: Collection[str] = ()) -> McpRequest:
+def build_listen_request(topics: Collection[Topic], uris: Collection[str] = ()) -> McpRequest:
     """Return the request that opens a stream about lists and single resources."""
-    wanted: dict[str, Any] = {MEMBERS[topic]: True for topic in TOPICS if topic in topics}
+    notifications: dict[str, Any] = {
+        LIST_CHANGED_FIELDS[topic]: True for topic in TOPICS if topic in topics
+    }
     if uris:
-        wanted[WATCHED] = list(uris)
-    return McpRequest(LISTEN, {"notifications": wanted})
+        notifications[RESOURCE_SUBSCRIPTIONS_FIELD] = list(uris)
+    return McpRequest(LISTEN, {"notifications": notifications})
 
 
 def parse_change_notification(
@@ -104,11 +115,11 @@ def parse_change_notification(
 ) -> ChangeNotification | None:
     """Return the change notification in a message, if it is one."""
     method = str(message.get("method"))
-    if method in LISTS:
-        return ChangeNotification(LISTS[method], holder=holder)
+    if method in TOPICS_BY_METHOD:
+        return ChangeNotification(TOPICS_BY_METHOD[method], holder=holder)
     params = message.get("params")
     uri = params.get("uri") if method == UPDATED and isinstance(params, Mapping) else None
-    if isinstance(uri, str) and 0 < len(uri) <= LONGEST_URI:
+    if isinstance(uri, str) and 0 < len(uri) <= MAX_URI_LENGTH:
         return ChangeNotification("resources", uri, holder)
     return None
 
@@ -117,13 +128,13 @@ def parse_subscription_id(message: Mapping[str, Any]) -> int | None:
     """Return the id of the request whose stream a frame belongs to; None if it is no frame."""
     params = message.get("params")
     meta = params.get("_meta") if isinstance(params, Mapping) else None
-    found = meta.get(SUBSCRIPTION_ID) if isinstance(meta, Mapping) else None
-    return found if type(found) is int else None
+    subscription_id = meta.get(SUBSCRIPTION_ID) if isinstance(meta, Mapping) else None
+    return subscription_id if type(subscription_id) is int else None
 
 
-def is_of(message: Mapping[str, Any], number: int) -> bool:
+def is_subscription_frame(message: Mapping[str, Any], request_id: int) -> bool:
     """Return whether a frame belongs to the stream of `request_id`."""
-    return parse_subscription_id(message) == number
+    return parse_subscription_id(message) == request_id
 
 
 def parse_granted_topics(message: Mapping[str, Any]) -> frozenset[Topic] | None:
@@ -131,8 +142,10 @@ def parse_granted_topics(message: Mapping[str, Any]) -> frozenset[Topic] | None:
     params = message.get("params")
     if message.get("method") != ACKNOWLEDGED or not isinstance(params, Mapping):
         return None
-    honoured = params.get("notifications")
-    return frozenset(topic for topic, member in MEMBERS.items() if _has_flag(honoured, member))
+    granted = params.get("notifications")
+    return frozenset(
+        topic for topic, field in LIST_CHANGED_FIELDS.items() if _has_flag(granted, field)
+    )
 
 
 def parse_granted_uris(message: Mapping[str, Any]) -> frozenset[str] | None:
@@ -140,14 +153,14 @@ def parse_granted_uris(message: Mapping[str, Any]) -> frozenset[str] | None:
     params = message.get("params")
     if message.get("method") != ACKNOWLEDGED or not isinstance(params, Mapping):
         return None
-    honoured = params.get("notifications")
-    uris = honoured.get(WATCHED) if isinstance(honoured, Mapping) else None
+    granted = params.get("notifications")
+    uris = granted.get(RESOURCE_SUBSCRIPTIONS_FIELD) if isinstance(granted, Mapping) else None
     return frozenset(uri for uri in uris or () if isinstance(uri, str))
 
 
 def is_unsupported_error(error: UpstreamError) -> bool:
     """Return whether an error means that the server has no notification streams."""
-    return error.rpc_code == METHOD_NOT_FOUND or error.http_status in REFUSALS
+    return error.rpc_code == METHOD_NOT_FOUND or error.http_status in UNSUPPORTED_STATUSES
 
 
 def build_not_offered_error(endpoint: ServerEndpoint) -> UpstreamError:
@@ -165,51 +178,53 @@ def _has_flag(value: Any, name: str) -> bool:
 
 
 # Some servers send no headers before their first event.
-SILENT_OPENING_S = 1.0
+OPEN_TIMEOUT_S = 1.0
 
 
 class StreamingSession(Protocol):
     """A session of the handshake era with a stream of server messages."""
 
-    async def follow(self, opened: asyncio.Event) -> None:
+    async def receive_messages(self, opened: asyncio.Event) -> None:
         """Pass on messages until the stream ends; set `opened` when it is open."""
 
 
-async def subscribe(
+async def receive_list_changes(
     endpoint: ServerEndpoint,
     channel: HttpChannel,
-    number: int,
+    request_id: int,
     topics: frozenset[Topic],
     capabilities: Mapping[str, Any],
     on_open: OnOpen,
-    hear: Hear,
+    on_notification: OnNotification,
 ) -> None:
     """Receive notifications about `topics` from a modern server until it ends the stream.
 
     `on_open` gets the granted topics. Raises `UpstreamError`, with code `not_offered` if there are
     none.
     """
-    request = listen_request(topics)
-    kept: frozenset[Topic] | None = None
+    request = build_listen_request(topics)
+    granted: frozenset[Topic] | None = None
 
-    async def heard(message: dict[str, Any]) -> None:
-        nonlocal kept
+    async def handle_message(message: dict[str, Any]) -> None:
+        nonlocal granted
         # Ignore frames of other subscriptions and frames before the acknowledgment.
-        if is_of(message, number):
-            if kept is None:
-                kept = _parse_agreed_topics(endpoint, message, topics)
-                if kept is not None:
-                    await on_open(kept)
+        if is_subscription_frame(message, request_id):
+            if granted is None:
+                granted = _parse_agreed_topics(endpoint, message, topics)
+                if granted is not None:
+                    await on_open(granted)
             elif (
-                notice := parse_change_notification(message)
-            ) is not None and notice.topic in kept:
-                hear(notice)
-        await asyncio.sleep(BREATH_S)
+                notification := parse_change_notification(message)
+            ) is not None and notification.topic in granted:
+                on_notification(notification)
+        await asyncio.sleep(FRAME_PAUSE_S)
 
-    message = message_of(number, request, build_modern_meta(capabilities))
-    found = await channel.ask(request, message, build_routing_headers(request), heard)
-    parse_result(endpoint, found.message)
-    if kept is None:
+    message = build_request_message(request_id, request, build_modern_meta(capabilities))
+    response = await channel.send_request(
+        request, message, build_routing_headers(request), handle_message
+    )
+    parse_result(endpoint, response.message)
+    if granted is None:
         raise build_protocol_error(
             endpoint,
             format_message("it ended `{listen}` without having acknowledged it", listen=LISTEN),
@@ -221,46 +236,46 @@ async def watch_session_stream(
 ) -> None:
     """Receive a session's stream to its end; a silent server counts as open."""
     opened = asyncio.Event()
-    following = asyncio.ensure_future(session.follow(opened))
+    receiving = asyncio.ensure_future(session.receive_messages(opened))
     opening = asyncio.ensure_future(opened.wait())
     try:
         await asyncio.wait(
-            {following, opening}, timeout=SILENT_OPENING_S, return_when=asyncio.FIRST_COMPLETED
+            {receiving, opening}, timeout=OPEN_TIMEOUT_S, return_when=asyncio.FIRST_COMPLETED
         )
-        if opened.is_set() or not following.done():
+        if opened.is_set() or not receiving.done():
             await on_open(topics)
-        await following
+        await receiving
     finally:
-        for task in (following, opening):
+        for task in (receiving, opening):
             task.cancel()
-        await asyncio.gather(following, opening, return_exceptions=True)
+        await asyncio.gather(receiving, opening, return_exceptions=True)
 
 
 def throttle_messages(on_message: OnMessage) -> OnMessage:
     """Return `on_message` with a pause after each message: a flood waits at the server."""
 
-    async def paced(message: dict[str, Any]) -> None:
+    async def handle_and_pause(message: dict[str, Any]) -> None:
         await on_message(message)
-        await asyncio.sleep(BREATH_S)
+        await asyncio.sleep(FRAME_PAUSE_S)
 
-    return paced
+    return handle_and_pause
 
 
 def _parse_agreed_topics(
     endpoint: ServerEndpoint, message: Mapping[str, Any], topics: frozenset[Topic]
 ) -> frozenset[Topic] | None:
-    honoured = parse_granted_topics(message)
-    if honoured is None:
+    granted = parse_granted_topics(message)
+    if granted is None:
         return None
-    if not honoured & topics:
+    if not granted & topics:
         raise build_not_offered_error(endpoint)
-    return honoured & topics
+    return granted & topics
 
 
 SUBSCRIBE, UNSUBSCRIBE = "resources/subscribe", "resources/unsubscribe"
 
 # Takes a URI and whether the server granted its subscription; must return at once.
-Told = Callable[[str, bool], None]
+OnSubscriptionResult = Callable[[str, bool], None]
 OnFrame = Callable[[Mapping[str, Any]], None]
 # Opens a stream by a request and passes on its frames until it ends.
 OpenStream = Callable[[McpRequest, OnFrame], Awaitable[None]]
@@ -287,12 +302,15 @@ class DesiredSubscriptions:
 class SubscribableSession(StreamingSession, Protocol):
     """A session of the handshake era that resources can be subscribed to in."""
 
-    async def ask(self, request: McpRequest) -> dict[str, Any]:
+    async def send_request(self, request: McpRequest) -> dict[str, Any]:
         """Return the raw result of a request within the session; raises `UpstreamError`."""
 
 
-async def keep_subscribed(
-    endpoint: ServerEndpoint, session: SubscribableSession, wish: DesiredSubscriptions, told: Told
+async def watch_resources_in_session(
+    endpoint: ServerEndpoint,
+    session: SubscribableSession,
+    desired: DesiredSubscriptions,
+    on_result: OnSubscriptionResult,
 ) -> None:
     """Subscribe to desired resources in a session until its stream ends; raises what ended it."""
     opened = asyncio.Event()
@@ -300,27 +318,27 @@ async def keep_subscribed(
     async def on_open(_: object) -> None:
         opened.set()
 
-    async def subscribing() -> None:
+    async def subscribe_when_open() -> None:
         await opened.wait()
-        await subscribe_to(endpoint, session.ask, wish, told)
+        await sync_subscriptions(endpoint, session.send_request, desired, on_result)
 
-    await wait_for_first(watch_session_stream(session, frozenset(), on_open), subscribing())
+    await wait_for_first(watch_session_stream(session, frozenset(), on_open), subscribe_when_open())
 
 
-async def subscribe_to(
+async def sync_subscriptions(
     endpoint: ServerEndpoint,
-    ask: Callable[[McpRequest], Awaitable[dict[str, Any]]],
-    wish: DesiredSubscriptions,
-    told: Told,
+    send_request: Callable[[McpRequest], Awaitable[dict[str, Any]]],
+    desired: DesiredSubscriptions,
+    on_result: OnSubscriptionResult,
 ) -> None:
     """Keep subscriptions in sync with the desired resources until canceled."""
-    asked: set[str] = set()
+    subscribed: set[str] = set()
 
-    async def answered(method: str, uri: str) -> bool:
+    async def send_subscription(method: str, uri: str) -> bool:
         """Send one request; return False if the server refuses; raises if it does not answer."""
         try:
             async with asyncio.timeout(endpoint.read_s):
-                await ask(McpRequest(method, {"uri": uri}))
+                await send_request(McpRequest(method, {"uri": uri}))
         except TimeoutError:
             raise build_timeout_error(endpoint, method, endpoint.read_s, sent=True) from None
         except UpstreamError as error:
@@ -330,67 +348,71 @@ async def subscribe_to(
         return True
 
     while True:
-        wish.changed.clear()
-        for uri in sorted(wish.uris - asked):
-            asked.add(uri)
-            told(uri, await answered(SUBSCRIBE, uri))
-        for uri in sorted(asked - wish.uris):
-            asked.discard(uri)
-            await answered(UNSUBSCRIBE, uri)
-        await wish.changed.wait()
+        desired.changed.clear()
+        for uri in sorted(desired.uris - subscribed):
+            subscribed.add(uri)
+            on_result(uri, await send_subscription(SUBSCRIBE, uri))
+        for uri in sorted(subscribed - desired.uris):
+            subscribed.discard(uri)
+            await send_subscription(UNSUBSCRIBE, uri)
+        await desired.changed.wait()
 
 
-async def keep_listening(
+async def watch_resources_by_stream(
     endpoint: ServerEndpoint,
     open_stream: OpenStream,
-    wish: DesiredSubscriptions,
-    told: Told,
-    hear: Hear | None,
+    desired: DesiredSubscriptions,
+    on_result: OnSubscriptionResult,
+    on_notification: OnNotification | None,
 ) -> None:
     """Keep a stream of desired resources open until the server ends it; raises if it is lost."""
     current: asyncio.Task[None] | None = None
-    changed: asyncio.Task[Any] | None = None
+    change: asyncio.Task[Any] | None = None
     try:
         while True:
-            wish.changed.clear()
-            if not wish.uris:
-                await wish.changed.wait()
+            desired.changed.clear()
+            if not desired.uris:
+                await desired.changed.wait()
                 continue
-            stream = _ResourceUpdateStream(endpoint, frozenset(wish.uris), hear)
-            following = asyncio.ensure_future(stream.run(open_stream))
-            before, current = current, following
+            stream = _ResourceUpdateStream(endpoint, frozenset(desired.uris), on_notification)
+            receiving = asyncio.ensure_future(stream.run(open_stream))
+            previous, current = current, receiving
             try:
-                await stream.opened(following, told)
+                await stream.wait_until_acknowledged(receiving, on_result)
             finally:
-                if before is not None:
-                    before.cancel()
-            changed = asyncio.ensure_future(wish.changed.wait())
-            await asyncio.wait({following, changed}, return_when=asyncio.FIRST_COMPLETED)
-            if following.done():
-                return following.result()
+                if previous is not None:
+                    previous.cancel()
+            change = asyncio.ensure_future(desired.changed.wait())
+            await asyncio.wait({receiving, change}, return_when=asyncio.FIRST_COMPLETED)
+            if receiving.done():
+                return receiving.result()
     finally:
-        await _cancel_tasks(current, changed)
+        await _cancel_tasks(current, change)
 
 
 class _ResourceUpdateStream:
     """One stream of resource updates; frames before its acknowledgment are ignored."""
 
-    def __init__(self, endpoint: ServerEndpoint, uris: frozenset[str], hear: Hear | None) -> None:
+    def __init__(
+        self, endpoint: ServerEndpoint, uris: frozenset[str], on_notification: OnNotification | None
+    ) -> None:
         self._endpoint = endpoint
         self._uris = uris
-        self._hear = hear
+        self._on_notification = on_notification
         self._granted: frozenset[str] | None = None
         self._acknowledged = asyncio.Event()
 
     async def run(self, open_stream: OpenStream) -> None:
         """Open the stream and receive it to its end."""
-        await open_stream(listen_request((), sorted(self._uris)), self._take)
+        await open_stream(build_listen_request((), sorted(self._uris)), self._handle_frame)
         if self._granted is None:
             raise build_protocol_error(
                 self._endpoint, "it ended a stream that it had not acknowledged"
             )
 
-    async def opened(self, running: "asyncio.Task[None]", told: Told) -> None:
+    async def wait_until_acknowledged(
+        self, running: "asyncio.Task[None]", on_result: OnSubscriptionResult
+    ) -> None:
         """Wait for the acknowledgment and report the grants; raises if the stream ends first."""
         acknowledged = asyncio.ensure_future(self._acknowledged.wait())
         try:
@@ -406,24 +428,24 @@ class _ResourceUpdateStream:
         if self._granted is None:
             running.result()
         for uri in self._uris:
-            told(uri, uri in (self._granted or ()))
+            on_result(uri, uri in (self._granted or ()))
 
-    def _take(self, frame: Mapping[str, Any]) -> None:
+    def _handle_frame(self, frame: Mapping[str, Any]) -> None:
         if self._granted is None:
             self._granted = parse_granted_uris(frame)
             if self._granted is not None:
                 self._acknowledged.set()
         elif (
-            self._hear is not None
-            and (notice := parse_change_notification(frame)) is not None
-            and notice.uri
+            self._on_notification is not None
+            and (notification := parse_change_notification(frame)) is not None
+            and notification.uri
         ):
-            self._hear(notice)
+            self._on_notification(notification)
 
 
-async def wait_for_first(*work: Any) -> None:
+async def wait_for_first(*awaitables: Any) -> None:
     """Wait until the first ends and cancel the others; raises what the first raised."""
-    tasks = [asyncio.ensure_future(one) for one in work]
+    tasks = [asyncio.ensure_future(awaitable) for awaitable in awaitables]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         for task in done:
@@ -433,28 +455,28 @@ async def wait_for_first(*work: Any) -> None:
 
 
 async def _cancel_tasks(*tasks: "asyncio.Task[Any] | None") -> None:
-    left = [task for task in tasks if task is not None]
-    for task in left:
+    pending = [task for task in tasks if task is not None]
+    for task in pending:
         task.cancel()
-    await asyncio.gather(*left, return_exceptions=True)
+    await asyncio.gather(*pending, return_exceptions=True)
 
 
 FIRST_PAUSE_S = 1.0
-LONGEST_PAUSE_S = 300.0
+MAX_PAUSE_S = 300.0
 # After a stream that lived this long, the next pause is the shortest again.
-STEADY_S = 60.0
+STABLE_LIFETIME_S = 60.0
 # Streams are reopened after this time: a vanished peer or a revoked credential goes unnoticed.
-RENEWED_S = 3600.0
+MAX_STREAM_LIFETIME_S = 3600.0
 
 # Separate from the shared generator, so that seeding that one does not affect the pauses.
-_CHANCE = SystemRandom()
+_RANDOM = SystemRandom()
 
 
 class ReopenSchedule:
     """Endless asynchronous iterator, one step for each stream, with a pause before each."""
 
     def __init__(self) -> None:
-        self._began: float | None = None
+        self._opened_at: float | None = None
         self._losses = 0
 
     def __aiter__(self) -> "ReopenSchedule":
@@ -463,19 +485,19 @@ class ReopenSchedule:
 
     async def __anext__(self) -> None:
         """Wait until the next stream may be opened; the first without a pause."""
-        if self._began is not None:
-            steady = monotonic() - self._began >= STEADY_S
-            self._losses = 0 if steady else self._losses + 1
-            await sleep(pause_s(self._losses, _CHANCE.random()))
-        self._began = monotonic()
+        if self._opened_at is not None:
+            was_stable = monotonic() - self._opened_at >= STABLE_LIFETIME_S
+            self._losses = 0 if was_stable else self._losses + 1
+            await sleep(compute_pause_s(self._losses, _RANDOM.random()))
+        self._opened_at = monotonic()
 
 
-def pause_s(losses: int, luck: float) -> float:
+def compute_pause_s(losses: int, jitter: float) -> float:
     """Return the pause in seconds after `losses` in a row; `jitter` is from 0 to 1."""
-    longest: float = min(FIRST_PAUSE_S * 2 ** min(max(losses - 1, 0), 20), LONGEST_PAUSE_S)
-    return longest * (1 + luck) / 2
+    longest: float = min(FIRST_PAUSE_S * 2 ** min(max(losses - 1, 0), 20), MAX_PAUSE_S)
+    return longest * (1 + jitter) / 2
 
 
 def compute_lifetime_s() -> float:
     """Return after how many seconds a working stream is reopened."""
-    return RENEWED_S * (1 + _CHANCE.random() / 10)
+    return MAX_STREAM_LIFETIME_S * (1 + _RANDOM.random() / 10)

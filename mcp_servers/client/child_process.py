@@ -30,24 +30,37 @@ from bonobot.core.text.untrusted_text import make_visible, strip_terminal_sequen
 from mcp_servers.client.background_tasks import ReadThrottle, TaskSet
 from mcp_servers.client.egress_proxy import EgressProxy
 from mcp_servers.client.endpoint import ServerEndpoint
-from mcp_servers.client.environment_rules import danger_of, without_exception
+from mcp_servers.client.environment_rules import (
+    find_variable_danger,
+    list_variables_needing_exception,
+)
 from mcp_servers.client.errors import (
     UpstreamError,
+    build_folder_error,
+    build_not_sandboxed_error,
     build_sandbox_error,
     build_unreachable_error,
-    folder_not_allowed,
-    not_sandboxed,
-    variable_not_allowed,
+    build_variable_error,
 )
 from mcp_servers.client.forwarded_ports import find_forwarded_ports, replace_addresses
 from mcp_servers.client.open_folders import FolderReplaced, OpenFolders
 from mcp_servers.client.sandbox_modes import ServerSandboxUnavailable
 
-TRIAL_S = 5.0
-TOOLS = ("setpriv", "unshare")
+TRIAL_TIMEOUT_S = 5.0
+CONTAINMENT_TOOLS = ("setpriv", "unshare")
 # All that a child gets besides its configured variables: PATH to find launchers, HOME for their
 # caches, the others for user, language, time zone and temporary files.
-INHERITED = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR")
+INHERITED_VARIABLES = (
+    "PATH",
+    "HOME",
+    "USER",
+    "LOGNAME",
+    "LANG",
+    "LC_ALL",
+    "LC_CTYPE",
+    "TZ",
+    "TMPDIR",
+)
 
 
 @dataclass(frozen=True)
@@ -55,7 +68,7 @@ class ProcessContainment:
     """One way to contain a child; `prefix` goes before its command."""
 
     name: str
-    promise: str
+    guarantee: str
     prefix: tuple[str, ...]
 
 
@@ -83,9 +96,9 @@ NAMESPACE = ProcessContainment(
 @cache
 def choose_containment() -> ProcessContainment:
     """Return the strongest containment that works here (blocks up to 10 s the first time)."""
-    for way in (NAMESPACE, DEATH_SIGNAL):
-        if sys.platform == "linux" and (found := _resolve_containment(way)):
-            return found
+    for containment in (NAMESPACE, DEATH_SIGNAL):
+        if sys.platform == "linux" and (resolved := _resolve_containment(containment)):
+            return resolved
     return GROUP
 
 
@@ -94,18 +107,18 @@ def build_environment(declared: Mapping[str, str]) -> dict[str, str]:
 
     The folder of Bonobot's own Python is last on PATH.
     """
-    own = {name: os.environ[name] for name in INHERITED if name in os.environ}
-    beside = str(Path(sys.executable).parent)
-    own["PATH"] = os.pathsep.join(filter(None, (own.get("PATH", os.defpath), beside)))
-    return own | dict(declared)
+    env = {name: os.environ[name] for name in INHERITED_VARIABLES if name in os.environ}
+    python_folder = str(Path(sys.executable).parent)
+    env["PATH"] = os.pathsep.join(filter(None, (env.get("PATH", os.defpath), python_folder)))
+    return env | dict(declared)
 
 
 def find_command(command: str, env: Mapping[str, str], cwd: str | None) -> str | None:
     """Return the executable that `command` names for the child, or None."""
     if cwd is not None and os.sep in command and not Path(command).is_absolute():
         command = str(Path(cwd) / command)
-    found = shutil.which(command, path=env.get("PATH", os.defpath))
-    return str(Path(found).absolute()) if found else None
+    executable = shutil.which(command, path=env.get("PATH", os.defpath))
+    return str(Path(executable).absolute()) if executable else None
 
 
 def send_group_signal(pid: int, number: signal.Signals) -> None:
@@ -114,28 +127,32 @@ def send_group_signal(pid: int, number: signal.Signals) -> None:
         os.killpg(pid, number)
 
 
-def _resolve_containment(way: ProcessContainment) -> ProcessContainment | None:
+def _resolve_containment(containment: ProcessContainment) -> ProcessContainment | None:
     """Return `containment` with absolute tool paths (ignoring the child's PATH), if it works."""
-    paths = {word: shutil.which(word) or "" for word in way.prefix if word in TOOLS}
+    paths = {
+        word: shutil.which(word) or "" for word in containment.prefix if word in CONTAINMENT_TOOLS
+    }
     if not all(paths.values()):
         return None
-    found = replace(way, prefix=tuple(paths.get(word, word) for word in way.prefix))
+    resolved = replace(
+        containment, prefix=tuple(paths.get(word, word) for word in containment.prefix)
+    )
     try:
         trial = subprocess.run(  # noqa: S603 - fixed words
-            [*found.prefix, "true"],
+            [*resolved.prefix, "true"],
             capture_output=True,
-            timeout=TRIAL_S,
+            timeout=TRIAL_TIMEOUT_S,
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return found if trial.returncode == 0 else None
+    return resolved if trial.returncode == 0 else None
 
 
-RING = 64 * 1024
+MAX_STDERR_BYTES = 64 * 1024
 SHORTEST_SECRET = 4
-END_KEPT = 256
-HOPELESS = 16  # times the line limit: then the child is killed
+LINE_END_BYTES = 256
+MAX_LINE_FACTOR = 16  # times the line limit: then the child is killed
 EOF_GRACE_S = 2.0
 TERM_GRACE_S = 1.0
 REAP_S = 5.0
@@ -149,11 +166,11 @@ class OverlongLine:
 
     head: bytes
     tail: bytes
-    hopeless: bool = False
+    endless: bool = False
 
 
 OnLine = Callable[[bytes | OverlongLine], None]
-OnOver = Callable[["ChildProcess"], None]
+OnEnd = Callable[["ChildProcess"], None]
 
 
 class LineSplitter:
@@ -161,34 +178,34 @@ class LineSplitter:
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._start()
+        self._start_line()
 
     def feed(self, data: bytes) -> Iterator[bytes | OverlongLine]:
         """Yield the lines that `data` completes."""
-        *ends, rest = data.split(b"\n")
-        for end in ends:
-            self._add(end)
+        *line_ends, rest = data.split(b"\n")
+        for line_end in line_ends:
+            self._add_part(line_end)
             yield self._overlong or b"".join(self._parts)
-            self._start()
-        self._add(rest)
-        if self._overlong and self._size > HOPELESS * self._limit:
-            yield replace(self._overlong, hopeless=True)
+            self._start_line()
+        self._add_part(rest)
+        if self._overlong and self._size > MAX_LINE_FACTOR * self._limit:
+            yield replace(self._overlong, endless=True)
 
-    def _start(self) -> None:
+    def _start_line(self) -> None:
         self._parts: list[bytes] = []
         self._size = 0
         self._overlong: OverlongLine | None = None
 
-    def _add(self, part: bytes) -> None:
+    def _add_part(self, part: bytes) -> None:
         self._size += len(part)
         if self._overlong is not None:
-            tail = (self._overlong.tail + part[-END_KEPT:])[-END_KEPT:]
+            tail = (self._overlong.tail + part[-LINE_END_BYTES:])[-LINE_END_BYTES:]
             self._overlong = replace(self._overlong, tail=tail)
             return
         self._parts.append(part)
         if self._size > self._limit:
-            whole = b"".join(self._parts)
-            self._overlong = OverlongLine(whole[:END_KEPT], whole[-END_KEPT:])
+            line = b"".join(self._parts)
+            self._overlong = OverlongLine(line[:LINE_END_BYTES], line[-LINE_END_BYTES:])
             self._parts = []
 
 
@@ -198,44 +215,48 @@ class StderrTail:
     def __init__(self, secrets: tuple[str, ...] = ()) -> None:
         self.on_add: Callable[[], None] = lambda: None
         self._secrets = tuple(secret for secret in secrets if len(secret) >= SHORTEST_SECRET)
-        self._kept = b""
-        self._cut = False
-        self._fresh = 0
+        self._buffer = b""
+        self._truncated = False
+        self._current_size = 0
 
     def add(self, data: bytes) -> None:
         """Append `data` and drop the oldest."""
-        self._cut = self._cut or len(self._kept) + len(data) > RING
-        self._kept = (self._kept + data)[-RING:]
-        self._fresh = min(RING, self._fresh + len(data))
+        self._truncated = self._truncated or len(self._buffer) + len(data) > MAX_STDERR_BYTES
+        self._buffer = (self._buffer + data)[-MAX_STDERR_BYTES:]
+        self._current_size = min(MAX_STDERR_BYTES, self._current_size + len(data))
         self.on_add()
 
-    def mark(self) -> None:
+    def mark_new_child(self) -> None:
         """Start the output of a new child."""
-        self._fresh = 0
+        self._current_size = 0
 
-    def text(self) -> str:
+    def get_text(self) -> str:
         """Return the text, masked and without terminal sequences; thread-safe."""
-        return self._shown(self._kept, cut=self._cut)
+        return self._format_output(self._buffer, truncated=self._truncated)
 
-    def last_words(self) -> str:
+    def get_last_output(self) -> str:
         """Return the output of the latest child in the same form."""
-        fresh = self._kept[-self._fresh :] if self._fresh else b""
-        return self._shown(fresh, cut=self._cut and self._fresh == RING)
+        output = self._buffer[-self._current_size :] if self._current_size else b""
+        return self._format_output(
+            output, truncated=self._truncated and self._current_size == MAX_STDERR_BYTES
+        )
 
-    def _shown(self, kept: bytes, *, cut: bool) -> str:
-        text = strip_terminal_sequences(kept.decode("utf-8", "replace")).replace("\r\n", "\n")
-        return make_visible(self._masked(text, cut=cut).replace("\r", "\n"))[-RING:]
+    def _format_output(self, output: bytes, *, truncated: bool) -> str:
+        text = strip_terminal_sequences(output.decode("utf-8", "replace")).replace("\r\n", "\n")
+        return make_visible(self._mask_secrets(text, truncated=truncated).replace("\r", "\n"))[
+            -MAX_STDERR_BYTES:
+        ]
 
-    def _masked(self, text: str, *, cut: bool) -> str:
+    def _mask_secrets(self, text: str, *, truncated: bool) -> str:
         """Mask the secrets, also ones that are incomplete at the start or end of the text."""
         text = mask_text(text, self._secrets)
         longest = max(map(len, self._secrets), default=0)
-        if cut and longest:
+        if truncated and longest:
             text = text[longest - 1 :]
         for secret in self._secrets:
-            shown = range(len(secret) - 1, SHORTEST_SECRET - 1, -1)
-            if begun := next((n for n in shown if text.endswith(secret[:n])), 0):
-                return text[:-begun] + MASK
+            lengths = range(len(secret) - 1, SHORTEST_SECRET - 1, -1)
+            if prefix_length := next((n for n in lengths if text.endswith(secret[:n])), 0):
+                return text[:-prefix_length] + MASK
         return text
 
 
@@ -245,31 +266,31 @@ class ChildProcess(asyncio.SubprocessProtocol):
     def __init__(
         self,
         on_line: OnLine,
-        on_over: OnOver,
+        on_end: OnEnd,
         tail: StderrTail,
         limit: int,
-        way_out: EgressProxy | None = None,
+        egress_proxy: EgressProxy | None = None,
     ) -> None:
-        self._way_out = way_out
+        self._egress_proxy = egress_proxy
         self._on_line = on_line
-        self._on_over: OnOver | None = on_over
+        self._on_end: OnEnd | None = on_end
         self._lines = LineSplitter(limit)
         self._tail = tail
-        self._silent = False
-        self._paces = {1: ReadThrottle(), 2: ReadThrottle()}
+        self._output_ended = False
+        self._throttles = {1: ReadThrottle(), 2: ReadThrottle()}
         self._exited = asyncio.Event()
-        self._unplugged = asyncio.Event()
+        self._disconnected = asyncio.Event()
         self._process: asyncio.SubprocessTransport | None = None
 
     @property
-    def waiting_bytes(self) -> int:
+    def unsent_bytes(self) -> int:
         """Return how many written bytes the child hasn't read."""
-        pipe = self._stdin()
+        pipe = self._get_stdin()
         return pipe.get_write_buffer_size() if pipe else 0
 
-    def write(self, line: bytes) -> None:
+    def write_line(self, line: bytes) -> None:
         """Send one line; drop it if the child is dead, as `on_end` reports that."""
-        pipe = self._stdin()
+        pipe = self._get_stdin()
         if pipe is not None and not pipe.is_closing():
             pipe.write(line + b"\n")
 
@@ -278,7 +299,7 @@ class ChildProcess(asyncio.SubprocessProtocol):
         """Return the exit status, None while it runs."""
         return self._process.get_returncode() if self._process else None
 
-    def end(self) -> str:
+    def describe_end(self) -> str:
         """Return how the process ended, as text."""
         code = self._process.get_returncode() if self._process else None
         if code is None:
@@ -293,7 +314,7 @@ class ChildProcess(asyncio.SubprocessProtocol):
         assert self._process is not None  # noqa: S101 - `spawn` returned
         pid = self._process.get_pid()
         try:
-            if pipe := self._stdin():
+            if pipe := self._get_stdin():
                 pipe.close()
             if not await _wait_for_event(self._exited, grace_s):
                 send_group_signal(pid, signal.SIGTERM)
@@ -302,9 +323,9 @@ class ChildProcess(asyncio.SubprocessProtocol):
             send_group_signal(pid, signal.SIGKILL)  # also members of its group that outlived it
             await _wait_for_event(self._exited, REAP_S)
             self._process.close()
-            if self._way_out:
-                await self._way_out.close()
-        await _wait_for_event(self._unplugged, REAP_S)
+            if self._egress_proxy:
+                await self._egress_proxy.close()
+        await _wait_for_event(self._disconnected, REAP_S)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Store the transport (called by the loop)."""
@@ -314,23 +335,23 @@ class ChildProcess(asyncio.SubprocessProtocol):
     def pipe_data_received(self, fd: int, data: bytes) -> None:
         """Handle output of the process (called by the loop); pause reading if it is too much."""
         loop = asyncio.get_running_loop()
-        began = loop.time()
+        started_at = loop.time()
         if fd == 2:
             self._tail.add(data)
         else:
-            self._cut(data)
+            self._split_lines(data)
         now = loop.time()
-        if pause_s := self._paces[fd].spent(now - began, now):
-            self._pause(fd, pause_s)
+        if pause_s := self._throttles[fd].add_work(now - started_at, now):
+            self._pause_reading(fd, pause_s)
 
-    def _cut(self, data: bytes) -> None:
+    def _split_lines(self, data: bytes) -> None:
         for line in self._lines.feed(data):
             if line:
                 self._on_line(line)
-            if isinstance(line, OverlongLine) and line.hopeless:
+            if isinstance(line, OverlongLine) and line.endless:
                 self._kill()
 
-    def _pause(self, fd: int, seconds: float) -> None:
+    def _pause_reading(self, fd: int, seconds: float) -> None:
         pipe = self._process.get_pipe_transport(fd) if self._process else None
         if isinstance(pipe, asyncio.ReadTransport) and pipe.is_reading():
             pipe.pause_reading()
@@ -339,39 +360,39 @@ class ChildProcess(asyncio.SubprocessProtocol):
     def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
         """Record the end of stdout: no more responses will come (called by the loop)."""
         if fd == 1:
-            self._silent = True
-            self._soon_over()
+            self._output_ended = True
+            self._schedule_end()
 
     def process_exited(self) -> None:
         """Record the exit, even if a grandchild keeps the pipes open (called by the loop)."""
         self._exited.set()
-        self._soon_over()
+        self._schedule_end()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Record that process and pipes are closed (called by the loop)."""
-        self._unplugged.set()
+        self._disconnected.set()
 
-    def _soon_over(self) -> None:
+    def _schedule_end(self) -> None:
         # The exit and the end of the output come in any order: wait briefly for the other.
-        wait_s = 0 if self._silent and self._exited.is_set() else LAST_OUTPUT_S
-        asyncio.get_running_loop().call_later(wait_s, self._over)
+        wait_s = 0 if self._output_ended and self._exited.is_set() else LAST_OUTPUT_S
+        asyncio.get_running_loop().call_later(wait_s, self._notify_end)
 
-    def _over(self) -> None:
-        if tell := self._on_over:
-            self._on_over = None
-            tell(self)
+    def _notify_end(self) -> None:
+        if callback := self._on_end:
+            self._on_end = None
+            callback(self)
 
     def _kill(self) -> None:
         assert self._process is not None  # noqa: S101
         send_group_signal(self._process.get_pid(), signal.SIGKILL)
 
-    def _stdin(self) -> asyncio.WriteTransport | None:
+    def _get_stdin(self) -> asyncio.WriteTransport | None:
         pipe = self._process.get_pipe_transport(0) if self._process else None
         return pipe if isinstance(pipe, asyncio.WriteTransport) else None
 
 
-async def spawn(
-    endpoint: ServerEndpoint, on_line: OnLine, on_over: OnOver, tail: StderrTail
+async def spawn_child(
+    endpoint: ServerEndpoint, on_line: OnLine, on_end: OnEnd, tail: StderrTail
 ) -> ChildProcess:
     """Start the endpoint's command in its own process group.
 
@@ -379,7 +400,7 @@ async def spawn(
     for configurations that predate or bypass these rules; `sandbox_unavailable` or
     `confinement_unavailable` if the configured protection is not available.
     """
-    _refuse_configuration(endpoint)
+    _check_configuration(endpoint)
     env = build_environment(endpoint.env)
     command = find_command(endpoint.command, env, endpoint.cwd)
     if command is None:
@@ -387,32 +408,34 @@ async def spawn(
             endpoint, format_message("`{command}` is not a command here", command=endpoint.command)
         )
     folders = _open_folders(endpoint)
-    way_out = await _open_way_out(endpoint)
+    egress_proxy = await _open_egress_proxy(endpoint)
     try:
-        launch = await asyncio.to_thread(_prepare, endpoint, command, env, folders, way_out)
-        starting = asyncio.ensure_future(
+        launch = await asyncio.to_thread(
+            _prepare_launch, endpoint, command, env, folders, egress_proxy
+        )
+        start = asyncio.ensure_future(
             asyncio.get_running_loop().subprocess_exec(
-                lambda: ChildProcess(on_line, on_over, tail, endpoint.max_line, way_out),
-                *(*launch.words, *endpoint.limits.prefix(), command, *launch.args),
+                lambda: ChildProcess(on_line, on_end, tail, endpoint.max_line, egress_proxy),
+                *(*launch.prefix, *endpoint.limits.build_command_prefix(), command, *launch.args),
                 env=launch.env,
                 cwd=endpoint.cwd,
                 start_new_session=True,
                 pass_fds=folders.descriptors,
             )
         )
-        starting.add_done_callback(lambda _: folders.close())
-        return await _await_started_child(starting)
+        start.add_done_callback(lambda _: folders.close())
+        return await _await_started_child(start)
     except BaseException as error:
         folders.close()
-        if way_out:
-            await way_out.close()
+        if egress_proxy:
+            await egress_proxy.close()
         if not isinstance(error, OSError | ValueError):
             raise
-        said = str(error)
+        detail = str(error)
         if isinstance(error, OSError) and error.strerror:
-            said = f"{error.strerror}: {error.filename}"
+            detail = f"{error.strerror}: {error.filename}"
         raise _build_start_error(
-            endpoint, format_message("it could not be started ({error})", error=said)
+            endpoint, format_message("it could not be started ({error})", error=detail)
         ) from error
 
 
@@ -420,32 +443,32 @@ def find_installer(endpoint: ServerEndpoint, installer: str) -> str | None:
     """Return the installer in the folder of the endpoint's launcher, else on the PATH."""
     env = build_environment(endpoint.env)
     launcher = find_command(endpoint.command, env, endpoint.cwd)
-    beside = str(Path(launcher).with_name(installer)) if launcher else installer
-    return find_command(beside, env, None) or find_command(installer, env, None)
+    sibling = str(Path(launcher).with_name(installer)) if launcher else installer
+    return find_command(sibling, env, None) or find_command(installer, env, None)
 
 
-def _refuse_configuration(endpoint: ServerEndpoint) -> None:
+def _check_configuration(endpoint: ServerEndpoint) -> None:
     """Raise for variables and folders that no server may have, even if they are stored."""
-    for name in without_exception(endpoint.env, endpoint.env_exceptions):
-        raise variable_not_allowed(endpoint, name, danger_of(name))
-    why = endpoint.folder_rule.refusal(endpoint.cwd) if endpoint.cwd else None
-    if why:
-        raise folder_not_allowed(endpoint, why)
+    for name in list_variables_needing_exception(endpoint.env, endpoint.env_exceptions):
+        raise build_variable_error(endpoint, name, find_variable_danger(name))
+    refusal = endpoint.folder_rule.find_refusal(endpoint.cwd) if endpoint.cwd else None
+    if refusal:
+        raise build_folder_error(endpoint, refusal)
 
 
 async def _await_started_child(
-    starting: "asyncio.Future[tuple[asyncio.SubprocessTransport, ChildProcess]]",
+    start: "asyncio.Future[tuple[asyncio.SubprocessTransport, ChildProcess]]",
 ) -> ChildProcess:
     """Return the child once it has started; end it if the caller was canceled meanwhile.
 
     The start itself is never canceled: asyncio may hang on a process whose pipes it is connecting.
     """
     try:
-        _, child = await asyncio.shield(starting)
+        _, child = await asyncio.shield(start)
     except asyncio.CancelledError:
-        await asyncio.wait({starting})
-        if not starting.cancelled() and starting.exception() is None:
-            await starting.result()[1].close(0)
+        await asyncio.wait({start})
+        if not start.cancelled() and start.exception() is None:
+            await start.result()[1].close(0)
         raise
     return child
 
@@ -454,7 +477,7 @@ async def _await_started_child(
 class Launch:
     """The prefix of a command, its arguments and its environment."""
 
-    words: tuple[str, ...]
+    prefix: tuple[str, ...]
     args: tuple[str, ...]
     env: Mapping[str, str]
 
@@ -469,45 +492,47 @@ def _open_folders(endpoint: ServerEndpoint) -> OpenFolders:
         raise _build_start_error(endpoint, str(error)) from error
 
 
-async def _open_way_out(endpoint: ServerEndpoint) -> EgressProxy | None:
+async def _open_egress_proxy(endpoint: ServerEndpoint) -> EgressProxy | None:
     """Open the egress proxy of a sandboxed server with network `egress`."""
     sandbox = endpoint.sandbox
     if sandbox is None or sandbox.network != "egress":
         return None
     ports = find_forwarded_ports(endpoint.args, endpoint.env)
-    way_out = EgressProxy(endpoint.name, allow_private=sandbox.allow_private, ports=ports)
-    await way_out.open()
-    return way_out
+    egress_proxy = EgressProxy(endpoint.name, allow_private=sandbox.allow_private, ports=ports)
+    await egress_proxy.open()
+    return egress_proxy
 
 
-def _prepare(
+def _prepare_launch(
     endpoint: ServerEndpoint,
     command: str,
     env: Mapping[str, str],
     folders: OpenFolders,
-    way_out: EgressProxy | None,
+    egress_proxy: EgressProxy | None,
 ) -> Launch:
     """Return how to start the command with its protection (blocks the first time)."""
     args = endpoint.args
     if sandbox := endpoint.sandbox:
         try:
-            words = sandbox.words(command, cwd=endpoint.cwd, folders=folders, way_out=way_out)
+            sandbox_prefix = sandbox.build_command_prefix(
+                command, cwd=endpoint.cwd, folders=folders, egress_proxy=egress_proxy
+            )
         except ServerSandboxUnavailable as problem:
             if sandbox.required:
-                raise not_sandboxed(endpoint, str(problem), problem.remedy) from None
+                raise build_not_sandboxed_error(endpoint, str(problem), problem.remedy) from None
             return Launch(choose_containment().prefix, args, env)
-        ports = way_out.ports if way_out else ()
-        inside = sandbox.environment(env)
+        ports = egress_proxy.ports if egress_proxy else ()
+        sandbox_env = sandbox.build_environment(env)
         return Launch(
-            words,
+            sandbox_prefix,
             tuple(replace_addresses(value, ports) for value in args),
-            {name: replace_addresses(value, ports) for name, value in inside.items()},
+            {name: replace_addresses(value, ports) for name, value in sandbox_env.items()},
         )
     if endpoint.confinement.kind == "none":
         return Launch(choose_containment().prefix, args, env)
     try:
         home = env.get("HOME", "")
-        prefix = endpoint.confinement.prefix(command, home=home, cwd=endpoint.cwd)
+        prefix = endpoint.confinement.build_command_prefix(command, home=home, cwd=endpoint.cwd)
         return Launch(prefix, args, env)
     except ServerSandboxUnavailable as problem:
         raise build_sandbox_error(endpoint, str(problem), problem.remedy) from None
@@ -526,9 +551,9 @@ async def _wait_for_event(event: asyncio.Event, seconds: float) -> bool:
     return True
 
 
-EVERY_S = 3.0  # minimum interval between two reports while the child writes
-PATIENCE_S = 5.0
-CLOSED = "Bonobot closed it"
+REPORT_INTERVAL_S = 3.0  # minimum interval between two reports while the child writes
+LAST_REPORT_TIMEOUT_S = 5.0
+CLOSED_BY_BONOBOT = "Bonobot closed it"
 
 
 @dataclass(frozen=True)
@@ -542,64 +567,67 @@ class StderrSnapshot:
     ended: str = ""
 
 
-Keep = Callable[[StderrSnapshot], Awaitable[None]]
-_keep: list[Keep] = []
+StderrSink = Callable[[StderrSnapshot], Awaitable[None]]
+_stderr_sinks: list[StderrSink] = []
 
 
-def keep_with(keep: Keep) -> None:
+def set_stderr_sink(sink: StderrSink) -> None:
     """Register the function that stores the stderr of children."""
-    _keep[:] = [keep]
+    _stderr_sinks[:] = [sink]
 
 
-def find_stderr_keeper() -> Keep | None:
+def find_stderr_sink() -> StderrSink | None:
     """Return the registered function, if any."""
-    return _keep[-1] if _keep else None
+    return _stderr_sinks[-1] if _stderr_sinks else None
 
 
 class StderrReporter:
     """Reports the stderr of one child: every three seconds at most, and at its end."""
 
     def __init__(
-        self, endpoint: ServerEndpoint, tail: StderrTail, crew: TaskSet, keep: Keep | None
+        self, endpoint: ServerEndpoint, tail: StderrTail, tasks: TaskSet, sink: StderrSink | None
     ) -> None:
         self._endpoint = endpoint
         self._tail = tail
-        self._crew = crew
-        self._keep = keep
+        self._tasks = tasks
+        self._sink = sink
         self._child_id = uuid4()
-        self._writing: asyncio.Task[None] | None = None
+        self._report_task: asyncio.Task[None] | None = None
         self._written = False
 
-    def written(self) -> None:
+    def mark_written(self) -> None:
         """Record that the child wrote something (called by the loop)."""
         self._written = True
-        if self._keep is not None and (self._writing is None or self._writing.done()):
-            self._writing = self._crew.spawn(self._soon(self._keep), name="keep stderr")
-
-    async def end(self, how: str) -> None:
-        """Report the final output; nothing for a silent child that we closed."""
-        if self._writing is not None:
-            self._writing.cancel()
-            await asyncio.wait({self._writing})
-        if self._keep is not None and (self._written or how):
-            last = self._crew.spawn(
-                _report_snapshot(self._keep, self._words(how or CLOSED)), name="keep stderr"
+        if self._sink is not None and (self._report_task is None or self._report_task.done()):
+            self._report_task = self._tasks.spawn(
+                self._report_after_delay(self._sink), name="keep stderr"
             )
-            await asyncio.wait({last}, timeout=PATIENCE_S)
 
-    async def _soon(self, keep: Keep) -> None:
-        await asyncio.sleep(EVERY_S)
-        await keep(self._words())
+    async def report_end(self, reason: str) -> None:
+        """Report the final output; nothing for a silent child that we closed."""
+        if self._report_task is not None:
+            self._report_task.cancel()
+            await asyncio.wait({self._report_task})
+        if self._sink is not None and (self._written or reason):
+            last_report = self._tasks.spawn(
+                _report_snapshot(self._sink, self._build_snapshot(reason or CLOSED_BY_BONOBOT)),
+                name="keep stderr",
+            )
+            await asyncio.wait({last_report}, timeout=LAST_REPORT_TIMEOUT_S)
 
-    def _words(self, ended: str = "") -> StderrSnapshot:
+    async def _report_after_delay(self, sink: StderrSink) -> None:
+        await asyncio.sleep(REPORT_INTERVAL_S)
+        await sink(self._build_snapshot())
+
+    def _build_snapshot(self, ended: str = "") -> StderrSnapshot:
         return StderrSnapshot(
             self._child_id,
             self._endpoint.server_id,
             self._endpoint.organization_id,
-            self._tail.text(),
+            self._tail.get_text(),
             ended,
         )
 
 
-async def _report_snapshot(keep: Keep, words: StderrSnapshot) -> None:
-    await keep(words)
+async def _report_snapshot(sink: StderrSink, snapshot: StderrSnapshot) -> None:
+    await sink(snapshot)

@@ -22,34 +22,44 @@ from django.conf import settings
 from bonobot.core.http.egress import EgressDenied, GuardedBackend, check_url, resolve_host
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Problem
-from mcp_servers.client.forwarded_ports import ForwardedPort, write_hosts
+from mcp_servers.client.forwarded_ports import ForwardedPort, format_hosts
 
-HEAD_BYTES = 32 * 1024
-HEAD_S = 10.0
-CONNECT_S = 15.0
-PIECE = 64 * 1024
-MOST = 256  # concurrent connections
+MAX_HEAD_BYTES = 32 * 1024
+HEAD_TIMEOUT_S = 10.0
+CONNECT_TIMEOUT_S = 15.0
+CHUNK_BYTES = 64 * 1024
+MAX_CONNECTIONS = 256  # concurrent connections
 # Headers of one connection, which aren't forwarded (RFC 9110, section 7.6.1).
-OF_CONNECTION = frozenset(
+CONNECTION_HEADERS = frozenset(
     {b"connection", b"keep-alive", b"proxy-authorization", b"proxy-connection", b"upgrade"}
 )
-UNREACHABLE = (httpcore2.NetworkError, httpcore2.TimeoutException, httpcore2.ProxyError, OSError)
-NOT_A_REQUEST = (ValueError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError)
+UNREACHABLE_ERRORS = (
+    httpcore2.NetworkError,
+    httpcore2.TimeoutException,
+    httpcore2.ProxyError,
+    OSError,
+)
+INVALID_REQUEST_ERRORS = (
+    ValueError,
+    TimeoutError,
+    asyncio.IncompleteReadError,
+    asyncio.LimitOverrunError,
+)
 
-ETC = Path(__file__).with_name("etc")  # files for /etc of sandboxes
-HOSTS = ETC / "hosts"  # only `localhost`, no names of the internal network
+ETC_FOLDER = Path(__file__).with_name("etc")  # files for /etc of sandboxes
+HOSTS_FILE = ETC_FOLDER / "hosts"  # only `localhost`, no names of the internal network
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Asked:
+class ProxyRequest:
     """A parsed proxy request; `head` is forwarded before the rest."""
 
     host: str
     port: int
     tunnel: bool
-    first: bytes
+    head: bytes
 
 
 class EgressProxy:
@@ -71,19 +81,21 @@ class EgressProxy:
         )
         self._folder = Path(tempfile.mkdtemp(prefix="bonobot-egress-"))
         self.hosts = self._folder / "hosts"
-        self.hosts.write_text(HOSTS.read_text() + write_hosts(ports))
+        self.hosts.write_text(HOSTS_FILE.read_text() + format_hosts(ports))
         self._listener: asyncio.Server | None = None
         self._connections: set[asyncio.Task[None]] = set()
-        self._slots = asyncio.Semaphore(MOST)
+        self._slots = asyncio.Semaphore(MAX_CONNECTIONS)
 
     @property
-    def path(self) -> str:
+    def socket_path(self) -> str:
         """Return the path of its socket."""
         return str(self._folder / "socket")
 
     async def open(self) -> None:
         """Start listening."""
-        self._listener = await asyncio.start_unix_server(self._accept, self.path, limit=HEAD_BYTES)
+        self._listener = await asyncio.start_unix_server(
+            self._accept_connection, self.socket_path, limit=MAX_HEAD_BYTES
+        )
 
     async def close(self) -> None:
         """Stop listening and close every connection."""
@@ -95,44 +107,48 @@ class EgressProxy:
             await asyncio.wait(self._connections)
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.ensure_future(self._serve(reader, writer))
+    def _accept_connection(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        task = asyncio.ensure_future(self._serve_connection(reader, writer))
         self._connections.add(task)
         task.add_done_callback(self._connections.discard)
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _serve_connection(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         async with self._slots:
             try:
-                asked = await _read_head(reader)
-                upstream = await self._connect(asked)
+                request = await _read_head(reader)
+                upstream = await self._connect(request)
             except Problem as refusal:
                 logger.warning(
                     "a sandboxed server was refused an address",
                     extra={"server": self._server, "code": refusal.code},
                 )
-                await _answer(writer, 403, f"{refusal.detail} {refusal.remedy}")
-            except UNREACHABLE as error:
-                await _answer(writer, 502, str(error))
-            except NOT_A_REQUEST:
-                await _answer(writer, 400, "This isn't a request to a proxy.")
+                await _write_response(writer, 403, f"{refusal.detail} {refusal.remedy}")
+            except UNREACHABLE_ERRORS as error:
+                await _write_response(writer, 502, str(error))
+            except INVALID_REQUEST_ERRORS:
+                await _write_response(writer, 400, "This isn't a request to a proxy.")
             else:
-                await _forward(asked, upstream, reader, writer)
+                await _forward(request, upstream, reader, writer)
             finally:
                 await _close(writer)
 
-    async def _connect(self, asked: Asked) -> httpcore2.AsyncNetworkStream:
-        host = f"[{asked.host}]" if ":" in asked.host else asked.host
-        check_url(f"http://{host}:{asked.port}/", allow_private=self._allow_private)
-        return await self._backend.connect_tcp(asked.host, asked.port, CONNECT_S)
+    async def _connect(self, request: ProxyRequest) -> httpcore2.AsyncNetworkStream:
+        host = f"[{request.host}]" if ":" in request.host else request.host
+        check_url(f"http://{host}:{request.port}/", allow_private=self._allow_private)
+        return await self._backend.connect_tcp(request.host, request.port, CONNECT_TIMEOUT_S)
 
 
 async def resolve_outside(host: str, port: int) -> Sequence[str]:
     """Resolve a host name; raises `EgressDenied` for an address of this machine."""
-    found = await resolve_host(host, port)
-    for one in found:
-        address = ip_address(one.partition("%")[0])
-        inner = getattr(address, "ipv4_mapped", None) or address
-        if inner.is_loopback or inner.is_unspecified or inner.is_link_local:
+    addresses = await resolve_host(host, port)
+    for text in addresses:
+        address = ip_address(text.partition("%")[0])
+        plain_address = getattr(address, "ipv4_mapped", None) or address
+        if plain_address.is_loopback or plain_address.is_unspecified or plain_address.is_link_local:
             raise EgressDenied(
                 format_message(
                     "`{host}` is this machine, which no sandboxed server reaches.", host=host
@@ -140,36 +156,42 @@ async def resolve_outside(host: str, port: int) -> Sequence[str]:
                 code="private_address",
                 remedy="A platform administrator can give the server the network of this machine.",
             )
-    return found
+    return addresses
 
 
-async def _read_head(reader: asyncio.StreamReader) -> Asked:
+async def _read_head(reader: asyncio.StreamReader) -> ProxyRequest:
     """Read and parse the head of a request; raises `ValueError` if it is invalid."""
-    async with asyncio.timeout(HEAD_S):
+    async with asyncio.timeout(HEAD_TIMEOUT_S):
         head = await reader.readuntil(b"\r\n\r\n")
     return parse_head(head)
 
 
-def parse_head(head: bytes) -> Asked:
+def parse_head(head: bytes) -> ProxyRequest:
     """Parse the head of a proxy request; raises `ValueError`."""
     line, *fields = head.removesuffix(b"\r\n\r\n").split(b"\r\n")
     method, target, version = line.split(b" ")
     if not version.startswith(b"HTTP/1."):
         raise ValueError(version)
     if method == b"CONNECT":
-        host, port = _authority(target.decode("ascii"), 0)
-        return Asked(host, port, True, b"")
+        host, port = _parse_authority(target.decode("ascii"), 0)
+        return ProxyRequest(host, port, True, b"")
     scheme, separator, rest = target.partition(b"://")
     if scheme.lower() != b"http" or not separator:
         raise ValueError(target)
     authority, slash, path = rest.partition(b"/")
-    host, port = _authority(authority.decode("ascii"), 80)
-    kept = [one for one in fields if one.partition(b":")[0].strip().lower() not in OF_CONNECTION]
+    host, port = _parse_authority(authority.decode("ascii"), 80)
+    forwarded_fields = [
+        field
+        for field in fields
+        if field.partition(b":")[0].strip().lower() not in CONNECTION_HEADERS
+    ]
     first = b" ".join((method, slash + path or b"/", b"HTTP/1.1"))
-    return Asked(host, port, False, b"\r\n".join((first, *kept, b"Connection: close", b"", b"")))
+    return ProxyRequest(
+        host, port, False, b"\r\n".join((first, *forwarded_fields, b"Connection: close", b"", b""))
+    )
 
 
-def _authority(text: str, default: int) -> tuple[str, int]:
+def _parse_authority(text: str, default: int) -> tuple[str, int]:
     """Return the host and port of `host:port` or `[address]:port`; raises `ValueError`."""
     if "@" in text:
         raise ValueError(text)
@@ -182,31 +204,31 @@ def _authority(text: str, default: int) -> tuple[str, int]:
 
 
 async def _forward(
-    asked: Asked,
+    request: ProxyRequest,
     upstream: httpcore2.AsyncNetworkStream,
     reader: asyncio.StreamReader,
     writer: asyncio.StreamWriter,
 ) -> None:
     """Copy both ways until one side ends."""
 
-    async def out() -> None:
-        while piece := await reader.read(PIECE):
-            await upstream.write(piece)
+    async def copy_to_upstream() -> None:
+        while chunk := await reader.read(CHUNK_BYTES):
+            await upstream.write(chunk)
 
-    async def back() -> None:
-        while piece := await upstream.read(PIECE):
-            writer.write(piece)
+    async def copy_to_client() -> None:
+        while chunk := await upstream.read(CHUNK_BYTES):
+            writer.write(chunk)
             await writer.drain()
 
     try:
-        if asked.tunnel:
+        if request.tunnel:
             writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
         else:
-            await upstream.write(asked.first)
+            await upstream.write(request.head)
         # The end of the response ends it; a client may stop sending before that.
-        sending = asyncio.ensure_future(out())
+        sending = asyncio.ensure_future(copy_to_upstream())
         try:
-            await back()
+            await copy_to_client()
         finally:
             sending.cancel()
             with suppress(asyncio.CancelledError, OSError, httpcore2.NetworkError):
@@ -217,7 +239,7 @@ async def _forward(
         await upstream.aclose()
 
 
-async def _answer(writer: asyncio.StreamWriter, status: int, text: str) -> None:
+async def _write_response(writer: asyncio.StreamWriter, status: int, text: str) -> None:
     body = f"{text}\n".encode()
     head = f"HTTP/1.1 {status} -\r\nContent-Type: text/plain; charset=utf-8\r\n"
     head += f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"

@@ -14,7 +14,7 @@ from bonobot.core.text.masking import Masker
 from mcp_servers.client.folder_rules import SYSTEM_ONLY, FolderRule
 from mcp_servers.client.sandbox import Sandbox
 from mcp_servers.client.sandbox_modes import UNCONFINED, ServerSandbox
-from mcp_servers.client.server_requests import Asked
+from mcp_servers.client.server_requests import ServerRequestKind
 from mcp_servers.client.server_sandbox import UNLIMITED, ProcessLimits
 
 Transport = Literal["stdio", "http", "openapi"]
@@ -23,7 +23,7 @@ Wire = Literal["streamable", "sse"]
 
 MIB = 1024 * 1024
 # Field that Bonobot adds to the discovery of a server reached by HTTP+SSE.
-WIRE = "bonobot/wire"
+WIRE_FIELD = "bonobot/wire"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +53,7 @@ class ServerEndpoint:
     cookies: Mapping[str, str] = field(default_factory=dict)
     operations: frozenset[str] = frozenset()
     allow_private: bool = False
-    may_ask: frozenset[Asked] = frozenset()
+    may_ask: frozenset[ServerRequestKind] = frozenset()
     era: Era | None = None
     discovery: Mapping[str, Any] | None = None
     connect_s: float = 30
@@ -90,7 +90,7 @@ class ServerEndpoint:
     @property
     def wire(self) -> Wire:
         """Return the HTTP transport that was detected at discovery."""
-        return "sse" if self.discovery and self.discovery.get(WIRE) == "sse" else "streamable"
+        return "sse" if self.discovery and self.discovery.get(WIRE_FIELD) == "sse" else "streamable"
 
     @property
     def auth(self) -> httpx2.Auth | None:
@@ -104,8 +104,8 @@ class ServerEndpoint:
             *(*self.env.values(), *self.headers.values()),
             *(*self.query.values(), *self.cookies.values()),
         )
-        bare = (value.rpartition(" ")[2] for value in self.headers.values())
-        return tuple({value for value in (*values, *bare) if value})
+        bare_tokens = (value.rpartition(" ")[2] for value in self.headers.values())
+        return tuple({value for value in (*values, *bare_tokens) if value})
 
     @cached_property
     def masker(self) -> Masker:

@@ -12,12 +12,14 @@ from bonobot.core.i18n.messages import TranslatableMessage, format_message
 
 LOADS_CODE = format_message("it can make the program load code, or run another one")
 CHOOSES_PACKAGES = format_message("it can change which packages are fetched, and from where")
-OF_SANDBOX = format_message("it names a folder that the sandbox sets")
-OF_EGRESS = format_message("it can lead around the egress proxy")
-TRUST = format_message(
+SANDBOX_FOLDER = format_message("it names a folder that the sandbox sets")
+EGRESS_BYPASS = format_message("it can lead around the egress proxy")
+CHANGES_TRUST = format_message(
     "it can change which certificates are trusted, or write down keys of connections"
 )
-CREDENTIALS = format_message("it names a configuration that can run a program to sign in")
+RUNS_CREDENTIAL_PROGRAM = format_message(
+    "it names a configuration that can run a program to sign in"
+)
 
 # Prefixes of variables, except those in `HARMLESS_NAMES`.
 _PREFIXES = {
@@ -30,9 +32,9 @@ _PREFIXES = {
         *("NPM_", "UV_", "PIP_", "PIPX_", "PNPM_", "YARN_", "COREPACK_", "CARGO_", "RUSTUP_"),
         *("POETRY_", "CONDA_", "PLAYWRIGHT_", "PUPPETEER_", "NUGET_"),
     ),
-    OF_SANDBOX: ("XDG_",),
-    OF_EGRESS: ("GLOBAL_AGENT_",),
-    CREDENTIALS: ("DOCKER_",),
+    SANDBOX_FOLDER: ("XDG_",),
+    EGRESS_BYPASS: ("GLOBAL_AGENT_",),
+    RUNS_CREDENTIAL_PROGRAM: ("DOCKER_",),
 }
 _NAMES = {
     LOADS_CODE: (
@@ -47,40 +49,42 @@ _NAMES = {
         *("VIRTUAL_ENV", "CHROME_PATH", "CHROME_BIN", "DEBUGINFOD_URLS", "GTK_MODULES"),
         *("QT_PLUGIN_PATH", "SQLITE_HISTORY", "PSQLRC", "MYSQL_HOME", "VIMINIT", "EXINIT"),
     ),
-    OF_SANDBOX: (
+    SANDBOX_FOLDER: (
         *("HOME", "USERPROFILE", "HOMEDRIVE", "HOMEPATH", "APPDATA", "LOCALAPPDATA"),
         *("TMPDIR", "TMP", "TEMP", "PWD", "OLDPWD"),
     ),
-    OF_EGRESS: (
+    EGRESS_BYPASS: (
         *("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "FTP_PROXY", "SOCKS_PROXY"),
         *("SOCKS_SERVER", "WS_PROXY", "WSS_PROXY", "RSYNC_PROXY"),
     ),
-    TRUST: (
+    CHANGES_TRUST: (
         *("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "CURL_HOME"),
         *("AWS_CA_BUNDLE", "SSLKEYLOGFILE", "WGETRC", "HTTPLIB2_CA_CERTS"),
         "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH",
     ),
-    CREDENTIALS: (
+    RUNS_CREDENTIAL_PROGRAM: (
         *("KUBECONFIG", "AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE", "CLOUDSDK_CONFIG"),
         *("GOOGLE_EXTERNAL_ACCOUNT_ALLOW_EXECUTABLES", "AZURE_CONFIG_DIR", "PGSERVICEFILE"),
         *("PGSYSCONFDIR", "NETRC", "BOTO_CONFIG", "CONTAINER_HOST", "CONTAINERS_CONF"),
     ),
 }
-HARMLESS = frozenset(("NODE_ENV", "NODE_NO_WARNINGS"))
+HARMLESS_NAMES = frozenset(("NODE_ENV", "NODE_NO_WARNINGS"))
 _BY_NAME = {name: why for why, names in _NAMES.items() for name in names}
 _BY_PREFIX = tuple((prefix, why) for why, found in _PREFIXES.items() for prefix in found)
 
 
-def danger_of(name: str) -> TranslatableMessage | None:
+def find_variable_danger(name: str) -> TranslatableMessage | None:
     """Return why a variable needs an exception, as the end of a sentence, or None."""
     upper = name.upper()
-    if upper in HARMLESS:
+    if upper in HARMLESS_NAMES:
         return None
     if why := _BY_NAME.get(upper):
         return why
     return next((why for prefix, why in _BY_PREFIX if upper.startswith(prefix)), None)
 
 
-def without_exception(names: Iterable[str], exceptions: Collection[str]) -> list[str]:
+def list_variables_needing_exception(
+    names: Iterable[str], exceptions: Collection[str]
+) -> list[str]:
     """Return the names that need an exception and have none, sorted."""
-    return sorted(name for name in names if name not in exceptions and danger_of(name))
+    return sorted(name for name in names if name not in exceptions and find_variable_danger(name))

@@ -15,10 +15,10 @@ from bonobot.core.text.masking import MASK, mask_text
 from bonobot.core.text.untrusted_text import make_visible
 from mcp_servers.client.endpoint import ServerEndpoint
 
-LONGEST_QUOTE = 500
-LONGEST_CHALLENGE = 2000
-SHORTEST_SECRET = 4
-REMEDY = format_message("Check that the server runs and that its address is right.")
+MAX_QUOTE_LENGTH = 500
+MAX_CHALLENGE_LENGTH = 2000
+MIN_SECRET_LENGTH = 4
+UNREACHABLE_REMEDY = format_message("Check that the server runs and that its address is right.")
 STATUSES = {
     "call_timeout": 504,
     **dict.fromkeys(
@@ -82,7 +82,7 @@ class UpstreamError(Problem):
         self.rpc_data = rpc_data
         self.http_status = http_status
 
-    def unsent(self) -> "UpstreamError":
+    def to_unsent(self) -> "UpstreamError":
         """Return a copy for a request that was not sent because of this failure."""
         failure = copy(self)
         failure.sent = False
@@ -98,7 +98,7 @@ def _build_blank_error(kind: type[UpstreamError], args: tuple[Any, ...]) -> Upst
     return error
 
 
-def quote(endpoint: ServerEndpoint, text: str, limit: int = LONGEST_QUOTE) -> str:
+def quote_text(endpoint: ServerEndpoint, text: str, limit: int = MAX_QUOTE_LENGTH) -> str:
     """Return text from a server masked, visible and cut to `limit` characters."""
     return make_visible(mask_text(text[: 4 * limit], endpoint.secrets), limit)
 
@@ -108,7 +108,7 @@ def build_unreachable_error(
     why: str,
     *,
     sent: bool = False,
-    remedy: str = REMEDY,
+    remedy: str = UNREACHABLE_REMEDY,
     http_status: int | None = None,
     retry_after: float | None = None,
 ) -> UpstreamError:
@@ -133,30 +133,30 @@ def build_connection_error(
     endpoint: ServerEndpoint, error: Exception, *, sent: bool
 ) -> UpstreamError:
     """Return the error of a connection that failed or was lost."""
-    known = find_failure(error)
-    said = known.why if known else quote(endpoint, str(error)) or type(error).__name__
+    failure = find_failure(error)
+    detail = failure.reason if failure else quote_text(endpoint, str(error)) or type(error).__name__
     return build_unreachable_error(
-        endpoint, said, sent=sent, remedy=known.remedy if known else REMEDY
+        endpoint, detail, sent=sent, remedy=failure.remedy if failure else UNREACHABLE_REMEDY
     )
 
 
 def build_sandbox_error(endpoint: ServerEndpoint, why: str, remedy: str) -> UpstreamError:
     """Return the error of a server whose confinement does not work here."""
-    said = format_message("`{endpoint}` was not started: {why}.", endpoint=endpoint.name, why=why)
-    return _build_sandbox_error(endpoint, said, "confinement_unavailable", remedy)
+    detail = format_message("`{endpoint}` was not started: {why}.", endpoint=endpoint.name, why=why)
+    return _build_sandbox_error(endpoint, detail, "confinement_unavailable", remedy)
 
 
-def not_sandboxed(endpoint: ServerEndpoint, why: str, remedy: str) -> UpstreamError:
+def build_not_sandboxed_error(endpoint: ServerEndpoint, why: str, remedy: str) -> UpstreamError:
     """Return the error of an organization's server if sandboxes do not work here."""
-    said = format_message(
+    detail = format_message(
         "`{endpoint}` was not started: servers of organizations run in a sandbox, and {why}.",
         endpoint=endpoint.name,
         why=why,
     )
-    return _build_sandbox_error(endpoint, said, "sandbox_unavailable", remedy)
+    return _build_sandbox_error(endpoint, detail, "sandbox_unavailable", remedy)
 
 
-def variable_not_allowed(endpoint: ServerEndpoint, name: str, why: Any) -> UpstreamError:
+def build_variable_error(endpoint: ServerEndpoint, name: str, why: Any) -> UpstreamError:
     """Return the error of a server with a dangerous variable that no exception names."""
     return _build_refusal(
         endpoint,
@@ -167,7 +167,7 @@ def variable_not_allowed(endpoint: ServerEndpoint, name: str, why: Any) -> Upstr
     )
 
 
-def folder_not_allowed(endpoint: ServerEndpoint, why: Any) -> UpstreamError:
+def build_folder_error(endpoint: ServerEndpoint, why: Any) -> UpstreamError:
     """Return the error of a server whose folder is not allowed."""
     return _build_refusal(
         endpoint,
@@ -180,11 +180,11 @@ def folder_not_allowed(endpoint: ServerEndpoint, why: Any) -> UpstreamError:
     )
 
 
-def still_installing(endpoint: ServerEndpoint, progress: str) -> UpstreamError:
+def build_installing_error(endpoint: ServerEndpoint, progress: str) -> UpstreamError:
     """Return the error of a server whose package is being installed."""
     return UpstreamError(
         format_message("`{endpoint}` is being installed.", endpoint=endpoint.name)
-        + (f" ({quote(endpoint, progress)})" if progress else ""),
+        + (f" ({quote_text(endpoint, progress)})" if progress else ""),
         code="server_installing",
         server=endpoint.name,
         sent=False,
@@ -194,7 +194,7 @@ def still_installing(endpoint: ServerEndpoint, progress: str) -> UpstreamError:
     )
 
 
-def installation_failed(endpoint: ServerEndpoint, why: Any) -> UpstreamError:
+def build_installation_error(endpoint: ServerEndpoint, why: Any) -> UpstreamError:
     """Return the error of a server whose package could not be installed."""
     return UpstreamError(
         format_message(
@@ -213,17 +213,17 @@ def installation_failed(endpoint: ServerEndpoint, why: Any) -> UpstreamError:
 def _build_refusal(
     endpoint: ServerEndpoint, why: str, code: str, remedy: str, field: str
 ) -> UpstreamError:
-    said = format_message("`{endpoint}` was not started: {why}.", endpoint=endpoint.name, why=why)
+    detail = format_message("`{endpoint}` was not started: {why}.", endpoint=endpoint.name, why=why)
     return UpstreamError(
-        said, code=code, server=endpoint.name, sent=False, remedy=remedy, field=field
+        detail, code=code, server=endpoint.name, sent=False, remedy=remedy, field=field
     )
 
 
 def _build_sandbox_error(
-    endpoint: ServerEndpoint, said: str, code: str, remedy: str
+    endpoint: ServerEndpoint, detail: str, code: str, remedy: str
 ) -> UpstreamError:
     return UpstreamError(
-        said, code=code, server=endpoint.name, sent=False, remedy=remedy, field="confinement"
+        detail, code=code, server=endpoint.name, sent=False, remedy=remedy, field="confinement"
     )
 
 
@@ -246,7 +246,7 @@ def build_timeout_error(
     )
 
 
-def needs_reauth(endpoint: ServerEndpoint, http_status: int, challenge: str) -> UpstreamError:
+def build_reauth_error(endpoint: ServerEndpoint, http_status: int, challenge: str) -> UpstreamError:
     """Return the error of a server that refuses our credentials (401, 403)."""
     return UpstreamError(
         format_message(
@@ -276,10 +276,14 @@ def build_crash_error(
     endpoint: ServerEndpoint, how: str, stderr: str, *, sent: bool = True
 ) -> UpstreamError:
     """Return the error of a child process that ended; `stderr` is its last output."""
-    said = quote(endpoint, stderr.strip()[-LONGEST_QUOTE:])
+    quoted_output = quote_text(endpoint, stderr.strip()[-MAX_QUOTE_LENGTH:])
     return UpstreamError(
         format_message("`{endpoint}` ended: {how}.", endpoint=endpoint.name, how=how)
-        + (format_message(" Its last words: “{said}”.", said=said) if said else ""),
+        + (
+            format_message(" Its last words: “{said}”.", said=quoted_output)
+            if quoted_output
+            else ""
+        ),
         code="server_crashed",
         server=endpoint.name,
         sent=sent,
@@ -319,9 +323,9 @@ def build_rpc_error(
     endpoint: ServerEndpoint, error: Any, http_status: int | None = None
 ) -> UpstreamError:
     """Return the error for a JSON-RPC error object."""
-    told: Mapping[str, Any] = error if isinstance(error, dict) else {}
-    code, message = told.get("code"), told.get("message")
-    text = quote(endpoint, message) if isinstance(message, str) else "no message"
+    fields: Mapping[str, Any] = error if isinstance(error, dict) else {}
+    code, message = fields.get("code"), fields.get("message")
+    text = quote_text(endpoint, message) if isinstance(message, str) else "no message"
     number = code if isinstance(code, int) else None
     return UpstreamError(
         format_message(
@@ -334,7 +338,7 @@ def build_rpc_error(
         server=endpoint.name,
         rpc_code=number,
         rpc_message=text,
-        rpc_data=told.get("data"),
+        rpc_data=fields.get("data"),
         http_status=http_status,
     )
 
@@ -358,6 +362,6 @@ def build_egress_error(
 def _mask_challenge(endpoint: ServerEndpoint, challenge: str) -> str:
     # Programs parse it (it names where to sign in), so only known secrets are masked.
     for secret in endpoint.secrets:
-        if len(secret) >= SHORTEST_SECRET:
+        if len(secret) >= MIN_SECRET_LENGTH:
             challenge = challenge.replace(secret, MASK)
-    return make_visible(challenge, LONGEST_CHALLENGE)
+    return make_visible(challenge, MAX_CHALLENGE_LENGTH)

@@ -10,29 +10,29 @@ from pathlib import Path
 from bonobot.core.i18n.messages import TranslatableMessage, format_message
 
 # Denied with everything below them.
-SYSTEM = (
+SYSTEM_FOLDERS = (
     *("/etc", "/proc", "/sys", "/dev", "/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64"),
     *("/libx32", "/boot", "/run", "/snap", "/System", "/Library", "/private/etc"),
     *("/var/lib", "/var/run", "/var/log", "/var/spool", "/var/cache", "/var/backups"),
 )
 # Denied themselves, not the folders below them.
-THEMSELVES = (
+EXACT_FOLDERS = (
     *("/", "/root", "/home", "/var", "/opt", "/srv", "/mnt", "/media", "/Users"),
     *("/tmp", "/var/tmp"),  # noqa: S108 - refused
 )
 
 
-HOMES = ("/home", "/Users")
+HOME_PARENTS = ("/home", "/Users")
 
 
 @dataclass(frozen=True)
 class FolderRule:
     """Folders denied besides the system's, and folders allowed within those."""
 
-    closed: tuple[str, ...] = ()
-    own: tuple[str, ...] = ()
+    denied: tuple[str, ...] = ()
+    allowed: tuple[str, ...] = ()
 
-    def refusal(self, folder: str) -> TranslatableMessage | None:
+    def find_refusal(self, folder: str) -> TranslatableMessage | None:
         """Return why a folder is denied, as the end of a sentence, or None."""
         if "\x00" in folder:
             return format_message("it has a NUL in it")
@@ -42,13 +42,17 @@ class FolderRule:
             real = Path(folder).resolve()
         except (OSError, RuntimeError):
             return format_message("its links lead nowhere")
-        if any(real.is_relative_to(Path(own).resolve()) for own in self.own):
+        if any(
+            real.is_relative_to(Path(allowed_folder).resolve()) for allowed_folder in self.allowed
+        ):
             return None
-        if str(real) in THEMSELVES or any(real.is_relative_to(one) for one in SYSTEM):
+        if str(real) in EXACT_FOLDERS or any(
+            real.is_relative_to(system_folder) for system_folder in SYSTEM_FOLDERS
+        ):
             return format_message("it is a folder of the system")
         if _is_hidden_in_a_home(real):
             return format_message("it holds what programs keep for a person, such as keys")
-        if any(real.is_relative_to(Path(closed).resolve()) for closed in self.closed):
+        if any(real.is_relative_to(Path(denied_folder).resolve()) for denied_folder in self.denied):
             return format_message("it holds what is Bonobot's own, or another organization's")
         return None
 
@@ -58,24 +62,24 @@ SYSTEM_ONLY = FolderRule()
 
 def _is_hidden_in_a_home(real: Path) -> bool:
     parts = real.parts
-    home = 2 if parts[1:2] == ("root",) else 3 if f"/{parts[1]}" in HOMES else 0
+    home = 2 if parts[1:2] == ("root",) else 3 if f"/{parts[1]}" in HOME_PARENTS else 0
     return bool(home) and len(parts) > home and parts[home].startswith(".")
 
 
-def mounted_folders(command: str, args: tuple[str, ...]) -> tuple[str, ...]:
+def list_mounted_folders(command: str, args: tuple[str, ...]) -> tuple[str, ...]:
     """Return the host folders that the arguments of `docker run` mount."""
     if Path(command).name not in ("docker", "podman", "nerdctl"):
         return ()
-    found = []
-    for at, arg in enumerate(args):
+    folders = []
+    for index, arg in enumerate(args):
         option, equals, value = arg.partition("=")
         if not equals:
-            value = args[at + 1] if at + 1 < len(args) else ""
+            value = args[index + 1] if index + 1 < len(args) else ""
         if option in ("-v", "--volume"):
-            found.append(value.partition(":")[0])
+            folders.append(value.partition(":")[0])
         elif arg.startswith("-v/"):
-            found.append(arg[2:].partition(":")[0])
+            folders.append(arg[2:].partition(":")[0])
         elif option == "--mount":
-            members = dict(part.partition("=")[::2] for part in value.split(","))
-            found.append(members.get("source") or members.get("src") or "")
-    return tuple(folder for folder in found if folder.startswith(("/", ".")))
+            mount_options = dict(part.partition("=")[::2] for part in value.split(","))
+            folders.append(mount_options.get("source") or mount_options.get("src") or "")
+    return tuple(folder for folder in folders if folder.startswith(("/", ".")))

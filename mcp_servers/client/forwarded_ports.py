@@ -34,7 +34,7 @@ DEFAULT_PORTS = {
 }
 URL = re.compile(r"\b([a-z][a-z0-9]*)(?:\+[a-z+]+)?://(?:[^/?#\s]*@)?([^/?#\s]+)", re.IGNORECASE)
 HOST_AND_PORT = re.compile(r"\[([0-9a-fA-F:]+)\](?::(\d+))?|([^:,\[\]]+)(?::(\d+))?")
-NAME = re.compile(r"(?!-)[a-z0-9_-]+(?:\.[a-z0-9_-]+)*\.?", re.IGNORECASE)
+HOST_NAME = re.compile(r"(?!-)[a-z0-9_-]+(?:\.[a-z0-9_-]+)*\.?", re.IGNORECASE)
 MAX_HOSTS = 16
 
 
@@ -54,7 +54,7 @@ class ForwardedPort:
     @property
     def is_name(self) -> bool:
         """Return whether the host is a name rather than an IP address."""
-        return _to_address(self.host) is None
+        return _parse_address(self.host) is None
 
 
 def find_forwarded_ports(args: Sequence[str], env: Mapping[str, str]) -> tuple[ForwardedPort, ...]:
@@ -67,7 +67,7 @@ def find_forwarded_ports(args: Sequence[str], env: Mapping[str, str]) -> tuple[F
     ports: dict[ForwardedPort, None] = {}
     for host, port in _find_hosts(args, env):
         name = host.lower().removesuffix(".")
-        if not 1024 <= port < 65536 or not _is_elsewhere(name):
+        if not 1024 <= port < 65536 or not _is_remote(name):
             continue
         if name not in addresses and len(addresses) < MAX_HOSTS:
             addresses[name] = f"127.0.0.{len(addresses) + 2}"
@@ -78,17 +78,17 @@ def find_forwarded_ports(args: Sequence[str], env: Mapping[str, str]) -> tuple[F
 
 def replace_addresses(value: str, ports: Sequence[ForwardedPort]) -> str:
     """Return `value` with forwarded IP addresses replaced by those of the sandbox."""
-    for one in ports:
-        if not one.is_name:
-            literal = f"[{one.host}]" if ":" in one.host else one.host
-            value = re.sub(rf"(?<![\w.:]){re.escape(literal)}(?![\w.])", one.address, value)
-            value = one.address if value == one.host else value
+    for port in ports:
+        if not port.is_name:
+            literal = f"[{port.host}]" if ":" in port.host else port.host
+            value = re.sub(rf"(?<![\w.:]){re.escape(literal)}(?![\w.])", port.address, value)
+            value = port.address if value == port.host else value
     return value
 
 
-def write_hosts(ports: Sequence[ForwardedPort]) -> str:
+def format_hosts(ports: Sequence[ForwardedPort]) -> str:
     """Return the `/etc/hosts` lines of the host names."""
-    names = dict.fromkeys((one.address, one.host) for one in ports if one.is_name)
+    names = dict.fromkeys((port.address, port.host) for port in ports if port.is_name)
     return "".join(f"{address} {name}\n" for address, name in names)
 
 
@@ -112,14 +112,14 @@ def _split_hosts(text: str, default: int) -> Iterator[tuple[str, int]]:
             yield literal or name, int(literal_port or port or default)
 
 
-def _is_elsewhere(host: str) -> bool:
+def _is_remote(host: str) -> bool:
     """Return whether a host may be one other than this machine."""
-    if address := _to_address(host):
+    if address := _parse_address(host):
         return not (address.is_loopback or address.is_unspecified)
-    return bool(NAME.fullmatch(host)) and host != "localhost"
+    return bool(HOST_NAME.fullmatch(host)) and host != "localhost"
 
 
-def _to_address(host: str) -> IPv4Address | IPv6Address | None:
+def _parse_address(host: str) -> IPv4Address | IPv6Address | None:
     try:
         return ip_address(host)
     except ValueError:

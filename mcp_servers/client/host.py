@@ -14,17 +14,17 @@ from bonobot.core.problems import InvalidInput, Problem
 from mcp_servers.client.background_tasks import TaskSet
 from mcp_servers.client.endpoint import ServerEndpoint
 from mcp_servers.client.jsonrpc import TASKS_EXTENSION, McpRequest
-from mcp_servers.client.server_requests import Asked
+from mcp_servers.client.server_requests import ServerRequestKind
 
 METHOD_NOT_FOUND = -32601
 INVALID_PARAMS = -32602
 INTERNAL_ERROR = -32603
 # Error code of the specification for a rejection by a person.
-REJECTED = -1
-AT_A_TIME = 16
+REJECTED_CODE = -1
+MAX_CONCURRENT_REQUESTS = 16
 CANCELLED = "notifications/cancelled"
-ELICITED = "notifications/elicitation/complete"
-LONGEST_ID = 255
+ELICITATION_COMPLETE = "notifications/elicitation/complete"
+MAX_ID_LENGTH = 255
 
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 
@@ -66,7 +66,7 @@ class Host(Protocol):
         """Answer `elicitation/create`."""
         raise HostRequestUnsupported("Elicitation is not supported here.")
 
-    async def elicited(self, endpoint: ServerEndpoint, elicitation_id: str) -> None:
+    async def complete_elicitation(self, endpoint: ServerEndpoint, elicitation_id: str) -> None:
         """Record that a URL elicitation was completed in the browser."""
         return
 
@@ -98,13 +98,13 @@ class DiscoveryHost(Host):
 
 def build_declared_capabilities(endpoint: ServerEndpoint) -> dict[str, Any]:
     """Return the capabilities of a host that answers everything this server may request."""
-    offered: dict[Asked, dict[str, Any]] = {
+    supported: dict[ServerRequestKind, dict[str, Any]] = {
         "sampling": {},
         "elicitation": {"form": {}, "url": {}},
         "roots": {},
     }
-    chosen = {str(name): how for name, how in offered.items() if name in endpoint.may_ask}
-    return chosen | {"extensions": {TASKS_EXTENSION: {}}}
+    declared = {str(name): value for name, value in supported.items() if name in endpoint.may_ask}
+    return declared | {"extensions": {TASKS_EXTENSION: {}}}
 
 
 class ServerRequestHandler:
@@ -114,95 +114,105 @@ class ServerRequestHandler:
     a shared stream names no request: the host of the longest waiting request answers.
     """
 
-    def __init__(self, endpoint: ServerEndpoint, host: Host, crew: TaskSet, send: Send) -> None:
+    def __init__(self, endpoint: ServerEndpoint, host: Host, tasks: TaskSet, send: Send) -> None:
         self._endpoint = endpoint
         self._host = host
-        self._crew = crew
+        self._tasks = tasks
         self._send = send
-        self._open: dict[Any, asyncio.Task[None]] = {}
-        self._waiting: list[McpRequest] = []
+        self._running: dict[Any, asyncio.Task[None]] = {}
+        self._waiting_requests: list[McpRequest] = []
 
     @contextmanager
-    def waiting(self, request: McpRequest) -> Iterator[None]:
+    def track_request(self, request: McpRequest) -> Iterator[None]:
         """Pause the request's deadline while the server waits for a response from us."""
-        self._waiting.append(request)
+        self._waiting_requests.append(request)
         try:
             yield
         finally:
-            self._waiting.remove(request)
+            self._waiting_requests.remove(request)
 
-    def take(self, message: Mapping[str, Any], about: McpRequest | None = None) -> None:
+    def handle_request(self, message: Mapping[str, Any], origin: McpRequest | None = None) -> None:
         """Answer a server request in the background; ignore it if too many are running.
 
         `origin` is the request of ours on whose stream it came.
         """
-        number = message["id"]
-        if not isinstance(number, str | int) or number in self._open:
+        request_id = message["id"]
+        if not isinstance(request_id, str | int) or request_id in self._running:
             return
-        if len(self._open) < AT_A_TIME:
-            replying = self._reply(message, about)
-            work = self._crew.spawn(replying, name=f"answer {self._endpoint.name}")
-            self._open[number] = work
-            work.add_done_callback(lambda _: self._open.pop(number))
+        if len(self._running) < MAX_CONCURRENT_REQUESTS:
+            reply = self._reply(message, origin)
+            task = self._tasks.spawn(reply, name=f"answer {self._endpoint.name}")
+            self._running[request_id] = task
+            task.add_done_callback(lambda _: self._running.pop(request_id))
 
-    def hears(self, message: Mapping[str, Any]) -> bool:
+    def handle_notification(self, message: Mapping[str, Any]) -> bool:
         """Handle a notification about a server request; return whether it is one."""
         method, params = message.get("method"), message.get("params")
-        said = params if isinstance(params, dict) else {}
+        fields = params if isinstance(params, dict) else {}
         if method == CANCELLED:
-            number = said.get("requestId")
-            asked = self._open.get(number) if isinstance(number, str | int) else None
-            if asked is not None:
-                asked.cancel()
+            request_id = fields.get("requestId")
+            task = self._running.get(request_id) if isinstance(request_id, str | int) else None
+            if task is not None:
+                task.cancel()
             return True
-        if method != ELICITED:
+        if method != ELICITATION_COMPLETE:
             return False
-        done = said.get("elicitationId")
-        if isinstance(done, str) and done and len(done) <= LONGEST_ID:
-            work = self._host.elicited(self._endpoint, done)
-            self._crew.spawn(work, name=f"elicited {self._endpoint.name}")
+        elicitation_id = fields.get("elicitationId")
+        if (
+            isinstance(elicitation_id, str)
+            and elicitation_id
+            and len(elicitation_id) <= MAX_ID_LENGTH
+        ):
+            work = self._host.complete_elicitation(self._endpoint, elicitation_id)
+            self._tasks.spawn(work, name=f"elicited {self._endpoint.name}")
         return True
 
-    async def _reply(self, message: Mapping[str, Any], about: McpRequest | None) -> None:
-        own = [request for request in self._waiting if request is about]
-        asking = own or list(self._waiting)
-        with ExitStack() as held:
-            for request in asking:
+    async def _reply(self, message: Mapping[str, Any], origin: McpRequest | None) -> None:
+        matching = [request for request in self._waiting_requests if request is origin]
+        requests = matching or list(self._waiting_requests)
+        with ExitStack() as pauses:
+            for request in requests:
                 if request.deadline is not None:
-                    held.enter_context(request.deadline.held())
-            await self._send(await answer(self._host_of(asking), self._endpoint, message))
+                    pauses.enter_context(request.deadline.pause())
+            await self._send(
+                await answer_server_request(self._choose_host(requests), self._endpoint, message)
+            )
 
-    def _host_of(self, asking: list[McpRequest]) -> Host:
+    def _choose_host(self, requests: list[McpRequest]) -> Host:
         """Return the host that answers; idempotent requests, such as lists, never provide it."""
-        hosts = (one.host for one in asking if one.host is not None and not one.repeatable)
+        hosts = (
+            request.host
+            for request in requests
+            if request.host is not None and not request.idempotent
+        )
         return next(hosts, self._host)
 
 
-async def answer(
+async def answer_server_request(
     host: Host, endpoint: ServerEndpoint, message: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return the JSON-RPC response to a server request."""
     params = message.get("params")
-    asked: Mapping[str, Any] = params if isinstance(params, dict) else {}
+    request_params: Mapping[str, Any] = params if isinstance(params, dict) else {}
     handlers: dict[str, Callable[[], Awaitable[dict[str, Any]]]] = {
         "ping": _answer_ping,
-        "sampling/createMessage": lambda: host.sampling(endpoint, asked),
-        "elicitation/create": lambda: host.elicitation(endpoint, asked),
+        "sampling/createMessage": lambda: host.sampling(endpoint, request_params),
+        "elicitation/create": lambda: host.elicitation(endpoint, request_params),
         "roots/list": lambda: host.roots(endpoint),
     }
     handler = handlers.get(str(message["method"]))
-    head = {"jsonrpc": "2.0", "id": message["id"]}
+    response = {"jsonrpc": "2.0", "id": message["id"]}
     if handler is None:
-        return head | {"error": {"code": METHOD_NOT_FOUND, "message": "Method not found"}}
+        return response | {"error": {"code": METHOD_NOT_FOUND, "message": "Method not found"}}
     try:
-        return head | {"result": await handler()}
+        return response | {"result": await handler()}
     except Problem as problem:
-        said = {
+        error = {
             "code": _get_error_code(problem),
             "message": str(problem),
             "data": {"code": problem.code},
         }
-        return head | {"error": said}
+        return response | {"error": error}
 
 
 def _get_error_code(problem: Problem) -> int:
@@ -211,7 +221,7 @@ def _get_error_code(problem: Problem) -> int:
         return METHOD_NOT_FOUND
     if isinstance(problem, InvalidInput):
         return INVALID_PARAMS
-    return REJECTED if isinstance(problem, HostRequestRejected) else INTERNAL_ERROR
+    return REJECTED_CODE if isinstance(problem, HostRequestRejected) else INTERNAL_ERROR
 
 
 async def _answer_ping() -> dict[str, Any]:

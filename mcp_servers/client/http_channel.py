@@ -30,24 +30,31 @@ from mcp_servers.client.errors import (
     build_egress_error,
     build_header_error,
     build_protocol_error,
+    build_reauth_error,
     build_rpc_error,
     build_too_large_error,
     build_unreachable_error,
-    needs_reauth,
-    quote,
+    quote_text,
 )
-from mcp_servers.client.jsonrpc import MODERN, McpRequest, UnreadableJson, decode, encode, is_answer
+from mcp_servers.client.jsonrpc import (
+    MODERN_VERSION,
+    McpRequest,
+    UnreadableJson,
+    decode_json,
+    encode_message,
+    is_response,
+)
 
-STREAMED = 16  # maximum size of a stream, in bodies
-REFUSAL_READ = 64 * 1024
+STREAM_BODY_FACTOR = 16  # maximum size of a stream, in bodies
+MAX_ERROR_BODY_BYTES = 64 * 1024
 DEFAULT_RETRY_S = 1.0
-RESUMES = 8
-LATEST_S = 60.0
-NOBODY = -1  # never the id of a request
-TOO_MANY = 429
-BUSY = (TOO_MANY, 502, 503, 504)
-REFUSED = (401, 403)
-EVENTS = "text/event-stream"
+MAX_RESUMES = 8
+MAX_PAUSE_S = 60.0
+NO_REQUEST_ID = -1  # never the id of a request
+TOO_MANY_REQUESTS = 429
+BUSY_STATUSES = (TOO_MANY_REQUESTS, 502, 503, 504)
+UNAUTHORIZED_STATUSES = (401, 403)
+EVENT_STREAM = "text/event-stream"
 
 OnEvent = Callable[[str, str], None]
 OnMessage = Callable[[dict[str, Any]], Awaitable[None]]
@@ -70,7 +77,7 @@ class _ResponseState:
     """What identifies a response, and the position in its event stream."""
 
     request: McpRequest
-    number: int
+    request_id: int
     on_message: OnMessage
     resumable: bool
     last_id: str = ""
@@ -94,7 +101,7 @@ class HttpChannel:
         self._client = client
         self._timeout = httpx2.Timeout(None, connect=endpoint.connect_s, pool=endpoint.connect_s)
 
-    async def ask(
+    async def send_request(
         self,
         request: McpRequest,
         message: Mapping[str, Any],
@@ -108,45 +115,45 @@ class HttpChannel:
         A lost stream is resumed after its last event if `resumable`. The caller sets the deadline.
         Canceling closes the stream, which cancels the request at the server.
         """
-        heard = _ResponseState(request, message["id"], on_message, resumable)
-        answer = await self._attempt("POST", headers, heard, message)
-        for _ in range(RESUMES if resumable else 0):
-            if answer or not heard.last_id:
+        state = _ResponseState(request, message["id"], on_message, resumable)
+        response = await self._send_once("POST", headers, state, message)
+        for _ in range(MAX_RESUMES if resumable else 0):
+            if response or not state.last_id:
                 break
-            await asyncio.sleep(heard.retry_s)
-            again = {**headers, "Last-Event-ID": heard.last_id}
-            answer = await self._attempt("GET", again, heard)
-        if answer is None:
+            await asyncio.sleep(state.retry_s)
+            resume_headers = {**headers, "Last-Event-ID": state.last_id}
+            response = await self._send_once("GET", resume_headers, state)
+        if response is None:
             raise build_unreachable_error(
                 self._endpoint, "it broke off before it had answered", sent=True
             )
-        return answer
+        return response
 
     async def listen(
-        self, headers: Mapping[str, str], on_message: OnMessage, answered: asyncio.Event
+        self, headers: Mapping[str, str], on_message: OnMessage, ready: asyncio.Event
     ) -> None:
         """Pass on server messages that belong to no request, until the server refuses.
 
         `ready` is set once the first stream is open or refused. A stream that ends is reopened,
         with growing pauses while nothing comes.
         """
-        heard = _ResponseState(McpRequest("listen"), NOBODY, on_message, resumable=True)
-        pause_s = heard.retry_s
+        state = _ResponseState(McpRequest("listen"), NO_REQUEST_ID, on_message, resumable=True)
+        pause_s = state.retry_s
         while True:
-            last_id = heard.last_id
-            again = {**headers, "Last-Event-ID": last_id} if last_id else headers
+            last_id = state.last_id
+            resume_headers = {**headers, "Last-Event-ID": last_id} if last_id else headers
             try:
-                async with self._sent(heard.request, "GET", again) as response:
-                    answered.set()
-                    await self._answer_in_events(response, heard)
+                async with self._open_response(state.request, "GET", resume_headers) as response:
+                    ready.set()
+                    await self._read_event_stream(response, state)
             except UpstreamError as error:
-                answered.set()
+                ready.set()
                 if error.http_status is not None:
                     return
-            pause_s = heard.retry_s if heard.last_id != last_id else min(2 * pause_s, LATEST_S)
+            pause_s = state.retry_s if state.last_id != last_id else min(2 * pause_s, MAX_PAUSE_S)
             await asyncio.sleep(pause_s)
 
-    async def follow(
+    async def receive_messages(
         self, headers: Mapping[str, str], on_message: OnMessage, opened: asyncio.Event
     ) -> None:
         """Pass on server messages that belong to no request, until their stream ends.
@@ -154,79 +161,88 @@ class HttpChannel:
         `opened` is set once the headers arrive. Raises `UpstreamError` if the stream is lost or
         refused.
         """
-        heard = _ResponseState(McpRequest("listen"), NOBODY, on_message, resumable=False)
-        async with self._sent(heard.request, "GET", headers) as response:
-            if _get_content_type(response) != EVENTS:
+        state = _ResponseState(McpRequest("listen"), NO_REQUEST_ID, on_message, resumable=False)
+        async with self._open_response(state.request, "GET", headers) as response:
+            if _get_content_type(response) != EVENT_STREAM:
                 raise build_protocol_error(self._endpoint, "it opened no stream of events")
             opened.set()
-            await self._answer_in_events(response, heard)
+            await self._read_event_stream(response, state)
 
-    async def events(self, allowance: BodyAllowance, on_event: OnEvent) -> None:
+    async def receive_events(self, allowance: BodyAllowance, on_event: OnEvent) -> None:
         """Pass on the events of one stream until it ends; `allowance` bounds it."""
-        async with self._sent(McpRequest("listen"), "GET", {}, limit=allowance) as response:
-            if _get_content_type(response) != EVENTS:
+        async with self._open_response(
+            McpRequest("listen"), "GET", {}, limit=allowance
+        ) as response:
+            if _get_content_type(response) != EVENT_STREAM:
                 raise build_protocol_error(self._endpoint, "it opened no stream of events")
             source = httpx2.EventSource(response, max_event_size=self._endpoint.max_line)
-            pace = ReadThrottle(STREAM_SHARE)
+            throttle = ReadThrottle(STREAM_SHARE)
             async with aclosing(aiter(source)) as events:  # type: ignore[type-var]
                 async for event in events:
-                    began = perf_counter()
+                    started_at = perf_counter()
                     on_event(event.event, event.data)
-                    await _throttle_reading(pace, began)
+                    await _throttle_reading(throttle, started_at)
 
-    async def tell(self, message: Mapping[str, Any], headers: Mapping[str, str]) -> None:
+    async def send_message(self, message: Mapping[str, Any], headers: Mapping[str, str]) -> None:
         """Send a notification or one of our responses."""
-        async with self._sent(McpRequest("tell"), "POST", headers, message):
+        async with self._open_response(McpRequest("tell"), "POST", headers, message):
             pass
 
-    async def delete(self, headers: Mapping[str, str]) -> None:
+    async def delete_session(self, headers: Mapping[str, str]) -> None:
         """Tell the server that a session has ended."""
-        async with self._sent(McpRequest("end"), "DELETE", headers):
+        async with self._open_response(McpRequest("end"), "DELETE", headers):
             pass
 
-    async def _attempt(
+    async def _send_once(
         self,
-        verb: str,
+        method: str,
         headers: Mapping[str, str],
-        heard: _ResponseState,
+        state: _ResponseState,
         message: Mapping[str, Any] | None = None,
     ) -> JsonRpcResponse | None:
         try:
-            async with self._sent(heard.request, verb, headers, message) as response:
-                found = await self._answer(response, heard)
-                return JsonRpcResponse(found, response.headers) if found else None
+            async with self._open_response(state.request, method, headers, message) as response:
+                response_message = await self._read_response(response, state)
+                return (
+                    JsonRpcResponse(response_message, response.headers)
+                    if response_message
+                    else None
+                )
         except UpstreamError as error:
-            if heard.resumable and heard.last_id and error.code == "server_unreachable":
+            if state.resumable and state.last_id and error.code == "server_unreachable":
                 return None
             raise
 
     @asynccontextmanager
-    async def _sent(
+    async def _open_response(
         self,
         request: McpRequest,
-        verb: str,
+        method: str,
         headers: Mapping[str, str],
         message: Mapping[str, Any] | None = None,
         limit: BodyAllowance | None = None,
     ) -> AsyncIterator[httpx2.Response]:
         """Yield a successful response; every HTTP failure becomes `UpstreamError`."""
         endpoint = self._endpoint
-        own = {"Accept": "application/json, text/event-stream", **headers}
+        request_headers = {"Accept": "application/json, text/event-stream", **headers}
         body = None
         if message:
-            content = encode(message)
-            own |= {"Content-Type": "application/json", "Content-Length": str(len(content))}
+            content = encode_message(message)
+            request_headers |= {
+                "Content-Type": "application/json",
+                "Content-Length": str(len(content)),
+            }
             body = _RequestBody(content, request)
         try:
             async with self._client.stream(
-                verb,
+                method,
                 self._url,
                 content=body,
-                headers=own,
+                headers=request_headers,
                 timeout=self._timeout,
-                extensions={"max_body": limit or STREAMED * endpoint.max_body},
+                extensions={"max_body": limit or STREAM_BODY_FACTOR * endpoint.max_body},
             ) as response:
-                await self._accept(response)
+                await self._check_status(response)
                 yield response
         except EgressDenied as refusal:
             raise build_egress_error(endpoint, refusal, sent=request.sent) from refusal
@@ -237,33 +253,33 @@ class HttpChannel:
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
             raise build_connection_error(endpoint, error, sent=request.sent) from error
 
-    async def _accept(self, response: httpx2.Response) -> None:
+    async def _check_status(self, response: httpx2.Response) -> None:
         """Raise `UpstreamError` for a status outside 2xx."""
         status, endpoint = response.status_code, self._endpoint
         if status < 300:
             return
-        if status in REFUSED:
-            raise needs_reauth(endpoint, status, response.headers.get("www-authenticate", ""))
-        text = await read_body(response, REFUSAL_READ) or b""
+        if status in UNAUTHORIZED_STATUSES:
+            raise build_reauth_error(endpoint, status, response.headers.get("www-authenticate", ""))
+        text = await read_body(response, MAX_ERROR_BODY_BYTES) or b""
         error = _parse_rpc_error(text)
         if error is not None:
             raise build_rpc_error(endpoint, error, status)
-        if status in BUSY:
+        if status in BUSY_STATUSES:
             raise build_unreachable_error(
                 endpoint,
                 format_message("it answered with HTTP {status}", status=status),
-                sent=status != TOO_MANY,  # rejected unread
+                sent=status != TOO_MANY_REQUESTS,  # rejected unread
                 http_status=status,
-                retry_after=retry_after(response.headers.get("retry-after")),
+                retry_after=parse_retry_after(response.headers.get("retry-after")),
                 remedy="Try again later.",
             )
-        plain = "html" not in response.headers.get("content-type", "html")
-        said = quote(endpoint, text.decode("utf-8", "replace"), 200) if plain else ""
+        is_text = "html" not in response.headers.get("content-type", "html")
+        quoted_body = quote_text(endpoint, text.decode("utf-8", "replace"), 200) if is_text else ""
         raise UpstreamError(
             format_message(
                 "`{endpoint}` answered with HTTP {status}", endpoint=endpoint.name, status=status
             )
-            + (f": {said}" if said else "."),
+            + (f": {quoted_body}" if quoted_body else "."),
             code="protocol_error" if status < 500 else "upstream_error",
             server=endpoint.name,
             http_status=status,
@@ -272,70 +288,71 @@ class HttpChannel:
             else "Try again later; the server's own log says what went wrong there.",
         )
 
-    async def _answer(
-        self, response: httpx2.Response, heard: _ResponseState
+    async def _read_response(
+        self, response: httpx2.Response, state: _ResponseState
     ) -> dict[str, Any] | None:
         """Return the expected response; None if the stream ended without it."""
-        kind = _get_content_type(response)
-        if kind == EVENTS:
-            return await self._answer_in_events(response, heard)
-        if kind != "application/json":
+        content_type = _get_content_type(response)
+        if content_type == EVENT_STREAM:
+            return await self._read_event_stream(response, state)
+        if content_type != "application/json":
             raise build_protocol_error(
                 self._endpoint,
                 format_message(
-                    "it answered with {quote}", quote=quote(self._endpoint, kind, 80) or "nothing"
+                    "it answered with {quote}",
+                    quote=quote_text(self._endpoint, content_type, 80) or "nothing",
                 ),
                 remedy="Check the URL: this may be a web page rather than an MCP endpoint.",
             )
         body = await read_body(response, self._endpoint.max_body)
         if body is None:
             raise build_too_large_error(self._endpoint, self._endpoint.max_body)
-        message = self._decoded(body)
-        if not is_answer(message, heard.number):
+        message = self._decode_body(body)
+        if not is_response(message, state.request_id):
             raise build_protocol_error(self._endpoint, "an answer that was not asked for")
         return message
 
-    async def _answer_in_events(
-        self, response: httpx2.Response, heard: _ResponseState
+    async def _read_event_stream(
+        self, response: httpx2.Response, state: _ResponseState
     ) -> dict[str, Any] | None:
         source = httpx2.EventSource(response, max_event_size=self._endpoint.max_line)
-        pace = ReadThrottle(STREAM_SHARE)
+        throttle = ReadThrottle(STREAM_SHARE)
         async with aclosing(aiter(source)) as events:  # type: ignore[type-var]
             async for event in events:
-                began = perf_counter()
-                heard.last_id = event.id or heard.last_id
+                started_at = perf_counter()
+                state.last_id = event.id or state.last_id
                 if event.retry is not None:
-                    heard.retry_s = min(event.retry / 1000, self._endpoint.read_s)
+                    state.retry_s = min(event.retry / 1000, self._endpoint.read_s)
                 message: Any = None
                 if event.event == "message" and event.data:
-                    message = self._decoded(event.data.encode("utf-8", "replace"))
-                if is_answer(message, heard.number):
+                    message = self._decode_body(event.data.encode("utf-8", "replace"))
+                if is_response(message, state.request_id):
                     return message
-                await _throttle_reading(pace, began)
+                await _throttle_reading(throttle, started_at)
                 if isinstance(message, dict):
-                    await heard.on_message(message)
+                    await state.on_message(message)
         return None
 
-    def _decoded(self, raw: bytes) -> Any:
+    def _decode_body(self, raw: bytes) -> Any:
         try:
-            return decode(raw)
+            return decode_json(raw)
         except UnreadableJson as error:
             raise build_protocol_error(self._endpoint, str(error)) from None
 
 
-async def _throttle_reading(pace: ReadThrottle, began: float) -> None:
+async def _throttle_reading(throttle: ReadThrottle, started_at: float) -> None:
     """Count the work on one event, and pause reading if the stream takes too much time.
 
     Buffered events arrive without waiting: many of them would block the loop.
     """
     now = perf_counter()
-    if pause_s := pace.spent(now - began, now):
+    if pause_s := throttle.add_work(now - started_at, now):
         await asyncio.sleep(pause_s)
 
 
 def _get_content_type(response: httpx2.Response) -> str:
-    kind: str = response.headers.get("content-type", "")
-    return kind.partition(";")[0].strip().lower()
+    content_type: str = response.headers.get("content-type", "")
+    return content_type.partition(";")[0].strip().lower()
 
 
 async def read_body(response: httpx2.Response, limit: int) -> bytes | None:
@@ -351,44 +368,44 @@ async def read_body(response: httpx2.Response, limit: int) -> bytes | None:
 
 def _parse_rpc_error(body: bytes) -> Any:
     try:
-        message = decode(body)
+        message = decode_json(body)
     except UnreadableJson:
         return None
     error = message.get("error") if isinstance(message, dict) else None
     return error if isinstance(error, dict) else None
 
 
-def retry_after(header: str | None) -> float | None:
+def parse_retry_after(header: str | None) -> float | None:
     """Return the seconds of a `Retry-After` header; dates are not supported."""
     return float(header) if header and header.isdecimal() and len(header) < 6 else None
 
 
-ANNOTATION = "x-mcp-header"
-NAMED_BY = {
+HEADER_ANNOTATION = "x-mcp-header"
+NAME_PARAMETERS = {
     **{"tools/call": "name", "prompts/get": "name", "resources/read": "uri"},
     **dict.fromkeys(("tasks/get", "tasks/update", "tasks/cancel"), "taskId"),
 }
 MIRRORED_TYPES = ("string", "integer", "boolean")  # a float has no unique spelling
 
 TOKEN = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
-PLAIN = re.compile(r"[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?|")
+PLAIN_VALUE = re.compile(r"[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?|")
 SENTINEL = re.compile(r"=\?base64\?.*\?=")
 
 # Keywords of JSON Schema 2020-12 whose value is a schema, a list or a map of schemas.
-ONE = (
+SINGLE_SCHEMA_KEYWORDS = (
     *("items", "contains", "not", "if", "then", "else", "additionalProperties", "propertyNames"),
     *("unevaluatedItems", "unevaluatedProperties", "contentSchema"),
 )
-SEVERAL = ("allOf", "anyOf", "oneOf", "prefixItems")
-NAMED = ("patternProperties", "dependentSchemas", "$defs", "definitions")
+SCHEMA_LIST_KEYWORDS = ("allOf", "anyOf", "oneOf", "prefixItems")
+SCHEMA_MAP_KEYWORDS = ("patternProperties", "dependentSchemas", "$defs", "definitions")
 
 Path = tuple[str, ...]
 
 
 def build_routing_headers(request: McpRequest) -> dict[str, str]:
     """Return the headers that mirror fields of `request`."""
-    headers = {"MCP-Protocol-Version": MODERN, "Mcp-Method": request.method}
-    name = request.params.get(NAMED_BY.get(request.method, ""))
+    headers = {"MCP-Protocol-Version": MODERN_VERSION, "Mcp-Method": request.method}
+    name = request.params.get(NAME_PARAMETERS.get(request.method, ""))
     if isinstance(name, str):
         headers["Mcp-Name"] = encode_header_value(name)
     if request.method == "tools/call" and request.input_schema:
@@ -398,7 +415,7 @@ def build_routing_headers(request: McpRequest) -> dict[str, str]:
 
 def encode_header_value(value: str) -> str:
     """Return `value` encoded for a header: base64 unless it is plain ASCII."""
-    if PLAIN.fullmatch(value) and not SENTINEL.fullmatch(value):
+    if PLAIN_VALUE.fullmatch(value) and not SENTINEL.fullmatch(value):
         return value
     return f"=?base64?{base64.b64encode(value.encode('utf-8', 'replace')).decode('ascii')}?="
 
@@ -407,24 +424,27 @@ def validate_header_annotations(schema: Any) -> str:
     """Return what is wrong with a schema's `x-mcp-header` annotations, or ""."""
     seen: set[str] = set()
     for path, node in _iterate_schemas(schema):
-        if ANNOTATION not in node:
+        if HEADER_ANNOTATION not in node:
             continue
-        token = node[ANNOTATION]
+        token = node[HEADER_ANNOTATION]
         if not path:
-            return f"`{ANNOTATION}` where no plain property is"
+            return f"`{HEADER_ANNOTATION}` where no plain property is"
         if not isinstance(token, str) or not TOKEN.fullmatch(token):
-            return f"`{ANNOTATION}` of `{'.'.join(path)}` is not a header's name"
+            return f"`{HEADER_ANNOTATION}` of `{'.'.join(path)}` is not a header's name"
         if node.get("type") not in MIRRORED_TYPES:
-            return f"`{ANNOTATION}` of `{'.'.join(path)}`, which is no string, integer or boolean"
+            return (
+                f"`{HEADER_ANNOTATION}` of `{'.'.join(path)}`, which is no string, "
+                "integer or boolean"
+            )
         if token.lower() in seen:
-            return f"`{ANNOTATION}` {token!r} is there twice"
+            return f"`{HEADER_ANNOTATION}` {token!r} is there twice"
         seen.add(token.lower())
     return ""
 
 
 def _build_argument_headers(schema: Mapping[str, Any], arguments: Any) -> dict[str, str]:
     headers = {}
-    for path, token in _mirrored.of(schema):
+    for path, token in _annotated_paths.get(schema):
         value = _get_at_path(arguments, path)
         if isinstance(value, bool):
             headers[f"Mcp-Param-{token}"] = "true" if value else "false"
@@ -435,11 +455,11 @@ def _build_argument_headers(schema: Mapping[str, Any], arguments: Any) -> dict[s
 
 def _list_annotated_paths(schema: Any) -> tuple[tuple[Path, str], ...]:
     """Return the paths of mirrored arguments with their header names."""
-    found = ((path, node.get(ANNOTATION)) for path, node in _iterate_schemas(schema))
-    return tuple((path, token) for path, token in found if path and isinstance(token, str))
+    annotations = ((path, node.get(HEADER_ANNOTATION)) for path, node in _iterate_schemas(schema))
+    return tuple((path, token) for path, token in annotations if path and isinstance(token, str))
 
 
-_mirrored = ObjectIdentityCache(_list_annotated_paths)
+_annotated_paths = ObjectIdentityCache(_list_annotated_paths)
 
 
 def _get_at_path(value: Any, path: Path) -> Any:
@@ -450,22 +470,22 @@ def _get_at_path(value: Any, path: Path) -> Any:
 
 def _iterate_schemas(root: Any) -> Iterator[tuple[Path | None, Mapping[str, Any]]]:
     """Yield every schema within `root` with its `properties` path, or None outside of one."""
-    left: list[tuple[Path | None, Any]] = [((), root)]
-    while left:
-        path, node = left.pop()
+    pending: list[tuple[Path | None, Any]] = [((), root)]
+    while pending:
+        path, node = pending.pop()
         if not isinstance(node, dict):
             continue
         yield path, node
         for keyword, value in node.items():
             if keyword == "properties" and isinstance(value, dict):
-                for name, inner in value.items():
-                    left.append((None if path is None else (*path, name), inner))
-            elif keyword in ONE:
-                left.append((None, value))
-            elif keyword in SEVERAL and isinstance(value, list):
-                left.extend((None, inner) for inner in value)
-            elif keyword in NAMED and isinstance(value, dict):
-                left.extend((None, inner) for inner in value.values())
+                for name, subschema in value.items():
+                    pending.append((None if path is None else (*path, name), subschema))
+            elif keyword in SINGLE_SCHEMA_KEYWORDS:
+                pending.append((None, value))
+            elif keyword in SCHEMA_LIST_KEYWORDS and isinstance(value, list):
+                pending.extend((None, subschema) for subschema in value)
+            elif keyword in SCHEMA_MAP_KEYWORDS and isinstance(value, dict):
+                pending.extend((None, subschema) for subschema in value.values())
 
 
 class IdleTracker:
@@ -474,19 +494,19 @@ class IdleTracker:
     def __init__(self, clock: Callable[[], float]) -> None:
         self.used_at = clock()
         self._clock = clock
-        self._users = 0
+        self._user_count = 0
 
     @property
     def busy(self) -> bool:
         """Return whether it is in use."""
-        return self._users > 0
+        return self._user_count > 0
 
     @contextmanager
-    def used(self) -> Iterator[Self]:
+    def track_use(self) -> Iterator[Self]:
         """Mark it as in use inside the block, so it is not closed as idle."""
-        self._users += 1
+        self._user_count += 1
         try:
             yield self
         finally:
-            self._users -= 1
+            self._user_count -= 1
             self.used_at = self._clock()

@@ -31,40 +31,40 @@ class RequestDeadline:
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
         self._timeout: asyncio.Timeout | None = None
-        self._holders = 0
-        self._left_s = 0.0
+        self._pause_count = 0
+        self._remaining_s = 0.0
 
     @asynccontextmanager
-    async def running(self) -> AsyncIterator[None]:
+    async def enforce(self) -> AsyncIterator[None]:
         """Raise `TimeoutError` in the body when the deadline passes."""
         try:
             async with asyncio.timeout(self._seconds) as self._timeout:
                 yield
         finally:
-            self._holders = -1  # pauses that are still open must not reschedule
+            self._pause_count = -1  # pauses that are still open must not reschedule
 
     @contextmanager
-    def held(self) -> Iterator[None]:
+    def pause(self) -> Iterator[None]:
         """Pause the deadline inside the block."""
         timeout, now = self._timeout, asyncio.get_running_loop().time
-        if timeout is None or self._holders < 0 or timeout.expired():
+        if timeout is None or self._pause_count < 0 or timeout.expired():
             yield
             return
-        if self._holders == 0:
-            self._left_s = max(0.0, (timeout.when() or 0.0) - now())
+        if self._pause_count == 0:
+            self._remaining_s = max(0.0, (timeout.when() or 0.0) - now())
             timeout.reschedule(None)
-        self._holders += 1
+        self._pause_count += 1
         try:
             yield
         finally:
-            if self._holders > 0:
-                self._holders -= 1
-                if self._holders == 0:
-                    timeout.reschedule(now() + self._left_s)
+            if self._pause_count > 0:
+                self._pause_count -= 1
+                if self._pause_count == 0:
+                    timeout.reschedule(now() + self._remaining_s)
 
 
-MODERN = "2026-07-28"
-HANDSHAKE = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
+MODERN_VERSION = "2026-07-28"
+HANDSHAKE_VERSIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
 VERSION_KEY = "io.modelcontextprotocol/protocolVersion"
 CLIENT_KEY = "io.modelcontextprotocol/clientInfo"
 CAPABILITIES_KEY = "io.modelcontextprotocol/clientCapabilities"
@@ -73,13 +73,13 @@ MAX_DEPTH = 64
 MAX_NODES = 100_000
 # Replaces values nested too deeply in a listing; random, so no server can forge it.
 TOO_DEEP = f"nested deeper than {MAX_DEPTH} levels ({secrets.token_hex(8)})"
-LISTS = frozenset(("tools", "resources", "resourceTemplates", "prompts"))
-PROGRESS_KEPT = 1000
-CLIENT = {"name": "bonobot", "title": "Bonobot", "version": __version__}
+LISTING_FIELDS = frozenset(("tools", "resources", "resourceTemplates", "prompts"))
+MAX_PROGRESS_LENGTH = 1000
+CLIENT_INFO = {"name": "bonobot", "title": "Bonobot", "version": __version__}
 # Set by us for each hop; a caller's values are never forwarded.
-RESERVED = (VERSION_KEY, CLIENT_KEY, CAPABILITIES_KEY)
+RESERVED_META_KEYS = (VERSION_KEY, CLIENT_KEY, CAPABILITIES_KEY)
 # Result type of the tasks extension; servers may use it only where we declared it.
-TASK = "task"
+TASK_RESULT_TYPE = "task"
 TASKS_EXTENSION = "io.modelcontextprotocol/tasks"
 RESULT_TYPES = ("complete", "input_required")
 
@@ -128,26 +128,26 @@ class McpRequest:
     deadline: RequestDeadline | None = None
 
     @property
-    def repeatable(self) -> bool:
+    def idempotent(self) -> bool:
         """Return whether the request can be repeated without further effect."""
         return self.method.endswith("/list") or self.method in ("server/discover", "ping")
 
 
-def encode(message: Mapping[str, Any]) -> bytes:
+def encode_message(message: Mapping[str, Any]) -> bytes:
     """Return a message as one line of JSON, without the newline."""
     return json.dumps(message, separators=(",", ":"), allow_nan=False).encode("ascii")
 
 
-def decode(raw: bytes) -> Any:
+def decode_json(raw: bytes) -> Any:
     """Parse JSON; raises `UnreadableJson`.
 
     In the response to a listing, values nested too deeply become `TOO_DEEP`, so that one definition
     doesn't hide the others.
     """
     try:
-        _measure(raw)
+        _check_size(raw)
     except NestedTooDeeply:
-        value = decode(_cut_depth(raw))
+        value = decode_json(_cut_depth(raw))
         if not _is_listing(value):
             raise
         return value
@@ -158,19 +158,23 @@ def decode(raw: bytes) -> Any:
     return _replace_unstorable(value) if UNSTORABLE_ESCAPE.search(raw) else value
 
 
-def message_of(number: int, request: McpRequest, meta: Mapping[str, Any]) -> dict[str, Any]:
+def build_request_message(
+    request_id: int, request: McpRequest, meta: Mapping[str, Any]
+) -> dict[str, Any]:
     """Return the JSON-RPC request; `meta` is added to its `_meta`."""
-    own = request.params.get("_meta")
-    theirs = own if isinstance(own, dict) else {}
-    kept = {key: value for key, value in theirs.items() if key not in RESERVED}
-    stamped = kept | dict(meta)
-    stamped.pop("progressToken", None)
+    caller_meta = request.params.get("_meta")
+    checked_meta = caller_meta if isinstance(caller_meta, dict) else {}
+    forwarded_meta = {
+        key: value for key, value in checked_meta.items() if key not in RESERVED_META_KEYS
+    }
+    request_meta = forwarded_meta | dict(meta)
+    request_meta.pop("progressToken", None)
     if request.on_progress is not None:
-        stamped["progressToken"] = number
+        request_meta["progressToken"] = request_id
     params = {key: value for key, value in request.params.items() if key != "_meta"}
-    if stamped:
-        params["_meta"] = stamped
-    message: dict[str, Any] = {"jsonrpc": "2.0", "id": number, "method": request.method}
+    if request_meta:
+        params["_meta"] = request_meta
+    message: dict[str, Any] = {"jsonrpc": "2.0", "id": request_id, "method": request.method}
     return message | {"params": params} if params else message
 
 
@@ -183,18 +187,18 @@ def build_notification(method: str, params: Mapping[str, Any] | None = None) -> 
 def build_modern_meta(capabilities: Mapping[str, Any]) -> dict[str, Any]:
     """Return the `_meta` fields of every request of the modern era."""
     return {
-        VERSION_KEY: MODERN,
-        CLIENT_KEY: CLIENT,
+        VERSION_KEY: MODERN_VERSION,
+        CLIENT_KEY: CLIENT_INFO,
         CAPABILITIES_KEY: dict(capabilities),
     }
 
 
-def is_answer(message: Any, number: int) -> TypeGuard[dict[str, Any]]:
+def is_response(message: Any, request_id: int) -> TypeGuard[dict[str, Any]]:
     """Return whether `message` is the response to `request_id`; "1" is not 1."""
     return (
         isinstance(message, dict)
         and type(message.get("id")) is int
-        and message["id"] == number
+        and message["id"] == request_id
         and "method" not in message
         and ("result" in message or "error" in message)
     )
@@ -212,15 +216,17 @@ def parse_result(
     result = message["result"]
     if not isinstance(result, dict):
         raise build_protocol_error(endpoint, "a result that is not an object")
-    kind = result.get("resultType", "complete")
-    if kind not in RESULT_TYPES and not (kind == TASK and _has_tasks_extension(meta)):
+    result_type = result.get("resultType", "complete")
+    if result_type not in RESULT_TYPES and not (
+        result_type == TASK_RESULT_TYPE and _has_tasks_extension(meta)
+    ):
         raise build_protocol_error(endpoint, "a result of a type that nobody asked for")
     return result
 
 
 def _has_tasks_extension(meta: Mapping[str, Any] | None) -> bool:
-    declared = (meta or {}).get(CAPABILITIES_KEY, {})
-    return TASKS_EXTENSION in declared.get("extensions", {})
+    capabilities = (meta or {}).get(CAPABILITIES_KEY, {})
+    return TASKS_EXTENSION in capabilities.get("extensions", {})
 
 
 def parse_progress_token(message: Mapping[str, Any]) -> int | None:
@@ -232,20 +238,20 @@ def parse_progress_token(message: Mapping[str, Any]) -> int | None:
     return token if type(token) is int else None
 
 
-def is_log(message: Mapping[str, Any]) -> bool:
+def is_log_message(message: Mapping[str, Any]) -> bool:
     """Return whether `message` is a log message."""
     return message.get("method") == LOG_MESSAGE and isinstance(message.get("params"), dict)
 
 
-def is_for_request(message: Mapping[str, Any], number: int) -> bool:
+def is_for_request(message: Mapping[str, Any], request_id: int) -> bool:
     """Return whether a notification is the progress of `request_id` or a log message."""
-    return parse_progress_token(message) == number or is_log(message)
+    return parse_progress_token(message) == request_id or is_log_message(message)
 
 
-async def report(request: McpRequest, message: Mapping[str, Any]) -> None:
+async def deliver_notification(request: McpRequest, message: Mapping[str, Any]) -> None:
     """Pass progress or a log message to the request's callback if it is well formed."""
     params = message.get("params")
-    if is_log(message):
+    if is_log_message(message):
         if request.on_log is not None:
             await request.on_log(message["params"])
         return
@@ -257,19 +263,19 @@ async def report(request: McpRequest, message: Mapping[str, Any]) -> None:
     await request.on_progress(
         progress,
         total if isinstance(total, int | float) else None,
-        text[:PROGRESS_KEPT] if isinstance(text, str) else None,
+        text[:MAX_PROGRESS_LENGTH] if isinstance(text, str) else None,
     )
 
 
-def _measure(raw: bytes) -> None:
+def _check_size(raw: bytes) -> None:
     """Raise `UnreadableJson` for too many values or too deep nesting, without parsing."""
     if raw.count(b'"') > 4 * MAX_NODES:
         raise UnreadableJson("too many values")
-    marks = STRINGS.sub(b"", raw)
-    if marks.count(b",") + marks.count(b"[") + marks.count(b"{") > MAX_NODES:
+    punctuation = STRINGS.sub(b"", raw)
+    if punctuation.count(b",") + punctuation.count(b"[") + punctuation.count(b"{") > MAX_NODES:
         raise UnreadableJson("too many values")
     depth = 0
-    for bracket in BRACKETS.finditer(marks):
+    for bracket in BRACKETS.finditer(punctuation):
         depth += 1 if bracket[0] in b"[{" else -1
         if depth > MAX_DEPTH:
             raise NestedTooDeeply()
@@ -277,23 +283,23 @@ def _measure(raw: bytes) -> None:
 
 def _cut_depth(raw: bytes) -> bytes:
     """Return the JSON with `TOO_DEEP` in place of each value below `MAX_DEPTH`."""
-    kept, depth, begin = [], 0, 0
+    parts, depth, start = [], 0, 0
     for token in TOKENS.finditer(raw):
         if token[0] in (b"[", b"{"):
             depth += 1
             if depth == MAX_DEPTH + 1:
-                kept.append(raw[begin : token.start()])
-                kept.append(b'"%s"' % TOO_DEEP.encode())
+                parts.append(raw[start : token.start()])
+                parts.append(b'"%s"' % TOO_DEEP.encode())
         elif token[0] in (b"]", b"}"):
             if depth == MAX_DEPTH + 1:
-                begin = token.end()
+                start = token.end()
             depth -= 1
-    return b"".join(kept) + (raw[begin:] if depth <= MAX_DEPTH else b"")
+    return b"".join(parts) + (raw[start:] if depth <= MAX_DEPTH else b"")
 
 
 def _is_listing(message: Any) -> bool:
     result = message.get("result") if isinstance(message, dict) else None
-    return isinstance(result, dict) and not LISTS.isdisjoint(result)
+    return isinstance(result, dict) and not LISTING_FIELDS.isdisjoint(result)
 
 
 def _reject_constant(constant: str) -> NoReturn:

@@ -34,13 +34,13 @@ class Package:
     beside: tuple[str, ...] = ()
     python: str = ""
 
-    def key(self, env: Mapping[str, str]) -> str:
+    def compute_key(self, env: Mapping[str, str]) -> str:
         """Return a key of the installation, which depends on packages and environment."""
-        said = asdict(self) | {"args": (), "env": dict(env)}
-        text = json.dumps(said, sort_keys=True)
+        fields = asdict(self) | {"args": (), "env": dict(env)}
+        text = json.dumps(fields, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 
-    def words(self, folder: str) -> tuple[str, ...]:
+    def build_install_arguments(self, folder: str) -> tuple[str, ...]:
         """Return the installer's arguments to install into `folder`."""
         if self.installer == "npm":
             options = ("--no-audit", "--no-fund", "--no-update-notifier", "--loglevel=http")
@@ -49,7 +49,7 @@ class Package:
         python = ("--python", self.python) if self.python else ()
         return ("tool", "install", "--no-config", *beside, *python, "--", *self.specs)
 
-    def environment(self, folder: str) -> dict[str, str]:
+    def build_install_environment(self, folder: str) -> dict[str, str]:
         """Return the variables that keep an installation within `folder`."""
         if self.installer == "npm":
             return {}
@@ -61,44 +61,44 @@ class Package:
         }
 
 
-def package_of(command: str, args: Sequence[str]) -> Package | None:
+def find_launcher_package(command: str, args: Sequence[str]) -> Package | None:
     """Return the package that a launcher's command line would fetch; None if unknown."""
     launcher = PurePosixPath(command).name
     if launcher not in _INSTALLERS:
         return None
-    said: dict[str, list[str]] = {"package": [], "beside": [], "python": []}
-    left = list(args)
-    while left and left[0].startswith("-"):
-        option, equals, value = left.pop(0).partition("=")
+    values: dict[str, list[str]] = {"package": [], "beside": [], "python": []}
+    remaining = list(args)
+    while remaining and remaining[0].startswith("-"):
+        option, equals, value = remaining.pop(0).partition("=")
         if option == "--" and not equals:
             break
         if option in _QUIET[launcher] and not equals:
             continue
         kind = _VALUES[launcher].get(option)
-        if kind is None or (not equals and not left):
+        if kind is None or (not equals and not remaining):
             return None
-        said[kind].append(value if equals else left.pop(0))
-    if not left or any(map(_is_local, (*said["package"], *said["beside"], left[0]))):
+        values[kind].append(value if equals else remaining.pop(0))
+    if not remaining or any(map(_is_local, (*values["package"], *values["beside"], remaining[0]))):
         return None
-    return _package(launcher, said, left[0], tuple(left[1:]))
+    return _build_package(launcher, values, remaining[0], tuple(remaining[1:]))
 
 
-def _package(
-    launcher: str, said: Mapping[str, list[str]], first: str, args: tuple[str, ...]
+def _build_package(
+    launcher: str, values: Mapping[str, list[str]], first: str, args: tuple[str, ...]
 ) -> Package | None:
-    named = said["package"]
-    if launcher == "uvx" and len(named) > 1:
+    packages = values["package"]
+    if launcher == "uvx" and len(packages) > 1:
         return None
-    program = first if named else ""
-    if launcher == "uvx" and not named:
+    program = first if packages else ""
+    if launcher == "uvx" and not packages:
         program = first.partition("@")[0].partition("==")[0].partition("[")[0]
     return Package(
         installer=_INSTALLERS[launcher],
-        specs=tuple(named) or (first,),
+        specs=tuple(packages) or (first,),
         program=program,
         args=args,
-        beside=tuple(said["beside"]),
-        python=said["python"][-1] if said["python"] else "",
+        beside=tuple(values["beside"]),
+        python=values["python"][-1] if values["python"] else "",
     )
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from mcp_servers.client.endpoint import Era, ServerEndpoint
-from mcp_servers.client.errors import UpstreamError, quote
+from mcp_servers.client.errors import UpstreamError, quote_text
 from mcp_servers.client.http_channel import validate_header_annotations
 from mcp_servers.client.jsonrpc import TOO_DEEP, McpRequest
 from mcp_servers.client.protocol_versions import METHOD_NOT_FOUND, HandshakeResult
@@ -23,7 +23,7 @@ MAX_CURSOR = 4096
 MAX_ITEM = 64 * 1024
 MAX_TOTAL = 8 * 1024 * 1024
 
-Ask = Callable[[McpRequest], Awaitable[dict[str, Any]]]
+SendRequest = Callable[[McpRequest], Awaitable[dict[str, Any]]]
 
 
 @dataclass(frozen=True)
@@ -59,8 +59,8 @@ class _ListMethod:
     kind: Kind
     capability: str
     method: str
-    member: str
-    identity: str
+    result_field: str
+    id_field: str
 
 
 LISTINGS = (
@@ -88,41 +88,46 @@ class _PartialListing:
     size: int = 0
 
 
-async def read_all(
-    endpoint: ServerEndpoint, greeting: HandshakeResult, ask: Ask, latency_ms: int
+async def list_all_definitions(
+    endpoint: ServerEndpoint, handshake: HandshakeResult, send_request: SendRequest, latency_ms: int
 ) -> ServerDeclarations:
     """List everything that the server's capabilities declare; raises `UpstreamError`.
 
     A listing that answers with an error leaves a notice, unless none could be read.
     """
-    reading = _PartialListing()
+    partial = _PartialListing()
     for listing in LISTINGS:
-        if isinstance(greeting.capabilities.get(listing.capability), dict):
-            await _read(endpoint, listing, ask, reading)
+        if isinstance(handshake.capabilities.get(listing.capability), dict):
+            await _read_listing(endpoint, listing, send_request, partial)
         else:
             # A kind that isn't declared is complete: there are none.
-            reading.complete.add(listing.kind)
-    if reading.failures and not reading.items:
-        raise reading.failures[0]
-    if greeting.instructions:
-        _keep(endpoint, "instructions", "instructions", {"text": greeting.instructions}, reading)
-    reading.complete.add("instructions")
+            partial.complete.add(listing.kind)
+    if partial.failures and not partial.items:
+        raise partial.failures[0]
+    if handshake.instructions:
+        _add_definition(
+            endpoint, "instructions", "instructions", {"text": handshake.instructions}, partial
+        )
+    partial.complete.add("instructions")
     return ServerDeclarations(
-        era=greeting.era,
-        protocol_version=greeting.protocol_version,
-        server_info=dict(greeting.server_info),
-        capabilities=dict(greeting.capabilities),
-        instructions=greeting.instructions,
-        discovery=dict(greeting.discovery),
-        items=tuple(reading.items.values()),
+        era=handshake.era,
+        protocol_version=handshake.protocol_version,
+        server_info=dict(handshake.server_info),
+        capabilities=dict(handshake.capabilities),
+        instructions=handshake.instructions,
+        discovery=dict(handshake.discovery),
+        items=tuple(partial.items.values()),
         latency_ms=latency_ms,
-        notices=tuple(reading.notices),
-        complete=frozenset(reading.complete),
+        notices=tuple(partial.notices),
+        complete=frozenset(partial.complete),
     )
 
 
-async def _read(
-    endpoint: ServerEndpoint, listing: _ListMethod, ask: Ask, reading: _PartialListing
+async def _read_listing(
+    endpoint: ServerEndpoint,
+    listing: _ListMethod,
+    send_request: SendRequest,
+    partial: _PartialListing,
 ) -> None:
     """Read one listing to its end or first error."""
     cursor: str | None = None
@@ -130,30 +135,30 @@ async def _read(
     for _ in range(MAX_PAGES):
         params = {} if cursor is None else {"cursor": cursor}
         try:
-            page = await ask(McpRequest(listing.method, params))
+            page = await send_request(McpRequest(listing.method, params))
         except UpstreamError as error:
-            _add_failure(listing, error, reading)
+            _add_failure(listing, error, partial)
             return
-        cut = _take(endpoint, listing, page.get(listing.member), reading)
+        cut_reason = _add_page(endpoint, listing, page.get(listing.result_field), partial)
         cursor = page.get("nextCursor")
-        if cursor is None and not cut:
-            reading.complete.add(listing.kind)
+        if cursor is None and not cut_reason:
+            partial.complete.add(listing.kind)
             return
-        cut = cut or _validate_cursor(cursor, seen)
-        if cut:
-            reading.notices.append(f"`{listing.method}` was cut short: {cut}.")
+        cut_reason = cut_reason or _validate_cursor(cursor, seen)
+        if cut_reason:
+            partial.notices.append(f"`{listing.method}` was cut short: {cut_reason}.")
             return
         seen.add(str(cursor))
-    reading.notices.append(f"`{listing.method}` was cut short: more than {MAX_PAGES} pages.")
+    partial.notices.append(f"`{listing.method}` was cut short: more than {MAX_PAGES} pages.")
 
 
-def _add_failure(listing: _ListMethod, error: UpstreamError, reading: _PartialListing) -> None:
+def _add_failure(listing: _ListMethod, error: UpstreamError, partial: _PartialListing) -> None:
     if error.code not in ("upstream_error", "protocol_error", "response_too_large"):
         raise error
     if listing.kind == "resource_template" and error.rpc_code == METHOD_NOT_FOUND:
         return  # servers with resources need no templates
-    reading.failures.append(error)
-    reading.notices.append(f"`{listing.method}` failed: {error}")
+    partial.failures.append(error)
+    partial.notices.append(f"`{listing.method}` failed: {error}")
 
 
 def _validate_cursor(cursor: Any, seen: set[str]) -> str:
@@ -162,37 +167,37 @@ def _validate_cursor(cursor: Any, seen: set[str]) -> str:
     return "its cursor was there before" if cursor in seen else ""
 
 
-def _take(
-    endpoint: ServerEndpoint, listing: _ListMethod, page: Any, reading: _PartialListing
+def _add_page(
+    endpoint: ServerEndpoint, listing: _ListMethod, page: Any, partial: _PartialListing
 ) -> str:
     """Add the items of a page; return why the listing is cut short, or ""."""
     if not isinstance(page, list):
-        return f"`{listing.member}` is not a list"
+        return f"`{listing.result_field}` is not a list"
     for payload in page:
-        if len(reading.items) >= endpoint.max_definitions:
+        if len(partial.items) >= endpoint.max_definitions:
             return f"more than {endpoint.max_definitions} definitions"
-        if reading.size > MAX_TOTAL:
+        if partial.size > MAX_TOTAL:
             return f"more than {MAX_TOTAL // 2**20} MiB of definitions"
-        found = payload.get(listing.identity) if isinstance(payload, dict) else None
-        known = isinstance(found, str) and found
-        name = str(found) if known else f"(unnamed {listing.kind} {len(reading.items) + 1})"
-        _keep(endpoint, listing.kind, name, payload, reading)
+        identifier = payload.get(listing.id_field) if isinstance(payload, dict) else None
+        has_name = isinstance(identifier, str) and identifier
+        name = str(identifier) if has_name else f"(unnamed {listing.kind} {len(partial.items) + 1})"
+        _add_definition(endpoint, listing.kind, name, payload, partial)
     return ""
 
 
-def _keep(
-    endpoint: ServerEndpoint, kind: Kind, name: str, payload: Any, reading: _PartialListing
+def _add_definition(
+    endpoint: ServerEndpoint, kind: Kind, name: str, payload: Any, partial: _PartialListing
 ) -> None:
-    if (known := reading.items.get((kind, name))) is not None:
-        shown = quote(endpoint, name, 80)
-        reading.notices.append(f"The {kind} `{shown}` is declared twice; the first counts.")
-        if payload != known.payload and not known.fault:
+    if (existing := partial.items.get((kind, name))) is not None:
+        quoted_name = quote_text(endpoint, name, 80)
+        partial.notices.append(f"The {kind} `{quoted_name}` is declared twice; the first counts.")
+        if payload != existing.payload and not existing.fault:
             # It is unknown which of them a call would reach.
-            reading.items[kind, name] = replace(known, fault=DECLARED_TWICE)
+            partial.items[kind, name] = replace(existing, fault=DECLARED_TWICE)
         return
     text = json.dumps(payload)
     size = len(text)
-    reading.size += min(size, MAX_ITEM)
+    partial.size += min(size, MAX_ITEM)
     fault = next(_validate_definition(endpoint, kind, payload), "")
     if size > MAX_ITEM:
         payload, fault = {}, f"The definition is larger than {MAX_ITEM // 1024} KiB."
@@ -200,7 +205,7 @@ def _keep(
         payload, fault = {}, "The definition is nested too deeply."
     if not isinstance(payload, dict):
         payload = {"value": payload}
-    reading.items[kind, name] = RawDefinition(kind, name, payload, fault)
+    partial.items[kind, name] = RawDefinition(kind, name, payload, fault)
 
 
 def _validate_definition(endpoint: ServerEndpoint, kind: Kind, payload: Any) -> Iterator[str]:
@@ -214,15 +219,15 @@ def _validate_definition(endpoint: ServerEndpoint, kind: Kind, payload: Any) -> 
 def _validate_fields(
     endpoint: ServerEndpoint, kind: Kind, payload: Mapping[str, Any]
 ) -> Iterator[str]:
-    identity = next(listing.identity for listing in LISTINGS if listing.kind == kind)
-    if not isinstance(payload.get(identity), str) or not payload[identity]:
-        yield f"It has no `{identity}`."
-    for member in ("title", "description", "mimeType"):
-        if not isinstance(payload.get(member, ""), str | None):
-            yield f"`{member}` is not a text."
-    for member in ("annotations", "_meta", "outputSchema"):
-        if not isinstance(payload.get(member, {}), dict | None):
-            yield f"`{member}` is not an object."
+    id_field = next(listing.id_field for listing in LISTINGS if listing.kind == kind)
+    if not isinstance(payload.get(id_field), str) or not payload[id_field]:
+        yield f"It has no `{id_field}`."
+    for field_name in ("title", "description", "mimeType"):
+        if not isinstance(payload.get(field_name, ""), str | None):
+            yield f"`{field_name}` is not a text."
+    for field_name in ("annotations", "_meta", "outputSchema"):
+        if not isinstance(payload.get(field_name, {}), dict | None):
+            yield f"`{field_name}` is not an object."
     if kind == "tool":
         yield from _validate_schema(endpoint, payload.get("inputSchema"))
     if kind == "prompt" and not _is_argument_list(payload.get("arguments")):
@@ -241,5 +246,8 @@ def _validate_schema(endpoint: ServerEndpoint, schema: Any) -> Iterator[str]:
 def _is_argument_list(arguments: Any) -> bool:
     return arguments is None or (
         isinstance(arguments, list)
-        and all(isinstance(one, dict) and isinstance(one.get("name"), str) for one in arguments)
+        and all(
+            isinstance(argument, dict) and isinstance(argument.get("name"), str)
+            for argument in arguments
+        )
     )

@@ -11,7 +11,9 @@ from contextlib import ExitStack
 
 from bonobot.core.i18n.messages import format_message
 
-PART = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC if hasattr(os, "O_PATH") else 0
+OPEN_FLAGS = (
+    os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC if hasattr(os, "O_PATH") else 0
+)
 
 
 class FolderReplaced(Exception):
@@ -27,7 +29,7 @@ class OpenFolders:
         self._descriptors: dict[str, int] = {}
         try:
             for path in dict.fromkeys(paths):
-                self._descriptors[path] = self._open(path)
+                self._descriptors[path] = self._open_folder(path)
         except BaseException:
             self.close()
             raise
@@ -37,7 +39,7 @@ class OpenFolders:
         """Return the descriptors that a child process inherits."""
         return tuple(self._descriptors.values())
 
-    def source(self, path: str) -> str:
+    def get_source_path(self, path: str) -> str:
         """Return the path of the folder for a child process that inherits it."""
         return f"/proc/self/fd/{self._descriptors[path]}"
 
@@ -45,18 +47,18 @@ class OpenFolders:
         """Close all of them."""
         self._stack.close()
 
-    def _open(self, path: str) -> int:
-        found = os.open("/", PART)
+    def _open_folder(self, path: str) -> int:
+        descriptor = os.open("/", OPEN_FLAGS)
         try:
             for part in path.split("/"):
                 if part:
-                    below = os.open(part, PART, dir_fd=found)
-                    os.close(found)
-                    found = below
+                    child = os.open(part, OPEN_FLAGS, dir_fd=descriptor)
+                    os.close(descriptor)
+                    descriptor = child
         except OSError as error:
-            os.close(found)
+            os.close(descriptor)
             raise FolderReplaced(
                 format_message("`{path}` isn't a folder any more, or a link leads to it", path=path)
             ) from error
-        self._stack.callback(os.close, found)
-        return found
+        self._stack.callback(os.close, descriptor)
+        return descriptor

@@ -15,7 +15,7 @@ from bonobot.core.i18n.messages import format_message
 from mcp_servers.client.change_notifications import (
     DesiredSubscriptions,
     OnOpen,
-    Told,
+    OnSubscriptionResult,
     Topic,
     build_not_offered_error,
 )
@@ -26,28 +26,28 @@ from mcp_servers.client.errors import (
     build_egress_error,
     build_header_error,
     build_protocol_error,
+    build_reauth_error,
     build_rpc_error,
     build_too_large_error,
     build_unreachable_error,
-    needs_reauth,
 )
 from mcp_servers.client.host import Host
 from mcp_servers.client.http_channel import (
-    BUSY,
-    REFUSAL_READ,
-    REFUSED,
-    TOO_MANY,
+    BUSY_STATUSES,
+    MAX_ERROR_BODY_BYTES,
+    TOO_MANY_REQUESTS,
+    UNAUTHORIZED_STATUSES,
     IdleTracker,
+    parse_retry_after,
     read_body,
-    retry_after,
 )
 from mcp_servers.client.jsonrpc import McpRequest
 from mcp_servers.client.protocol_versions import METHOD_NOT_FOUND, HandshakeResult
-from mcp_servers.openapi.operations import PLAN
-from mcp_servers.openapi.requests import PreparedRequest, prepare
+from mcp_servers.openapi.operations import PLAN_META_KEY
+from mcp_servers.openapi.requests import PreparedRequest, prepare_request
 from mcp_servers.openapi.responses import build_tool_result
 
-ACCEPTED = "application/json, text/*;q=0.9, image/*;q=0.8, */*;q=0.5"
+ACCEPT_HEADER = "application/json, text/*;q=0.9, image/*;q=0.8, */*;q=0.5"
 
 
 class OpenApiUpstream(IdleTracker):
@@ -67,22 +67,22 @@ class OpenApiUpstream(IdleTracker):
             raise build_header_error(endpoint) from None
         self._timeout = httpx2.Timeout(None, connect=endpoint.connect_s, pool=endpoint.connect_s)
 
-    async def request(self, request: McpRequest, holder: str, host: Host) -> dict[str, Any]:
+    async def send_request(self, request: McpRequest, holder: str, host: Host) -> dict[str, Any]:
         """Call an operation or check the connection; raises `UpstreamError`, `InvalidArguments`.
 
         The caller sets the deadline.
         """
         if request.method == "tools/call":
-            return await self._call(request)
+            return await self._call_operation(request)
         if request.method in ("ping", "server/discover"):
-            await self._knock()
+            await self._check_connection()
             return {}
         refusal = {"code": METHOD_NOT_FOUND, "message": "An API has tools only."}
         raise build_rpc_error(self.endpoint, refusal)
 
-    async def greet(self, holder: str, host: Host) -> HandshakeResult:
+    async def perform_handshake(self, holder: str, host: Host) -> HandshakeResult:
         """Check the connection and return the handshake result of an API."""
-        await self._knock()
+        await self._check_connection()
         return build_handshake_result({})
 
     def forget_era(self) -> None:
@@ -94,7 +94,13 @@ class OpenApiUpstream(IdleTracker):
         """Raise `UpstreamError`: an API has no change notifications."""
         raise build_not_offered_error(self.endpoint)
 
-    async def follow(self, wish: DesiredSubscriptions, told: Told, holder: str, host: Host) -> None:
+    async def watch_resources(
+        self,
+        desired: DesiredSubscriptions,
+        on_result: OnSubscriptionResult,
+        holder: str,
+        host: Host,
+    ) -> None:
         """Raise `UpstreamError`: an API has no change notifications."""
         raise build_not_offered_error(self.endpoint)
 
@@ -105,45 +111,47 @@ class OpenApiUpstream(IdleTracker):
     async def release(self, holder: str) -> None:
         """Do nothing: nothing belongs to a holder."""
 
-    async def end_idle(self, before: float) -> None:
+    async def close_idle_sessions(self, unused_since: float) -> None:
         """Do nothing: an API has no sessions."""
 
     async def close(self) -> None:
         """Close all connections."""
         await self._client.aclose()
 
-    async def _knock(self) -> None:
+    async def _check_connection(self) -> None:
         endpoint = self.endpoint
         with _convert_http_errors(endpoint, McpRequest("ping")):
             await probe_connection(
                 endpoint.url, allow_private=endpoint.allow_private, connect_s=endpoint.connect_s
             )
 
-    async def _call(self, request: McpRequest) -> dict[str, Any]:
-        endpoint, plan = self.endpoint, self._plan(request)
+    async def _call_operation(self, request: McpRequest) -> dict[str, Any]:
+        endpoint, plan = self.endpoint, self._get_plan(request)
         arguments = request.params.get("arguments")
-        prepared = prepare(
+        prepared = prepare_request(
             plan,
             endpoint.url,
             arguments if isinstance(arguments, dict) else {},
             query=endpoint.query.items(),
         )
-        async with self._sent(request, prepared) as response:
-            status, kind = response.status_code, response.headers.get("content-type", "")
+        async with self._open_response(request, prepared) as response:
+            status, content_type = response.status_code, response.headers.get("content-type", "")
             body = (
-                await _read(response, REFUSAL_READ) if status >= 300 else await self._body(response)
+                await _read_start(response, MAX_ERROR_BODY_BYTES)
+                if status >= 300
+                else await self._read_body(response)
             )
-        return build_tool_result(status, kind, body, plan.get("result", ""))
+        return build_tool_result(status, content_type, body, plan.get("result", ""))
 
-    async def _body(self, response: httpx2.Response) -> bytes:
+    async def _read_body(self, response: httpx2.Response) -> bytes:
         body = await read_body(response, self.endpoint.max_body)
         if body is None:
             raise build_too_large_error(self.endpoint, self.endpoint.max_body)
         return body
 
-    def _plan(self, request: McpRequest) -> Mapping[str, Any]:
+    def _get_plan(self, request: McpRequest) -> Mapping[str, Any]:
         meta = (request.declaration or {}).get("_meta")
-        plan = meta.get(PLAN) if isinstance(meta, dict) else None
+        plan = meta.get(PLAN_META_KEY) if isinstance(meta, dict) else None
         if not isinstance(plan, dict):
             raise build_protocol_error(
                 self.endpoint,
@@ -165,13 +173,13 @@ class OpenApiUpstream(IdleTracker):
         return plan
 
     @asynccontextmanager
-    async def _sent(
+    async def _open_response(
         self, request: McpRequest, prepared: PreparedRequest
     ) -> AsyncIterator[httpx2.Response]:
         """Yield the response; raises for rejected credentials and an overloaded server."""
         endpoint = self.endpoint
 
-        async def leaving(event: str, info: Mapping[str, Any]) -> None:
+        async def mark_sent(event: str, info: Mapping[str, Any]) -> None:
             if event.endswith("send_request_headers.started"):
                 request.sent = True
 
@@ -180,35 +188,41 @@ class OpenApiUpstream(IdleTracker):
                 prepared.method,
                 prepared.url,
                 content=prepared.body,
-                headers=self._headers(prepared),
+                headers=self._build_headers(prepared),
                 timeout=self._timeout,
-                extensions={"trace": leaving, "max_body": endpoint.max_body},
+                extensions={"trace": mark_sent, "max_body": endpoint.max_body},
             ) as response:
-                status, said = response.status_code, response.headers
-                if status in REFUSED:
-                    raise needs_reauth(endpoint, status, said.get("www-authenticate", ""))
-                if status in BUSY:
+                status, headers = response.status_code, response.headers
+                if status in UNAUTHORIZED_STATUSES:
+                    raise build_reauth_error(endpoint, status, headers.get("www-authenticate", ""))
+                if status in BUSY_STATUSES:
                     raise build_unreachable_error(
                         endpoint,
                         format_message("it answered with HTTP {status}", status=status),
-                        sent=status != TOO_MANY,
+                        sent=status != TOO_MANY_REQUESTS,
                         http_status=status,
-                        retry_after=retry_after(said.get("retry-after")),
+                        retry_after=parse_retry_after(headers.get("retry-after")),
                         remedy="Try again later.",
                     )
                 yield response
 
-    def _headers(self, prepared: PreparedRequest) -> list[tuple[str, str]]:
+    def _build_headers(self, prepared: PreparedRequest) -> list[tuple[str, str]]:
         """Return the headers of a request; configured headers take precedence."""
         endpoint = self.endpoint
-        ours = {name.lower() for name in endpoint.headers}
-        found = [("Accept", ACCEPTED)]
-        found += [(name, value) for name, value in prepared.headers if name.lower() not in ours]
-        own = endpoint.cookies
-        cookies = [(name, value) for name, value in prepared.cookies if name not in own]
-        if pairs := [f"{name}={value}" for name, value in (*own.items(), *cookies)]:
-            found.append(("Cookie", "; ".join(pairs)))
-        return found
+        configured_names = {name.lower() for name in endpoint.headers}
+        headers = [("Accept", ACCEPT_HEADER)]
+        headers += [
+            (name, value)
+            for name, value in prepared.headers
+            if name.lower() not in configured_names
+        ]
+        configured_cookies = endpoint.cookies
+        cookies = [
+            (name, value) for name, value in prepared.cookies if name not in configured_cookies
+        ]
+        if pairs := [f"{name}={value}" for name, value in (*configured_cookies.items(), *cookies)]:
+            headers.append(("Cookie", "; ".join(pairs)))
+        return headers
 
 
 def build_handshake_result(server_info: Mapping[str, Any]) -> HandshakeResult:
@@ -223,7 +237,7 @@ def build_handshake_result(server_info: Mapping[str, Any]) -> HandshakeResult:
     )
 
 
-async def _read(response: httpx2.Response, limit: int) -> bytes:
+async def _read_start(response: httpx2.Response, limit: int) -> bytes:
     """Return about the first `limit` bytes of a body."""
     body = b""
     async for part in response.aiter_raw():

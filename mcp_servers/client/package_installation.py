@@ -26,18 +26,22 @@ from uuid import UUID, uuid4
 from bonobot.core.crypto.key_files import ensure_private_folder
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.text.untrusted_text import make_visible
-from mcp_servers.client.child_process import StderrTail, find_installer, spawn
+from mcp_servers.client.child_process import StderrTail, find_installer, spawn_child
 from mcp_servers.client.endpoint import ServerEndpoint
-from mcp_servers.client.errors import UpstreamError, installation_failed, still_installing
-from mcp_servers.client.launcher_packages import Package, package_of
-from mcp_servers.client.sandbox import program_folders
+from mcp_servers.client.errors import (
+    UpstreamError,
+    build_installation_error,
+    build_installing_error,
+)
+from mcp_servers.client.launcher_packages import Package, find_launcher_package
+from mcp_servers.client.sandbox import iterate_program_folders
 
 State = Literal["needed", "installing", "installed", "failed"]
 RETRY_S = 60.0  # minimum time before a failed installation is retried automatically
-LOOK_S = 0.2
-PROGRESS_S = 0.5
-LONGEST_LINE = 300
-LONGEST_MANIFEST = 1024 * 1024
+LOCK_POLL_S = 0.2
+PROGRESS_INTERVAL_S = 0.5
+MAX_LINE_LENGTH = 300
+MAX_MANIFEST_BYTES = 1024 * 1024
 
 
 @dataclass(frozen=True)
@@ -48,7 +52,7 @@ class Installation:
     detail: str = ""
 
 
-class Place:
+class PackageLocation:
     """Where one package of an organization is installed."""
 
     def __init__(self, packages: str, key: str) -> None:
@@ -58,68 +62,68 @@ class Place:
     @property
     def program(self) -> Path | None:
         """Return the installed program, or None."""
-        start = self.link / "start"
-        return start.resolve() if start.exists() else None
+        start_link = self.link / "start"
+        return start_link.resolve() if start_link.exists() else None
 
     @property
     def installation(self) -> Installation:
         """Return the state of the installation."""
         if self._is_locked():
-            return Installation("installing", self._read("progress"))
+            return Installation("installing", self._read_note("progress"))
         if self.program:
             return Installation("installed")
-        if why := self._read("failed"):
-            return Installation("failed", str(json.loads(why)["why"]))
+        if note := self._read_note("failed"):
+            return Installation("failed", str(json.loads(note)["why"]))
         return Installation("needed")
 
-    def recent_failure(self) -> str:
+    def find_recent_failure(self) -> str:
         """Return why an installation failed within the last `RETRY_S`, else ""."""
-        if not (text := self._read("failed")):
+        if not (text := self._read_note("failed")):
             return ""
-        said = json.loads(text)
-        return str(said["why"]) if time.time() - said["at"] < RETRY_S else ""
+        failure = json.loads(text)
+        return str(failure["why"]) if time.time() - failure["at"] < RETRY_S else ""
 
-    def note(self, kind: str, text: str) -> None:
+    def write_note(self, kind: str, text: str) -> None:
         """Store the progress or the failure; a blank text deletes it."""
         path = self.packages / f"{self.key}.{kind}"
         if not text:
             path.unlink(missing_ok=True)
             return
-        beside = path.with_suffix(f".{uuid4().hex}")
-        beside.write_text(text, encoding="utf-8")
-        beside.replace(path)
+        temporary_path = path.with_suffix(f".{uuid4().hex}")
+        temporary_path.write_text(text, encoding="utf-8")
+        temporary_path.replace(path)
 
-    def fail(self, why: str) -> None:
+    def record_failure(self, why: str) -> None:
         """Store why an installation failed."""
-        self.note("failed", json.dumps({"at": time.time(), "why": why}))
+        self.write_note("failed", json.dumps({"at": time.time(), "why": why}))
 
-    def begin(self) -> Path:
+    def create_folder(self) -> Path:
         """Create a folder to install into; delete those of killed installations."""
-        kept = self.link.resolve() if self.link.is_symlink() else None
-        for left in self.packages.glob(f"{self.key}-*"):
-            if left != kept:
-                shutil.rmtree(left, ignore_errors=True)
+        current = self.link.resolve() if self.link.is_symlink() else None
+        for folder in self.packages.glob(f"{self.key}-*"):
+            if folder != current:
+                shutil.rmtree(folder, ignore_errors=True)
         return ensure_private_folder(self.packages / f"{self.key}-{uuid4().hex[:8]}")
 
     def publish(self, folder: Path, program: Path) -> None:
         """Make a finished installation the current one."""
         (folder / "start").symlink_to(program)
-        beside = self.packages / f"{self.key}.{uuid4().hex}"
-        beside.symlink_to(folder.name)
-        beside.replace(self.link)
-        self.note("failed", "")
+        temporary_link = self.packages / f"{self.key}.{uuid4().hex}"
+        temporary_link.symlink_to(folder.name)
+        temporary_link.replace(self.link)
+        self.write_note("failed", "")
 
     @asynccontextmanager
-    async def locked(self) -> AsyncIterator[None]:
+    async def hold_lock(self) -> AsyncIterator[None]:
         """Hold the lock of this location; the system releases it if the process is killed."""
         ensure_private_folder(self.packages)
         handle = os.open(self.packages / f"{self.key}.lock", os.O_RDWR | os.O_CREAT, 0o600)
         try:
             while not _try_lock(handle):
-                await asyncio.sleep(LOOK_S)
+                await asyncio.sleep(LOCK_POLL_S)
             yield
         finally:
-            self.note("progress", "")
+            self.write_note("progress", "")
             os.close(handle)
 
     def _is_locked(self) -> bool:
@@ -132,7 +136,7 @@ class Place:
         finally:
             os.close(handle)
 
-    def _read(self, kind: str) -> str:
+    def _read_note(self, kind: str) -> str:
         try:
             return (self.packages / f"{self.key}.{kind}").read_text(encoding="utf-8")
         except OSError:
@@ -148,45 +152,50 @@ def _try_lock(handle: int) -> bool:
 
 
 # Installations running in this process, by link.
-_going: dict[Path, asyncio.Task[None]] = {}
+_running_installations: dict[Path, asyncio.Task[None]] = {}
 # Called when a package is installed that a start couldn't wait for.
-on_late_installation: list[Callable[[UUID], None]] = []
+late_installation_listeners: list[Callable[[UUID], None]] = []
 
 
-def installation_of(endpoint: ServerEndpoint) -> Installation | None:
+def find_installation(endpoint: ServerEndpoint) -> Installation | None:
     """Return the state of a server's package; None if there is nothing to install."""
-    found = _find_package(endpoint)
-    return found[1].installation if found else None
+    package_and_location = _find_package(endpoint)
+    return package_and_location[1].installation if package_and_location else None
 
 
-async def install_package(endpoint: ServerEndpoint, *, anew: bool = False) -> ServerEndpoint:
+async def install_package(endpoint: ServerEndpoint, *, reinstall: bool = False) -> ServerEndpoint:
     """Install the package of an endpoint and return the endpoint that starts it.
 
     Waits for `patience_s`, by default as long as for a start. `reinstall` replaces an installed
     package. Raises `server_installing` (the installation continues) and `installation_failed`.
     """
-    found = _find_package(endpoint)
-    if found is None:
+    package_and_location = _find_package(endpoint)
+    if package_and_location is None:
         return endpoint
-    package, place = found
-    if anew or place.program is None:
-        await _wait(endpoint, package, place, anew=anew)
-    program = place.program
+    package, location = package_and_location
+    if reinstall or location.program is None:
+        await _wait_for_installation(endpoint, package, location, reinstall=reinstall)
+    program = location.program
     if program is None:
-        raise installation_failed(endpoint, format_message("it was removed meanwhile"))
-    started = replace(endpoint, command=str(program), args=package.args)
+        raise build_installation_error(endpoint, format_message("it was removed meanwhile"))
+    installed_endpoint = replace(endpoint, command=str(program), args=package.args)
     if endpoint.sandbox is None:
-        return started
+        return installed_endpoint
     launcher = find_installer(endpoint, package.installer)
-    folders = (str(place.link.resolve()), *(program_folders(launcher) if launcher else ()))
-    return replace(started, sandbox=replace(endpoint.sandbox, programs=folders))
+    folders = (
+        str(location.link.resolve()),
+        *(iterate_program_folders(launcher) if launcher else ()),
+    )
+    return replace(installed_endpoint, sandbox=replace(endpoint.sandbox, programs=folders))
 
 
-def _find_package(endpoint: ServerEndpoint) -> tuple[Package, Place] | None:
-    package = package_of(endpoint.command, endpoint.args) if endpoint.packages else None
+def _find_package(endpoint: ServerEndpoint) -> tuple[Package, PackageLocation] | None:
+    package = find_launcher_package(endpoint.command, endpoint.args) if endpoint.packages else None
     if package is None or endpoint.confinement.kind != "none":
         return None
-    return package, Place(endpoint.packages, package.key(_get_installer_environment(endpoint)))
+    return package, PackageLocation(
+        endpoint.packages, package.compute_key(_get_installer_environment(endpoint))
+    )
 
 
 def _get_installer_environment(endpoint: ServerEndpoint) -> Mapping[str, str]:
@@ -194,106 +203,128 @@ def _get_installer_environment(endpoint: ServerEndpoint) -> Mapping[str, str]:
     return {name: value for name, value in endpoint.env.items() if name in endpoint.env_exceptions}
 
 
-async def _wait(endpoint: ServerEndpoint, package: Package, place: Place, *, anew: bool) -> None:
-    task = _going.get(place.link)
+async def _wait_for_installation(
+    endpoint: ServerEndpoint, package: Package, location: PackageLocation, *, reinstall: bool
+) -> None:
+    task = _running_installations.get(location.link)
     if task is None:
-        if not anew and endpoint.patience_s is None and (why := place.recent_failure()):
-            raise installation_failed(endpoint, why)
-        task = asyncio.create_task(_install(endpoint, package, place, anew=anew))
-        _going[place.link] = task
-        task.add_done_callback(partial(_over, place.link))
+        if (
+            not reinstall
+            and endpoint.patience_s is None
+            and (why := location.find_recent_failure())
+        ):
+            raise build_installation_error(endpoint, why)
+        task = asyncio.create_task(_install(endpoint, package, location, reinstall=reinstall))
+        _running_installations[location.link] = task
+        task.add_done_callback(partial(_finish_installation, location.link))
     try:
         async with asyncio.timeout(endpoint.patience_s or endpoint.start_s):
             await asyncio.shield(task)
     except TimeoutError:
-        task.add_done_callback(partial(_tell, endpoint.server_id))
-        raise still_installing(endpoint, place.installation.detail) from None
+        task.add_done_callback(partial(_notify_late_installation, endpoint.server_id))
+        raise build_installing_error(endpoint, location.installation.detail) from None
 
 
-def _over(link: Path, task: asyncio.Task[None]) -> None:
-    _going.pop(link, None)
+def _finish_installation(link: Path, task: asyncio.Task[None]) -> None:
+    _running_installations.pop(link, None)
     if not task.cancelled():
         task.exception()  # callers that waited have raised it; this marks it as retrieved
 
 
-def _tell(server_id: UUID, task: asyncio.Task[None]) -> None:
+def _notify_late_installation(server_id: UUID, task: asyncio.Task[None]) -> None:
     if not task.cancelled() and task.exception() is None:
-        for tell in on_late_installation:
-            tell(server_id)
+        for listener in late_installation_listeners:
+            listener(server_id)
 
 
-async def _install(endpoint: ServerEndpoint, package: Package, place: Place, *, anew: bool) -> None:
+async def _install(
+    endpoint: ServerEndpoint, package: Package, location: PackageLocation, *, reinstall: bool
+) -> None:
     """Install a package, once for all callers."""
-    before = place.link.resolve()
-    async with place.locked():
-        if place.program and (not anew or place.link.resolve() != before):
+    previous = location.link.resolve()
+    async with location.hold_lock():
+        if location.program and (not reinstall or location.link.resolve() != previous):
             return  # another process has installed it
-        folder = await asyncio.to_thread(place.begin)
+        folder = await asyncio.to_thread(location.create_folder)
         try:
             async with asyncio.timeout(endpoint.install_s):
-                await _run(endpoint, package, place, folder)
-            place.publish(folder, await asyncio.to_thread(find_program, package, folder))
+                await _run_installer(endpoint, package, location, folder)
+            location.publish(folder, await asyncio.to_thread(find_program, package, folder))
         except BaseException as error:
             await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
             if isinstance(error, asyncio.CancelledError):
                 raise
-            why = _why(endpoint, error)
-            place.fail(why)
-            raise installation_failed(endpoint, why) from error
+            reason = _describe_failure(endpoint, error)
+            location.record_failure(reason)
+            raise build_installation_error(endpoint, reason) from error
 
 
-async def _run(endpoint: ServerEndpoint, package: Package, place: Place, folder: Path) -> None:
+async def _run_installer(
+    endpoint: ServerEndpoint, package: Package, location: PackageLocation, folder: Path
+) -> None:
     """Run the installer in the server's sandbox; raises `OSError`."""
-    own = replace(
+    installer_endpoint = replace(
         endpoint,
         command=find_installer(endpoint, package.installer) or package.installer,
-        args=package.words(str(folder)),
-        env={**_get_installer_environment(endpoint), **package.environment(str(folder))},
-        env_exceptions=frozenset((*_get_installer_environment(endpoint), *package.environment(""))),
+        args=package.build_install_arguments(str(folder)),
+        env={
+            **_get_installer_environment(endpoint),
+            **package.build_install_environment(str(folder)),
+        },
+        env_exceptions=frozenset(
+            (*_get_installer_environment(endpoint), *package.build_install_environment(""))
+        ),
         cwd=None,
-        sandbox=endpoint.sandbox and _sandbox(endpoint.sandbox, place.packages, folder),
+        sandbox=endpoint.sandbox
+        and _build_installer_sandbox(endpoint.sandbox, location.packages, folder),
     )
-    over = asyncio.Event()
-    progress = Progress(place)
+    ended = asyncio.Event()
+    progress = InstallationProgress(location)
     tail = StderrTail(endpoint.secrets)
-    tail.on_add = lambda: progress.say(tail.last_words())
-    child = await spawn(own, progress.take, lambda _child: over.set(), tail)
+    tail.on_add = lambda: progress.update(tail.get_last_output())
+    child = await spawn_child(
+        installer_endpoint, progress.add_line, lambda _child: ended.set(), tail
+    )
     try:
-        await over.wait()
+        await ended.wait()
     finally:
         await child.close(0)
     if child.returncode != 0:
         raise OSError(
-            format_message("{end}: {said}", end=child.end(), said=_last(tail.last_words(), 3))
+            format_message(
+                "{end}: {said}",
+                end=child.describe_end(),
+                said=_get_last_lines(tail.get_last_output(), 3),
+            )
         )
 
 
-def _sandbox(sandbox: Any, packages: Path, folder: Path) -> Any:
+def _build_installer_sandbox(sandbox: Any, packages: Path, folder: Path) -> Any:
     """Return the sandbox of an installation, with a home that servers can't write to."""
     network = "host" if sandbox.network == "host" else "egress"
     home = str(packages.parent / "installer")
     return replace(sandbox, home=home, network=network, folders=(str(folder),))
 
 
-class Progress:
+class InstallationProgress:
     """Stores the last output line of an installer, at most twice a second."""
 
-    def __init__(self, place: Place) -> None:
-        self._place, self._said_at = place, 0.0
-        self.say(format_message("begun"))
+    def __init__(self, location: PackageLocation) -> None:
+        self._location, self._updated_at = location, 0.0
+        self.update(format_message("begun"))
 
-    def take(self, line: Any) -> None:
+    def add_line(self, line: Any) -> None:
         """Handle a line of output."""
         if isinstance(line, bytes):
-            self.say(line.decode("utf-8", "replace"))
+            self.update(line.decode("utf-8", "replace"))
 
-    def say(self, text: str) -> None:
+    def update(self, text: str) -> None:
         """Store the last line of a text."""
-        if (now := time.monotonic()) - self._said_at < PROGRESS_S:
+        if (now := time.monotonic()) - self._updated_at < PROGRESS_INTERVAL_S:
             return
-        self._said_at = now
+        self._updated_at = now
         with suppress(OSError):
-            self._place.note("progress", _last(text, 1))
+            self._location.write_note("progress", _get_last_lines(text, 1))
 
 
 def find_program(package: Package, folder: Path) -> Path:
@@ -303,33 +334,33 @@ def find_program(package: Package, folder: Path) -> Path:
     files within it are accepted.
     """
     if package.installer == "npm":
-        found = folder / "node_modules" / ".bin" / (package.program or _only_program(folder))
+        program = folder / "node_modules" / ".bin" / (package.program or _find_only_program(folder))
     else:
-        found = folder / "bin" / package.program
-    real = found.resolve()
-    if not (real.is_file() and os.access(real, os.X_OK)):
+        program = folder / "bin" / package.program
+    target = program.resolve()
+    if not (target.is_file() and os.access(target, os.X_OK)):
         raise OSError(
-            format_message("it has no program `{name}`", name=make_visible(found.name, 100))
+            format_message("it has no program `{name}`", name=make_visible(program.name, 100))
         )
-    if not real.is_relative_to(folder.resolve()):
+    if not target.is_relative_to(folder.resolve()):
         raise OSError(
             format_message(
-                "its program `{name}` lies elsewhere", name=make_visible(found.name, 100)
+                "its program `{name}` lies elsewhere", name=make_visible(program.name, 100)
             )
         )
-    return found
+    return program
 
 
-def _only_program(folder: Path) -> str:
+def _find_only_program(folder: Path) -> str:
     """Return the program that npx would start, from the package's manifest."""
     (name, *_) = _read_manifest(folder, "package.json")["dependencies"]
     programs = _read_manifest(folder, "node_modules", str(name), "package.json").get("bin", {})
-    plain = str(name).rpartition("/")[2]
-    if isinstance(programs, str) or plain in programs:
-        return plain
+    short_name = str(name).rpartition("/")[2]
+    if isinstance(programs, str) or short_name in programs:
+        return short_name
     if len(programs) == 1:
         return str(next(iter(programs)))
-    raise OSError(format_message("it has no program `{name}`", name=make_visible(plain, 100)))
+    raise OSError(format_message("it has no program `{name}`", name=make_visible(short_name, 100)))
 
 
 def _read_manifest(folder: Path, *parts: str) -> dict[str, Any]:
@@ -343,22 +374,22 @@ def _read_manifest(folder: Path, *parts: str) -> dict[str, Any]:
         if not stat.S_ISREG(os.fstat(handle).st_mode):
             raise OSError(format_message("its `package.json` is no file"))
         try:
-            found = json.loads(file.read(LONGEST_MANIFEST))
+            manifest = json.loads(file.read(MAX_MANIFEST_BYTES))
         except ValueError:
-            found = None
-    if not isinstance(found, dict) or not isinstance(found.get("bin", {}), dict | str):
+            manifest = None
+    if not isinstance(manifest, dict) or not isinstance(manifest.get("bin", {}), dict | str):
         raise OSError(format_message("its `package.json` can't be read"))
-    return found
+    return manifest
 
 
-def _why(endpoint: ServerEndpoint, error: BaseException) -> str:
+def _describe_failure(endpoint: ServerEndpoint, error: BaseException) -> str:
     if isinstance(error, TimeoutError):
         return format_message("it took longer than {seconds:g} s", seconds=endpoint.install_s)
     if isinstance(error, UpstreamError):
         return str(error)
-    return make_visible(endpoint.masker.text(str(error)), 4 * LONGEST_LINE)
+    return make_visible(endpoint.masker.mask_text(str(error)), 4 * MAX_LINE_LENGTH)
 
 
-def _last(text: str, lines: int) -> str:
-    kept = [line.strip() for line in text.splitlines() if line.strip()][-lines:]
-    return make_visible(" ".join(kept), lines * LONGEST_LINE)
+def _get_last_lines(text: str, lines: int) -> str:
+    last_lines = [line.strip() for line in text.splitlines() if line.strip()][-lines:]
+    return make_visible(" ".join(last_lines), lines * MAX_LINE_LENGTH)

@@ -20,7 +20,7 @@ from weakref import WeakKeyDictionary
 
 from django.conf import settings
 
-from bonobot.core.http.connection_errors import SILENT
+from bonobot.core.http.connection_errors import TIMED_OUT
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.runtime import Runtime, get_runtime
 from bonobot.core.telemetry import tracing
@@ -30,23 +30,23 @@ from mcp_servers.client.change_notifications import (
     LISTEN,
     ChangeNotification,
     DesiredSubscriptions,
-    Hear,
-    OnNotice,
+    OnNotification,
     OnOpen,
-    Told,
+    OnServerNotification,
+    OnSubscriptionResult,
     Topic,
     build_not_offered_error,
     list_notifying_topics,
 )
-from mcp_servers.client.child_process import Keep, find_stderr_keeper
+from mcp_servers.client.child_process import StderrSink, find_stderr_sink
 from mcp_servers.client.endpoint import ServerEndpoint
 from mcp_servers.client.errors import UpstreamError, build_timeout_error, build_unreachable_error
 from mcp_servers.client.host import DiscoveryHost, Host, NullHost
 from mcp_servers.client.jsonrpc import McpRequest, OnLog, OnProgress, RequestDeadline
-from mcp_servers.client.list_definitions import ServerDeclarations, read_all
+from mcp_servers.client.list_definitions import ServerDeclarations, list_all_definitions
 from mcp_servers.client.openapi import OpenApiUpstream
 from mcp_servers.client.protocol_versions import HandshakeResult
-from mcp_servers.client.stdio import CHILDREN, LIFETIME_S, StdioConnection, StdioPool
+from mcp_servers.client.stdio import MAX_CHILDREN, MAX_LIFETIME_S, StdioConnection, StdioPool
 from mcp_servers.client.streamable_http import HttpUpstream
 
 
@@ -54,31 +54,31 @@ def start_upstream_span(
     endpoint: ServerEndpoint, method: str, params: Mapping[str, Any]
 ) -> AbstractContextManager[object]:
     """Return the span of one request to a server."""
-    if not tracing.is_on():
-        return tracing.NOTHING
-    name = params.get("name")
+    if not tracing.is_tracing():
+        return tracing.NO_SPAN
+    definition_name = params.get("name")
     return tracing.start_span(
-        f"{method} {name}" if name else method,
+        f"{method} {definition_name}" if definition_name else method,
         kind="client",
         mcp__method__name=method,
-        gen_ai__tool__name=str(name or "") if method == "tools/call" else "",
+        gen_ai__tool__name=str(definition_name or "") if method == "tools/call" else "",
         bonobot__server__name=endpoint.name,
         network__transport="pipe" if endpoint.transport == "stdio" else "tcp",
     )
 
 
-Stopped = Callable[[Collection[UUID]], Awaitable[set[UUID]]]
-_stopped: list[Stopped] = []
+StoppedServersCheck = Callable[[Collection[UUID]], Awaitable[set[UUID]]]
+_stopped_servers_checks: list[StoppedServersCheck] = []
 
 
-def stop_by(stopped: Stopped) -> None:
+def set_stopped_servers_check(check: StoppedServersCheck) -> None:
     """Register the function that returns which of the open servers must be closed."""
-    _stopped[:] = [stopped]
+    _stopped_servers_checks[:] = [check]
 
 
-def find_stop_check() -> Stopped | None:
+def find_stopped_servers_check() -> StoppedServersCheck | None:
     """Return the registered function, if any."""
-    return _stopped[0] if _stopped else None
+    return _stopped_servers_checks[0] if _stopped_servers_checks else None
 
 
 IDLE_S = 300.0
@@ -95,29 +95,33 @@ class ConnectionPool:
         self,
         *,
         host: Host | None = None,
-        children: int = CHILDREN,
+        max_children: int = MAX_CHILDREN,
         idle_s: float = IDLE_S,
-        lifetime_s: float = LIFETIME_S,
-        keep: Keep | None = None,
+        lifetime_s: float = MAX_LIFETIME_S,
+        stderr_sink: StderrSink | None = None,
         clock: Callable[[], float] = time.monotonic,
-        on_notice: OnNotice | None = None,
-        stopped: Stopped | None = None,
+        on_notification: OnServerNotification | None = None,
+        find_stopped: StoppedServersCheck | None = None,
     ) -> None:
         self._host = host or NullHost()
-        self._onlooker = host or DiscoveryHost()
-        self._on_notice = on_notice
-        self._surveys: dict[str, UUID] = {}
-        self._stopped = stopped
+        self._discovery_host = host or DiscoveryHost()
+        self._on_notification = on_notification
+        self._discoveries: dict[str, UUID] = {}
+        self._find_stopped = find_stopped
         self._idle_s = idle_s
         self._clock = clock
-        self._crew = TaskSet()
-        self._seats = StdioPool(
-            self._crew, children=children, lifetime_s=lifetime_s, keep=keep, clock=clock
+        self._tasks = TaskSet()
+        self._stdio_pool = StdioPool(
+            self._tasks,
+            max_children=max_children,
+            lifetime_s=lifetime_s,
+            stderr_sink=stderr_sink,
+            clock=clock,
         )
         self._upstreams: dict[tuple[UUID, str], HttpUpstream | OpenApiUpstream] = {}
         self._sweeper: asyncio.Task[None] | None = None
 
-    async def request(
+    async def send_request(
         self,
         endpoint: ServerEndpoint,
         method: str,
@@ -141,19 +145,21 @@ class ConnectionPool:
         that the connection was opened with answers).
         """
         with start_upstream_span(endpoint, method, params or {}):
-            said = tracing.inject_trace_context(params or {})
-            request = McpRequest(method, said, on_progress, input_schema, declaration, on_log, host)
+            traced_params = tracing.inject_trace_context(params or {})
+            request = McpRequest(
+                method, traced_params, on_progress, input_schema, declaration, on_log, host
+            )
             host = host or self._host
-            self._keep_sweeping()
+            self._ensure_sweeper()
             if endpoint.transport == "stdio" and timeout_s is None:
-                await self._seat(endpoint, holder, host).opened()
+                await self._get_child_connection(endpoint, holder, host).wait_until_open()
             limit_s = endpoint.read_s if timeout_s is None else timeout_s
             async with _enforce_deadline(endpoint, request, limit_s):
                 if endpoint.transport == "stdio":
-                    return await self._through_child(endpoint, request, holder, host)
-                return await self._through_http(endpoint, request, holder, host)
+                    return await self._send_to_child(endpoint, request, holder, host)
+                return await self._send_over_http(endpoint, request, holder, host)
 
-    async def greet(
+    async def perform_handshake(
         self,
         endpoint: ServerEndpoint,
         *,
@@ -163,43 +169,55 @@ class ConnectionPool:
     ) -> HandshakeResult:
         """Return the server's handshake result, in the era it speaks; raises `UpstreamError`."""
         host = host or self._host
-        self._keep_sweeping()
+        self._ensure_sweeper()
         limit_s = timeout_s or endpoint.connect_s + endpoint.start_s
         async with _enforce_deadline(endpoint, McpRequest("server/discover"), limit_s):
             if endpoint.transport == "stdio":
-                return await self._seat(endpoint, holder, host).opened()
-            with self._upstream(endpoint).used() as upstream:
+                return await self._get_child_connection(endpoint, holder, host).wait_until_open()
+            with self._get_upstream(endpoint).track_use() as upstream:
                 if endpoint.era is None:
                     upstream.forget_era()
-                return await upstream.greet(holder, host)
+                return await upstream.perform_handshake(holder, host)
 
-    async def survey(
-        self, endpoint: ServerEndpoint, *, timeout_s: float | None = None, of: str = ""
+    async def fetch_declarations(
+        self,
+        endpoint: ServerEndpoint,
+        *,
+        timeout_s: float | None = None,
+        preferred_holder: str = "",
     ) -> ServerDeclarations:
         """Open a new connection and list everything that the server declares.
 
         Uses the connection of `preferred_holder` instead if it is open: lists may differ by
         connection. The deadline is `timeout_s`, else one connect, one start and two reads.
         """
-        own = f"survey:{uuid4()}"
-        holder = of if of and self._has(endpoint, of) else own
+        own_holder = f"survey:{uuid4()}"
+        holder = (
+            preferred_holder
+            if preferred_holder and self._has_connection(endpoint, preferred_holder)
+            else own_holder
+        )
         limit_s = timeout_s or endpoint.connect_s + endpoint.start_s + 2 * endpoint.read_s
-        began = time.perf_counter()
+        started_at = time.perf_counter()
 
-        async def ask(request: McpRequest) -> dict[str, Any]:
-            return await self.request(
-                endpoint, request.method, request.params, holder=holder, host=self._onlooker
+        async def send_discovery_request(request: McpRequest) -> dict[str, Any]:
+            return await self.send_request(
+                endpoint, request.method, request.params, holder=holder, host=self._discovery_host
             )
 
-        self._surveys[own] = endpoint.server_id
+        self._discoveries[own_holder] = endpoint.server_id
         try:
             async with _enforce_deadline(endpoint, McpRequest("discovery", sent=True), limit_s):
-                greeting = await self.greet(endpoint, holder=holder, host=self._onlooker)
-                latency_ms = round((time.perf_counter() - began) * 1000)
-                return await read_all(endpoint, greeting, ask, latency_ms)
+                handshake = await self.perform_handshake(
+                    endpoint, holder=holder, host=self._discovery_host
+                )
+                latency_ms = round((time.perf_counter() - started_at) * 1000)
+                return await list_all_definitions(
+                    endpoint, handshake, send_discovery_request, latency_ms
+                )
         finally:
-            self._surveys.pop(own, None)
-            await self.release(own)
+            self._discoveries.pop(own_holder, None)
+            await self.release(own_holder)
 
     async def listen(self, endpoint: ServerEndpoint, *, holder: str, on_open: OnOpen) -> None:
         """Receive an HTTP server's change notifications; return when the server ends the stream.
@@ -211,73 +229,82 @@ class ConnectionPool:
         topics = list_notifying_topics((endpoint.discovery or {}).get("capabilities"))
         if not topics or endpoint.transport != "http":
             raise build_not_offered_error(endpoint)
-        self._keep_sweeping()
+        self._ensure_sweeper()
         limit_s = endpoint.connect_s + endpoint.read_s
         deadline = asyncio.timeout(limit_s)
 
-        async def opened(granted: frozenset[Topic]) -> None:
+        async def handle_open(granted: frozenset[Topic]) -> None:
             deadline.reschedule(None)
             await on_open(granted)
 
         try:
             async with deadline:
-                with self._upstream(endpoint).used() as upstream:
-                    await upstream.listen(topics, holder, self._host, opened)
+                with self._get_upstream(endpoint).track_use() as upstream:
+                    await upstream.listen(topics, holder, self._host, handle_open)
         except TimeoutError:
             if not deadline.expired():
                 raise
             raise build_timeout_error(endpoint, LISTEN, limit_s, sent=True) from None
 
-    async def follow(
-        self, endpoint: ServerEndpoint, wish: DesiredSubscriptions, told: Told, *, holder: str
+    async def watch_resources(
+        self,
+        endpoint: ServerEndpoint,
+        desired: DesiredSubscriptions,
+        on_result: OnSubscriptionResult,
+        *,
+        holder: str,
     ) -> None:
         """Subscribe to single resources of a server; return when the server ends the stream.
 
         Updates arrive like all change notifications, on the connection of `holder`. Raises
         `UpstreamError` if the stream is lost, with code `not_offered` if the server has none.
         """
-        self._keep_sweeping()
+        self._ensure_sweeper()
         if endpoint.transport == "stdio":
             try:
-                await self._seat(endpoint, holder, self._host).follow(wish, told)
+                await self._get_child_connection(endpoint, holder, self._host).watch_resources(
+                    desired, on_result
+                )
             finally:
                 await self.release(holder, endpoint.server_id)
             return
-        with self._upstream(endpoint).used() as upstream:
-            await upstream.follow(wish, told, holder, self._host)
+        with self._get_upstream(endpoint).track_use() as upstream:
+            await upstream.watch_resources(desired, on_result, holder, self._host)
 
     async def release(self, holder: str, server_id: UUID | None = None) -> None:
         """Close the children and handshake sessions of `holder`, at one server or at all."""
         upstreams = [
-            one for key, one in self._upstreams.items() if server_id is None or key[0] == server_id
+            candidate
+            for key, candidate in self._upstreams.items()
+            if server_id is None or key[0] == server_id
         ]
         await _run_all(
-            self._seats.close(
+            self._stdio_pool.close(
                 lambda at, whose: whose == holder and (server_id is None or at == server_id)
             ),
             *(upstream.release(holder) for upstream in upstreams),
         )
 
-    async def forget(self, server_id: UUID) -> None:
+    async def forget_server(self, server_id: UUID) -> None:
         """Close everything of a server and drop the stderr of its children."""
-        await self._end({server_id})
-        self._seats.forget(server_id)
+        await self._close_servers({server_id})
+        self._stdio_pool.forget_stderr(server_id)
 
-    async def end_stopped(self) -> None:
+    async def close_stopped_servers(self) -> None:
         """Close everything of servers that have been disabled, deleted or halted.
 
         Servers with a running discovery are skipped: disabled servers may be discovered too.
         """
-        held = {key[0] for key in self._upstreams} | self._seats.servers()
-        held -= set(self._surveys.values())
-        if self._stopped is not None and held:
-            await self._end(await self._stopped(held))
+        open_servers = {key[0] for key in self._upstreams} | self._stdio_pool.list_server_ids()
+        open_servers -= set(self._discoveries.values())
+        if self._find_stopped is not None and open_servers:
+            await self._close_servers(await self._find_stopped(open_servers))
 
-    def stderr_tail(self, server_id: UUID) -> str:
+    def get_stderr_tail(self, server_id: UUID) -> str:
         """Return the last 64 KiB that the server's latest child wrote to stderr; any thread."""
-        return self._seats.stderr_tail(server_id)
+        return self._stdio_pool.get_stderr_tail(server_id)
 
-    async def sweep(self) -> None:
+    async def close_idle(self) -> None:
         """Close connections idle for five minutes, and children older than a day."""
         now = self._clock()
         idle = [
@@ -286,9 +313,12 @@ class ConnectionPool:
             if not upstream.busy and upstream.used_at < now - self._idle_s
         ]
         await _run_all(
-            self._seats.close_idle(now - self._idle_s),
+            self._stdio_pool.close_idle(now - self._idle_s),
             *(self._upstreams.pop(key).close() for key in idle),
-            *(upstream.end_idle(now - self._idle_s) for upstream in self._upstreams.values()),
+            *(
+                upstream.close_idle_sessions(now - self._idle_s)
+                for upstream in self._upstreams.values()
+            ),
         )
 
     async def close(self) -> None:
@@ -298,84 +328,94 @@ class ConnectionPool:
             self._sweeper = None
         upstreams, self._upstreams = self._upstreams, {}
         await _run_all(
-            self._seats.close(lambda *_: True),
+            self._stdio_pool.close(lambda *_: True),
             *(upstream.close() for upstream in upstreams.values()),
         )
-        await self._crew.close()
+        await self._tasks.close()
 
-    async def _end(self, servers: Collection[UUID]) -> None:
-        keys = [key for key in self._upstreams if key[0] in servers]
+    async def _close_servers(self, server_ids: Collection[UUID]) -> None:
+        keys = [key for key in self._upstreams if key[0] in server_ids]
         await _run_all(
-            self._seats.close(lambda whose, _: whose in servers),
+            self._stdio_pool.close(lambda whose, _: whose in server_ids),
             *(self._upstreams.pop(key).close() for key in keys),
         )
 
-    async def _through_child(
+    async def _send_to_child(
         self, endpoint: ServerEndpoint, request: McpRequest, holder: str, host: Host
     ) -> dict[str, Any]:
-        connection = self._seat(endpoint, holder, host)
-        await connection.opened()
+        connection = self._get_child_connection(endpoint, holder, host)
+        await connection.wait_until_open()
         try:
-            return await connection.request(request)
+            return await connection.send_request(request)
         except UpstreamError as error:
-            if error.code != "server_crashed" or (error.sent and not request.repeatable):
+            if error.code != "server_crashed" or (error.sent and not request.idempotent):
                 raise
         # It died before it saw the request, or the request is idempotent: reconnect once.
-        return await self._seat(endpoint, holder, host).request(request)
+        return await self._get_child_connection(endpoint, holder, host).send_request(request)
 
-    async def _through_http(
+    async def _send_over_http(
         self, endpoint: ServerEndpoint, request: McpRequest, holder: str, host: Host
     ) -> dict[str, Any]:
-        with self._upstream(endpoint).used() as upstream:
+        with self._get_upstream(endpoint).track_use() as upstream:
             try:
-                return await upstream.request(request, holder, host)
+                return await upstream.send_request(request, holder, host)
             except UpstreamError as error:
-                broke_off = error.code == "server_unreachable" and error.http_status is None
-                if not (broke_off and error.sent and request.repeatable):
+                connection_lost = error.code == "server_unreachable" and error.http_status is None
+                if not (connection_lost and error.sent and request.idempotent):
                     raise
-            return await upstream.request(request, holder, host)
+            return await upstream.send_request(request, holder, host)
 
-    def _upstream(self, endpoint: ServerEndpoint) -> HttpUpstream | OpenApiUpstream:
+    def _get_upstream(self, endpoint: ServerEndpoint) -> HttpUpstream | OpenApiUpstream:
         key = (endpoint.server_id, endpoint.fingerprint)
         if key not in self._upstreams:
             self._upstreams[key] = (
                 OpenApiUpstream(endpoint, self._clock)
                 if endpoint.transport == "openapi"
                 else HttpUpstream(
-                    endpoint, self._clock, lambda holder: self._ears(endpoint, holder)
+                    endpoint,
+                    self._clock,
+                    lambda holder: self._build_notification_handler(endpoint, holder),
                 )
             )
         return self._upstreams[key]
 
-    def _seat(self, endpoint: ServerEndpoint, holder: str, host: Host) -> StdioConnection:
-        return self._seats.connection(endpoint, holder, host, self._ears(endpoint, holder))
+    def _get_child_connection(
+        self, endpoint: ServerEndpoint, holder: str, host: Host
+    ) -> StdioConnection:
+        return self._stdio_pool.get_connection(
+            endpoint, holder, host, self._build_notification_handler(endpoint, holder)
+        )
 
-    def _has(self, endpoint: ServerEndpoint, holder: str) -> bool:
+    def _has_connection(self, endpoint: ServerEndpoint, holder: str) -> bool:
         if endpoint.transport == "stdio":
-            return self._seats.has(endpoint, holder)
+            return self._stdio_pool.has_connection(endpoint, holder)
         upstream = self._upstreams.get((endpoint.server_id, endpoint.fingerprint))
         return upstream is not None and upstream.has_session(holder)
 
-    def _ears(self, endpoint: ServerEndpoint, holder: str) -> Hear | None:
+    def _build_notification_handler(
+        self, endpoint: ServerEndpoint, holder: str
+    ) -> OnNotification | None:
         """Return the notification handler of a holder's connection; None for a discovery's."""
-        on_notice = self._on_notice
-        if on_notice is None or holder in self._surveys:
+        on_notification = self._on_notification
+        if on_notification is None or holder in self._discoveries:
             return None
 
-        def hear(notice: ChangeNotification) -> None:
-            on_notice(endpoint.server_id, replace(notice, holder=holder))
+        def forward_notification(notification: ChangeNotification) -> None:
+            on_notification(endpoint.server_id, replace(notification, holder=holder))
 
-        return hear
+        return forward_notification
 
-    def _keep_sweeping(self) -> None:
+    def _ensure_sweeper(self) -> None:
         if self._sweeper is None or self._sweeper.done():
-            self._sweeper = self._crew.spawn(self._sweep_for_ever(), name="sweep connections")
+            self._sweeper = self._tasks.spawn(
+                self._close_idle_periodically(), name="sweep connections"
+            )
 
-    async def _sweep_for_ever(self) -> None:
+    async def _close_idle_periodically(self) -> None:
         while True:
             await asyncio.sleep(SWEEP_S)
-            await self.sweep()
-            await self.end_stopped()
+            await self.close_idle()
+            await self.close_stopped_servers()
 
 
 @asynccontextmanager
@@ -385,7 +425,7 @@ async def _enforce_deadline(
     """Raise after `seconds`, with the error that says whether the server saw the request."""
     deadline = request.deadline = RequestDeadline(seconds)
     try:
-        async with deadline.running():
+        async with deadline.enforce():
             yield
     except TimeoutError:
         if request.sent:
@@ -393,32 +433,32 @@ async def _enforce_deadline(
         raise build_unreachable_error(
             endpoint,
             format_message("no connection within {seconds:g} s", seconds=seconds),
-            remedy=SILENT.remedy,
+            remedy=TIMED_OUT.remedy,
         ) from None
 
 
-async def _run_all(*work: Coroutine[Any, Any, None]) -> None:
+async def _run_all(*coroutines: Coroutine[Any, Any, None]) -> None:
     async with asyncio.TaskGroup() as group:
-        for one in work:
-            group.create_task(one)
+        for coroutine in coroutines:
+            group.create_task(coroutine)
 
 
 _lock = threading.Lock()
-_by_runtime: WeakKeyDictionary[Runtime, ConnectionPool] = WeakKeyDictionary()
+_pools: WeakKeyDictionary[Runtime, ConnectionPool] = WeakKeyDictionary()
 
 
 def get_connection_pool() -> ConnectionPool:
     """Return this process's pool; use it only on the loop of `get_runtime()`."""
     with _lock:
-        own = get_runtime()
-        if (made := _by_runtime.get(own)) is None:
-            made = _by_runtime[own] = ConnectionPool(
-                children=settings.BONOBOT_STDIO_CHILDREN,
+        runtime = get_runtime()
+        if (pool := _pools.get(runtime)) is None:
+            pool = _pools[runtime] = ConnectionPool(
+                max_children=settings.BONOBOT_STDIO_CHILDREN,
                 idle_s=settings.BONOBOT_STDIO_IDLE_S,
                 lifetime_s=settings.BONOBOT_STDIO_LIFETIME_S,
-                keep=find_stderr_keeper(),
-                on_notice=change_notifications.on_notice,
-                stopped=find_stop_check(),
+                stderr_sink=find_stderr_sink(),
+                on_notification=change_notifications.dispatch_change_notification,
+                find_stopped=find_stopped_servers_check(),
             )
-            own.on_close(made.close)
-        return made
+            runtime.on_close(pool.close)
+        return pool

@@ -9,9 +9,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from bonobot.core.i18n.messages import format_message
-from mcp_servers.client.endpoint import WIRE, Era, ServerEndpoint, Wire
+from mcp_servers.client.endpoint import WIRE_FIELD, Era, ServerEndpoint, Wire
 from mcp_servers.client.errors import UpstreamError, build_protocol_error
-from mcp_servers.client.jsonrpc import CLIENT, HANDSHAKE, MODERN, McpRequest, build_modern_meta
+from mcp_servers.client.jsonrpc import (
+    CLIENT_INFO,
+    HANDSHAKE_VERSIONS,
+    MODERN_VERSION,
+    McpRequest,
+    build_modern_meta,
+)
 
 SERVER_INFO = "io.modelcontextprotocol/serverInfo"
 HEADER_MISMATCH = -32020
@@ -21,9 +27,9 @@ MODERN_ERRORS = (HEADER_MISMATCH, MISSING_CAPABILITY, UNSUPPORTED_VERSION)
 METHOD_NOT_FOUND = -32601
 INVALID_PARAMS = -32602
 # Statuses of 2024-11-05 servers for a POST where they support only GET.
-OLDEST_STATUSES = (400, 404, 405)
+HTTP_SSE_STATUSES = (400, 404, 405)
 # Statuses of servers of the other era, which reject a request unread.
-FOREIGN_STATUSES = (400, 404, 405, 406, 415, 426)
+OTHER_ERA_STATUSES = (400, 404, 405, 406, 415, 426)
 
 
 @dataclass(frozen=True)
@@ -43,10 +49,10 @@ def build_request_meta(era: Era, capabilities: Mapping[str, Any]) -> dict[str, A
     return build_modern_meta(capabilities) if era == "modern" else {}
 
 
-Ask = Callable[[McpRequest], Awaitable[dict[str, Any]]]
+SendRequest = Callable[[McpRequest], Awaitable[dict[str, Any]]]
 
 
-def discover() -> McpRequest:
+def build_discover_request() -> McpRequest:
     """Return the `server/discover` request."""
     return McpRequest("server/discover")
 
@@ -54,10 +60,12 @@ def discover() -> McpRequest:
 def build_initialize_request(capabilities: Mapping[str, Any]) -> McpRequest:
     """Return the `initialize` request."""
     params = {
-        "protocolVersion": HANDSHAKE[-1],
+        "protocolVersion": HANDSHAKE_VERSIONS[-1],
         # Extensions came with the modern era.
-        "capabilities": {one: how for one, how in capabilities.items() if one != "extensions"},
-        "clientInfo": CLIENT,
+        "capabilities": {
+            name: value for name, value in capabilities.items() if name != "extensions"
+        },
+        "clientInfo": CLIENT_INFO,
     }
     return McpRequest("initialize", params)
 
@@ -65,11 +73,11 @@ def build_initialize_request(capabilities: Mapping[str, Any]) -> McpRequest:
 def parse_discover_result(result: Mapping[str, Any]) -> HandshakeResult | None:
     """Return the handshake result of a modern server; None if the result isn't from one."""
     versions = result.get("supportedVersions")
-    if not isinstance(versions, list) or MODERN not in versions:
+    if not isinstance(versions, list) or MODERN_VERSION not in versions:
         return None
     meta = result.get("_meta")
     info = meta.get(SERVER_INFO) if isinstance(meta, dict) else None
-    return _build_handshake_result("modern", MODERN, info, result)
+    return _build_handshake_result("modern", MODERN_VERSION, info, result)
 
 
 def parse_initialize_result(
@@ -77,7 +85,7 @@ def parse_initialize_result(
 ) -> HandshakeResult:
     """Return the result of a handshake; raises `UpstreamError` for an unknown version."""
     version = result.get("protocolVersion")
-    if version not in HANDSHAKE:
+    if version not in HANDSHAKE_VERSIONS:
         raise build_protocol_error(
             endpoint,
             format_message("it wants protocol version {version!r}", version=str(version)[:40]),
@@ -85,17 +93,19 @@ def parse_initialize_result(
     return _build_handshake_result("handshake", version, result.get("serverInfo"), result, wire)
 
 
-async def ask_who_it_is(ask: Ask) -> HandshakeResult | None:
+async def fetch_discover_result(send_request: SendRequest) -> HandshakeResult | None:
     """Return the handshake result of a modern server; None if the server isn't modern.
 
     Retries once if the server rejects our version but lists it as supported.
     """
     try:
-        return parse_discover_result(await ask(discover()))
+        return parse_discover_result(await send_request(build_discover_request()))
     except UpstreamError as error:
-        if error.rpc_code != UNSUPPORTED_VERSION or MODERN not in _parse_supported_versions(error):
+        if error.rpc_code != UNSUPPORTED_VERSION or MODERN_VERSION not in _parse_supported_versions(
+            error
+        ):
             raise
-    return parse_discover_result(await ask(discover()))
+    return parse_discover_result(await send_request(build_discover_request()))
 
 
 def check_handshake_allowed(endpoint: ServerEndpoint, error: UpstreamError) -> None:
@@ -106,7 +116,7 @@ def check_handshake_allowed(endpoint: ServerEndpoint, error: UpstreamError) -> N
     """
     if error.rpc_code == UNSUPPORTED_VERSION:
         versions = _parse_supported_versions(error)
-        if not versions or set(HANDSHAKE).intersection(versions):
+        if not versions or set(HANDSHAKE_VERSIONS).intersection(versions):
             return
         raise build_protocol_error(
             endpoint,
@@ -122,21 +132,21 @@ def check_handshake_allowed(endpoint: ServerEndpoint, error: UpstreamError) -> N
         raise error
 
 
-def is_foreign(error: UpstreamError, era: Era) -> bool:
+def is_other_era_error(error: UpstreamError, era: Era) -> bool:
     """Return whether an error means that the server is not, or no longer, of this era."""
     if era == "modern":
-        known = (HEADER_MISMATCH, MISSING_CAPABILITY, METHOD_NOT_FOUND, INVALID_PARAMS)
+        own_codes = (HEADER_MISMATCH, MISSING_CAPABILITY, METHOD_NOT_FOUND, INVALID_PARAMS)
         return error.rpc_code == UNSUPPORTED_VERSION or (
-            error.http_status in FOREIGN_STATUSES and error.rpc_code not in known
+            error.http_status in OTHER_ERA_STATUSES and error.rpc_code not in own_codes
         )
     return error.rpc_code in (*MODERN_ERRORS, METHOD_NOT_FOUND) or (
-        error.http_status in FOREIGN_STATUSES
+        error.http_status in OTHER_ERA_STATUSES
     )
 
 
-def may_be_oldest(error: UpstreamError) -> bool:
+def may_speak_http_sse(error: UpstreamError) -> bool:
     """Return whether a server that rejects `initialize` like this may speak HTTP+SSE."""
-    return error.http_status in OLDEST_STATUSES and error.rpc_code not in MODERN_ERRORS
+    return error.http_status in HTTP_SSE_STATUSES and error.rpc_code not in MODERN_ERRORS
 
 
 def _parse_supported_versions(error: UpstreamError) -> list[str]:
@@ -149,9 +159,9 @@ def _parse_supported_versions(error: UpstreamError) -> list[str]:
 def _build_handshake_result(
     era: Era, version: str, info: Any, result: Mapping[str, Any], wire: Wire = "streamable"
 ) -> HandshakeResult:
-    discovery = {name: value for name, value in result.items() if name != WIRE}
+    discovery = {name: value for name, value in result.items() if name != WIRE_FIELD}
     if wire == "sse":
-        discovery[WIRE] = wire
+        discovery[WIRE_FIELD] = wire
     capabilities, instructions = result.get("capabilities"), result.get("instructions")
     return HandshakeResult(
         era=era,

@@ -21,17 +21,17 @@ from pathlib import Path
 from bonobot.core.crypto.key_files import ensure_private_folder
 from bonobot.core.i18n.messages import format_message
 from mcp_servers.client import sandbox_modes
-from mcp_servers.client.egress_proxy import ETC, HOSTS, EgressProxy
+from mcp_servers.client.egress_proxy import ETC_FOLDER, HOSTS_FILE, EgressProxy
 from mcp_servers.client.open_folders import OpenFolders
 from mcp_servers.client.sandbox_modes import Network, ServerSandboxUnavailable
-from mcp_servers.client.system_view import bind_if_there, system_words
+from mcp_servers.client.system_view import build_optional_bind, build_system_arguments
 
 HOME = "/home/server"
 SCRATCH_BYTES = 256 * 1024 * 1024  # size of /tmp, which is in memory
 # The egress proxy in the sandbox: its socket, and the loopback port forwarded to it.
-SOCKET = "/run/bonobot/egress"
-PORT = 3128
-BRIDGE = Path(__file__).with_name("sandbox_bridge.py")
+EGRESS_SOCKET = "/run/bonobot/egress"
+EGRESS_PORT = 3128
+BRIDGE_SCRIPT = Path(__file__).with_name("sandbox_bridge.py")
 # Browsers ignore `HTTP_PROXY`; managed policies set their proxy.
 BROWSER_POLICIES = ("/etc/chromium/policies/managed", "/etc/opt/chrome/policies/managed")
 BESIDE_BIN = ("lib", "pyvenv.cfg")
@@ -61,66 +61,73 @@ class Sandbox:
         """Open the writable folders; raises `FolderReplaced`."""
         return OpenFolders((*self.folders, *((cwd,) if cwd else ())))
 
-    def words(
-        self, command: str, *, cwd: str | None, folders: OpenFolders, way_out: EgressProxy | None
+    def build_command_prefix(
+        self,
+        command: str,
+        *,
+        cwd: str | None,
+        folders: OpenFolders,
+        egress_proxy: EgressProxy | None,
     ) -> tuple[str, ...]:
         """Return the prefix of the command; raises `ServerSandboxUnavailable`.
 
         `folders` are those of `open_folders`, which the process inherits. `egress_proxy` is for
         the network `egress`. Blocks for up to 5 s the first time.
         """
-        require()
+        check_sandbox_works()
         ensure_private_folder(Path(self.home))
-        shown = (*self.folders, *((cwd,) if cwd else ()))
-        hosts = way_out.hosts if way_out else HOSTS
-        words = [*_base(self.network, hosts), "--bind", self.home, HOME]
-        programs = self.programs or (*program_folders(command),)
+        shown_folders = (*self.folders, *((cwd,) if cwd else ()))
+        hosts = egress_proxy.hosts if egress_proxy else HOSTS_FILE
+        words = [*_build_base_arguments(self.network, hosts), "--bind", self.home, HOME]
+        programs = self.programs or (*iterate_program_folders(command),)
         for path in programs:
-            words += bind_if_there(path)
-        for path in shown:
-            words += ("--bind", folders.source(path), path)
+            words += build_optional_bind(path)
+        for path in shown_folders:
+            words += ("--bind", folders.get_source_path(path), path)
         for path in self.hidden:
-            if Path(path).is_dir() and any(_holds(one, path) for one in (*programs, *shown)):
+            if Path(path).is_dir() and any(
+                _contains(folder, path) for folder in (*programs, *shown_folders)
+            ):
                 words += ("--tmpfs", path)
-        for path in shown:  # again, for a folder within a hidden one
-            if any(_holds(hidden, path) for hidden in self.hidden):
-                words += ("--bind", folders.source(path), path)
-        words += bind_if_there(str(BRIDGE))
-        if way_out:
-            words += ("--ro-bind", way_out.path, SOCKET)
+        for path in shown_folders:  # again, for a folder within a hidden one
+            if any(_contains(hidden, path) for hidden in self.hidden):
+                words += ("--bind", folders.get_source_path(path), path)
+        words += build_optional_bind(str(BRIDGE_SCRIPT))
+        if egress_proxy:
+            words += ("--ro-bind", egress_proxy.socket_path, EGRESS_SOCKET)
             for path in BROWSER_POLICIES:
-                words += ("--ro-bind", str(ETC / "browser_policies"), path)
+                words += ("--ro-bind", str(ETC_FOLDER / "browser_policies"), path)
         words += ("--remount-ro", "/", "--chdir", cwd or HOME, "--")
-        return (*words, *_bridge_words(way_out))
+        return (*words, *_build_bridge_arguments(egress_proxy))
 
-    def environment(self, env: Mapping[str, str]) -> dict[str, str]:
+    def build_environment(self, env: Mapping[str, str]) -> dict[str, str]:
         """Return a child's environment in the sandbox."""
-        inside = {**env, "HOME": HOME, "TMPDIR": "/tmp"}  # noqa: S108 - its own one
+        sandbox_env = {**env, "HOME": HOME, "TMPDIR": "/tmp"}  # noqa: S108 - its own one
         if self.network == "egress":
-            proxy = f"http://127.0.0.1:{PORT}"
+            proxy = f"http://127.0.0.1:{EGRESS_PORT}"
             names = ("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy")
-            inside |= dict.fromkeys(names, proxy) | {"NODE_USE_ENV_PROXY": "1"}
-        return inside
+            sandbox_env |= dict.fromkeys(names, proxy) | {"NODE_USE_ENV_PROXY": "1"}
+        return sandbox_env
 
 
-def folders_among(values: Iterable[str], roots: Sequence[Path]) -> tuple[str, ...]:
+def list_named_folders(values: Iterable[str], roots: Sequence[Path]) -> tuple[str, ...]:
     """Return the folders within `roots` in arguments, as paths or as `--option=path`.
 
     For a file, return its folder, as databases keep journals next to their file. Links are resolved
     first, so a link within the roots shows nothing outside.
     """
     real_roots = [root.resolve() for root in roots]
-    found = (_folder_of(part) for value in values for part in (value, value.partition("=")[2]))
+    paths = (_find_folder(part) for value in values for part in (value, value.partition("=")[2]))
     return tuple(
         dict.fromkeys(
             str(path)
-            for path in found
+            for path in paths
             if path and any(path.is_relative_to(root) for root in real_roots)
         )
     )
 
 
-def _folder_of(value: str) -> Path | None:
+def _find_folder(value: str) -> Path | None:
     """Return the existing folder at a path, or the folder of the file at it."""
     if not value.startswith("/") or "\x00" in value:
         return None
@@ -135,54 +142,63 @@ def _folder_of(value: str) -> Path | None:
 def find_sandbox_fault() -> ServerSandboxUnavailable | None:
     """Return why sandboxes don't work here, with a remedy, or None. Blocks."""
     try:
-        require()
+        check_sandbox_works()
     except ServerSandboxUnavailable as problem:
         return problem
     return None
 
 
-_seen: set[str] = set()
+_verified: set[str] = set()
 
 
-def require() -> None:
+def check_sandbox_works() -> None:
     """Raise `ServerSandboxUnavailable` unless a sandbox works; failures are not cached."""
-    if "works" in _seen:
+    if "works" in _verified:
         return
     if problem := sandbox_modes.find_sandbox_problem("bubblewrap", "none"):
         raise problem
-    if said := _trial(forbids_namespaces=False):
+    if failure := _try_sandbox(forbids_namespaces=False):
         raise ServerSandboxUnavailable(
-            format_message("the sandbox doesn't work here: {said}", said=said), REMEDY
+            format_message("the sandbox doesn't work here: {said}", said=failure), REMEDY
         )
-    _seen.add("works")
+    _verified.add("works")
 
 
 @cache
-def forbids_namespaces() -> bool:
+def can_forbid_namespaces() -> bool:
     """Return whether bubblewrap can also forbid nested namespaces; old ones can't. Blocks."""
-    return not _trial(forbids_namespaces=True)
+    return not _try_sandbox(forbids_namespaces=True)
 
 
-def _trial(*, forbids_namespaces: bool) -> str:
-    words = [*namespace_words(network=False, forbids_namespaces=forbids_namespaces)]
-    words += (*system_words(network=False), "--remount-ro", "/", "--", "/usr/bin/env", "true")
+def _try_sandbox(*, forbids_namespaces: bool) -> str:
+    words = [*build_namespace_arguments(network=False, forbids_namespaces=forbids_namespaces)]
+    words += (
+        *build_system_arguments(network=False),
+        "--remount-ro",
+        "/",
+        "--",
+        "/usr/bin/env",
+        "true",
+    )
     return sandbox_modes.try_command(words, {"PATH": os.defpath})
 
 
-def _base(network: Network, hosts: Path) -> tuple[str, ...]:
+def _build_base_arguments(network: Network, hosts: Path) -> tuple[str, ...]:
     return (
-        *namespace_words(network=network == "host", forbids_namespaces=forbids_namespaces()),
-        *system_words(network=network == "host"),
+        *build_namespace_arguments(
+            network=network == "host", forbids_namespaces=can_forbid_namespaces()
+        ),
+        *build_system_arguments(network=network == "host"),
         *(() if network == "host" else ("--ro-bind", str(hosts), "/etc/hosts")),
         *("--size", str(SCRATCH_BYTES), "--tmpfs", "/tmp"),  # noqa: S108
     )
 
 
-def namespace_words(*, network: bool, forbids_namespaces: bool) -> tuple[str, ...]:
+def build_namespace_arguments(*, network: bool, forbids_namespaces: bool) -> tuple[str, ...]:
     """Return the first arguments of every sandbox: own namespaces, no privileges."""
     return (
-        *(sandbox_modes.path_of("setpriv"), "--pdeathsig", "KILL", "--"),
-        *(sandbox_modes.path_of("bwrap"), "--die-with-parent"),
+        *(sandbox_modes.get_tool_path("setpriv"), "--pdeathsig", "KILL", "--"),
+        *(sandbox_modes.get_tool_path("bwrap"), "--die-with-parent"),
         *("--unshare-user", "--unshare-ipc", "--unshare-pid", "--unshare-uts"),
         *("--unshare-cgroup-try", "--cap-drop", "ALL", "--hostname", "sandbox"),
         *(("--disable-userns",) if forbids_namespaces else ()),
@@ -190,32 +206,32 @@ def namespace_words(*, network: bool, forbids_namespaces: bool) -> tuple[str, ..
     )
 
 
-def _bridge_words(way_out: EgressProxy | None) -> tuple[str, ...]:
+def _build_bridge_arguments(egress_proxy: EgressProxy | None) -> tuple[str, ...]:
     """Return the arguments of the bridge, which closes inherited descriptors and serves ports."""
-    words = (sys.executable, "-I", "-S", str(BRIDGE))
-    if way_out is None:
+    words = (sys.executable, "-I", "-S", str(BRIDGE_SCRIPT))
+    if egress_proxy is None:
         return (*words, "--")
-    forwarded = (f"{one.address}:{one.port}={one.target}" for one in way_out.ports)
-    return (*words, SOCKET, f"127.0.0.1:{PORT}", *forwarded, "--")
+    forwarded = (f"{port.address}:{port.port}={port.target}" for port in egress_proxy.ports)
+    return (*words, EGRESS_SOCKET, f"127.0.0.1:{EGRESS_PORT}", *forwarded, "--")
 
 
-def program_folders(command: str) -> Iterator[str]:
+def iterate_program_folders(command: str) -> Iterator[str]:
     """Yield the folders of a program outside the system's: its own, its libraries, Python."""
-    found = [Path(command).parent, Path(command).resolve().parent]
+    folders = [Path(command).parent, Path(command).resolve().parent]
     # `…/bin/npx` links to `…/lib/node_modules/npm/bin`, so the siblings of `bin` are needed too.
     # The same applies to a virtual environment, recognized by its `pyvenv.cfg`.
-    for folder in [one for one in found if one.name == "bin"]:
-        found += [folder.parent / name for name in BESIDE_BIN]
+    for folder in [one for one in folders if one.name == "bin"]:
+        folders += [folder.parent / name for name in BESIDE_BIN]
         if (folder.parent / "pyvenv.cfg").is_file():
-            found.append((folder / "python").resolve().parents[1])
+            folders.append((folder / "python").resolve().parents[1])
     # `node_modules/.bin/program` needs the packages next to `.bin`.
-    found += [one.parent for one in found if one.name == ".bin"]
-    found += [Path(sys.prefix), Path(sys.prefix).resolve(), Path(sys.base_prefix)]
+    folders += [one.parent for one in folders if one.name == ".bin"]
+    folders += [Path(sys.prefix), Path(sys.prefix).resolve(), Path(sys.base_prefix)]
     system = ("/usr", *(f"/{name}" for name in ("bin", "sbin", "lib", "lib64")))
-    for path in dict.fromkeys(found):
-        if path != Path("/") and not any(_holds(one, str(path)) for one in system):
+    for path in dict.fromkeys(folders):
+        if path != Path("/") and not any(_contains(one, str(path)) for one in system):
             yield str(path)
 
 
-def _holds(folder: str, path: str) -> bool:
+def _contains(folder: str, path: str) -> bool:
     return Path(path).is_relative_to(folder)

@@ -15,8 +15,8 @@ import sys
 import threading
 from contextlib import suppress
 
-MOST = 256  # concurrent connections
-PIECE = 64 * 1024
+MAX_CONNECTIONS = 256  # concurrent connections
+CHUNK_BYTES = 64 * 1024
 MOST_DESCRIPTORS = 1 << 20
 
 
@@ -24,26 +24,28 @@ def main(path: str, ports: list[str], command: list[str]) -> int:
     """Serve the ports until the command ends; return its status."""
     os.closerange(3, MOST_DESCRIPTORS)
     if not ports:
-        return run(command)
+        return exec_command(command)
     listeners = [(open_listener(port), port.partition("=")[2]) for port in ports]
     pid = os.fork()
     if pid == 0:
         for listener, _ in listeners:
             listener.close()
-        os._exit(run(command))
+        os._exit(exec_command(command))
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # the command gets it too and handles it
     null = os.open(os.devnull, os.O_RDWR)
     os.dup2(null, 0)
     os.dup2(null, 1)  # so that readers see the end of the command's output
-    slots = threading.BoundedSemaphore(MOST)
+    slots = threading.BoundedSemaphore(MAX_CONNECTIONS)
     for listener, target in listeners:
-        threading.Thread(target=serve, args=(listener, path, target, slots), daemon=True).start()
+        threading.Thread(
+            target=accept_connections, args=(listener, path, target, slots), daemon=True
+        ).start()
     status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     return status if status >= 0 else 128 - status
 
 
-def run(command: list[str]) -> int:
+def exec_command(command: list[str]) -> int:
     """Replace this process by the command; return 127 if it can't be started."""
     try:
         os.execv(command[0], command)  # noqa: S606 - the words that we were started with
@@ -59,49 +61,53 @@ def open_listener(port: str) -> socket.socket:
     return socket.create_server((address, int(number)))
 
 
-def serve(
+def accept_connections(
     listener: socket.socket, path: str, target: str, slots: threading.BoundedSemaphore
 ) -> None:
     """Accept connections and forward each to the socket, or through it to the target."""
     while True:
         slots.acquire()
         client, _ = listener.accept()
-        threading.Thread(target=lead, args=(client, path, target, slots), daemon=True).start()
+        threading.Thread(
+            target=forward_connection, args=(client, path, target, slots), daemon=True
+        ).start()
 
 
-def lead(client: socket.socket, path: str, target: str, slots: threading.BoundedSemaphore) -> None:
+def forward_connection(
+    client: socket.socket, path: str, target: str, slots: threading.BoundedSemaphore
+) -> None:
     """Copy both ways until both sides have ended."""
-    with client, socket.socket(socket.AF_UNIX) as way_out, suppress(OSError):
-        way_out.connect(path)
-        if not target or open_tunnel(way_out, target):
-            back = threading.Thread(target=copy, args=(way_out, client), daemon=True)
-            back.start()
-            copy(client, way_out)
-            back.join()
+    with client, socket.socket(socket.AF_UNIX) as proxy, suppress(OSError):
+        proxy.connect(path)
+        if not target or open_tunnel(proxy, target):
+            receiving = threading.Thread(target=copy_stream, args=(proxy, client), daemon=True)
+            receiving.start()
+            copy_stream(client, proxy)
+            receiving.join()
     slots.release()
 
 
-def open_tunnel(way_out: socket.socket, target: str) -> bool:
+def open_tunnel(proxy: socket.socket, target: str) -> bool:
     """Open a tunnel through the egress proxy; on failure write the reason to stderr."""
-    way_out.sendall(f"CONNECT {target} HTTP/1.1\r\n\r\n".encode())
+    proxy.sendall(f"CONNECT {target} HTTP/1.1\r\n\r\n".encode())
     head = b""
     while not head.endswith(b"\r\n\r\n"):  # byte by byte: the bytes after it are the target's
-        piece = way_out.recv(1)
-        if not piece:
+        byte = proxy.recv(1)
+        if not byte:
             return False
-        head += piece
+        head += byte
     if head.split(b" ")[1] == b"200":
         return True
-    reason = way_out.makefile(errors="replace").read().strip()
+    reason = proxy.makefile(errors="replace").read().strip()
     sys.stderr.write(f"No connection to {target}: {reason}\n")
     return False
 
 
-def copy(source: socket.socket, target: socket.socket) -> None:
+def copy_stream(source: socket.socket, target: socket.socket) -> None:
     """Copy until the source ends, then shut down the target for writing."""
     with suppress(OSError):
-        while piece := source.recv(PIECE):
-            target.sendall(piece)
+        while chunk := source.recv(CHUNK_BYTES):
+            target.sendall(chunk)
     with suppress(OSError):
         target.shutdown(socket.SHUT_WR)
 

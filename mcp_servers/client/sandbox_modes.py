@@ -18,16 +18,16 @@ from bonobot.core.i18n.messages import format_message
 Kind = Literal["none", "namespaces", "bubblewrap"]
 Network = Literal["host", "egress", "none"]
 
-TRIAL_S = 5.0
-LOOPBACK = Path(__file__).with_name("sandbox_loopback.py")
-PACKAGES = {"setpriv": "util-linux", "unshare": "util-linux", "bwrap": "bubblewrap"}
-SWITCHES = (
+TRIAL_TIMEOUT_S = 5.0
+LOOPBACK_SCRIPT = Path(__file__).with_name("sandbox_loopback.py")
+PACKAGES_BY_TOOL = {"setpriv": "util-linux", "unshare": "util-linux", "bwrap": "bubblewrap"}
+NAMESPACE_SYSCTLS = (
     ("kernel/unprivileged_userns_clone", "0", "1"),
     ("kernel/apparmor_restrict_unprivileged_userns", "1", "0"),
     ("user/max_user_namespaces", "0", "10000"),
 )
-SYSCTLS = Path("/proc/sys")
-RESOLVER = "/run/systemd/resolve"  # /etc/resolv.conf often links to it
+SYSCTL_FOLDER = Path("/proc/sys")
+RESOLVER_FOLDER = "/run/systemd/resolve"  # /etc/resolv.conf often links to it
 
 
 class ServerSandboxUnavailable(Exception):
@@ -51,12 +51,12 @@ class ServerSandbox:
     network: Network = "host"
     hidden: tuple[str, ...] = ()
 
-    def prefix(self, command: str, *, home: str, cwd: str | None) -> tuple[str, ...]:
+    def build_command_prefix(self, command: str, *, home: str, cwd: str | None) -> tuple[str, ...]:
         """Return the prefix of `command`; raises `ServerSandboxUnavailable`.
 
         Blocks for up to 5 s the first time.
         """
-        _require(self.kind, self.network)
+        _check_works(self.kind, self.network)
         if self.kind == "namespaces":
             return _build_namespace_prefix(self.network)
         return _build_bubblewrap_prefix(self, command, home=home, cwd=cwd)
@@ -68,7 +68,7 @@ UNCONFINED = ServerSandbox()
 def find_sandbox_problem(kind: Kind, network: Network = "host") -> ServerSandboxUnavailable | None:
     """Return why this confinement doesn't work here, or None. Blocks."""
     try:
-        _require(kind, network)
+        _check_works(kind, network)
     except ServerSandboxUnavailable as problem:
         return problem
     return None
@@ -77,7 +77,7 @@ def find_sandbox_problem(kind: Kind, network: Network = "host") -> ServerSandbox
 _working: set[tuple[Kind, Network]] = set()
 
 
-def _require(kind: Kind, network: Network) -> None:
+def _check_works(kind: Kind, network: Network) -> None:
     """Raise `ServerSandboxUnavailable` unless this kind works."""
     if (kind, network) in _working:
         return
@@ -88,7 +88,7 @@ def _require(kind: Kind, network: Network) -> None:
     tools = ("setpriv", "unshare") if kind == "namespaces" else ("setpriv", "bwrap")
     for tool in tools:
         if shutil.which(tool) is None:
-            package = PACKAGES[tool]
+            package = PACKAGES_BY_TOOL[tool]
             raise ServerSandboxUnavailable(
                 format_message("`{tool}` isn't installed", tool=tool),
                 f"Install the package `{package}`.",
@@ -96,11 +96,13 @@ def _require(kind: Kind, network: Network) -> None:
     if kind == "namespaces":
         prefix = _build_namespace_prefix(network)
     else:
-        tried = ServerSandbox(kind=kind, network=network)
-        prefix = _build_bubblewrap_prefix(tried, path_of("setpriv"), home="", cwd=None)
-    if said := try_command([*prefix, path_of("setpriv"), "--version"]):
+        trial_sandbox = ServerSandbox(kind=kind, network=network)
+        prefix = _build_bubblewrap_prefix(
+            trial_sandbox, get_tool_path("setpriv"), home="", cwd=None
+        )
+    if failure := try_command([*prefix, get_tool_path("setpriv"), "--version"]):
         raise ServerSandboxUnavailable(
-            format_message("`{kind}` doesn't work here: {said}", kind=kind, said=said),
+            format_message("`{kind}` doesn't work here: {said}", kind=kind, said=failure),
             _build_remedy(),
         )
     _working.add((kind, network))
@@ -110,20 +112,20 @@ def try_command(words: Sequence[str], env: Mapping[str, str] | None = None) -> s
     """Run one of our own commands; return why it failed, or "". Blocks."""
     try:
         outcome = subprocess.run(  # noqa: S603 - fixed words
-            words, capture_output=True, timeout=TRIAL_S, check=False, env=env
+            words, capture_output=True, timeout=TRIAL_TIMEOUT_S, check=False, env=env
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         return type(error).__name__
     if outcome.returncode == 0:
         return ""
-    said = outcome.stderr.decode("utf-8", "replace").strip().splitlines()
-    return said[-1][:200] if said else f"status {outcome.returncode}"
+    error_lines = outcome.stderr.decode("utf-8", "replace").strip().splitlines()
+    return error_lines[-1][:200] if error_lines else f"status {outcome.returncode}"
 
 
 def _build_remedy() -> str:
-    for name, refusing, allowing in SWITCHES:
+    for name, refusing, allowing in NAMESPACE_SYSCTLS:
         try:
-            value = (SYSCTLS / name).read_text(encoding="ascii").strip()
+            value = (SYSCTL_FOLDER / name).read_text(encoding="ascii").strip()
         except OSError:
             continue
         if value == refusing:
@@ -135,13 +137,15 @@ def _build_remedy() -> str:
 
 
 def _build_namespace_prefix(network: Network) -> tuple[str, ...]:
-    setpriv = path_of("setpriv")
+    setpriv = get_tool_path("setpriv")
     without_network = (
-        ("--net", "--", sys.executable, "-I", "-S", str(LOOPBACK)) if network == "none" else ("--",)
+        ("--net", "--", sys.executable, "-I", "-S", str(LOOPBACK_SCRIPT))
+        if network == "none"
+        else ("--",)
     )
     return (
         *(setpriv, "--pdeathsig", "KILL", "--"),
-        *(path_of("unshare"), "--user", "--map-current-user", "--keep-caps", "--pid"),
+        *(get_tool_path("unshare"), "--user", "--map-current-user", "--keep-caps", "--pid"),
         *("--mount-proc", "--fork", "--kill-child=SIGKILL", *without_network),
         # The owner of a namespace may undo its mounts, so the command's capabilities are dropped.
         *(setpriv, "--no-new-privs", "--inh-caps=-all", "--ambient-caps=-all"),
@@ -150,38 +154,45 @@ def _build_namespace_prefix(network: Network) -> tuple[str, ...]:
 
 
 def _build_bubblewrap_prefix(
-    wanted: ServerSandbox, command: str, *, home: str, cwd: str | None
+    sandbox: ServerSandbox, command: str, *, home: str, cwd: str | None
 ) -> tuple[str, ...]:
     words = [
-        *(path_of("setpriv"), "--pdeathsig", "KILL", "--", path_of("bwrap"), "--die-with-parent"),
+        *(
+            get_tool_path("setpriv"),
+            "--pdeathsig",
+            "KILL",
+            "--",
+            get_tool_path("bwrap"),
+            "--die-with-parent",
+        ),
         *("--unshare-user", "--unshare-ipc", "--unshare-pid", "--unshare-uts"),
         *("--unshare-cgroup-try", "--cap-drop", "ALL"),
-        *(("--unshare-net",) if wanted.network == "none" else ()),
+        *(("--unshare-net",) if sandbox.network == "none" else ()),
         *("--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc"),
     ]
     # Sockets in /run and /tmp, such as those of databases and Docker, would bypass the sandbox.
     empty = [path for path in ("/tmp", "/run", home) if _is_folder(path)]  # noqa: S108
     for path in empty:
         words += ["--tmpfs", path]
-    if wanted.network == "host":
-        words += ["--ro-bind-try", RESOLVER, RESOLVER]
+    if sandbox.network == "host":
+        words += ["--ro-bind-try", RESOLVER_FOLDER, RESOLVER_FOLDER]
     for path in _iterate_program_folders(command):
         if any(_is_within(path, folder) for folder in empty):
             words += ["--ro-bind-try", path, path]
-    return (*words, *_iterate_folder_arguments(wanted.hidden, cwd), "--")
+    return (*words, *_iterate_folder_arguments(sandbox.hidden, cwd), "--")
 
 
 def _iterate_folder_arguments(hidden: tuple[str, ...], cwd: str | None) -> Iterator[str]:
     """Yield the arguments that hide our own folders and bind the server's, in mount order."""
-    there = [path for path in hidden if _is_folder(path)]
-    for path in there:
+    existing = [path for path in hidden if _is_folder(path)]
+    for path in existing:
         yield from ("--tmpfs", path)
     if cwd is None or not _is_folder(cwd):
         yield from ("--chdir", "/tmp")  # noqa: S108 - an empty one of its own
         return
     folder = str(Path(cwd).absolute())
     yield from ("--bind", folder, folder, "--chdir", folder)
-    for path in there:
+    for path in existing:
         if _is_within(path, folder):
             yield from ("--tmpfs", path)
 
@@ -201,6 +212,6 @@ def _is_within(path: str, folder: str) -> bool:
     return Path(path).is_relative_to(folder)
 
 
-def path_of(tool: str) -> str:
+def get_tool_path(tool: str) -> str:
     """Return the path of a tool, by our own PATH rather than the child's."""
     return shutil.which(tool) or tool

@@ -2,9 +2,9 @@
 
 from typing import Literal
 
-Asked = Literal["sampling", "elicitation", "roots"]
+ServerRequestKind = Literal["sampling", "elicitation", "roots"]
 
-METHODS: dict[str, Asked] = {
+KINDS_BY_METHOD: dict[str, ServerRequestKind] = {
     "sampling/createMessage": "sampling",
     "elicitation/create": "elicitation",
     "roots/list": "roots",

@@ -26,9 +26,9 @@ class ProcessLimits:
     cpu_s: int = 0
     file_mib: int = 0
 
-    def prefix(self) -> tuple[str, ...]:
+    def build_command_prefix(self) -> tuple[str, ...]:
         """Return the prefix of a command; () without limits."""
-        wanted = (
+        limits = (
             ("--data", resource.RLIMIT_DATA, self.memory_mib * MIB),
             ("--nproc", resource.RLIMIT_NPROC, self.processes),
             ("--nofile", resource.RLIMIT_NOFILE, self.open_files),
@@ -36,7 +36,7 @@ class ProcessLimits:
             ("--fsize", resource.RLIMIT_FSIZE, self.file_mib * MIB),
         )
         words = [
-            f"{flag}={_get_allowed_limit(kind, value)}" for flag, kind, value in wanted if value
+            f"{flag}={_get_allowed_limit(kind, value)}" for flag, kind, value in limits if value
         ]
         tool = _find_prlimit() if words else None
         return (tool, *words, "--") if tool else ()

@@ -14,16 +14,16 @@ import httpx2
 from bonobot.core.http.egress import BodyAllowance
 from bonobot.core.i18n.messages import format_message
 from mcp_servers.client.background_tasks import TaskSet
-from mcp_servers.client.change_notifications import Hear
+from mcp_servers.client.change_notifications import OnNotification
 from mcp_servers.client.endpoint import ServerEndpoint, Wire
 from mcp_servers.client.errors import (
     UpstreamError,
     build_protocol_error,
     build_unreachable_error,
-    quote,
+    quote_text,
 )
 from mcp_servers.client.host import Host
-from mcp_servers.client.http_channel import STREAMED, HttpChannel
+from mcp_servers.client.http_channel import STREAM_BODY_FACTOR, HttpChannel
 from mcp_servers.client.jsonrpc import McpRequest, build_notification
 from mcp_servers.client.protocol_versions import (
     METHOD_NOT_FOUND,
@@ -46,132 +46,134 @@ class SseSession:
         endpoint: ServerEndpoint,
         client: httpx2.AsyncClient,
         host: Host,
-        crew: TaskSet,
+        tasks: TaskSet,
         clock: Callable[[], float],
-        hear: Hear | None = None,
+        on_notification: OnNotification | None = None,
     ) -> None:
-        self.greeting: HandshakeResult
+        self.handshake: HandshakeResult
         self._endpoint = endpoint
         self._client = client
         self._host = host
-        self._crew = crew
+        self._tasks = tasks
         self._clock = clock
-        self._used_at = clock()
-        self._allowance = BodyAllowance(STREAMED * endpoint.max_body)
-        self._peer = StreamPeer(endpoint, self._send, host, crew, hear)
-        self._messages: HttpChannel | None = None
+        self._last_used_at = clock()
+        self._allowance = BodyAllowance(STREAM_BODY_FACTOR * endpoint.max_body)
+        self._peer = StreamPeer(endpoint, self._send_message, host, tasks, on_notification)
+        self._message_channel: HttpChannel | None = None
         self._failure: UpstreamError | None = None
-        self._answered = asyncio.Event()
-        self._followers = 0
-        self._owner: asyncio.Task[None] | None = None
+        self._ready = asyncio.Event()
+        self._watcher_count = 0
+        self._owner_task: asyncio.Task[None] | None = None
 
     @property
     def alive(self) -> bool:
         """Return whether its stream is open."""
-        return self._owner is not None and not self._owner.done()
+        return self._owner_task is not None and not self._owner_task.done()
 
     async def open(self) -> HandshakeResult:
         """Open the stream and perform the handshake; raises `UpstreamError` and cleans up."""
-        self._owner = self._crew.spawn(self._own(), name=f"sse {self._endpoint.name}")
+        self._owner_task = self._tasks.spawn(self._read_stream(), name=f"sse {self._endpoint.name}")
         try:
-            messages = await self._address()
-            opening = build_initialize_request(self._host.capabilities(self._endpoint))
-            result = await self._peer.request(opening, {})
-            self.greeting = parse_initialize_result(self._endpoint, result, self.wire)
-            await messages.tell(build_notification("notifications/initialized"), {})
+            channel = await self._wait_for_channel()
+            request = build_initialize_request(self._host.capabilities(self._endpoint))
+            result = await self._peer.send_request(request, {})
+            self.handshake = parse_initialize_result(self._endpoint, result, self.wire)
+            await channel.send_message(build_notification("notifications/initialized"), {})
         except BaseException:
-            self.leave()
+            self.stop_listening()
             raise
-        return self.greeting
+        return self.handshake
 
-    async def ask(self, request: McpRequest) -> dict[str, Any]:
+    async def send_request(self, request: McpRequest) -> dict[str, Any]:
         """Return the raw result of a request within the session."""
-        self._allowance.spent = 0
+        self._allowance.used_bytes = 0
         try:
-            return await self._peer.request(request, {})
+            return await self._peer.send_request(request, {})
         finally:
-            self._used_at = self._clock()
+            self._last_used_at = self._clock()
 
-    async def follow(self, opened: asyncio.Event) -> None:
+    async def receive_messages(self, opened: asyncio.Event) -> None:
         """Keep the stream open for server messages; raises what ends it."""
-        assert self._owner is not None  # noqa: S101 - it was opened
+        assert self._owner_task is not None  # noqa: S101 - it was opened
         opened.set()
-        self._followers += 1
+        self._watcher_count += 1
         try:
-            await asyncio.wait({self._owner})
+            await asyncio.wait({self._owner_task})
         finally:
-            self._followers -= 1
+            self._watcher_count -= 1
         assert self._failure is not None  # noqa: S101 - the owner ended
         raise self._failure
 
-    def idle_since(self, moment: float) -> bool:
+    def is_idle_since(self, time: float) -> bool:
         """Return whether nothing is pending and nothing was requested since `time`."""
-        return not (self._peer.busy or self._followers) and self._used_at < moment
+        return not (self._peer.busy or self._watcher_count) and self._last_used_at < time
 
-    def lost(self, error: UpstreamError) -> bool:
+    def is_session_lost(self, error: UpstreamError) -> bool:
         """Return whether the server has lost this session, so the request had no effect."""
         return error.http_status in LOST_STATUSES and error.rpc_code != METHOD_NOT_FOUND
 
-    def leave(self) -> None:
+    def stop_listening(self) -> None:
         """Close the stream without waiting."""
-        if self._owner is not None:
-            self._owner.cancel()
+        if self._owner_task is not None:
+            self._owner_task.cancel()
 
-    async def end(self) -> None:
+    async def end_session(self) -> None:
         """Close the stream and wait; this ends the session at the server too."""
-        self.leave()
-        if self._owner is not None:
-            await asyncio.wait({self._owner})
+        self.stop_listening()
+        if self._owner_task is not None:
+            await asyncio.wait({self._owner_task})
 
-    async def _own(self) -> None:
+    async def _read_stream(self) -> None:
         """Read the stream to its end, then fail all pending requests."""
         failure = build_unreachable_error(self._endpoint, "its stream of answers ended", sent=True)
         try:
-            await HttpChannel(self._endpoint, self._client).events(self._allowance, self._take)
+            await HttpChannel(self._endpoint, self._client).receive_events(
+                self._allowance, self._handle_event
+            )
         except UpstreamError as error:
             failure = error
         finally:
             self._failure = failure
-            self._peer.fail(failure)
-            self._answered.set()
+            self._peer.fail_all(failure)
+            self._ready.set()
 
-    async def _address(self) -> HttpChannel:
+    async def _wait_for_channel(self) -> HttpChannel:
         """Wait until the server has named the URL for messages."""
         try:
             async with asyncio.timeout(self._endpoint.start_s):
-                await self._answered.wait()
+                await self._ready.wait()
         except TimeoutError:
             raise build_protocol_error(self._endpoint, "it named no address for messages") from None
-        if self._messages is None:
+        if self._message_channel is None:
             assert self._failure is not None  # noqa: S101 - the owner ended
-            raise self._failure.unsent()
-        return self._messages
+            raise self._failure.to_unsent()
+        return self._message_channel
 
-    def _take(self, kind: str, data: str) -> None:
-        if kind == "message" and data:
-            self._peer.receive(data.encode("utf-8", "replace"))
-        elif kind == "endpoint" and self._messages is None:
-            url = self._same_origin(data.strip())
-            self._messages = HttpChannel(self._endpoint, self._client, url)
-            self._answered.set()
+    def _handle_event(self, event: str, data: str) -> None:
+        if event == "message" and data:
+            self._peer.receive_line(data.encode("utf-8", "replace"))
+        elif event == "endpoint" and self._message_channel is None:
+            url = self._resolve_address(data.strip())
+            self._message_channel = HttpChannel(self._endpoint, self._client, url)
+            self._ready.set()
 
-    def _same_origin(self, address: str) -> str:
-        own = httpx2.URL(self._endpoint.url)
+    def _resolve_address(self, address: str) -> str:
+        stream_url = httpx2.URL(self._endpoint.url)
         try:
-            there = own.join(address)
+            message_url = stream_url.join(address)
         except (httpx2.InvalidURL, ValueError):
-            raise self._misplaced(address) from None
-        if _get_origin(there) != _get_origin(own) or there.userinfo:
-            raise self._misplaced(address)
-        return str(there)
+            raise self._build_origin_error(address) from None
+        if _get_origin(message_url) != _get_origin(stream_url) or message_url.userinfo:
+            raise self._build_origin_error(address)
+        return str(message_url)
 
-    def _misplaced(self, address: str) -> UpstreamError:
-        name, shown = self._endpoint.name, quote(self._endpoint, address, 200)
+    def _build_origin_error(self, address: str) -> UpstreamError:
+        name, quoted_address = self._endpoint.name, quote_text(self._endpoint, address, 200)
         return UpstreamError(
             format_message(
                 "`{name}` wants its messages at `{shown}`, which is not of its own origin.",
                 name=name,
-                shown=shown,
+                shown=quoted_address,
             ),
             code="egress_denied",
             server=name,
@@ -179,18 +181,20 @@ class SseSession:
             field="url",
         )
 
-    def _send(self, message: Mapping[str, Any]) -> None:
-        number = message["id"] if "method" in message and "id" in message else None
-        self._crew.spawn(self._post(message, number), name=f"post {self._endpoint.name}")
+    def _send_message(self, message: Mapping[str, Any]) -> None:
+        request_id = message["id"] if "method" in message and "id" in message else None
+        self._tasks.spawn(
+            self._post_message(message, request_id), name=f"post {self._endpoint.name}"
+        )
 
-    async def _post(self, message: Mapping[str, Any], number: int | None) -> None:
-        assert self._messages is not None  # noqa: S101 - nothing is sent before
+    async def _post_message(self, message: Mapping[str, Any], request_id: int | None) -> None:
+        assert self._message_channel is not None  # noqa: S101 - nothing is sent before
         try:
             async with asyncio.timeout(self._endpoint.read_s):
-                await self._messages.tell(message, {})
+                await self._message_channel.send_message(message, {})
         except UpstreamError as error:
-            if number is not None:
-                self._peer.refuse(number, error)
+            if request_id is not None:
+                self._peer.fail_request(request_id, error)
         except TimeoutError:
             return  # the response comes on the stream, or the caller's deadline passes
 

@@ -17,22 +17,22 @@ from mcp_servers.client import change_notifications
 from mcp_servers.client.background_tasks import TaskSet
 from mcp_servers.client.change_notifications import (
     DesiredSubscriptions,
-    Hear,
     OnFrame,
+    OnNotification,
     OnOpen,
-    Told,
+    OnSubscriptionResult,
     Topic,
-    keep_listening,
-    keep_subscribed,
-    subscribe,
+    receive_list_changes,
     throttle_messages,
+    watch_resources_by_stream,
+    watch_resources_in_session,
     watch_session_stream,
 )
 from mcp_servers.client.endpoint import Era, ServerEndpoint, Wire
 from mcp_servers.client.errors import UpstreamError, build_header_error
 from mcp_servers.client.host import Host, ServerRequestHandler
 from mcp_servers.client.http_channel import (
-    NOBODY,
+    NO_REQUEST_ID,
     HttpChannel,
     IdleTracker,
     OnMessage,
@@ -42,27 +42,27 @@ from mcp_servers.client.jsonrpc import (
     McpRequest,
     build_modern_meta,
     build_notification,
+    build_request_message,
+    deliver_notification,
     is_for_request,
-    message_of,
     parse_result,
-    report,
 )
 from mcp_servers.client.protocol_versions import (
-    FOREIGN_STATUSES,
     METHOD_NOT_FOUND,
+    OTHER_ERA_STATUSES,
     HandshakeResult,
-    ask_who_it_is,
     build_initialize_request,
     check_handshake_allowed,
-    is_foreign,
-    may_be_oldest,
+    fetch_discover_result,
+    is_other_era_error,
+    may_speak_http_sse,
     parse_initialize_result,
 )
 from mcp_servers.client.sse import SseSession
 
-PARTING_S = 2.0
-LISTENING_S = 1.0
-SESSION_ID = "Mcp-Session-Id"
+FAREWELL_TIMEOUT_S = 2.0
+LISTEN_TIMEOUT_S = 1.0
+SESSION_ID_HEADER = "Mcp-Session-Id"
 
 
 class StreamableHttpSession:
@@ -76,143 +76,158 @@ class StreamableHttpSession:
         endpoint: ServerEndpoint,
         channel: HttpChannel,
         host: Host,
-        crew: TaskSet,
+        tasks: TaskSet,
         clock: Callable[[], float],
-        hear: Hear | None = None,
-        followed: bool = False,
+        on_notification: OnNotification | None = None,
+        watched: bool = False,
     ) -> None:
-        self.greeting: HandshakeResult
-        self._asking = 0
-        self._used_at = clock()
+        self.handshake: HandshakeResult
+        self._pending_count = 0
+        self._last_used_at = clock()
         self._clock = clock
         self._endpoint = endpoint
         self._channel = channel
         self._host = host
-        self._crew = crew
-        self._hear = hear
-        self._followed = followed  # then another stream is open for server messages already
-        self._desk = ServerRequestHandler(endpoint, host, crew, self._tell)
-        self._numbers = itertools.count(1)
+        self._tasks = tasks
+        self._on_notification = on_notification
+        self._watched = watched  # then another stream is open for server messages already
+        self._request_handler = ServerRequestHandler(endpoint, host, tasks, self._send_message)
+        self._request_ids = itertools.count(1)
         self._headers: dict[str, str] = {}
         self._listener: asyncio.Task[None] | None = None
 
     async def open(self) -> HandshakeResult:
         """Perform the handshake."""
         request = build_initialize_request(self._host.capabilities(self._endpoint))
-        message = message_of(next(self._numbers), request, {})
-        found = await self._channel.ask(request, message, {}, self._heard(request, message["id"]))
-        greeting = parse_initialize_result(
-            self._endpoint, parse_result(self._endpoint, found.message)
+        message = build_request_message(next(self._request_ids), request, {})
+        response = await self._channel.send_request(
+            request, message, {}, self._build_message_handler(request, message["id"])
         )
-        self._headers["MCP-Protocol-Version"] = greeting.protocol_version
-        if number := found.headers.get(SESSION_ID):
-            self._headers[SESSION_ID] = number
-        await self._channel.tell(build_notification("notifications/initialized"), self._headers)
-        if not self._followed:
-            await self._listen(greeting, throttle_messages(self._heard(request, message["id"])))
-        self.greeting = greeting
-        return greeting
+        handshake = parse_initialize_result(
+            self._endpoint, parse_result(self._endpoint, response.message)
+        )
+        self._headers["MCP-Protocol-Version"] = handshake.protocol_version
+        if session_id := response.headers.get(SESSION_ID_HEADER):
+            self._headers[SESSION_ID_HEADER] = session_id
+        await self._channel.send_message(
+            build_notification("notifications/initialized"), self._headers
+        )
+        if not self._watched:
+            await self._start_listening(
+                handshake, throttle_messages(self._build_message_handler(request, message["id"]))
+            )
+        self.handshake = handshake
+        return handshake
 
-    async def ask(self, request: McpRequest) -> dict[str, Any]:
+    async def send_request(self, request: McpRequest) -> dict[str, Any]:
         """Return the raw result of a request within the session."""
-        number = next(self._numbers)
-        message = message_of(number, request, {})
-        self._asking += 1
+        request_id = next(self._request_ids)
+        message = build_request_message(request_id, request, {})
+        self._pending_count += 1
         try:
-            with self._desk.waiting(request):
-                found = await self._channel.ask(
-                    request, message, self._headers, self._heard(request, number), resumable=True
+            with self._request_handler.track_request(request):
+                response = await self._channel.send_request(
+                    request,
+                    message,
+                    self._headers,
+                    self._build_message_handler(request, request_id),
+                    resumable=True,
                 )
         except asyncio.CancelledError:
-            gone = build_notification("notifications/cancelled", {"requestId": number})
-            self._crew.spawn(self._tell(gone), name=f"cancel {self._endpoint.name}")
+            cancellation = build_notification("notifications/cancelled", {"requestId": request_id})
+            self._tasks.spawn(
+                self._send_message(cancellation), name=f"cancel {self._endpoint.name}"
+            )
             raise
         finally:
-            self._asking -= 1
-            self._used_at = self._clock()
-        return parse_result(self._endpoint, found.message)
+            self._pending_count -= 1
+            self._last_used_at = self._clock()
+        return parse_result(self._endpoint, response.message)
 
-    async def follow(self, opened: asyncio.Event) -> None:
+    async def receive_messages(self, opened: asyncio.Event) -> None:
         """Pass on server messages until their stream ends; raises what ended it."""
-        heard = throttle_messages(self._heard(McpRequest("listen"), NOBODY))
-        self._asking += 1
+        handle_message = throttle_messages(
+            self._build_message_handler(McpRequest("listen"), NO_REQUEST_ID)
+        )
+        self._pending_count += 1
         try:
-            await self._channel.follow(self._headers, heard, opened)
+            await self._channel.receive_messages(self._headers, handle_message, opened)
         finally:
-            self._asking -= 1
+            self._pending_count -= 1
 
-    def idle_since(self, moment: float) -> bool:
+    def is_idle_since(self, time: float) -> bool:
         """Return whether nothing is pending and nothing was requested since `time`."""
-        return not self._asking and self._used_at < moment
+        return not self._pending_count and self._last_used_at < time
 
-    def lost(self, error: UpstreamError) -> bool:
+    def is_session_lost(self, error: UpstreamError) -> bool:
         """Return whether the server has lost this session, so the request had no effect."""
-        if SESSION_ID not in self._headers:
+        if SESSION_ID_HEADER not in self._headers:
             return False
         if error.http_status == 404:
             return error.rpc_code != METHOD_NOT_FOUND
         # Several servers answer this instead of the 404 that the protocol requires.
         return error.http_status == 400 and "session" in str(error).lower()
 
-    def leave(self) -> None:
+    def stop_listening(self) -> None:
         """Stop listening."""
         if self._listener is not None:
             self._listener.cancel()
 
-    async def end(self) -> None:
+    async def end_session(self) -> None:
         """Tell the server that the session has ended, ignoring failures."""
-        self.leave()
-        if SESSION_ID in self._headers:
-            await _try_to_send(self._channel.delete(self._headers))
+        self.stop_listening()
+        if SESSION_ID_HEADER in self._headers:
+            await _try_to_send(self._channel.delete_session(self._headers))
 
-    async def _listen(self, greeting: HandshakeResult, heard: OnMessage) -> None:
+    async def _start_listening(self, handshake: HandshakeResult, on_message: OnMessage) -> None:
         """Start listening if the server may send requests or notifications on a separate stream.
 
         Waits briefly for the stream: servers drop messages while nobody listens.
         """
-        tells = self._hear is not None and change_notifications.list_notifying_topics(
-            greeting.capabilities
+        notifies = self._on_notification is not None and change_notifications.list_notifying_topics(
+            handshake.capabilities
         )
-        asked = self._host.listens and self._host.capabilities(self._endpoint)
-        if not (asked or tells):
+        may_request = self._host.listens and self._host.capabilities(self._endpoint)
+        if not (may_request or notifies):
             return
-        answered = asyncio.Event()
-        listening = self._channel.listen(self._headers, heard, answered)
-        self._listener = self._crew.spawn(listening, name=f"listen {self._endpoint.name}")
+        ready = asyncio.Event()
+        listening = self._channel.listen(self._headers, on_message, ready)
+        self._listener = self._tasks.spawn(listening, name=f"listen {self._endpoint.name}")
         try:
-            async with asyncio.timeout(LISTENING_S):
-                await answered.wait()
+            async with asyncio.timeout(LISTEN_TIMEOUT_S):
+                await ready.wait()
         except TimeoutError:
             return  # this server sends no headers before its first event
         except asyncio.CancelledError:
-            self.leave()
+            self.stop_listening()
             raise
 
-    def _heard(self, request: McpRequest, number: int) -> OnMessage:
-        async def heard(message: dict[str, Any]) -> None:
+    def _build_message_handler(self, request: McpRequest, request_id: int) -> OnMessage:
+        async def handle_message(message: dict[str, Any]) -> None:
             if message.get("id") is not None and isinstance(message.get("method"), str):
-                self._desk.take(message, request)
-            elif self._desk.hears(message):
+                self._request_handler.handle_request(message, request)
+            elif self._request_handler.handle_notification(message):
                 return
-            elif is_for_request(message, number):
-                await report(request, message)
+            elif is_for_request(message, request_id):
+                await deliver_notification(request, message)
             elif (
-                self._hear is not None
-                and (notice := change_notifications.parse_change_notification(message)) is not None
+                self._on_notification is not None
+                and (notification := change_notifications.parse_change_notification(message))
+                is not None
             ):
-                self._hear(notice)
+                self._on_notification(notification)
 
-        return heard
+        return handle_message
 
-    async def _tell(self, message: Mapping[str, Any]) -> None:
-        await _try_to_send(self._channel.tell(message, self._headers))
+    async def _send_message(self, message: Mapping[str, Any]) -> None:
+        await _try_to_send(self._channel.send_message(message, self._headers))
 
 
-async def _try_to_send(parting: Coroutine[Any, Any, None]) -> None:
+async def _try_to_send(sending: Coroutine[Any, Any, None]) -> None:
     """Await the coroutine for 2 s at most, ignoring failures."""
     with suppress(UpstreamError, TimeoutError):
-        async with asyncio.timeout(PARTING_S):
-            await parting
+        async with asyncio.timeout(FAREWELL_TIMEOUT_S):
+            await sending
 
 
 class HttpUpstream(IdleTracker):
@@ -225,11 +240,11 @@ class HttpUpstream(IdleTracker):
         self,
         endpoint: ServerEndpoint,
         clock: Callable[[], float],
-        ears: Callable[[str], Hear | None] = lambda holder: None,
+        find_handler: Callable[[str], OnNotification | None] = lambda holder: None,
     ) -> None:
         super().__init__(clock)
         self.endpoint = endpoint
-        self._ears = ears
+        self._find_handler = find_handler
         try:
             self._client = build_guarded_client(
                 allow_private=endpoint.allow_private, headers=endpoint.headers, auth=endpoint.auth
@@ -237,20 +252,20 @@ class HttpUpstream(IdleTracker):
         except UnicodeEncodeError:
             raise build_header_error(endpoint) from None
         self._channel = HttpChannel(endpoint, self._client)
-        self._crew = TaskSet()
+        self._tasks = TaskSet()
         self._era: Era | None = endpoint.era
         self._wire = endpoint.wire
-        self._numbers = itertools.count(1)
+        self._request_ids = itertools.count(1)
         self._sessions: dict[str, StreamableHttpSession | SseSession] = {}
-        self._followed: set[str] = set()
-        self._opening = asyncio.Lock()
+        self._watching_holders: set[str] = set()
+        self._opening_lock = asyncio.Lock()
 
     def forget_era(self) -> None:
         """Detect the era again at the next request."""
         self._era = None
 
-    async def request(
-        self, request: McpRequest, holder: str, host: Host, *, renewed: bool = False
+    async def send_request(
+        self, request: McpRequest, holder: str, host: Host, *, is_retry: bool = False
     ) -> dict[str, Any]:
         """Return the raw result; raises `UpstreamError`. The caller sets the deadline.
 
@@ -258,50 +273,52 @@ class HttpUpstream(IdleTracker):
         other era, or one that has lost the session) or is idempotent.
         """
         if self._era != "modern":
-            await self.greet(holder, host)
+            await self.perform_handshake(holder, host)
         if self._era == "modern":
             try:
-                return await self._modern(request, host)
+                return await self._send_modern_request(request, host)
             except UpstreamError as error:
-                if renewed or not is_foreign(error, "modern"):
+                if is_retry or not is_other_era_error(error, "modern"):
                     raise
                 self._era = None
-                if (await self.greet(holder, host)).era == "modern":
+                if (await self.perform_handshake(holder, host)).era == "modern":
                     raise
-        session = await self._session(holder, host, self._wire)
+        session = await self._get_session(holder, host, self._wire)
         try:
-            return await session.ask(request)
+            return await session.send_request(request)
         except UpstreamError as error:
-            if renewed or not session.lost(error):
+            if is_retry or not session.is_session_lost(error):
                 raise
-            self._drop(holder, session)
-        return await self.request(request, holder, host, renewed=True)
+            self._drop_session(holder, session)
+        return await self.send_request(request, holder, host, is_retry=True)
 
-    async def greet(self, holder: str, host: Host) -> HandshakeResult:
+    async def perform_handshake(self, holder: str, host: Host) -> HandshakeResult:
         """Return the handshake result; detect the era if it isn't known."""
-        known, wire = self._era == "handshake", self._wire
-        if not known:
+        is_known, wire = self._era == "handshake", self._wire
+        if not is_known:
             wire = "streamable"
             try:
-                greeting = await ask_who_it_is(lambda request: self._modern(request, host))
+                handshake = await fetch_discover_result(
+                    lambda request: self._send_modern_request(request, host)
+                )
             except UpstreamError as error:
                 check_handshake_allowed(self.endpoint, error)
             else:
-                if greeting is not None:
+                if handshake is not None:
                     self._era = "modern"
-                    return greeting
+                    return handshake
         try:
-            session = await self._session(holder, host, wire)
+            session = await self._get_session(holder, host, wire)
         except UpstreamError as error:
-            if not known:
-                session = await self._over_sse(holder, host, error)
-            elif is_foreign(error, "handshake") or _is_no_sse(error, wire):
+            if not is_known:
+                session = await self._connect_over_sse(holder, host, error)
+            elif is_other_era_error(error, "handshake") or _is_no_sse(error, wire):
                 self._era = None
-                return await self.greet(holder, host)
+                return await self.perform_handshake(holder, host)
             else:
                 raise
         self._era, self._wire = "handshake", session.wire
-        return session.greeting
+        return session.handshake
 
     async def listen(
         self, topics: frozenset[Topic], holder: str, host: Host, on_open: OnOpen
@@ -310,48 +327,65 @@ class HttpUpstream(IdleTracker):
 
         In the handshake era the stream belongs to a separate session of `holder`.
         """
-        hear = self._ears("") or (lambda notice: None)
-        self._followed.add(holder)
+        on_notification = self._find_handler("") or (lambda notice: None)
+        self._watching_holders.add(holder)
         try:
             if self._era != "modern":
-                await self.greet(holder, host)
+                await self.perform_handshake(holder, host)
             if self._era == "modern":
-                declared = host.capabilities(self.endpoint)
-                asked = (self.endpoint, self._channel, next(self._numbers), topics, declared)
-                await subscribe(*asked, on_open, hear)
+                capabilities = host.capabilities(self.endpoint)
+                stream_arguments = (
+                    self.endpoint,
+                    self._channel,
+                    next(self._request_ids),
+                    topics,
+                    capabilities,
+                )
+                await receive_list_changes(*stream_arguments, on_open, on_notification)
             else:
                 await watch_session_stream(
-                    await self._session(holder, host, self._wire), topics, on_open
+                    await self._get_session(holder, host, self._wire), topics, on_open
                 )
         except UpstreamError as error:
             if change_notifications.is_unsupported_error(error):
                 raise change_notifications.build_not_offered_error(self.endpoint) from error
             raise
         finally:
-            self._followed.discard(holder)
+            self._watching_holders.discard(holder)
             await self.release(holder)
 
-    async def follow(self, wish: DesiredSubscriptions, told: Told, holder: str, host: Host) -> None:
+    async def watch_resources(
+        self,
+        desired: DesiredSubscriptions,
+        on_result: OnSubscriptionResult,
+        holder: str,
+        host: Host,
+    ) -> None:
         """Subscribe to the desired resources until the stream ends; raises `UpstreamError`.
 
         In the handshake era the stream belongs to a separate session of `holder`.
         """
-        self._followed.add(holder)
+        self._watching_holders.add(holder)
         try:
             if self._era != "modern":
-                await self.greet(holder, host)
+                await self.perform_handshake(holder, host)
             if self._era == "modern":
-                streams, hear = partial(self._frames, host), self._ears(holder)
-                await keep_listening(self.endpoint, streams, wish, told, hear)
+                open_stream, on_notification = (
+                    partial(self._receive_frames, host),
+                    self._find_handler(holder),
+                )
+                await watch_resources_by_stream(
+                    self.endpoint, open_stream, desired, on_result, on_notification
+                )
             else:
-                session = await self._session(holder, host, self._wire)
-                await keep_subscribed(self.endpoint, session, wish, told)
+                session = await self._get_session(holder, host, self._wire)
+                await watch_resources_in_session(self.endpoint, session, desired, on_result)
         except UpstreamError as error:
             if change_notifications.is_unsupported_error(error):
                 raise change_notifications.build_not_offered_error(self.endpoint) from error
             raise
         finally:
-            self._followed.discard(holder)
+            self._watching_holders.discard(holder)
             await self.release(holder)
 
     def has_session(self, holder: str) -> bool:
@@ -362,85 +396,93 @@ class HttpUpstream(IdleTracker):
     async def release(self, holder: str) -> None:
         """End the holder's session, if it has one."""
         if session := self._sessions.pop(holder, None):
-            await session.end()
+            await session.end_session()
 
-    async def end_idle(self, before: float) -> None:
+    async def close_idle_sessions(self, unused_since: float) -> None:
         """End the sessions unused since `before`."""
-        idle = [holder for holder, one in self._sessions.items() if one.idle_since(before)]
-        await self._end(*idle)
+        idle = [
+            holder
+            for holder, session in self._sessions.items()
+            if session.is_idle_since(unused_since)
+        ]
+        await self._release_all(*idle)
 
     async def close(self) -> None:
         """End all sessions and connections."""
-        await self._end(*self._sessions)
-        await self._crew.close()
+        await self._release_all(*self._sessions)
+        await self._tasks.close()
         await self._client.aclose()
 
-    async def _end(self, *holders: str) -> None:
+    async def _release_all(self, *holders: str) -> None:
         async with asyncio.TaskGroup() as group:
             for holder in holders:
                 group.create_task(self.release(holder))
 
-    async def _modern(self, request: McpRequest, host: Host) -> dict[str, Any]:
-        number = next(self._numbers)
+    async def _send_modern_request(self, request: McpRequest, host: Host) -> dict[str, Any]:
+        request_id = next(self._request_ids)
         meta = build_modern_meta(host.capabilities(self.endpoint))
-        message = message_of(number, request, meta)
+        message = build_request_message(request_id, request, meta)
 
-        async def heard(other: dict[str, Any]) -> None:
+        async def handle_message(notification: dict[str, Any]) -> None:
             # Servers send no requests in this era; other notifications are ignored here.
-            if is_for_request(other, number):
-                await report(request, other)
+            if is_for_request(notification, request_id):
+                await deliver_notification(request, notification)
 
-        found = await self._channel.ask(request, message, build_routing_headers(request), heard)
-        return parse_result(self.endpoint, found.message, meta)
+        response = await self._channel.send_request(
+            request, message, build_routing_headers(request), handle_message
+        )
+        return parse_result(self.endpoint, response.message, meta)
 
-    async def _frames(self, host: Host, request: McpRequest, on_frame: OnFrame) -> None:
+    async def _receive_frames(self, host: Host, request: McpRequest, on_frame: OnFrame) -> None:
         """Open a stream of a modern server and pass on its frames until it ends."""
-        number = next(self._numbers)
+        request_id = next(self._request_ids)
         meta = build_modern_meta(host.capabilities(self.endpoint))
 
-        async def heard(message: dict[str, Any]) -> None:
-            if change_notifications.is_of(message, number):
+        async def handle_message(message: dict[str, Any]) -> None:
+            if change_notifications.is_subscription_frame(message, request_id):
                 on_frame(message)
-            await asyncio.sleep(change_notifications.BREATH_S)
+            await asyncio.sleep(change_notifications.FRAME_PAUSE_S)
 
-        message = message_of(number, request, meta)
-        found = await self._channel.ask(request, message, build_routing_headers(request), heard)
-        parse_result(self.endpoint, found.message)
+        message = build_request_message(request_id, request, meta)
+        response = await self._channel.send_request(
+            request, message, build_routing_headers(request), handle_message
+        )
+        parse_result(self.endpoint, response.message)
 
-    async def _over_sse(
+    async def _connect_over_sse(
         self, holder: str, host: Host, refusal: UpstreamError
     ) -> StreamableHttpSession | SseSession:
         """Try HTTP+SSE after `refusal` of a handshake, which is raised if that fails too."""
-        if not may_be_oldest(refusal):
+        if not may_speak_http_sse(refusal):
             raise refusal
         try:
-            return await self._session(holder, host, "sse")
+            return await self._get_session(holder, host, "sse")
         except UpstreamError as error:
             raise (refusal if _is_no_sse(error, "sse") else error) from None
 
-    async def _session(
+    async def _get_session(
         self, holder: str, host: Host, wire: Wire
     ) -> StreamableHttpSession | SseSession:
-        async with self._opening:
+        async with self._opening_lock:
             session = self._sessions.get(holder)
             if session is None or not session.alive:
-                session = self._new_session(holder, host, wire)
+                session = self._build_session(holder, host, wire)
                 await session.open()
                 self._sessions[holder] = session
             return session
 
-    def _new_session(
+    def _build_session(
         self, holder: str, host: Host, wire: Wire
     ) -> StreamableHttpSession | SseSession:
-        common = (host, self._crew, self._clock, self._ears(holder))
+        common = (host, self._tasks, self._clock, self._find_handler(holder))
         if wire == "sse":
             return SseSession(self.endpoint, self._client, *common)
         return StreamableHttpSession(
-            self.endpoint, self._channel, *common, holder in self._followed
+            self.endpoint, self._channel, *common, holder in self._watching_holders
         )
 
-    def _drop(self, holder: str, session: StreamableHttpSession | SseSession) -> None:
-        session.leave()
+    def _drop_session(self, holder: str, session: StreamableHttpSession | SseSession) -> None:
+        session.stop_listening()
         if self._sessions.get(holder) is session:
             del self._sessions[holder]
 
@@ -448,5 +490,5 @@ class HttpUpstream(IdleTracker):
 def _is_no_sse(error: UpstreamError, wire: Wire) -> bool:
     """Return whether a session failed because the server does not speak HTTP+SSE."""
     return wire == "sse" and (
-        error.code == "protocol_error" or error.http_status in FOREIGN_STATUSES
+        error.code == "protocol_error" or error.http_status in OTHER_ERA_STATUSES
     )

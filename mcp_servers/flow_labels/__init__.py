@@ -22,14 +22,14 @@ class FlowLabel(StrEnum):
 
 
 # The labels that a session keeps after a call.
-BITS = {FlowLabel.PRIVATE_DATA: 1, FlowLabel.UNTRUSTED_CONTENT: 2, FlowLabel.SENDS_OUT: 4}
+LABEL_BITS = {FlowLabel.PRIVATE_DATA: 1, FlowLabel.UNTRUSTED_CONTENT: 2, FlowLabel.SENDS_OUT: 4}
 
 
 def encode_labels(labels: Iterable[str]) -> int:
     """Return flow labels as the bits in the ledger; other labels are ignored."""
-    return reduce(lambda found, label: found | BITS.get(FlowLabel(label), 0), labels, 0)
+    return reduce(lambda found, label: found | LABEL_BITS.get(FlowLabel(label), 0), labels, 0)
 
 
-def decode_labels(found: int) -> tuple[FlowLabel, ...]:
+def decode_labels(bits: int) -> tuple[FlowLabel, ...]:
     """Return the labels for the bits in the ledger."""
-    return tuple(label for label, bit in BITS.items() if found & bit)
+    return tuple(label for label, bit in LABEL_BITS.items() if bits & bit)

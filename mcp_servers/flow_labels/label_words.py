@@ -8,22 +8,26 @@ FILE = Path(__file__).with_suffix(".toml")
 
 
 @cache
-def words(section: str, name: str) -> frozenset[str]:
+def get_words(section: str, name: str) -> frozenset[str]:
     """Return one word list. Raises `KeyError` if it doesn't exist."""
-    return _sections()[section][name]
+    return _load_sections()[section][name]
 
 
 @cache
-def verbs(section: str) -> dict[str, str]:
+def get_verb_actions(section: str) -> dict[str, str]:
     """Return the action (`read`, `change`, `send` …) of each verb in a section."""
-    return {word: kind for kind, listed in _sections()[section].items() for word in listed}
+    return {
+        word: action
+        for action, word_list in _load_sections()[section].items()
+        for word in word_list
+    }
 
 
 @cache
-def _sections() -> dict[str, dict[str, frozenset[str]]]:
+def _load_sections() -> dict[str, dict[str, frozenset[str]]]:
     with FILE.open("rb") as file:
-        found = tomllib.load(file)
+        data = tomllib.load(file)
     return {
-        section: {name: frozenset(listed.split()) for name, listed in lists.items()}
-        for section, lists in found.items()
+        section: {name: frozenset(word_list.split()) for name, word_list in lists.items()}
+        for section, lists in data.items()
     }

@@ -12,7 +12,7 @@ from django.utils.translation import gettext_lazy as _
 
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
-from bonobot.core.db.transactions import lock
+from bonobot.core.db.transactions import lock_rows
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import InvalidInput
 from mcp_servers.audit import record_server_change
@@ -27,35 +27,35 @@ from mcp_servers.flow_labels.store_use import StoreUse, infer_store_use
 from mcp_servers.models import Definition, Server
 
 # Inferring labels takes longer than the rest of a snapshot's row, so results are cached.
-KEPT = 20_000
+MAX_CACHED_RESULTS = 20_000
 
 
-Reading = TypeVar("Reading")
+Inferred = TypeVar("Inferred")
 
 
-class _Readings(Generic[Reading]):
+class _InferenceCache(Generic[Inferred]):
     """A thread-safe LRU cache of inference results by definition and context."""
 
-    def __init__(self, read: Callable[[str, Mapping[str, Any], LabelContext], Reading]) -> None:
-        self._read = read
-        self._kept: OrderedDict[tuple[str, str, str, LabelContext], Reading] = OrderedDict()
+    def __init__(self, infer: Callable[[str, Mapping[str, Any], LabelContext], Inferred]) -> None:
+        self._infer = infer
+        self._entries: OrderedDict[tuple[str, str, str, LabelContext], Inferred] = OrderedDict()
         self._lock = Lock()
 
-    def of(self, row: Definition, known: LabelContext) -> Reading:
+    def get_or_infer(self, row: Definition, context: LabelContext) -> Inferred:
         """Return the result for a definition, inferred once per digest and context."""
-        key = (row.kind, row.name, row.digest, known)
-        found = self._kept.get(key)
-        if found is None:
-            found = self._read(row.kind, row.payload, known)
+        key = (row.kind, row.name, row.digest, context)
+        inferred = self._entries.get(key)
+        if inferred is None:
+            inferred = self._infer(row.kind, row.payload, context)
             with self._lock:
-                self._kept[key] = found
-                while len(self._kept) > KEPT:
-                    self._kept.popitem(last=False)
-        return found
+                self._entries[key] = inferred
+                while len(self._entries) > MAX_CACHED_RESULTS:
+                    self._entries.popitem(last=False)
+        return inferred
 
 
-_SUGGESTIONS: _Readings[Labels] = _Readings(infer_labels)
-_USES: _Readings[StoreUse] = _Readings(infer_store_use)
+_SUGGESTED_LABELS: _InferenceCache[Labels] = _InferenceCache(infer_labels)
+_STORE_USES: _InferenceCache[StoreUse] = _InferenceCache(infer_store_use)
 
 
 def load_label_context(server: Server) -> LabelContext:
@@ -66,21 +66,21 @@ def load_label_context(server: Server) -> LabelContext:
     )
 
 
-def suggest_labels(row: Definition, known: LabelContext) -> Labels:
+def suggest_labels(row: Definition, context: LabelContext) -> Labels:
     """Return the suggested labels for a definition as currently declared."""
-    return _SUGGESTIONS.of(row, known)
+    return _SUGGESTED_LABELS.get_or_infer(row, context)
 
 
-def get_effective_labels(row: Definition, known: LabelContext) -> Labels:
+def get_effective_labels(row: Definition, context: LabelContext) -> Labels:
     """Return the labels in effect for a definition: set ones, else the suggested ones."""
     if row.labels is None:
-        return suggest_labels(row, known)
+        return suggest_labels(row, context)
     return tuple(label for label in FlowLabel if label in row.labels)
 
 
-def store_use_of(row: Definition, known: LabelContext) -> StoreUse:
+def get_store_use(row: Definition, context: LabelContext) -> StoreUse:
     """Return whether a call of a definition reads or writes its server's store."""
-    return _USES.of(row, known).with_labels(get_effective_labels(row, known))
+    return _STORE_USES.get_or_infer(row, context).with_labels(get_effective_labels(row, context))
 
 
 def set_labels(
@@ -95,40 +95,40 @@ def set_labels(
     `InvalidInput` (`unknown_label`).
     """
     principal.require(Action.APPROVE_DEFINITIONS)
-    wanted = None if labels is None else _parse_labels(labels)
-    changed = [row for row in rows if row.labels != (None if wanted is None else [*wanted])]
+    new_labels = None if labels is None else _parse_labels(labels)
+    changed = [row for row in rows if row.labels != (None if new_labels is None else [*new_labels])]
     if changed:
         with record_server_change(
             server,
             principal.actor,
             "definitions_labelled",
             {
-                "labels": None if wanted is None else [*wanted],
+                "labels": None if new_labels is None else [*new_labels],
                 "definitions": [
                     {"kind": row.kind, "name": row.name, "before": row.labels} for row in changed
                 ],
             },
         ):
-            lock(Server.objects.filter(pk=server.pk))
+            lock_rows(Server.objects.filter(pk=server.pk))
             keys = [row.pk for row in changed]
-            mine = Definition.objects.filter(server=server, pk__in=keys)
-            mine.update(labels=None if wanted is None else [*wanted])
-    return wanted
+            changed_definitions = Definition.objects.filter(server=server, pk__in=keys)
+            changed_definitions.update(labels=None if new_labels is None else [*new_labels])
+    return new_labels
 
 
 def _parse_labels(labels: Iterable[str]) -> Labels:
-    found = {str(label).replace("-", "_") for label in labels}
-    if unknown := sorted(found - {*FlowLabel}):
+    names = {str(label).replace("-", "_") for label in labels}
+    if unknown := sorted(names - {*FlowLabel}):
         raise InvalidInput(
             format_message("There is no label {unknown!r}.", unknown=unknown[0]),
             code="unknown_label",
             field="labels",
             remedy=format_message("The labels are {label}.", label=", ".join(FlowLabel)),
         )
-    return tuple(label for label in FlowLabel if label in found)
+    return tuple(label for label in FlowLabel if label in names)
 
 
-WORDS = {
+LABEL_NAMES = {
     FlowLabel.PRIVATE_DATA: _("reads private data"),
     FlowLabel.UNTRUSTED_CONTENT: _("brings in text that anybody may have written"),
     FlowLabel.SENDS_OUT: _("can send something out"),

@@ -14,12 +14,12 @@ from django.db import transaction
 
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
-from bonobot.ledger.audit.admin_changes import record
+from bonobot.ledger.audit.admin_changes import record_finished_change
 from bonobot.ledger.models import AuditRow, FlowCell, StoreLabel
 from mcp_servers.flow_labels import FlowLabel, decode_labels
 from mcp_servers.models import Server
 
-SHOWN_AT_MOST = 50
+MAX_LISTED = 50
 MICROSECONDS = 1_000_000
 
 
@@ -38,21 +38,25 @@ class WrittenLabels:
 
 
 @lru_cache(maxsize=4096)
-def server_store(organization_id: UUID, server_id: UUID) -> str:
+def build_store_key(organization_id: UUID, server_id: UUID) -> str:
     """Return the key of a server's store in the ledger."""
     return f"flow:{organization_id}:server:{server_id}"
 
 
-def store_labels_of(server: Server) -> tuple[FlowLabel, ...]:
+def get_store_labels(server: Server) -> tuple[FlowLabel, ...]:
     """Return the labels of a server's store, which reads add to the tools' own (1 query)."""
-    cell = FlowCell.objects.filter(pk=_key(server)).first()
+    cell = FlowCell.objects.filter(pk=_get_store_key(server)).first()
     return decode_labels(cell.labels) if cell else ()
 
 
 def list_written_labels(server: Server) -> list[WrittenLabels]:
     """Return the calls that left labels in a server's store, latest first (2 queries)."""
-    rows = list(StoreLabel.objects.filter(key=_key(server)).order_by("-created")[:SHOWN_AT_MOST])
-    calls = AuditRow.objects.of(server.organization_id).in_bulk([row.call_id for row in rows])
+    rows = list(
+        StoreLabel.objects.filter(key=_get_store_key(server)).order_by("-created")[:MAX_LISTED]
+    )
+    calls = AuditRow.objects.for_organization(server.organization_id).in_bulk(
+        [row.call_id for row in rows]
+    )
     return [_describe_written_labels(row, calls.get(row.call_id)) for row in rows]
 
 
@@ -63,9 +67,9 @@ def clear_store_labels(principal: Principal, server: Server) -> Sequence[FlowLab
     """
     principal.require(Action.APPROVE_DEFINITIONS)
     with transaction.atomic():
-        labels = store_labels_of(server)
+        labels = get_store_labels(server)
         # Audit entry first, then the cell: admissions lock in this order.
-        record(
+        record_finished_change(
             organization_id=server.organization_id,
             actor=principal.actor,
             action="store_labels_cleared",
@@ -75,10 +79,10 @@ def clear_store_labels(principal: Principal, server: Server) -> Sequence[FlowLab
             details={"labels": [*labels]},
             governed=False,
         )
-        FlowCell.objects.filter(pk=_key(server)).update(labels=0)
+        FlowCell.objects.filter(pk=_get_store_key(server)).update(labels=0)
         now = int(datetime.now(UTC).timestamp() * MICROSECONDS)
-        left = StoreLabel.objects.filter(key=_key(server), cleared=None)
-        left.update(cleared=now, cleared_by=principal.label[:255])
+        uncleared = StoreLabel.objects.filter(key=_get_store_key(server), cleared=None)
+        uncleared.update(cleared=now, cleared_by=principal.label[:255])
     return labels
 
 
@@ -99,5 +103,5 @@ def _to_datetime(microseconds: int) -> datetime:
     return datetime.fromtimestamp(microseconds / MICROSECONDS, UTC)
 
 
-def _key(server: Server) -> str:
-    return server_store(server.organization_id, server.pk)
+def _get_store_key(server: Server) -> str:
+    return build_store_key(server.organization_id, server.pk)

@@ -10,13 +10,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from mcp_servers.flow_labels import FlowLabel
-from mcp_servers.flow_labels.inference import SEEN, LabelContext, is_of_the_web
-from mcp_servers.flow_labels.label_words import verbs, words
-from mcp_servers.flow_labels.tool_clues import ToolClues, read_clues
+from mcp_servers.flow_labels.inference import READ_DATA_LABELS, LabelContext, is_public_web
+from mcp_servers.flow_labels.label_words import get_verb_actions, get_words
+from mcp_servers.flow_labels.tool_clues import ToolClues, extract_clues
 
-_READS = ("read", "look")
-_WRITES = frozenset({"act", "change", "control", "run", "send"})
-_ADDS = ("change", "control", "send")
+_READ_ACTIONS = ("read", "look")
+_WRITE_ACTIONS = frozenset({"act", "change", "control", "run", "send"})
+_ADD_ACTIONS = ("change", "control", "send")
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,12 +25,12 @@ class StoreUse:
 
     reads: bool = True
     writes: bool = True
-    of_web: bool = False
+    is_public_web: bool = False
 
     def with_labels(self, labels: Collection[str]) -> "StoreUse":
         """Return the use by a tool with these labels: labels of read data imply a read."""
-        brings = {FlowLabel.PRIVATE_DATA} if self.of_web else {*SEEN}
-        return self if self.reads or not {*labels} & brings else replace(self, reads=True)
+        read_labels = {FlowLabel.PRIVATE_DATA} if self.is_public_web else {*READ_DATA_LABELS}
+        return self if self.reads or not {*labels} & read_labels else replace(self, reads=True)
 
     def with_answers(self) -> "StoreUse":
         """Return the use by a call that sends answers to the server's requests: it writes."""
@@ -41,57 +41,63 @@ NO_STORE = StoreUse(reads=False, writes=False)
 READS_ONLY = StoreUse(reads=True, writes=False)
 
 
-def infer_store_use(kind: str, payload: Mapping[str, Any], known: LabelContext) -> StoreUse:
+def infer_store_use(kind: str, payload: Mapping[str, Any], context: LabelContext) -> StoreUse:
     """Return whether a call of a definition reads or writes its server's store."""
     if kind != "tool":
         return READS_ONLY
-    clues = read_clues(payload)
+    clues = extract_clues(payload)
     if _is_pure(clues):
         return NO_STORE
-    if known.transport == "openapi":
-        return _use_of_operation(payload, clues)
-    writes = not _only_reads(clues) or _hint(payload, "readOnlyHint") is False
-    of_web = clues.deed == "read" and not clues.is_in_browser and is_of_the_web(clues)
-    return StoreUse(not (of_web or _only_adds(clues)), writes, of_web)
+    if context.transport == "openapi":
+        return _infer_operation_use(payload, clues)
+    writes = not _is_read_only(clues) or _get_hint(payload, "readOnlyHint") is False
+    reads_web = clues.action == "read" and not clues.is_browser_tool and is_public_web(clues)
+    return StoreUse(not (reads_web or _is_add_only(clues)), writes, reads_web)
 
 
-def _use_of_operation(payload: Mapping[str, Any], clues: ToolClues) -> StoreUse:
-    if _hint(payload, "readOnlyHint") is True:
+def _infer_operation_use(payload: Mapping[str, Any], clues: ToolClues) -> StoreUse:
+    if _get_hint(payload, "readOnlyHint") is True:
         return READS_ONLY
-    return StoreUse(reads=not _only_adds(clues), writes=True)
+    return StoreUse(reads=not _is_add_only(clues), writes=True)
 
 
-def _hint(payload: Mapping[str, Any], name: str) -> Any:
+def _get_hint(payload: Mapping[str, Any], name: str) -> Any:
     hints = payload.get("annotations")
     return hints.get(name) if isinstance(hints, Mapping) else None
 
 
 def _is_pure(clues: ToolClues) -> bool:
     """Tell whether the tool stores nothing: `add` may calculate, `set_timer` stores."""
-    deeds = verbs("verbs")
-    changes = {word for word in clues.name if deeds.get(word) in _WRITES}
-    return clues.is_pure and not clues.runs_code and changes <= words("other", "pure")
+    actions = get_verb_actions("verbs")
+    writing_words = {word for word in clues.name_words if actions.get(word) in _WRITE_ACTIONS}
+    return clues.is_pure and not clues.can_run_code and writing_words <= get_words("other", "pure")
 
 
-def _only_reads(clues: ToolClues) -> bool:
+def _is_read_only(clues: ToolClues) -> bool:
     """Tell whether clear words say that the tool reads, and no argument allows more."""
-    if clues.deed not in _READS or clues.is_deed_a_guess or clues.runs_code:
+    if clues.action not in _READ_ACTIONS or clues.is_action_guessed or clues.can_run_code:
         return False
-    return not (clues.chooses & _WRITES or _takes_statement(clues))
+    return not (clues.selectable_actions & _WRITE_ACTIONS or _has_statement(clues))
 
 
-def _takes_statement(clues: ToolClues) -> bool:
+def _has_statement(clues: ToolClues) -> bool:
     """Tell whether an argument is a database statement and no clear verb says that it reads."""
-    named = {name.lower() for name in clues.arguments} & words("arguments", "statement")
-    deeds = verbs("verbs")
-    return bool(named) and not any(deeds.get(word) == "read" for word in clues.name)
+    statement_arguments = {name.lower() for name in clues.arguments} & get_words(
+        "arguments", "statement"
+    )
+    actions = get_verb_actions("verbs")
+    return bool(statement_arguments) and not any(
+        actions.get(word) == "read" for word in clues.name_words
+    )
 
 
-def _only_adds(clues: ToolClues) -> bool:
+def _is_add_only(clues: ToolClues) -> bool:
     """Tell whether the tool adds data without returning existing data.
 
     Tools that edit a part may return the rest (`edit_file`: a diff).
     """
-    if clues.deed not in _ADDS or clues.is_deed_a_guess or clues.runs_code:
+    if clues.action not in _ADD_ACTIONS or clues.is_action_guessed or clues.can_run_code:
         return False
-    return not ("read" in clues.chooses or {*clues.name} & words("other", "editing"))
+    return not (
+        "read" in clues.selectable_actions or {*clues.name_words} & get_words("other", "editing")
+    )

@@ -10,20 +10,20 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from mcp_servers.flow_labels.label_words import verbs, words
+from mcp_servers.flow_labels.label_words import get_verb_actions, get_words
 
-READ_AT_MOST = 4_096
-ARGUMENTS_AT_MOST = 200
-CHOICES_AT_MOST = 50
+MAX_DESCRIPTION_CHARACTERS = 4_096
+MAX_ARGUMENTS = 200
+MAX_CHOICES = 50
 # A description has its verb among the first words, if at all.
-_VERB_WITHIN = 8
-_VAGUE_WITHIN = 3
+_MAX_VERB_POSITION = 8
+_MAX_VAGUE_VERB_POSITION = 3
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+\d*|\d+")
-_SPOKEN = re.compile(r"[a-z]+\d*")
-_ENDS = re.compile(r"[.\n]\s|[.\n]$|\n")
+_LOWERCASE_WORD = re.compile(r"[a-z]+\d*")
+_SENTENCE_END = re.compile(r"[.\n]\s|[.\n]$|\n")
 _OPEN_PAGE = re.compile(r"\b(?:current|web)\s+page\b")
 # Anywhere in a description, an external effect; negations are ignored, to be safe.
-_SAYS_SENDS = re.compile(
+_SENDING_PHRASE = re.compile(
     r"\b(?:send|post|publish|forward|upload|transmit|deliver)(?:s|ing|es)?\s+"
     r"(?:\w+\s+){0,4}(?:to|an?|the|e?mails?|messages?|via|over)\b"
     r"|\bmakes?\s+(?:an?\s+)?(?:http|web|api|network)\s+(?:request|call)s?\b"
@@ -36,71 +36,84 @@ _SAYS_SENDS = re.compile(
 class ToolClues:
     """The words of a tool's name and first sentence, in order, and its arguments."""
 
-    name: tuple[str, ...]
-    sentence: tuple[str, ...]
-    text: str
+    name_words: tuple[str, ...]
+    sentence_words: tuple[str, ...]
+    description: str
     arguments: Mapping[str, Any]
 
     @cached_property
-    def named(self) -> frozenset[str]:
+    def meaningful_words(self) -> frozenset[str]:
         """Return the words of the name without filler words."""
-        return frozenset(self.name) - words("other", "filler")
+        return frozenset(self.name_words) - get_words("other", "filler")
 
     @cached_property
-    def things(self) -> frozenset[str]:
+    def subject_words(self) -> frozenset[str]:
         """Return the words of the name, with known ones of the sentence if the name has none."""
-        known = words("things", "private") | words("things", "untrusted")
-        known |= words("things", "web") | words("things", "published")
-        return self.named if self.named & known else self.named | (frozenset(self.sentence) & known)
+        known_words = get_words("things", "private") | get_words("things", "untrusted")
+        known_words |= get_words("things", "web") | get_words("things", "published")
+        return (
+            self.meaningful_words
+            if self.meaningful_words & known_words
+            else self.meaningful_words | (frozenset(self.sentence_words) & known_words)
+        )
 
     @cached_property
-    def deed(self) -> str:
+    def action(self) -> str:
         """Return the action: `read`, `change`, `send`, `act`, `run`, `look` …, or "".
 
         From a clear verb of the name, else the description's verb, else a vague verb of the name.
         """
-        if {"or", "and"} & {*self.name} and any(_clear(word) == "change" for word in self.name):
+        if {"or", "and"} & {*self.name_words} and any(
+            _get_clear_action(word) == "change" for word in self.name_words
+        ):
             return "change"
-        if self.name and self.name[-1] in words("other", "closing"):
+        if self.name_words and self.name_words[-1] in get_words("other", "closing"):
             return "read"
-        if found := _first(_clear, self.name):
-            return found
-        if self.chooses & {"change", "send"}:
+        if clear_action := _find_first_action(_get_clear_action, self.name_words):
+            return clear_action
+        if self.selectable_actions & {"change", "send"}:
             return "change"
-        spoken = self.sentence[:_VERB_WITHIN]
+        leading_words = self.sentence_words[:_MAX_VERB_POSITION]
         return (
-            _first(_clear, spoken)
-            or _first(_vague, spoken[:_VAGUE_WITHIN])
-            or _first(_vague, self.name)
+            _find_first_action(_get_clear_action, leading_words)
+            or _find_first_action(_get_vague_action, leading_words[:_MAX_VAGUE_VERB_POSITION])
+            or _find_first_action(_get_vague_action, self.name_words)
         )
 
     @cached_property
-    def is_deed_a_guess(self) -> bool:
+    def is_action_guessed(self) -> bool:
         """Tell whether the action comes only from a vague word of the name (`git_branch`)."""
-        spoken = self.sentence[:_VERB_WITHIN]
-        said = _first(_clear, (*self.name, *spoken)) or _first(_vague, spoken[:_VAGUE_WITHIN])
-        return bool(self.deed) and not said and not self.chooses
+        leading_words = self.sentence_words[:_MAX_VERB_POSITION]
+        explicit_action = _find_first_action(
+            _get_clear_action, (*self.name_words, *leading_words)
+        ) or _find_first_action(_get_vague_action, leading_words[:_MAX_VAGUE_VERB_POSITION])
+        return bool(self.action) and not explicit_action and not self.selectable_actions
 
     @cached_property
-    def is_named_a_reader(self) -> bool:
+    def has_read_verb(self) -> bool:
         """Tell whether the name has a clear or vague verb for reading."""
-        return any("read" in (_clear(word), _vague(word)) for word in self.name)
+        return any(
+            "read" in (_get_clear_action(word), _get_vague_action(word)) for word in self.name_words
+        )
 
     @cached_property
-    def chooses(self) -> frozenset[str]:
+    def selectable_actions(self) -> frozenset[str]:
         """Return the actions that an argument selects from (`action`: `list`, `delete`)."""
-        found = set()
+        actions = set()
         for name, schema in self.arguments.items():
-            listed = schema.get("enum") if isinstance(schema, Mapping) else None
-            if name.lower() in words("arguments", "choice") and isinstance(listed, list):
-                for value in listed[:CHOICES_AT_MOST]:
-                    found |= {_clear(word) or _vague(word) for word in split_words(str(value)[:80])}
-        return frozenset(found - {""})
+            choices = schema.get("enum") if isinstance(schema, Mapping) else None
+            if name.lower() in get_words("arguments", "choice") and isinstance(choices, list):
+                for value in choices[:MAX_CHOICES]:
+                    actions |= {
+                        _get_clear_action(word) or _get_vague_action(word)
+                        for word in split_words(str(value)[:80])
+                    }
+        return frozenset(actions - {""})
 
     @cached_property
     def argument_words(self) -> frozenset[str]:
         """Return the words of the argument names."""
-        return frozenset(word for name in self.arguments for word in argument_words(name))
+        return frozenset(word for name in self.arguments for word in split_argument_name(name))
 
     @cached_property
     def has_address(self) -> bool:
@@ -110,113 +123,119 @@ class ToolClues:
     @cached_property
     def has_url(self) -> bool:
         """Tell whether an argument is a URL by its full name: its content is returned."""
-        return bool({name.lower() for name in self.arguments} & words("arguments", "url"))
+        return bool({name.lower() for name in self.arguments} & get_words("arguments", "url"))
 
     @cached_property
-    def names_recipients(self) -> bool:
+    def has_recipient_and_text(self) -> bool:
         """Tell whether the arguments include a recipient and a text."""
-        recipients = words("arguments", "recipient")
-        split = [argument_words(name) for name in self.arguments]
-        named = any(parts and {parts[0], parts[-1]} & recipients for parts in split)
-        return named and bool(self.argument_words & words("arguments", "text"))
+        recipients = get_words("arguments", "recipient")
+        argument_name_words = [split_argument_name(name) for name in self.arguments]
+        has_recipient = any(
+            parts and {parts[0], parts[-1]} & recipients for parts in argument_name_words
+        )
+        return has_recipient and bool(self.argument_words & get_words("arguments", "text"))
 
     @cached_property
-    def runs_code(self) -> bool:
+    def can_run_code(self) -> bool:
         """Tell whether the tool runs code from its arguments."""
-        if {*self.name} & words("things", "shell"):
+        if {*self.name_words} & get_words("things", "shell"):
             return True
         if any(
-            name.lower() in words("arguments", "command") and may_be_text(schema)
+            name.lower() in get_words("arguments", "command") and can_be_text(schema)
             for name, schema in self.arguments.items()
         ):
             return True
-        runs = self.deed == "run" or bool({*self.name} & words("verbs", "run"))
-        code = words("things", "code") | {"function", "expression"}
-        return runs and bool(({*self.name} | self.argument_words) & code)
+        is_run_action = self.action == "run" or bool({*self.name_words} & get_words("verbs", "run"))
+        code_words = get_words("things", "code") | {"function", "expression"}
+        return is_run_action and bool(({*self.name_words} | self.argument_words) & code_words)
 
     @cached_property
-    def is_in_browser(self) -> bool:
+    def is_browser_tool(self) -> bool:
         """Tell whether the tool controls a browser."""
-        said = {*self.name, *self.sentence}
-        if said & words("things", "browser") or {*self.name} & words("verbs", "act"):
+        all_words = {*self.name_words, *self.sentence_words}
+        if all_words & get_words("things", "browser") or {*self.name_words} & get_words(
+            "verbs", "act"
+        ):
             return True
-        if {name.lower() for name in self.arguments} & words("arguments", "page_part"):
+        if {name.lower() for name in self.arguments} & get_words("arguments", "page_part"):
             return True
-        return not self.is_at_service and bool(_OPEN_PAGE.search(" ".join(self.sentence)))
+        return not self.is_shared_service and bool(_OPEN_PAGE.search(" ".join(self.sentence_words)))
 
     @cached_property
-    def is_at_service(self) -> bool:
+    def is_shared_service(self) -> bool:
         """Tell whether arguments look like those of a shared service: owners, tenants, IDs."""
-        if self.argument_words & words("things", "service") and not self._names_clone:
+        if self.argument_words & get_words("things", "service") and not self._has_local_clone:
             return True
         return any(_is_id(name) for name in self.arguments)
 
     @property
-    def _names_clone(self) -> bool:
+    def _has_local_clone(self) -> bool:
         """Tell whether the repository is a local folder (`repo_path`)."""
-        return not self.argument_words & (words("things", "service") - {"repo"}) and any(
-            {"repo", "path"} <= {*argument_words(name)} for name in self.arguments
+        return not self.argument_words & (get_words("things", "service") - {"repo"}) and any(
+            {"repo", "path"} <= {*split_argument_name(name)} for name in self.arguments
         )
 
     @cached_property
     def is_local(self) -> bool:
         """Tell whether the tool works on local data that others can't read."""
-        if self.is_at_service:
+        if self.is_shared_service:
             return False
-        local = words("things", "local") | words("things", "at_hand")
-        known = {*self.name} if {*self.name} & local else {*self.sentence}
-        paths = self.argument_words & words("arguments", "path")
-        return bool(known & local) or self._names_clone or bool(paths)
+        local_words = get_words("things", "local") | get_words("things", "at_hand")
+        relevant_words = (
+            {*self.name_words} if {*self.name_words} & local_words else {*self.sentence_words}
+        )
+        path_words = self.argument_words & get_words("arguments", "path")
+        return bool(relevant_words & local_words) or self._has_local_clone or bool(path_words)
 
     @cached_property
     def is_named_local(self) -> bool:
         """Tell whether the name, or a local clone in the arguments, says that the data is local."""
-        named = bool({*self.name} & words("things", "local"))
-        return self.is_local and (named or self._names_clone)
+        has_local_word = bool({*self.name_words} & get_words("things", "local"))
+        return self.is_local and (has_local_word or self._has_local_clone)
 
     @cached_property
-    def is_own(self) -> bool:
+    def is_personal(self) -> bool:
         """Tell whether the tool organizes a person's own data without notifying others."""
-        if self.deed == "send" or self.argument_words & words("things", "service"):
+        if self.action == "send" or self.argument_words & get_words("things", "service"):
             return False
-        return bool({*self.name} & words("things", "own"))
+        return bool({*self.name_words} & get_words("things", "own"))
 
     @cached_property
     def is_pure(self) -> bool:
         """Tell whether all words of the name are about calculations, clocks and similar."""
-        if not self.name or not self.named <= words("other", "pure"):
+        if not self.name_words or not self.meaningful_words <= get_words("other", "pure"):
             return False
-        if not self.named and {*self.name} != {"test"}:
+        if not self.meaningful_words and {*self.name_words} != {"test"}:
             return False
-        risky = words("things", "code") | words("arguments", "recipient")
-        risky |= words("things", "local") | words("things", "service")
-        return not self.has_address and not self.argument_words & risky
+        risky_words = get_words("things", "code") | get_words("arguments", "recipient")
+        risky_words |= get_words("things", "local") | get_words("things", "service")
+        return not self.has_address and not self.argument_words & risky_words
 
     @cached_property
-    def says_it_sends(self) -> bool:
+    def mentions_sending(self) -> bool:
         """Tell whether the description mentions sending."""
-        return bool(_SAYS_SENDS.search(self.text))
+        return bool(_SENDING_PHRASE.search(self.description))
 
 
-def read_clues(payload: Mapping[str, Any]) -> ToolClues:
+def extract_clues(payload: Mapping[str, Any]) -> ToolClues:
     """Return the clues in a declaration; never raises."""
     description = payload.get("description")
-    text = description[:READ_AT_MOST] if isinstance(description, str) else ""
-    sentence = _ENDS.split(text.strip(), maxsplit=1)[0].lower()
+    text = description[:MAX_DESCRIPTION_CHARACTERS] if isinstance(description, str) else ""
+    sentence = _SENTENCE_END.split(text.strip(), maxsplit=1)[0].lower()
     return ToolClues(
-        name=tuple(split_words(str(payload.get("name") or "")[:512])),
-        sentence=tuple(singular(word) for word in _SPOKEN.findall(sentence)),
-        text=text,
-        arguments=_arguments(payload),
+        name_words=tuple(split_words(str(payload.get("name") or "")[:512])),
+        sentence_words=tuple(singularize(word) for word in _LOWERCASE_WORD.findall(sentence)),
+        description=text,
+        arguments=_get_arguments(payload),
     )
 
 
 def split_words(text: str) -> list[str]:
     """Return the words of a name in lower case and singular."""
-    return [singular(word.lower()) for word in _WORD.findall(text)]
+    return [singularize(word.lower()) for word in _WORD.findall(text)]
 
 
-def singular(word: str) -> str:
+def singularize(word: str) -> str:
     """Return the singular of a word."""
     if word.endswith("ies") and len(word) > 4:
         return f"{word[:-3]}y"
@@ -227,55 +246,58 @@ def singular(word: str) -> str:
     return word
 
 
-def argument_words(name: str) -> tuple[str, ...]:
+def split_argument_name(name: str) -> tuple[str, ...]:
     """Return the words of an argument's name in lower case."""
     return tuple(word.lower() for word in _WORD.findall(name[:200]))
 
 
-def may_be_text(schema: Any) -> bool:
+def can_be_text(schema: Any) -> bool:
     """Tell whether an argument accepts free text."""
     if not isinstance(schema, Mapping):
         return True
     return schema.get("type") not in ("boolean", "integer", "number") and "enum" not in schema
 
 
-def _clear(word: str) -> str:
-    return _kind(word, "verbs")
+def _get_clear_action(word: str) -> str:
+    return _get_action(word, "verbs")
 
 
-def _vague(word: str) -> str:
-    return _kind(word, "vague")
+def _get_vague_action(word: str) -> str:
+    return _get_action(word, "vague")
 
 
-def _first(kind_of: Callable[[str], str], spoken: Iterable[str]) -> str:
-    return next((kind for word in spoken if (kind := kind_of(word))), "")
+def _find_first_action(get_action: Callable[[str], str], candidate_words: Iterable[str]) -> str:
+    return next((action for word in candidate_words if (action := get_action(word))), "")
 
 
-def _kind(word: str, section: str) -> str:
+def _get_action(word: str, section: str) -> str:
     """Return the action of a verb, whatever its ending."""
-    known = verbs(section)
+    actions_by_verb = get_verb_actions(section)
     forms: Iterable[str] = (word, word.removesuffix("e"), word.removesuffix("ing"))
-    return next((known[form] for form in forms if form in known), "")
+    return next((actions_by_verb[form] for form in forms if form in actions_by_verb), "")
 
 
-def _arguments(payload: Mapping[str, Any]) -> Mapping[str, Any]:
+def _get_arguments(payload: Mapping[str, Any]) -> Mapping[str, Any]:
     schema = payload.get("inputSchema")
-    found = schema.get("properties") if isinstance(schema, Mapping) else None
-    if not isinstance(found, Mapping):
+    properties = schema.get("properties") if isinstance(schema, Mapping) else None
+    if not isinstance(properties, Mapping):
         return {}
-    return {str(name): one for name, one in list(found.items())[:ARGUMENTS_AT_MOST]}
+    return {
+        str(name): property_schema
+        for name, property_schema in list(properties.items())[:MAX_ARGUMENTS]
+    }
 
 
 def _is_address(name: str, schema: Any) -> bool:
-    parts = argument_words(name)
-    ends = {parts[-1], "".join(parts[-2:])} if parts else set()
-    if ends & words("arguments", "address") and may_be_text(schema):
+    parts = split_argument_name(name)
+    name_endings = {parts[-1], "".join(parts[-2:])} if parts else set()
+    if name_endings & get_words("arguments", "address") and can_be_text(schema):
         return True
     return isinstance(schema, Mapping) and schema.get("format") in ("uri", "iri", "url")
 
 
 def _is_id(name: str) -> bool:
-    parts = argument_words(name)
+    parts = split_argument_name(name)
     if len(parts) < 2 or parts[-1] not in ("id", "ids"):
         return False
-    return not {*parts} & words("things", "at_hand")
+    return not {*parts} & get_words("things", "at_hand")

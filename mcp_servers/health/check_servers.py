@@ -23,8 +23,8 @@ from bonobot.ledger.types import Actor
 from mcp_servers.build_endpoint import build_endpoint
 from mcp_servers.client.background_tasks import TaskSet
 from mcp_servers.client.pool import get_connection_pool
-from mcp_servers.discovery import discover
-from mcp_servers.health.services import pause, record_contact, record_failure
+from mcp_servers.discovery import run_discovery
+from mcp_servers.health.services import compute_check_delay, record_contact, record_failure
 from mcp_servers.models import Check, Server
 from mcp_servers.oauth_client.access_tokens import build_background_endpoint
 from mcp_servers.subscriptions.queries import load_change_notification_status
@@ -32,17 +32,17 @@ from mcp_servers.subscriptions.queries import load_change_notification_status
 logger = logging.getLogger(__name__)
 
 SYSTEM = Actor(kind="system", id="health", label="health check")
-FRESH_AT_LEAST = timedelta(seconds=60)
-FRESH_AT_MOST = timedelta(hours=24)
-LANE = "health"
+MIN_DISCOVERY_LIFETIME = timedelta(seconds=60)
+MAX_DISCOVERY_LIFETIME = timedelta(hours=24)
+CONCURRENCY_LIMIT = "health"
 
 
-def claim_due(limit: int) -> list[UUID]:
+def claim_due_servers(limit: int) -> list[UUID]:
     """Claim servers that are due, by advancing `next_check_at`; return their ids."""
     claimed = []
-    for server in Server.objects.due().order_by("next_check_at")[:limit]:
-        mine = Server.objects.filter(pk=server.pk, next_check_at=server.next_check_at)
-        if mine.update(next_check_at=timezone.now() + pause(server, server.failures)):
+    for server in Server.objects.due_for_check().order_by("next_check_at")[:limit]:
+        rows = Server.objects.filter(pk=server.pk, next_check_at=server.next_check_at)
+        if rows.update(next_check_at=timezone.now() + compute_check_delay(server, server.failures)):
             claimed.append(server.pk)
     return claimed
 
@@ -51,9 +51,9 @@ def get_discovery_lifetime(discovery: Mapping[str, Any] | None) -> timedelta:
     """Return how long a discovery is valid: its `ttlMs` within limits, a day by default."""
     ttl_ms = (discovery or {}).get("ttlMs")
     if not isinstance(ttl_ms, int) or isinstance(ttl_ms, bool):
-        return FRESH_AT_MOST
-    ceiling_ms = FRESH_AT_MOST // timedelta(milliseconds=1)
-    return max(FRESH_AT_LEAST, timedelta(milliseconds=max(0, min(ttl_ms, ceiling_ms))))
+        return MAX_DISCOVERY_LIFETIME
+    ceiling_ms = MAX_DISCOVERY_LIFETIME // timedelta(milliseconds=1)
+    return max(MIN_DISCOVERY_LIFETIME, timedelta(milliseconds=max(0, min(ttl_ms, ceiling_ms))))
 
 
 class HealthCheckRunner:
@@ -61,66 +61,66 @@ class HealthCheckRunner:
 
     def __init__(self) -> None:
         """Start without checks."""
-        self._crew = TaskSet()
+        self._tasks = TaskSet()
         self._ended = asyncio.Event()
-        self._feeding = False
-        self._again = False
+        self._running = False
+        self._repeat = False
 
-    async def feed(self) -> None:
+    async def run_due_checks(self) -> None:
         """Claim and check until nothing is due; return at once if already running."""
-        self._again = True
-        if self._feeding:
+        self._repeat = True
+        if self._running:
             return
-        self._feeding = True
+        self._running = True
         try:
-            while await self._claimed() or self._again:
-                await self._room()
+            while await self._claim_due() or self._repeat:
+                await self._wait_for_slot()
         finally:
-            self._feeding = False
+            self._running = False
 
     async def close(self) -> None:
         """Stop; claimed servers are due again after their pause."""
-        await self._crew.close()
+        await self._tasks.close()
 
-    async def _claimed(self) -> bool:
-        self._again = False
-        claimed = await get_runtime().aside(
-            claim_due, get_concurrency_limit(LANE).most - len(self._crew)
+    async def _claim_due(self) -> bool:
+        self._repeat = False
+        claimed = await get_runtime().run_background_orm(
+            claim_due_servers, get_concurrency_limit(CONCURRENCY_LIMIT).limit - len(self._tasks)
         )
         for server_id in claimed:
-            self._crew.spawn(self._check(server_id), name=f"check {server_id}")
+            self._tasks.spawn(self._run_check(server_id), name=f"check {server_id}")
         return bool(claimed)
 
-    async def _room(self) -> None:
-        while len(self._crew) >= get_concurrency_limit(LANE).most:
+    async def _wait_for_slot(self) -> None:
+        while len(self._tasks) >= get_concurrency_limit(CONCURRENCY_LIMIT).limit:
             self._ended.clear()
             await self._ended.wait()
 
-    async def _check(self, server_id: UUID) -> None:
+    async def _run_check(self, server_id: UUID) -> None:
         try:
-            async with get_concurrency_limit(LANE):
+            async with get_concurrency_limit(CONCURRENCY_LIMIT):
                 await check_server_safely(server_id)
         finally:
             # After this task has ended and its slot is free.
             asyncio.get_running_loop().call_soon(self._ended.set)
 
 
-_by_runtime: WeakKeyDictionary[Runtime, HealthCheckRunner] = WeakKeyDictionary()
+_runners: WeakKeyDictionary[Runtime, HealthCheckRunner] = WeakKeyDictionary()
 
 
-async def check_what_is_due() -> None:
+async def check_due_servers() -> None:
     """Claim and check servers in this process until none is due."""
-    own = get_runtime()
-    if (checks := _by_runtime.get(own)) is None:
-        checks = _by_runtime[own] = HealthCheckRunner()
-        own.on_close(checks.close)
-    await checks.feed()
+    runtime = get_runtime()
+    if (runner := _runners.get(runtime)) is None:
+        runner = _runners[runtime] = HealthCheckRunner()
+        runtime.on_close(runner.close)
+    await runner.run_due_checks()
 
 
 async def check_server_safely(server_id: UUID) -> None:
     """Check one server; a failure is recorded, never raised."""
     try:
-        await check(server_id)
+        await check_server(server_id)
     except Problem as problem:
         logger.warning("check of server %s failed: %s", server_id, problem.code)
     except Server.DoesNotExist:
@@ -129,29 +129,33 @@ async def check_server_safely(server_id: UUID) -> None:
         # An internal error must not leave the server as connecting.
         logger.exception("check of server %s broke off", server_id)
         fault = InternalError("Checking this server failed", remedy="It is asked again.")
-        await get_runtime().aside(record_failure, server_id, Check.Kind.HEALTH, fault)
+        await get_runtime().run_background_orm(record_failure, server_id, Check.Kind.HEALTH, fault)
 
 
-async def check(server_id: UUID) -> None:
+async def check_server(server_id: UUID) -> None:
     """Ping one server, or discover it again if the last discovery is too old."""
-    orm = get_runtime().aside
+    orm = get_runtime().run_background_orm
     server = await orm(Server.objects.select_related("watch").get, pk=server_id)
-    heard = load_change_notification_status(server).state == "listening"
-    good_for = FRESH_AT_MOST if heard else get_discovery_lifetime(server.discovery)
-    seen = server.discovered_at
+    is_listening = load_change_notification_status(server).state == "listening"
+    lifetime = MAX_DISCOVERY_LIFETIME if is_listening else get_discovery_lifetime(server.discovery)
+    discovered_at = server.discovered_at
     # There is no discovery after its address or selected operations have changed.
-    if seen is None or server.discovery is None or timezone.now() - seen > good_for:
-        await discover(server_id, actor=SYSTEM)
+    if (
+        discovered_at is None
+        or server.discovery is None
+        or timezone.now() - discovered_at > lifetime
+    ):
+        await run_discovery(server_id, actor=SYSTEM)
         return
     method = "server/discover" if server.era == "modern" else "ping"
-    began = perf_counter()
+    started_at = perf_counter()
     try:
         endpoint = await build_background_endpoint(await orm(build_endpoint, server))
-        await get_connection_pool().request(
+        await get_connection_pool().send_request(
             endpoint, method, {}, holder=f"server:{server_id}:health"
         )
     except Problem as problem:
         await orm(record_failure, server_id, Check.Kind.HEALTH, problem)
         raise
-    latency_ms = round((perf_counter() - began) * 1000)
+    latency_ms = round((perf_counter() - started_at) * 1000)
     await orm(record_contact, server, Check.Kind.HEALTH, latency_ms)

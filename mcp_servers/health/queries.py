@@ -21,7 +21,7 @@ from mcp_servers.models import Check, Outage, Server, Unasked
 
 DAY = timedelta(days=1)
 WINDOWS = (("24h", DAY), ("7d", 7 * DAY), ("30d", 30 * DAY))
-LONGEST = WINDOWS[-1][1]
+LONGEST_WINDOW = WINDOWS[-1][1]
 OUTAGES_SHOWN = 50
 
 
@@ -62,9 +62,11 @@ class ServerConnectionStatus:
     next_check_at: datetime | None
 
 
-def list_recent_outages(server: Server, now: datetime, back: timedelta = LONGEST) -> list[Outage]:
+def list_recent_outages(
+    server: Server, now: datetime, period: timedelta = LONGEST_WINDOW
+) -> list[Outage]:
     """Return the outages within the last `period`, the latest first (one query)."""
-    return list(server.outages.filter(build_outage_condition(now - back)))
+    return list(server.outages.filter(build_outage_condition(now - period)))
 
 
 def build_outage_condition(since: datetime) -> Q:
@@ -77,28 +79,32 @@ def load_uptime_windows(server: Server, outages: list[Outage], now: datetime) ->
 
     Calls are counted by whole hours for the day, and by whole days for the others.
     """
-    spans, known = to_spans(outages), find_first_check(server)
-    unknown = list_unmonitored_spans(server, now, list_unmonitored_periods(server, now))
-    tallies = _load_check_counts(server, now)
-    called = _load_call_counts(server, now)
-    found = []
-    for name, back in WINDOWS:
-        since = now - back
-        good, failures = tallies[name]
-        found.append(
+    spans, known_since = to_spans(outages), find_first_check(server)
+    unmonitored = list_unmonitored_spans(server, now, list_unmonitored_periods(server, now))
+    check_counts = _load_check_counts(server, now)
+    call_counts = _load_call_counts(server, now)
+    windows = []
+    for name, period in WINDOWS:
+        since = now - period
+        latencies, failures = check_counts[name]
+        windows.append(
             UptimeWindow(
                 name=name,
                 since=since,
-                uptime=compute_uptime_percent(spans, since, now, known=known, unknown=unknown),
-                checks=sum(good.values()) + failures,
+                uptime=compute_uptime_percent(
+                    spans, since, now, known_since=known_since, unmonitored=unmonitored
+                ),
+                checks=sum(latencies.values()) + failures,
                 failures=failures,
-                outages=sum(one.ended_at is None or one.ended_at > since for one in outages),
-                calls=called[name],
-                p50=compute_percentile(good, 50),
-                p95=compute_percentile(good, 95),
+                outages=sum(
+                    outage.ended_at is None or outage.ended_at > since for outage in outages
+                ),
+                calls=call_counts[name],
+                p50=compute_percentile(latencies, 50),
+                p95=compute_percentile(latencies, 95),
             )
         )
-    return found
+    return windows
 
 
 def build_connection_status(server: Server, outages: list[Outage]) -> ServerConnectionStatus:
@@ -119,14 +125,14 @@ def build_connection_status(server: Server, outages: list[Outage]) -> ServerConn
 
 def to_spans(outages: Iterable[Outage]) -> list[TimeSpan]:
     """Return outages as time spans."""
-    return [TimeSpan(one.began_at, one.ended_at) for one in outages]
+    return [TimeSpan(outage.began_at, outage.ended_at) for outage in outages]
 
 
 def list_unmonitored_periods(
-    server: Server, now: datetime, back: timedelta = LONGEST
+    server: Server, now: datetime, period: timedelta = LONGEST_WINDOW
 ) -> list[Unasked]:
     """Return the unmonitored periods within the last `period` (one query)."""
-    return list(server.unasked.filter(ended_at__gt=now - back))
+    return list(server.unasked.filter(ended_at__gt=now - period))
 
 
 def list_unmonitored_spans(
@@ -134,8 +140,8 @@ def list_unmonitored_spans(
 ) -> list[TimeSpan]:
     """Return the unmonitored spans, including a current one."""
     since = find_unmonitored_since(server, now)
-    lasting = [TimeSpan(since)] if since is not None else []
-    return [TimeSpan(gap.began_at, gap.ended_at) for gap in gaps] + lasting
+    current = [TimeSpan(since)] if since is not None else []
+    return [TimeSpan(gap.began_at, gap.ended_at) for gap in gaps] + current
 
 
 def find_first_check(server: Server) -> datetime | None:
@@ -155,31 +161,31 @@ def _build_window_counts(column: str, now: datetime) -> dict[str, Any]:
 
 def _load_check_counts(server: Server, now: datetime) -> dict[str, tuple[dict[int, int], int]]:
     """Return contacts by latency, and failures, for each window (one query)."""
-    rows = Check.objects.filter(server=server, created_at__gte=now - LONGEST).order_by()
-    good: dict[str, dict[int, int]] = {name: {} for name, _back in WINDOWS}
-    failed = dict.fromkeys(good, 0)
-    counted: Any = rows.values("ok", "latency_ms").annotate(
+    rows = Check.objects.filter(server=server, created_at__gte=now - LONGEST_WINDOW).order_by()
+    latencies: dict[str, dict[int, int]] = {name: {} for name, _back in WINDOWS}
+    failed = dict.fromkeys(latencies, 0)
+    groups: Any = rows.values("ok", "latency_ms").annotate(
         **_build_window_counts("created_at", now)
     )
-    for row in counted:
-        for name in good:
+    for row in groups:
+        for name in latencies:
             if row["ok"] and row[name]:
-                good[name][row["latency_ms"] or 0] = row[name]
+                latencies[name][row["latency_ms"] or 0] = row[name]
             elif not row["ok"]:
                 failed[name] += row[name]
-    return {name: (good[name], failed[name]) for name in good}
+    return {name: (latencies[name], failed[name]) for name in latencies}
 
 
 def _load_call_counts(server: Server, now: datetime) -> dict[str, int]:
     """Return the calls in each window, by whole hours and days (five queries)."""
     today, hour = truncate_time(to_utc(now), "day"), truncate_time(to_utc(now), "hour")
     since = {name: today - back + DAY for name, back in WINDOWS}
-    of: dict[str, Any] = {"server_id": server.pk, "event_type": "call"}
-    read = open_reader(server.organization_id, Reported(min(since.values()), None, "day"))
-    days = read.read("begins", **of)
-    found = {
+    filters: dict[str, Any] = {"server_id": server.pk, "event_type": "call"}
+    reader = open_reader(server.organization_id, Reported(min(since.values()), None, "day"))
+    days = reader.load_lines("begins", **filters)
+    counts = {
         name: sum(line.calls for (begins,), line in days.items() if begins >= since[name])
         for name in since
     }
     hours = Reported(hour - DAY + timedelta(hours=1), None, "hour")
-    return found | {WINDOWS[0][0]: replace(read, span=hours).total(**of).calls}
+    return counts | {WINDOWS[0][0]: replace(reader, span=hours).load_total(**filters).calls}

@@ -9,35 +9,41 @@ from django.db.models import F
 from django.urls import reverse_lazy
 from django.utils import timezone
 
-from bonobot.core.db.transactions import lock
+from bonobot.core.db.transactions import lock_rows
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Problem
-from bonobot.core.text.masking import mask
+from bonobot.core.text.masking import mask_value
 from bonobot.core.text.untrusted_text import make_storable
-from bonobot.ledger.audit.admin_changes import ChangeEvent, record, record_changes_at_end
+from bonobot.ledger.audit.admin_changes import (
+    ChangeEvent,
+    record_changes_at_end,
+    record_finished_change,
+)
 from bonobot.ledger.types import Actor
-from bonobot.notifications.notify import NotificationSubject, notify, recover
+from bonobot.notifications.notify import NotificationSubject, notify, notify_recovery
 from mcp_servers.client.list_definitions import ServerDeclarations
 from mcp_servers.models import Check, Outage, Server, Unasked
 from mcp_servers.subscriptions import leases
 
-REAUTH = "needs_reauth"
+NEEDS_REAUTH = "needs_reauth"
 
 
 def extend_outage(server: Server, problem: Problem, now: datetime) -> None:
     """Record a failed contact: start or extend the outage, and notify if it lasts."""
-    found = {"code": problem.code[:64], "detail": make_storable(str(problem))}
-    mine = Outage.objects.filter(server=server, ended_at=None)
-    if not mine.update(failures=F("failures") + 1, **found):
-        fresh = Outage(organization_id=server.organization_id, server=server, began_at=now, **found)
+    columns = {"code": problem.code[:64], "detail": make_storable(str(problem))}
+    open_outages = Outage.objects.filter(server=server, ended_at=None)
+    if not open_outages.update(failures=F("failures") + 1, **columns):
+        new_outage = Outage(
+            organization_id=server.organization_id, server=server, began_at=now, **columns
+        )
         # If two contacts fail at once, the second uses the first one's row.
-        Outage.objects.bulk_create([fresh], ignore_conflicts=True)
-    outage = mine.first()
+        Outage.objects.bulk_create([new_outage], ignore_conflicts=True)
+    outage = open_outages.first()
     if outage is not None:
         _notify_outage(server, outage, problem)
 
 
-def end(server: Server, now: datetime) -> None:
+def end_outages(server: Server, now: datetime) -> None:
     """End the server's outages, and send recovery notifications."""
     for outage in Outage.objects.filter(server=server, ended_at=None):
         if Outage.objects.filter(pk=outage.pk, ended_at=None).update(ended_at=now):
@@ -47,7 +53,7 @@ def end(server: Server, now: datetime) -> None:
                 lasted=_format_duration(now - outage.began_at),
                 code=outage.code,
             )
-            recover(
+            notify_recovery(
                 server.organization_id,
                 build_server_subject(server),
                 text,
@@ -63,7 +69,7 @@ def _format_duration(time: timedelta) -> str:
     return f"{minutes // 60} h" if minutes < 2 * 24 * 60 else f"{minutes // (24 * 60)} d"
 
 
-def close_outage(server: Server) -> None:
+def close_outages(server: Server) -> None:
     """End the outages of a server that is no longer checked, without notification."""
     Outage.objects.filter(server=server, ended_at=None).update(ended_at=timezone.now())
 
@@ -80,9 +86,12 @@ def build_server_subject(server: Server, page: str = "change") -> NotificationSu
 
 
 def _notify_outage(server: Server, outage: Outage, problem: Problem) -> None:
-    why = f"{problem} {problem.remedy}".strip()
-    if problem.code == REAUTH:
-        event, text = REAUTH, format_message("{server} needs new credentials.", server=server.name)
+    reason = f"{problem} {problem.remedy}".strip()
+    if problem.code == NEEDS_REAUTH:
+        event, text = (
+            NEEDS_REAUTH,
+            format_message("{server} needs new credentials.", server=server.name),
+        )
     elif outage.failures >= settings.BONOBOT_DOWN_AFTER:
         event = "server_down"
         text = format_message(
@@ -97,7 +106,7 @@ def _notify_outage(server: Server, outage: Outage, problem: Problem) -> None:
         server.organization_id,
         event,
         build_server_subject(server),
-        f"{text} {why}",
+        f"{text} {reason}",
         topic=_build_topic(outage),
     )
 
@@ -108,10 +117,10 @@ def _build_topic(outage: Outage) -> str:
 
 BACKOFF_LIMIT = timedelta(hours=1)
 # A check may be late by its own pause, and by delays of a busy or restarted worker.
-LATE_AT_LEAST = timedelta(minutes=10)
+MIN_LATE = timedelta(minutes=10)
 
 
-def pause(server: Server, failures: int) -> timedelta:
+def compute_check_delay(server: Server, failures: int) -> timedelta:
     """Return the time until the next check, doubled with each failure up to an hour."""
     over_http = server.transport_type != Server.Transport.STDIO
     seconds = settings.BONOBOT_CHECK_EVERY_S if over_http else settings.BONOBOT_CHECK_STDIO_EVERY_S
@@ -121,14 +130,14 @@ def pause(server: Server, failures: int) -> timedelta:
 
 def find_unmonitored_since(server: Server, now: datetime) -> datetime | None:
     """Return since when the server is unmonitored; None if its checks are on time."""
-    last: datetime = server.checked_at or server.created_at
+    last_check: datetime = server.checked_at or server.created_at
     if not server.enabled:
-        return last
-    late = max(2 * pause(server, server.failures), LATE_AT_LEAST)
-    return last if now - last > late else None
+        return last_check
+    allowed_delay = max(2 * compute_check_delay(server, server.failures), MIN_LATE)
+    return last_check if now - last_check > allowed_delay else None
 
 
-def end_unasked(server: Server, now: datetime) -> None:
+def record_unmonitored_period(server: Server, now: datetime) -> None:
     """Record the unmonitored period that ends now, if there is one."""
     since = find_unmonitored_since(server, now)
     if since is not None and since < now:
@@ -145,7 +154,7 @@ def prune_unmonitored_periods(older_than: timedelta) -> int:
 
 
 # Error codes of calls that change the status of a server.
-TROUBLES: dict[str, Server.Status] = {
+STATUS_BY_CODE: dict[str, Server.Status] = {
     "needs_reauth": Server.Status.NEEDS_REAUTH,
     "server_unreachable": Server.Status.ERROR,
 }
@@ -158,33 +167,42 @@ def record_attempt(server: Server) -> None:
     waiting.update(status=Server.Status.CONNECTING)
 
 
-def forget_attempt(server: Server) -> None:
+def undo_attempt(server: Server) -> None:
     """Undo `record_attempt`: a missing login of one person does not affect the server."""
-    was = server.status if server.status != Server.Status.CONNECTING else Server.Status.DISCONNECTED
-    asked = Server.objects.enabled().filter(pk=server.pk, status=Server.Status.CONNECTING)
-    asked.update(status=was)
+    previous_status = (
+        server.status if server.status != Server.Status.CONNECTING else Server.Status.DISCONNECTED
+    )
+    rows = Server.objects.enabled().filter(pk=server.pk, status=Server.Status.CONNECTING)
+    rows.update(status=previous_status)
 
 
 @record_changes_at_end()
-def record_success(server: Server, kind: str, survey: ServerDeclarations) -> None:
+def record_success(server: Server, kind: str, declarations: ServerDeclarations) -> None:
     """Record a successful discovery; store era and discovery for the next call."""
-    lock(Server.objects.filter(pk=server.pk))
-    found: dict[str, Any] = {"discovered_at": timezone.now(), "server_info": survey.server_info}
-    if (server.era, server.discovery) != (survey.era, survey.discovery):
+    lock_rows(Server.objects.filter(pk=server.pk))
+    columns: dict[str, Any] = {
+        "discovered_at": timezone.now(),
+        "server_info": declarations.server_info,
+    }
+    if (server.era, server.discovery) != (declarations.era, declarations.discovery):
         # Calls depend on these columns, so policy snapshots must be reloaded.
-        Server.objects.filter(pk=server.pk).update(era=survey.era, discovery=survey.discovery)
-    leases.store_change_topics(server, survey.capabilities)
-    record_contact(server, kind, survey.latency_ms, **found)
+        Server.objects.filter(pk=server.pk).update(
+            era=declarations.era, discovery=declarations.discovery
+        )
+    leases.store_change_topics(server, declarations.capabilities)
+    record_contact(server, kind, declarations.latency_ms, **columns)
 
 
 @transaction.atomic
-def record_contact(server: Server, kind: str, latency_ms: int, **found: Any) -> None:
+def record_contact(server: Server, kind: str, latency_ms: int, **columns: Any) -> None:
     """Record that the server answered."""
-    lock(Server.objects.filter(pk=server.pk))
+    lock_rows(Server.objects.filter(pk=server.pk))
     now = timezone.now()
-    end_unasked(server, now)
-    away = Server.objects.enabled().filter(pk=server.pk).exclude(status=Server.Status.CONNECTED)
-    came = away.update(status=Server.Status.CONNECTED)  # only one contact records it
+    record_unmonitored_period(server, now)
+    disconnected = (
+        Server.objects.enabled().filter(pk=server.pk).exclude(status=Server.Status.CONNECTED)
+    )
+    reconnected = disconnected.update(status=Server.Status.CONNECTED)  # only one contact records it
     Server.objects.filter(pk=server.pk).update(
         status=Server.Status.CONNECTED if server.enabled else Server.Status.DISABLED,
         status_code="",
@@ -193,13 +211,13 @@ def record_contact(server: Server, kind: str, latency_ms: int, **found: Any) -> 
         last_connected_at=now,
         latency_ms=latency_ms,
         failures=0,
-        next_check_at=now + pause(server, 0),
-        **found,
+        next_check_at=now + compute_check_delay(server, 0),
+        **columns,
     )
     _create_check(server, kind, ok=True, latency_ms=latency_ms)
     if server.failures:
-        end(server, now)
-    if came:
+        end_outages(server, now)
+    if reconnected:
         details = {"found_by": kind, "era": server.era, "latency_ms": latency_ms}
         _record_event(server, "server_connected", details)
 
@@ -207,41 +225,45 @@ def record_contact(server: Server, kind: str, latency_ms: int, **found: Any) -> 
 @transaction.atomic
 def record_failure(server_id: Any, kind: str, problem: Problem) -> None:
     """Record that the server did not answer; 401 and 403 mean that credentials are needed."""
-    lock(rows := Server.objects.filter(pk=server_id))
+    lock_rows(rows := Server.objects.filter(pk=server_id))
     server = rows.first()
     if server is None:
         return
     now = timezone.now()
-    end_unasked(server, now)
-    reauth = problem.code == "needs_reauth"
-    lost = bool(server.last_connected_at) and not server.failures
-    known = {"failures__gt": 0, "status_code": problem.code}
-    news = Server.objects.filter(pk=server.pk).exclude(**known).update(status_code=problem.code)
+    record_unmonitored_period(server, now)
+    needs_reauth = problem.code == "needs_reauth"
+    was_connected = bool(server.last_connected_at) and not server.failures
+    known_failure = {"failures__gt": 0, "status_code": problem.code}
+    is_new = (
+        Server.objects.filter(pk=server.pk)
+        .exclude(**known_failure)
+        .update(status_code=problem.code)
+    )
     Server.objects.filter(pk=server.pk).update(
-        status=Server.Status.NEEDS_REAUTH if reauth else Server.Status.ERROR,
+        status=Server.Status.NEEDS_REAUTH if needs_reauth else Server.Status.ERROR,
         status_code=problem.code,
         status_detail=f"{problem} {problem.remedy}".strip(),
         checked_at=now,
         failures=server.failures + 1,
-        next_check_at=now + pause(server, server.failures + 1),
+        next_check_at=now + compute_check_delay(server, server.failures + 1),
     )
     _create_check(server, kind, ok=False, code=problem.code, detail=str(problem))
     if server.enabled:
         extend_outage(server, problem, now)
-    if news:
-        action = "server_lost" if lost else "server_connection_failed"
+    if is_new:
+        action = "server_lost" if was_connected else "server_connection_failed"
         details = {"found_by": kind, "last_connected_at": server.last_connected_at, "why": problem}
         _record_event(
-            server, "server_credentials_refused" if reauth else action, details, problem.code
+            server, "server_credentials_refused" if needs_reauth else action, details, problem.code
         )
 
 
-def record_trouble(server_id: Any, problem: Problem) -> None:
+def record_call_failure(server_id: Any, problem: Problem) -> None:
     """Record that a call could not reach or use the server, unless that is known.
 
     If each person signs in separately, a missing login does not affect the server.
     """
-    status = TROUBLES.get(problem.code)
+    status = STATUS_BY_CODE.get(problem.code)
     server = Server.objects.filter(pk=server_id).exclude(status=status).first() if status else None
     if server is None or (server.by_person and status == Server.Status.NEEDS_REAUTH):
         return
@@ -250,19 +272,21 @@ def record_trouble(server_id: Any, problem: Problem) -> None:
 
 def _record_event(server: Server, action: str, details: dict[str, Any], code: str = "") -> None:
     """Record a change of a server's connection in the audit log, as not governed."""
-    told = {name: str(value) for name, value in details.items() if value not in ("", None)}
-    record(
+    shown_details = {name: str(value) for name, value in details.items() if value not in ("", None)}
+    record_finished_change(
         organization_id=server.organization_id,
         actor=CONNECTIONS,
         action=action,
         resource_type="mcp_server",
         resource_id=str(server.pk),
         resource_name=server.name,
-        details=mask({**told, "transport": server.transport_type}),
+        details=mask_value({**shown_details, "transport": server.transport_type}),
         governed=False,
         event=ChangeEvent("connection", "error" if code else "ok", code, server.pk, server.name),
     )
 
 
-def _create_check(server: Server, kind: str, **found: Any) -> None:
-    Check.objects.create(organization_id=server.organization_id, server=server, kind=kind, **found)
+def _create_check(server: Server, kind: str, **columns: Any) -> None:
+    Check.objects.create(
+        organization_id=server.organization_id, server=server, kind=kind, **columns
+    )

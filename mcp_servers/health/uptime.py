@@ -34,8 +34,8 @@ class UptimeSegment:
 
 def compute_downtime(spans: Iterable[TimeSpan], since: datetime, until: datetime) -> timedelta:
     """Return how much of the period the (non-overlapping) spans cover."""
-    parts = (min(span.ends or until, until) - max(span.begins, since) for span in spans)
-    return sum((part for part in parts if part > NONE), NONE)
+    overlaps = (min(span.ends or until, until) - max(span.begins, since) for span in spans)
+    return sum((part for part in overlaps if part > NONE), NONE)
 
 
 def compute_uptime_percent(
@@ -43,23 +43,27 @@ def compute_uptime_percent(
     since: datetime,
     until: datetime,
     *,
-    known: datetime | None,
-    unknown: Sequence[TimeSpan] = (),
+    known_since: datetime | None,
+    unmonitored: Sequence[TimeSpan] = (),
 ) -> float | None:
     """Return the uptime in percent of the monitored time, or None.
 
     The time before `known_since` and the `unmonitored` spans are excluded, also from outages.
     """
-    begins = until if known is None else max(since, known)
-    whole = until - begins - compute_downtime(unknown, begins, until)
-    if whole <= NONE:
+    start = until if known_since is None else max(since, known_since)
+    known_time = until - start - compute_downtime(unmonitored, start, until)
+    if known_time <= NONE:
         return None
-    away = NONE
+    downtime = NONE
     for span in spans:
-        first, last = max(span.begins, begins), min(span.ends or until, until)
-        if last > first:
-            away += last - first - compute_downtime(unknown, first, last)
-    return 100 * (1 - away / whole)
+        overlap_start, overlap_end = max(span.begins, start), min(span.ends or until, until)
+        if overlap_end > overlap_start:
+            downtime += (
+                overlap_end
+                - overlap_start
+                - compute_downtime(unmonitored, overlap_start, overlap_end)
+            )
+    return 100 * (1 - downtime / known_time)
 
 
 def build_uptime_segments(
@@ -68,15 +72,19 @@ def build_uptime_segments(
     until: datetime,
     count: int,
     *,
-    known: datetime | None,
-    unknown: Sequence[TimeSpan] = (),
+    known_since: datetime | None,
+    unmonitored: Sequence[TimeSpan] = (),
 ) -> list[UptimeSegment]:
     """Divide the period into `count` equal segments, oldest first."""
     step = (until - since) / count
     edges = [since + step * number for number in range(count)] + [until]
     return [
         UptimeSegment(
-            begins, ends, compute_uptime_percent(spans, begins, ends, known=known, unknown=unknown)
+            begins,
+            ends,
+            compute_uptime_percent(
+                spans, begins, ends, known_since=known_since, unmonitored=unmonitored
+            ),
         )
         for begins, ends in pairwise(edges)
     ]
@@ -84,10 +92,10 @@ def build_uptime_segments(
 
 def compute_percentile(counts: Mapping[int, int], percent: int) -> int | None:
     """Return the percentile of counted values (nearest rank), or None."""
-    wanted = sum(counts.values()) * percent / 100
-    seen = 0
+    threshold = sum(counts.values()) * percent / 100
+    total = 0
     for value in sorted(counts):
-        seen += counts[value]
-        if seen >= wanted:
+        total += counts[value]
+        if total >= threshold:
             return value
     return None

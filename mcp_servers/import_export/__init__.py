@@ -4,6 +4,6 @@ Parsing uses neither the database nor the network.
 """
 
 from mcp_servers.import_export.entries import ImportEntry, ImportParameter
-from mcp_servers.import_export.parse_servers import parse
+from mcp_servers.import_export.parse_servers import parse_import
 
-__all__ = ["ImportEntry", "ImportParameter", "parse"]
+__all__ = ["ImportEntry", "ImportParameter", "parse_import"]

@@ -9,14 +9,14 @@ from dataclasses import dataclass, field
 
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import ConfigWarning, InvalidInput, Problem
-from bonobot.core.text.json_reader import SourceNode, read
+from bonobot.core.text.json_reader import SourceNode, read_json
 from bonobot.core.text.untrusted_text import make_visible
 from bonobot.core.text.yaml_reader import is_yaml, read_yaml
 from mcp_servers.import_export.detect_format import detect_servers
 
 # Fields that are parsed here; callers pass them as known fields.
-TAKEN_OVER = frozenset(("allowed_tools", "bot_overrides", "sampling_budget_tokens"))
-_OF_BOTS = ("additional_servers", "removed_servers", "tool_permissions")
+OVERRIDE_FIELDS = frozenset(("allowed_tools", "bot_overrides", "sampling_budget_tokens"))
+_BOT_FIELDS = ("additional_servers", "removed_servers", "tool_permissions")
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class AgentOverride:
 
     agent: str
     line: int
-    shares: tuple[AgentServerOverride, ...] = ()
+    server_overrides: tuple[AgentServerOverride, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -51,14 +51,16 @@ class ImportOverrides:
 
 def parse_overrides(text: str) -> ImportOverrides:
     """Return the overrides in a text; raises `InvalidInput` as `parse_import`."""
-    root = (read_yaml(text) if is_yaml(text) else read(text)).root
+    root = (read_yaml(text) if is_yaml(text) else read_json(text)).root
     reader = _OverrideReader()
-    only: dict[str, tuple[str, ...]] = {}
-    for found in detect_servers(root).servers:
-        name = found.name or ""
-        if found.node.get("allowed_tools") is not None:
-            only[name] = reader.names(found.node, "allowed_tools", f"{name}.allowed_tools")
-        if found.node.get("sampling_budget_tokens") is not None:
+    only_tools: dict[str, tuple[str, ...]] = {}
+    for server_node in detect_servers(root).servers:
+        name = server_node.name or ""
+        if server_node.node.get("allowed_tools") is not None:
+            only_tools[name] = reader.read_names(
+                server_node.node, "allowed_tools", f"{name}.allowed_tools"
+            )
+        if server_node.node.get("sampling_budget_tokens") is not None:
             reader.notices.append(
                 ConfigWarning(
                     "not_supported_yet",
@@ -70,8 +72,8 @@ def parse_overrides(text: str) -> ImportOverrides:
                     f"{name}.sampling_budget_tokens",
                 )
             )
-    overrides = tuple(reader.overrides(root.get("bot_overrides"), only))
-    return ImportOverrides(only, overrides, tuple(reader.problems), tuple(reader.notices))
+    overrides = tuple(reader.read_agent_overrides(root.get("bot_overrides"), only_tools))
+    return ImportOverrides(only_tools, overrides, tuple(reader.problems), tuple(reader.notices))
 
 
 class _OverrideReader:
@@ -79,78 +81,88 @@ class _OverrideReader:
         self.problems: list[Problem] = []
         self.notices: list[ConfigWarning] = []
 
-    def overrides(
-        self, node: SourceNode | None, only: Mapping[str, tuple[str, ...]]
+    def read_agent_overrides(
+        self, node: SourceNode | None, only_tools: Mapping[str, tuple[str, ...]]
     ) -> Iterator[AgentOverride]:
-        for agent, line, value in self._members(node, "bot_overrides"):
-            where = f"bot_overrides.{make_visible(agent, 64)}"
-            members = {name: found for name, _, found in self._members(value, where)}
-            if left := [make_visible(name, 64) for name in members if name not in _OF_BOTS]:
+        for agent, line, value in self._read_fields(node, "bot_overrides"):
+            path = f"bot_overrides.{make_visible(agent, 64)}"
+            fields = {name: child for name, _, child in self._read_fields(value, path)}
+            if unused_names := [
+                make_visible(name, 64) for name in fields if name not in _BOT_FIELDS
+            ]:
                 self.notices.append(
                     ConfigWarning(
-                        "left_out", format_message("Not taken over: {left}.", left=left[0]), where
+                        "left_out",
+                        format_message("Not taken over: {left}.", left=unused_names[0]),
+                        path,
                     )
                 )
-            shares = self._shares(value, members.get("tool_permissions"), only, where)
-            yield AgentOverride(agent, line, tuple(shares))
+            server_overrides = self._read_server_overrides(
+                value, fields.get("tool_permissions"), only_tools, path
+            )
+            yield AgentOverride(agent, line, tuple(server_overrides))
 
-    def _shares(
+    def _read_server_overrides(
         self,
         bot: SourceNode,
         permissions: SourceNode | None,
-        only: Mapping[str, tuple[str, ...]],
-        where: str,
+        only_tools: Mapping[str, tuple[str, ...]],
+        path: str,
     ) -> Iterator[AgentServerOverride]:
-        removed = self.names(bot, "removed_servers", f"{where}.removed_servers")
+        removed = self.read_names(bot, "removed_servers", f"{path}.removed_servers")
         for server in removed:
             yield AgentServerOverride(server, bot.line, removed=True)
-        spot = f"{where}.tool_permissions"
-        named = {name: found for name, _, found in self._members(permissions, spot)}
-        added = self.names(bot, "additional_servers", f"{where}.additional_servers")
-        for server in dict.fromkeys((*added, *named)):
+        permissions_path = f"{path}.tool_permissions"
+        permissions_by_server = {
+            name: child for name, _, child in self._read_fields(permissions, permissions_path)
+        }
+        added = self.read_names(bot, "additional_servers", f"{path}.additional_servers")
+        for server in dict.fromkeys((*added, *permissions_by_server)):
             if server in removed:
-                self._refuse(
+                self._add_problem(
                     format_message("`{server}` is both removed and given.", server=server),
-                    f"{where}",
+                    f"{path}",
                     bot.line,
                 )
                 continue
-            node = named.get(server, SourceNode({}, bot.line))
-            at = f"{spot}.{make_visible(server, 64)}"
-            allowed = self.names(node, "allowed", f"{at}.allowed") or only.get(server, ())
+            node = permissions_by_server.get(server, SourceNode({}, bot.line))
+            server_path = f"{permissions_path}.{make_visible(server, 64)}"
+            allowed = self.read_names(node, "allowed", f"{server_path}.allowed") or only_tools.get(
+                server, ()
+            )
             yield AgentServerOverride(
                 server,
                 node.line,
                 allowed=allowed,
-                denied=self.names(node, "denied", f"{at}.denied"),
+                denied=self.read_names(node, "denied", f"{server_path}.denied"),
             )
 
-    def names(self, node: SourceNode, member: str, where: str) -> tuple[str, ...]:
+    def read_names(self, node: SourceNode, field_name: str, path: str) -> tuple[str, ...]:
         """Return a list of names; anything else is a problem."""
-        found = node.get(member)
-        if found is None or found.value is None:
+        child = node.get(field_name)
+        if child is None or child.value is None:
             return ()
-        listed = found.plain()
-        if isinstance(listed, list) and all(isinstance(one, str) and one for one in listed):
-            return tuple(dict.fromkeys(listed))
-        self._refuse(
-            format_message("`{where}` must be a list of names.", where=where), where, found.line
+        values = child.to_python()
+        if isinstance(values, list) and all(isinstance(item, str) and item for item in values):
+            return tuple(dict.fromkeys(values))
+        self._add_problem(
+            format_message("`{where}` must be a list of names.", where=path), path, child.line
         )
         return ()
 
-    def _members(
-        self, node: SourceNode | None, where: str
+    def _read_fields(
+        self, node: SourceNode | None, path: str
     ) -> tuple[tuple[str, int, SourceNode], ...]:
         if node is None or node.value is None:
             return ()
         if not isinstance(node.value, dict):
-            self._refuse(
-                format_message("`{where}` must be an object.", where=where), where, node.line
+            self._add_problem(
+                format_message("`{where}` must be an object.", where=path), path, node.line
             )
-        return node.members
+        return node.fields
 
-    def _refuse(self, detail: str, where: str, line: int) -> None:
+    def _add_problem(self, detail: str, path: str, line: int) -> None:
         remedy = "Correct it, or leave this part away."
         self.problems.append(
-            InvalidInput(detail, code="bad_value", field=where, remedy=remedy, extra={"line": line})
+            InvalidInput(detail, code="bad_value", field=path, remedy=remedy, extra={"line": line})
         )

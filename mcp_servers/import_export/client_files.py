@@ -14,9 +14,9 @@ from typing import Any
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import InvalidInput, NotFound
 
-CLIENTS = ("claude-code", "claude-desktop", "cursor", "vscode", "windsurf")
+CLIENT_NAMES = ("claude-code", "claude-desktop", "cursor", "vscode", "windsurf")
 # Claude Code keeps its history in the same file.
-LARGEST_FILE = 64 * 1024 * 1024
+MAX_FILE_BYTES = 64 * 1024 * 1024
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,13 +46,13 @@ class ClientConfigFile:
 
     path: Path
     text: str = field(repr=False)
-    beside: tuple[Path, ...] = ()
+    other_paths: tuple[Path, ...] = ()
 
 
 def list_config_paths(client: str, machine: UserMachine) -> tuple[Path, ...]:
     """Return the possible configuration files of `client`, the most specific first."""
     applications, home, folder = machine.applications, machine.home, machine.folder
-    known = {
+    paths_by_client = {
         "claude-code": (folder / ".mcp.json", home / ".claude.json"),
         "claude-desktop": (applications / "Claude" / "claude_desktop_config.json",),
         "cursor": (folder / ".cursor" / "mcp.json", home / ".cursor" / "mcp.json"),
@@ -63,33 +63,33 @@ def list_config_paths(client: str, machine: UserMachine) -> tuple[Path, ...]:
         ),
         "windsurf": (home / ".codeium" / "windsurf" / "mcp_config.json",),
     }
-    return known[client]
+    return paths_by_client[client]
 
 
-def read_client(client: str, machine: UserMachine) -> ClientConfigFile:
+def read_client_config(client: str, machine: UserMachine) -> ClientConfigFile:
     """Return the first existing file of `client`; raises `NotFound` naming all candidates."""
-    looked = list_config_paths(client, machine)
-    there = [path for path in looked if path.is_file()]
-    if not there:
+    candidates = list_config_paths(client, machine)
+    existing_paths = [path for path in candidates if path.is_file()]
+    if not existing_paths:
         raise NotFound(
             format_message("There is no file of {client} here.", client=client),
             code="no_client_file",
             field="--from",
             remedy=format_message(
                 "Looked at: {looked}. Name another as FILE.",
-                looked=", ".join(str(path) for path in looked),
+                looked=", ".join(str(path) for path in candidates),
             ),
         )
-    text = read_text(there[0])
-    if there[0].name == ".claude.json":
+    text = read_text(existing_paths[0])
+    if existing_paths[0].name == ".claude.json":
         text = _extract_claude_code_servers(text, machine.folder)
-    return ClientConfigFile(there[0], text, tuple(there[1:]))
+    return ClientConfigFile(existing_paths[0], text, tuple(existing_paths[1:]))
 
 
 def read_text(path: Path) -> str:
     """Return a configuration file's text; raises `NotFound`, `InvalidInput`."""
     try:
-        if path.stat().st_size > LARGEST_FILE:
+        if path.stat().st_size > MAX_FILE_BYTES:
             raise InvalidInput(
                 format_message("{path} is too large.", path=path), code="too_large", field="FILE"
             )
@@ -116,11 +116,11 @@ def _extract_claude_code_servers(text: str, folder: Path) -> str:
         document = json.loads(text)
     except ValueError:
         return text  # the import reports the error
-    found: dict[str, Any] = {}
-    for part in _iterate_server_sections(document, folder):
-        servers = part.get("mcpServers")
-        found.update(servers if isinstance(servers, dict) else {})
-    return json.dumps({"mcpServers": found}, indent=2)
+    merged: dict[str, Any] = {}
+    for section in _iterate_server_sections(document, folder):
+        servers = section.get("mcpServers")
+        merged.update(servers if isinstance(servers, dict) else {})
+    return json.dumps({"mcpServers": merged}, indent=2)
 
 
 def _iterate_server_sections(document: Any, folder: Path) -> Iterator[dict[str, Any]]:

@@ -8,14 +8,14 @@ from bonobot.core.problems import InvalidInput
 from bonobot.core.text.json_reader import SourceNode
 from bonobot.core.text.untrusted_text import make_visible
 
-WRAPPERS = ("mcpServers", "servers", "mcp_servers", "context_servers")
+WRAPPER_KEYS = ("mcpServers", "servers", "mcp_servers", "context_servers")
 URL_KEYS = ("url", "serverUrl", "httpUrl", "endpoint")
 TRANSPORT_KEYS = ("transport_type", "transport", "type")
-MOST_SERVERS = 200
+MAX_SERVERS = 200
 
-_MARKS = (*URL_KEYS, *TRANSPORT_KEYS, "command", "endpoint_config")
+_SERVER_KEYS = (*URL_KEYS, *TRANSPORT_KEYS, "command", "endpoint_config")
 # Other keys in the clients' files.
-_BESIDE = frozenset(("$schema", "inputs"))
+_OTHER_KEYS = frozenset(("$schema", "inputs"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class ImportDocument:
 
     servers: tuple[ServerNode, ...]
     inputs: SourceNode | None
-    left_out: tuple[str, ...]
+    unused_keys: tuple[str, ...]
 
 
 def detect_servers(root: SourceNode) -> ImportDocument:
@@ -42,12 +42,12 @@ def detect_servers(root: SourceNode) -> ImportDocument:
     Raises `InvalidInput` (`nothing_to_import`, `not_a_configuration`, `too_many_servers`).
     """
     document = _find_servers(root)
-    if len(document.servers) > MOST_SERVERS:
+    if len(document.servers) > MAX_SERVERS:
         raise InvalidInput(
             format_message(
                 "The text names {count} servers; at most {most_servers} fit.",
                 count=len(document.servers),
-                most_servers=MOST_SERVERS,
+                most_servers=MAX_SERVERS,
             ),
             code="too_many_servers",
             remedy="Import them in several parts.",
@@ -67,22 +67,31 @@ def _find_servers(root: SourceNode) -> ImportDocument:
     if not isinstance(root.value, dict):
         raise _build_format_error("a single value")
     if key := _find_wrapper_key(root):
-        inner = root.get(key)
-        document = _find_servers(inner) if inner and inner.members else ImportDocument((), None, ())
-        return ImportDocument(
-            document.servers, document.inputs, document.left_out + _list_unused_keys(root, key)
+        wrapped_node = root.get(key)
+        document = (
+            _find_servers(wrapped_node)
+            if wrapped_node and wrapped_node.fields
+            else ImportDocument((), None, ())
         )
-    wrapped = [name for name in WRAPPERS if _is_wrapper(root.get(name))]
-    if wrapped:
-        found = [
-            each for name in wrapped if (node := root.get(name)) for each in _walk_wrapper(node)
+        return ImportDocument(
+            document.servers, document.inputs, document.unused_keys + _list_unused_keys(root, key)
+        )
+    wrapper_keys = [name for name in WRAPPER_KEYS if _is_wrapper(root.get(name))]
+    if wrapper_keys:
+        servers = [
+            server
+            for name in wrapper_keys
+            if (node := root.get(name))
+            for server in _walk_wrapper(node)
         ]
-        return ImportDocument(tuple(found), root.get("inputs"), _list_unused_keys(root, *wrapped))
+        return ImportDocument(
+            tuple(servers), root.get("inputs"), _list_unused_keys(root, *wrapper_keys)
+        )
     if _is_server(root):
         return ImportDocument(
             (ServerNode(_find_name(root), root.line, root),), root.get("inputs"), ()
         )
-    if root.members and not any(isinstance(node.value, dict) for _, _, node in root.members):
+    if root.fields and not any(isinstance(node.value, dict) for _, _, node in root.fields):
         raise _build_format_error("no server")
     return ImportDocument(tuple(_walk_wrapper(root)), root.get("inputs"), ())
 
@@ -92,11 +101,11 @@ def _find_wrapper_key(root: SourceNode) -> str:
 
     VS Code and others keep the servers under `mcp` in their settings, some under `tools`.
     """
-    inner = root.get("mcp")
-    if inner is not None and isinstance(inner.value, dict) and not _is_server(inner):
+    candidate = root.get("mcp")
+    if candidate is not None and isinstance(candidate.value, dict) and not _is_server(candidate):
         return "mcp"
-    inner = root.get("tools")
-    if inner is not None and any(_is_wrapper(inner.get(name)) for name in WRAPPERS):
+    candidate = root.get("tools")
+    if candidate is not None and any(_is_wrapper(candidate.get(name)) for name in WRAPPER_KEYS):
         return "tools"
     return ""
 
@@ -105,8 +114,8 @@ def _walk_wrapper(node: SourceNode) -> Iterator[ServerNode]:
     if isinstance(node.value, list):
         yield from _walk_list(node)
         return
-    for name, line, value in node.members:
-        if name not in _BESIDE:
+    for name, line, value in node.fields:
+        if name not in _OTHER_KEYS:
             yield ServerNode(name, line, value)
 
 
@@ -116,8 +125,8 @@ def _walk_list(node: SourceNode) -> Iterator[ServerNode]:
 
 
 def _find_name(node: SourceNode) -> str | None:
-    named = node.get("name")
-    return named.value if named is not None and isinstance(named.value, str) else None
+    name_node = node.get("name")
+    return name_node.value if name_node is not None and isinstance(name_node.value, str) else None
 
 
 def _is_wrapper(node: SourceNode | None) -> bool:
@@ -126,23 +135,25 @@ def _is_wrapper(node: SourceNode | None) -> bool:
 
 def _is_server(node: SourceNode) -> bool:
     """Tell whether an object is a server; in a map, a server may be named `url`."""
-    for mark in _MARKS:
-        member = node.get(mark)
-        if member is None:
+    for key in _SERVER_KEYS:
+        child = node.get(key)
+        if child is None:
             continue
-        if isinstance(member.value, dict) == (mark == "endpoint_config"):
+        if isinstance(child.value, dict) == (key == "endpoint_config"):
             return True
     return False
 
 
-def _list_unused_keys(root: SourceNode, *taken: str) -> tuple[str, ...]:
-    names = (name for name, _, _ in root.members if name not in taken and name not in _BESIDE)
+def _list_unused_keys(root: SourceNode, *used_keys: str) -> tuple[str, ...]:
+    names = (
+        name for name, _, _ in root.fields if name not in used_keys and name not in _OTHER_KEYS
+    )
     return tuple(dict.fromkeys(make_visible(name, 64) for name in names))
 
 
-def _build_format_error(what: str) -> InvalidInput:
+def _build_format_error(contents: str) -> InvalidInput:
     return InvalidInput(
-        format_message("The text can be read, but holds {what}.", what=what),
+        format_message("The text can be read, but holds {what}.", what=contents),
         code="not_a_configuration",
         remedy='Paste servers by name: {"name": {"url": "https://…"}} or {"name": {"command": …}}.',
     )

@@ -9,14 +9,14 @@ from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import ConfigWarning, InvalidInput, Problem
 from bonobot.core.text import placeholders
 from bonobot.core.text.json_reader import SourceNode
-from bonobot.core.text.masking import MASK, mask
+from bonobot.core.text.masking import MASK, mask_value
 from bonobot.core.text.secret_names import is_secret_name
 from bonobot.core.text.untrusted_text import make_visible
 
 Placement = Literal["header", "env", "auth"]
 
 # The field of `endpoint_config` for each placement.
-MEMBERS: dict[Placement, str] = {"env": "env", "header": "headers"}
+SECRET_FIELDS: dict[Placement, str] = {"env": "env", "header": "headers"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class SecretValue:
     value: str = field(repr=False)
 
 
-def put_back(
+def restore_secrets(
     endpoint_config: Mapping[str, Any],
     auth_config: Mapping[str, Any],
     secrets: Iterable[SecretValue],
@@ -39,7 +39,7 @@ def put_back(
         if secret.placement == "auth":
             auth[secret.name] = secret.value
         else:
-            endpoint.setdefault(MEMBERS[secret.placement], {})[secret.name] = secret.value
+            endpoint.setdefault(SECRET_FIELDS[secret.placement], {})[secret.name] = secret.value
     return endpoint, auth
 
 
@@ -79,14 +79,14 @@ class ImportEntry:
     notices: tuple[ConfigWarning, ...] = ()
 
     @property
-    def sound(self) -> bool:
+    def is_valid(self) -> bool:
         """Tell whether the entry has no problems."""
         return not self.problems
 
-    def configuration(self) -> dict[str, Any]:
+    def build_configuration(self) -> dict[str, Any]:
         """Return the server as arguments for `ServerSpec`, including secrets."""
         public_auth = {"type": self.auth_type, **self.auth_config}
-        endpoint, auth = put_back(self.endpoint_config, public_auth, self.secrets)
+        endpoint, auth = restore_secrets(self.endpoint_config, public_auth, self.secrets)
         return {
             "name": self.name,
             "transport_type": self.transport_type,
@@ -95,15 +95,15 @@ class ImportEntry:
             "enabled": self.enabled,
         }
 
-    def preview(self) -> dict[str, Any]:
+    def build_preview(self) -> dict[str, Any]:
         """Return the preview: no secrets, all problems."""
-        whole = self.configuration()
-        endpoint = mask(whole["endpoint_config"])
+        configuration = self.build_configuration()
+        endpoint = mask_value(configuration["endpoint_config"])
         if "args" in endpoint:
             endpoint["args"] = _mask_arguments(endpoint["args"])
-        for member in ("env", "headers"):
-            if member in endpoint:
-                endpoint[member] = dict.fromkeys(endpoint[member], MASK)
+        for field_name in ("env", "headers"):
+            if field_name in endpoint:
+                endpoint[field_name] = dict.fromkeys(endpoint[field_name], MASK)
         configured = any(secret.placement == "auth" for secret in self.secrets)
         return {
             "name": self.name,
@@ -113,7 +113,7 @@ class ImportEntry:
             "endpoint_config": endpoint,
             "auth_config": {
                 "type": self.auth_type,
-                **mask(dict(self.auth_config)),
+                **mask_value(dict(self.auth_config)),
                 "configured": configured,
             },
             "enabled": self.enabled,
@@ -127,53 +127,55 @@ def _mask_arguments(args: list[str]) -> list[str]:
     """Return the arguments with values of secret-like options masked."""
     options = ["", *args]
     return [
-        MASK if before.startswith("-") and is_secret_name(before.lstrip("-")) else arg
-        for before, arg in zip(options, args, strict=False)
+        MASK if previous.startswith("-") and is_secret_name(previous.lstrip("-")) else arg
+        for previous, arg in zip(options, args, strict=False)
     ]
 
 
 # Label and password flag of VS Code's `inputs`, by ID.
-Labels = Mapping[str, tuple[str, bool]]
+InputLabels = Mapping[str, tuple[str, bool]]
 
 
 class EntryCollector:
     """Collects problems, notices and parameters while a server is parsed."""
 
-    def __init__(self, line: int, values: Mapping[str, str], labels: Labels, prefix: str) -> None:
+    def __init__(
+        self, line: int, values: Mapping[str, str], labels: InputLabels, prefix: str
+    ) -> None:
         """`prefix` starts the names of generated parameters."""
         self.line, self.problems, self.notices = line, list[Problem](), list[ConfigWarning]()
         self.parameters: dict[str, ImportParameter] = {}
         self._values, self._labels, self._prefix = values, labels, prefix
 
-    def refuse(self, code: str, detail: str, field: str, remedy: str, line: int = 0) -> None:
+    def add_problem(self, code: str, detail: str, field: str, remedy: str, line: int = 0) -> None:
         """Add a problem."""
         extra = {"line": line or self.line}
         self.problems.append(
             InvalidInput(detail, code=code, field=field, remedy=remedy, extra=extra)
         )
 
-    def add(self, problem: Problem, field: str) -> None:
+    def add_existing_problem(self, problem: Problem, field: str) -> None:
         """Add a problem from another module."""
         problem.field = problem.field or field
         problem.extra.setdefault("line", self.line)
         self.problems.append(problem)
 
-    def tell(self, code: str, detail: str, field: str = "") -> None:
+    def add_warning(self, code: str, detail: str, field: str = "") -> None:
         """Add a warning."""
         self.notices.append(ConfigWarning(code, detail, field))
 
-    def text(self, node: SourceNode, field: str) -> str | None:
+    def read_text(self, node: SourceNode, field: str) -> str | None:
         """Return a scalar as a string; anything else is a problem."""
         if isinstance(node.value, str):
             return node.value
         if isinstance(node.value, bool | int | float):
-            self.tell(
+            self.add_warning(
                 "converted_value",
                 format_message("`{field}` was no text and was made one.", field=field),
                 field,
             )
             return json.dumps(node.value)
-        self.refuse(
+        self.add_problem(
             "bad_value",
             format_message("`{field}` must be text.", field=field),
             field,
@@ -182,13 +184,13 @@ class EntryCollector:
         )
         return None
 
-    def texts(self, node: SourceNode | None, field: str) -> list[tuple[str, str]]:
+    def read_pairs(self, node: SourceNode | None, field: str) -> list[tuple[str, str]]:
         """Return an object's fields as (name, text)."""
         if node is None or node.value is None:
             return []
         if not isinstance(node.value, dict):
             remedy = 'Write {"NAME": "value"}.'
-            self.refuse(
+            self.add_problem(
                 "bad_value",
                 format_message("`{field}` must be an object.", field=field),
                 field,
@@ -196,61 +198,64 @@ class EntryCollector:
                 node.line,
             )
             return []
-        found: dict[str, str] = {}
-        for name, _, value in node.members:
-            if name in found:
-                spot = f"{field}.{make_visible(name, 64)}"
-                self.tell(
+        pairs: dict[str, str] = {}
+        for name, _, value in node.fields:
+            if name in pairs:
+                path = f"{field}.{make_visible(name, 64)}"
+                self.add_warning(
                     "repeated_member",
-                    format_message("`{spot}` came twice; the last one counts.", spot=spot),
-                    spot,
+                    format_message("`{spot}` came twice; the last one counts.", spot=path),
+                    path,
                 )
-            if (text := self.text(value, f"{field}.{make_visible(name, 64)}")) is not None:
-                found[name] = text
-        return list(found.items())
+            if (text := self.read_text(value, f"{field}.{make_visible(name, 64)}")) is not None:
+                pairs[name] = text
+        return list(pairs.items())
 
-    def secret(self, text: str, field: str) -> str | None:
+    def fill_secret(self, text: str, field: str) -> str | None:
         """Return a secret with its references filled, or None if a value is missing."""
         if text in ("", MASK):
             # Empty, or masked by an export: becomes a parameter.
             name = f"{self._prefix}_{field.rpartition('.')[2]}".upper().replace("-", "_")
             text = f"${{{name}}}"
-        filled, complete = self._fill(text, field, secret=True)
-        return filled if complete else None
+        filled, is_complete = self._fill(text, field, secret=True)
+        return filled if is_complete else None
 
-    def plain(self, text: str, field: str) -> str:
+    def fill_text(self, text: str, field: str) -> str:
         """Return a public string with its references filled as far as values exist."""
         return self._fill(text, field, secret=False)[0]
 
     def _fill(self, text: str, field: str, *, secret: bool) -> tuple[str, bool]:
-        if strange := placeholders.find_unreadable_placeholder(text):
+        if unreadable := placeholders.find_unreadable_placeholder(text):
             detail = format_message(
-                "`{strange}` can't be filled here.", strange=make_visible(strange, 60)
+                "`{strange}` can't be filled here.", strange=make_visible(unreadable, 60)
             )
-            self.refuse("unknown_reference", detail, field, "Write the value, or ${NAME}.")
+            self.add_problem("unknown_reference", detail, field, "Write the value, or ${NAME}.")
             return text, False
-        filled, missing = placeholders.fill(text, self._values)
+        filled, missing = placeholders.fill_placeholders(text, self._values)
         for reference in missing:
-            self._ask(reference, field, secret)
+            self._add_parameter(reference, field, secret)
         return filled, not missing
 
-    def _ask(self, reference: placeholders.Placeholder, field: str, secret: bool) -> None:
+    def _add_parameter(self, reference: placeholders.Placeholder, field: str, secret: bool) -> None:
         name = reference.name
-        if reference.forbidden:
+        if reference.is_forbidden:
             detail = format_message(
                 "`{name}` is Bonobot's own and never handed to a server.", name=name
             )
-            self.refuse("forbidden_variable", detail, field, "Use another name.")
+            self.add_problem("forbidden_variable", detail, field, "Use another name.")
             return
-        label, hidden = self._labels.get(name, ("", False))
-        known = self.parameters.get(name)
+        label, is_password = self._labels.get(name, ("", False))
+        existing = self.parameters.get(name)
         self.parameters[name] = ImportParameter(
             name,
             label or name,
-            hidden or secret or is_secret_name(name) or (known is not None and known.secret),
-            (*(known.fields if known else ()), field),
+            is_password
+            or secret
+            or is_secret_name(name)
+            or (existing is not None and existing.secret),
+            (*(existing.fields if existing else ()), field),
         )
         detail = format_message("`{field}` needs a value for `{name}`.", field=field, name=name)
-        self.refuse(
+        self.add_problem(
             "missing_value", detail, field, format_message("Fill in {label}.", label=label or name)
         )

@@ -11,9 +11,14 @@ from bonobot.core.text.placeholders import list_placeholders
 from mcp_servers.client_capabilities import get_custom_settings
 from mcp_servers.models import Secret, Server
 from mcp_servers.models.servers import find_document
-from mcp_servers.server_config import PRICED, SandboxConfig, mask_endpoint_config, usual_box
+from mcp_servers.server_config import (
+    PRICE_FIELDS,
+    SandboxConfig,
+    get_default_sandbox,
+    mask_endpoint_config,
+)
 
-_MEMBERS = {Secret.Placement.ENV: "env", Secret.Placement.HEADER: "headers"}
+_SECRET_FIELDS = {Secret.Placement.ENV: "env", Secret.Placement.HEADER: "headers"}
 
 
 class SecretPlaceholders:
@@ -22,98 +27,106 @@ class SecretPlaceholders:
     def __init__(self) -> None:
         self._used: set[str] = set()
 
-    def placeholder(self, owner: str, name: str) -> str:
+    def create_placeholder(self, owner: str, name: str) -> str:
         """Return `${OWNER_NAME}`, with a number if that name is used already."""
-        plain = re.sub(r"[^A-Z0-9]+", "_", f"{owner}_{name}".upper()).strip("_")
-        if not plain[:1].isalpha() or any(r.forbidden for r in list_placeholders(f"${{{plain}}}")):
-            plain = f"MCP_{plain}"
-        chosen, number = plain, 2
-        while chosen in self._used:
-            chosen, number = f"{plain}_{number}", number + 1
-        self._used.add(chosen)
-        return f"${{{chosen}}}"
+        base_name = re.sub(r"[^A-Z0-9]+", "_", f"{owner}_{name}".upper()).strip("_")
+        if not base_name[:1].isalpha() or any(
+            r.is_forbidden for r in list_placeholders(f"${{{base_name}}}")
+        ):
+            base_name = f"MCP_{base_name}"
+        unique_name, number = base_name, 2
+        while unique_name in self._used:
+            unique_name, number = f"{base_name}_{number}", number + 1
+        self._used.add(unique_name)
+        return f"${{{unique_name}}}"
 
 
-def as_client_file(servers: Iterable[Server]) -> dict[str, Any]:
+def build_client_file(servers: Iterable[Server]) -> dict[str, Any]:
     """Return servers in the format of MCP clients: `{"mcpServers": {name: {…}}}`.
 
     A sign-in becomes the header that it sends; OAuth sign-ins and APIs are omitted.
     """
-    names = SecretPlaceholders()
+    placeholders = SecretPlaceholders()
     # Clients only support MCP servers.
-    found = {
-        server.name: _build_client_config(server, names) for server in servers if server.speaks_mcp
+    configs = {
+        server.name: _build_client_config(server, placeholders)
+        for server in servers
+        if server.speaks_mcp
     }
-    return {"mcpServers": found}
+    return {"mcpServers": configs}
 
 
-def export_server(server: Server, names: SecretPlaceholders) -> dict[str, Any]:
+def export_server(server: Server, placeholders: SecretPlaceholders) -> dict[str, Any]:
     """Return a server's whole configuration in the fields that an import reads."""
-    found: dict[str, Any] = {
+    exported: dict[str, Any] = {
         "transport_type": server.transport_type,
-        **_build_endpoint_config(server, names),
+        **_build_endpoint_config(server, placeholders),
     }
-    if "declared" in found:
-        del found["operations"]  # they follow from it
+    if "declared" in exported:
+        del exported["operations"]  # they follow from it
     elif not server.speaks_mcp and not server.endpoint_config.get("document_url"):
-        row = find_document(server)
-        found["document"] = row.text if row else ""
+        document = find_document(server)
+        exported["document"] = document.text if document else ""
     if server.auth_type != Server.Auth.NONE:
         secrets = {
-            s.name: names.placeholder(server.slug, s.name) for s in _list_auth_secrets(server)
+            secret.name: placeholders.create_placeholder(server.slug, secret.name)
+            for secret in _list_auth_secrets(server)
         }
-        found["auth_config"] = {"type": server.auth_type, **server.auth_config, **secrets}
-    found["enabled"] = server.enabled
-    found["approval"] = server.approval
+        exported["auth_config"] = {"type": server.auth_type, **server.auth_config, **secrets}
+    exported["enabled"] = server.enabled
+    exported["approval"] = server.approval
     if server.allow_private:
-        found["allow_private"] = True
+        exported["allow_private"] = True
     if (
         server.transport_type == Server.Transport.STDIO
-        and SandboxConfig(server.confinement, server.network) != usual_box()
+        and SandboxConfig(server.confinement, server.network) != get_default_sandbox()
     ):
-        found |= {"confinement": server.confinement, "network": server.network}
+        exported |= {"confinement": server.confinement, "network": server.network}
     if server.env_exceptions:
-        found["env_exceptions"] = server.env_exceptions
-    found |= {name: getattr(server, name) for name in PRICED if getattr(server, name)}
-    found |= get_custom_settings(server)
+        exported["env_exceptions"] = server.env_exceptions
+    exported |= {name: getattr(server, name) for name in PRICE_FIELDS if getattr(server, name)}
+    exported |= get_custom_settings(server)
     if server.description:
-        found["description"] = server.description
-    return found | _build_tool_filter(server)
+        exported["description"] = server.description
+    return exported | _build_tool_filter(server)
 
 
-def _build_endpoint_config(server: Server, names: SecretPlaceholders) -> dict[str, Any]:
+def _build_endpoint_config(server: Server, placeholders: SecretPlaceholders) -> dict[str, Any]:
     endpoint = mask_endpoint_config(server)
-    for member in _MEMBERS.values():
-        if member in endpoint:
-            endpoint[member] = {
-                name: names.placeholder(server.slug, name) for name in endpoint[member]
+    for field_name in _SECRET_FIELDS.values():
+        if field_name in endpoint:
+            endpoint[field_name] = {
+                name: placeholders.create_placeholder(server.slug, name)
+                for name in endpoint[field_name]
             }
     return endpoint
 
 
-def _build_client_config(server: Server, names: SecretPlaceholders) -> dict[str, Any]:
-    found = _build_endpoint_config(server, names)
+def _build_client_config(server: Server, placeholders: SecretPlaceholders) -> dict[str, Any]:
+    config = _build_endpoint_config(server, placeholders)
     if server.transport_type == Server.Transport.HTTP:
-        found = {"type": "http", **found}
-        if header := _build_auth_header(server, names):
-            found.setdefault("headers", {}).update(header)
+        config = {"type": "http", **config}
+        if header := _build_auth_header(server, placeholders):
+            config.setdefault("headers", {}).update(header)
     if not server.enabled:
-        found["disabled"] = True
-    return found | _build_tool_filter(server)
+        config["disabled"] = True
+    return config | _build_tool_filter(server)
 
 
 def _build_tool_filter(server: Server) -> dict[str, Any]:
     return {"allowed_tools": server.only_tools} if server.only_tools else {}
 
 
-def _build_auth_header(server: Server, names: SecretPlaceholders) -> dict[str, str]:
+def _build_auth_header(server: Server, placeholders: SecretPlaceholders) -> dict[str, str]:
     if server.auth_type == Server.Auth.BEARER:
-        return {"Authorization": f"Bearer {names.placeholder(server.slug, 'token')}"}
+        return {"Authorization": f"Bearer {placeholders.create_placeholder(server.slug, 'token')}"}
     if server.auth_type == Server.Auth.API_KEY:
-        return {str(server.auth_config["header"]): names.placeholder(server.slug, "key")}
+        return {
+            str(server.auth_config["header"]): placeholders.create_placeholder(server.slug, "key")
+        }
     return {}
 
 
 def _list_auth_secrets(server: Server) -> list[Secret]:
-    found = [s for s in server.secrets.all() if s.placement == Secret.Placement.AUTH]
-    return sorted(found, key=lambda secret: secret.name)
+    secrets = [s for s in server.secrets.all() if s.placement == Secret.Placement.AUTH]
+    return sorted(secrets, key=lambda secret: secret.name)

@@ -17,9 +17,9 @@ from bonobot.core.http.ip_addresses import AddressScope
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Problem
 from mcp_servers.import_export.entries import ImportEntry
-from mcp_servers.import_export.parse_servers import parse
+from mcp_servers.import_export.parse_servers import parse_import
 from mcp_servers.models import Server
-from mcp_servers.server_config import ServerSpec, check
+from mcp_servers.server_config import ServerSpec, clean_server_spec
 from mcp_servers.tool_names import check_name
 
 
@@ -36,7 +36,7 @@ class ImportChoices:
     allow_private: Collection[str] = ()
     chosen: Collection[str] | None = None
     scope_id: UUID | None = None
-    taken_over: Collection[str] = ()
+    known_fields: Collection[str] = ()
     only_tools: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 
@@ -60,14 +60,14 @@ class PlannedServer:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the preview: no secrets, all problems, and whether a permission is needed."""
-        return self.entry.preview() | {
+        return self.entry.build_preview() | {
             "action": "add" if self.ready else "refuse" if self.problems else "leave out",
             "private": self.private,
             "problems": [problem.as_dict() for problem in self.problems],
         }
 
 
-def plan(
+def plan_servers(
     principal: Principal, text: str, choices: ImportChoices | None = None
 ) -> tuple[PlannedServer, ...]:
     """Return the plan for a pasted text; raises `Problem` if it can't be parsed.
@@ -75,7 +75,7 @@ def plan(
     Host names are resolved to detect private addresses, up to 5 s each: never call it on the loop.
     """
     choices = choices or ImportChoices()
-    entries = parse(text, values=choices.values, taken_over=choices.taken_over)
+    entries = parse_import(text, values=choices.values, known_fields=choices.known_fields)
     return plan_entries(principal, entries, choices)
 
 
@@ -84,39 +84,39 @@ def plan_entries(
 ) -> tuple[PlannedServer, ...]:
     """Return the plan for parsed entries."""
     principal.require(Action.MANAGE_SERVERS)
-    beside = Server.objects.in_scope(choices.scope_id or principal.organization_id)
-    taken = list(beside.values_list("name", flat=True))
-    return tuple(_plan_entry(principal, entry, choices, taken) for entry in entries)
+    existing_servers = Server.objects.in_scope(choices.scope_id or principal.organization_id)
+    used_names = list(existing_servers.values_list("name", flat=True))
+    return tuple(_plan_entry(principal, entry, choices, used_names) for entry in entries)
 
 
 def _plan_entry(
-    principal: Principal, entry: ImportEntry, choices: ImportChoices, taken: Collection[str]
+    principal: Principal, entry: ImportEntry, choices: ImportChoices, used_names: Collection[str]
 ) -> PlannedServer:
-    chosen = choices.chosen is None or entry.name in choices.chosen
-    bare = PlannedServer(entry=entry, problems=entry.problems, chosen=chosen)
+    is_chosen = choices.chosen is None or entry.name in choices.chosen
+    planned = PlannedServer(entry=entry, problems=entry.problems, chosen=is_chosen)
     if entry.problems:
-        return bare
-    private = _is_private(entry)
-    allowed = private and entry.name in choices.allow_private
+        return planned
+    is_private = _is_private(entry)
+    is_allowed = is_private and entry.name in choices.allow_private
     spec = ServerSpec(
-        **entry.configuration(),
-        allow_private=allowed,
+        **entry.build_configuration(),
+        allow_private=is_allowed,
         only_tools=choices.only_tools.get(entry.name),
     )
     try:
-        check_name(entry.name, taken)
-        check(principal, spec)
+        check_name(entry.name, used_names)
+        clean_server_spec(principal, spec)
     except Problem as problem:
-        return replace(bare, problems=(problem,), private=private)
-    if private and not allowed:
-        return replace(bare, problems=(_build_private_address_problem(entry),), private=True)
-    return replace(bare, spec=spec, private=private)
+        return replace(planned, problems=(problem,), private=is_private)
+    if is_private and not is_allowed:
+        return replace(planned, problems=(_build_private_address_problem(entry),), private=True)
+    return replace(planned, spec=spec, private=is_private)
 
 
 def _is_private(entry: ImportEntry) -> bool:
     host = urlsplit(str(entry.endpoint_config.get("url", ""))).hostname
     return bool(host) and any(
-        found.reach is AddressScope.PRIVATE for found in resolve_for_preview(str(host))
+        address.scope is AddressScope.PRIVATE for address in resolve_for_preview(str(host))
     )
 
 

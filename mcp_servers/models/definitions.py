@@ -8,11 +8,11 @@ from django.utils.translation import gettext_lazy as _
 
 from bonobot.accounts.models.abstract_models import GovernedModel, GovernedQuerySet
 
-NAME_LENGTH = 512
+MAX_NAME_LENGTH = 512
 # Declared and not approved; `fault` is checked separately, because an index can't contain text of
 # any length.
-UNPINNED = Q(present=True) & ~Q(pinned_digest=F("digest"))
-WAITING = UNPINNED & Q(fault="")
+NOT_APPROVED = Q(present=True) & ~Q(pinned_digest=F("digest"))
+AWAITING_REVIEW = NOT_APPROVED & Q(fault="")
 
 
 class DefinitionQuerySet(GovernedQuerySet):
@@ -22,21 +22,21 @@ class DefinitionQuerySet(GovernedQuerySet):
         """Keep tools."""
         return self.filter(kind=Definition.Kind.TOOL)
 
-    def sound(self) -> "DefinitionQuerySet":
+    def without_fault(self) -> "DefinitionQuerySet":
         """Keep definitions without a fault."""
         return self.filter(fault="")
 
     def callable(self) -> "DefinitionQuerySet":
         """Keep definitions that are approved as declared, enabled and present."""
-        return self.sound().filter(
+        return self.without_fault().filter(
             ~Q(pinned_digest=""), pinned_digest=F("digest"), enabled=True, present=True
         )
 
-    def waiting(self) -> "DefinitionQuerySet":
+    def awaiting_review(self) -> "DefinitionQuerySet":
         """Keep definitions that wait for review: new, or changed since their approval."""
-        return self.filter(WAITING)
+        return self.filter(AWAITING_REVIEW)
 
-    def for_deciding(self) -> "DefinitionQuerySet":
+    def only_call_fields(self) -> "DefinitionQuerySet":
         """Load only the fields for decisions and calls: `pinned` is as long as `payload`."""
         return self.only(
             *("organization", "server", "kind", "name", "payload", "digest", "schema_verdict"),
@@ -45,14 +45,14 @@ class DefinitionQuerySet(GovernedQuerySet):
 
     def in_state(self, state: str) -> "DefinitionQuerySet":
         """Keep definitions in one `Definition.State`, by the rules of `Definition.state`."""
-        offered = self.sound().filter(present=True)
+        current = self.without_fault().filter(present=True)
         pinned = ~Q(pinned_digest="")
         return {
             Definition.State.REFUSED: self.exclude(fault=""),
-            Definition.State.GONE: self.sound().filter(present=False),
-            Definition.State.PENDING: offered.filter(pinned_digest=""),
-            Definition.State.CHANGED: offered.filter(pinned, ~Q(pinned_digest=F("digest"))),
-            Definition.State.APPROVED: offered.filter(pinned, pinned_digest=F("digest")),
+            Definition.State.GONE: self.without_fault().filter(present=False),
+            Definition.State.PENDING: current.filter(pinned_digest=""),
+            Definition.State.CHANGED: current.filter(pinned, ~Q(pinned_digest=F("digest"))),
+            Definition.State.APPROVED: current.filter(pinned, pinned_digest=F("digest")),
         }[Definition.State(state)]
 
 
@@ -65,7 +65,7 @@ class Definition(GovernedModel):
     """
 
     # Schemas are large and read often, and a change replaces the whole value.
-    watches_in_place = False
+    detects_in_place_changes = False
 
     class Kind(models.TextChoices):
         """The kinds of definitions in MCP."""
@@ -93,7 +93,7 @@ class Definition(GovernedModel):
         "mcp_servers.Server", on_delete=models.CASCADE, related_name="definitions"
     )
     kind = models.CharField(_("kind"), max_length=20, choices=Kind)
-    name = models.CharField(_("name"), max_length=NAME_LENGTH, blank=True)
+    name = models.CharField(_("name"), max_length=MAX_NAME_LENGTH, blank=True)
     title = models.CharField(_("title"), max_length=255, blank=True, default="")
     description = models.TextField(_("description"), blank=True, default="")
     payload = models.JSONField(_("declaration"), default=dict)
@@ -130,14 +130,14 @@ class Definition(GovernedModel):
             ),
             models.Index(fields=["rules_version"], name="definition_by_rules"),
             models.Index(
-                fields=["organization", "server"], name="definition_waiting", condition=UNPINNED
+                fields=["organization", "server"], name="definition_waiting", condition=NOT_APPROVED
             ),
             # PostgreSQL counts pending reviews with this index only. SQLite chooses an index before
             # it knows the parameters, so it can only use the previous one.
             models.Index(
                 fields=["organization", "server", "pinned_digest"],
                 name="definition_waits",
-                condition=WAITING,
+                condition=AWAITING_REVIEW,
             ),
         )
 

@@ -17,8 +17,8 @@ from bonobot.core.crypto.encrypted_fields import SealedTextField
 from mcp_servers.models.servers import Server
 
 # Renew tokens this long before they expire, because a request takes time.
-EARLY = timedelta(seconds=30)
-ISSUER_LENGTH = 500
+EXPIRY_MARGIN = timedelta(seconds=30)
+MAX_ISSUER_LENGTH = 500
 
 
 class OAuthGrant(OrganizationModel):
@@ -33,7 +33,7 @@ class OAuthGrant(OrganizationModel):
     server = models.ForeignKey(Server, on_delete=models.CASCADE, related_name="grants")
     subject = models.UUIDField(_("subject"))
     binding = models.CharField(max_length=64, blank=True, default="")
-    issuer = models.CharField(_("issuer"), max_length=ISSUER_LENGTH, blank=True, default="")
+    issuer = models.CharField(_("issuer"), max_length=MAX_ISSUER_LENGTH, blank=True, default="")
     client_id = models.CharField(_("client id"), max_length=2048, blank=True, default="")
     authority = models.JSONField(default=dict)
     access_token = SealedTextField(blank=True, default="")
@@ -58,16 +58,16 @@ class OAuthGrant(OrganizationModel):
     def __str__(self) -> str:
         return f"{self.server_id} for {self.subject}"
 
-    def usable(self, now: datetime | None = None) -> bool:
+    def is_usable(self, now: datetime | None = None) -> bool:
         """Tell whether the access token can still be sent."""
         now = now or timezone.now()
         return bool(self.access_token) and (
-            self.expires_at is None or self.expires_at - EARLY > now
+            self.expires_at is None or self.expires_at - EXPIRY_MARGIN > now
         )
 
-    def alive(self, now: datetime | None = None) -> bool:
+    def can_authenticate(self, now: datetime | None = None) -> bool:
         """Tell whether the access token can be sent or renewed without a person."""
-        return self.usable(now) or bool(self.refresh_token)
+        return self.is_usable(now) or bool(self.refresh_token)
 
 
 class OAuthClient(OrganizationModel):
@@ -76,8 +76,8 @@ class OAuthClient(OrganizationModel):
     Never used with another issuer.
     """
 
-    issuer = models.CharField(max_length=ISSUER_LENGTH)
-    redirect_uri = models.CharField(max_length=ISSUER_LENGTH)
+    issuer = models.CharField(max_length=MAX_ISSUER_LENGTH)
+    redirect_uri = models.CharField(max_length=MAX_ISSUER_LENGTH)
     client_id = models.CharField(max_length=2048)
     client_secret = SealedTextField(blank=True, default="")
     method = models.CharField(max_length=32, default="none")

@@ -16,15 +16,15 @@ STDIO = "stdio"
 class PresetQuerySet(GovernedQuerySet):
     """Filters for presets."""
 
-    def offered_to(self, organization_id: uuid.UUID) -> "PresetQuerySet":
+    def available_to(self, organization_id: uuid.UUID) -> "PresetQuerySet":
         """Keep platform presets and the organization's own."""
-        own = models.Q(organization_id=organization_id)
-        return self.filter(models.Q(organization__isnull=True) | own)
+        is_own = models.Q(organization_id=organization_id)
+        return self.filter(models.Q(organization__isnull=True) | is_own)
 
-    def named(self, organization_id: uuid.UUID, slug: str) -> "Preset | None":
+    def find_by_slug(self, organization_id: uuid.UUID, slug: str) -> "Preset | None":
         """Return the preset with this slug, the organization's own before the platform's."""
-        offered = self.offered_to(organization_id).filter(slug=slug)
-        return offered.order_by(models.F("organization").desc(nulls_last=True)).first()
+        available = self.available_to(organization_id).filter(slug=slug)
+        return available.order_by(models.F("organization").desc(nulls_last=True)).first()
 
     def enabled_for(self, organization_id: uuid.UUID) -> "PresetQuerySet":
         """Keep presets that the organization may use.
@@ -37,7 +37,7 @@ class PresetQuerySet(GovernedQuerySet):
         needs_enabling = models.Q(organization__isnull=True, transport_type=STDIO)
         return self.filter(~needs_enabling | models.Exists(enabled))
 
-    def platform(self) -> "PresetQuerySet":
+    def from_platform(self) -> "PresetQuerySet":
         """Keep presets of the shipped catalog."""
         return self.filter(organization__isnull=True)
 
@@ -107,17 +107,17 @@ class Preset(Governed):
         return self.name
 
     @classmethod
-    def organizations_of(cls, rows: models.QuerySet) -> set[uuid.UUID]:
+    def list_organizations_of_rows(cls, rows: models.QuerySet) -> set[uuid.UUID]:
         """Return the organizations with servers created from some presets (1 query)."""
         server = apps.get_model("mcp_servers", "Server")
-        made = server._default_manager.filter(preset__in=rows.order_by().values("pk"))
-        return set(made.values_list("organization_id", flat=True).distinct())
+        servers = server._default_manager.filter(preset__in=rows.order_by().values("pk"))
+        return set(servers.values_list("organization_id", flat=True).distinct())
 
-    def governed(self) -> set[uuid.UUID]:
+    def list_governed_organizations(self) -> set[uuid.UUID]:
         """Return the organizations with servers created from it (1 query if it is stored)."""
         if self._state.adding:
             return set()
-        return self.organizations_of(type(self)._default_manager.filter(pk=self.pk))
+        return self.list_organizations_of_rows(type(self)._default_manager.filter(pk=self.pk))
 
     @property
     def needs_enabling(self) -> bool:

@@ -24,11 +24,11 @@ class ServerQuerySet(GovernedQuerySet):
         """Keep enabled servers."""
         return self.filter(enabled=True)
 
-    def going(self) -> "ServerQuerySet":
+    def operational(self) -> "ServerQuerySet":
         """Keep enabled servers of organizations that are not halted."""
         return self.enabled().filter(organization__halted_at=None)
 
-    def pool(self) -> "ServerQuerySet":
+    def in_organization_pool(self) -> "ServerQuerySet":
         """Keep servers of the organization's pool, without agents' private ones."""
         return self.filter(scope_id=models.F("organization_id"))
 
@@ -36,10 +36,10 @@ class ServerQuerySet(GovernedQuerySet):
         """Keep servers of one scope: the organization's pool or an agent."""
         return self.filter(scope_id=scope_id)
 
-    def due(self) -> "ServerQuerySet":
+    def due_for_check(self) -> "ServerQuerySet":
         """Keep operational servers whose next check is due."""
-        soon = models.Q(next_check_at__isnull=True) | models.Q(next_check_at__lte=timezone.now())
-        return self.going().filter(soon)
+        is_due = models.Q(next_check_at__isnull=True) | models.Q(next_check_at__lte=timezone.now())
+        return self.operational().filter(is_due)
 
 
 class Server(GovernedModel):
@@ -260,10 +260,10 @@ class Server(GovernedModel):
         """Return markers that change with the secrets, by configuration field."""
         marks: dict[str, list[str]] = {"auth_config": [], "endpoint_config": []}
         for secret in self.secrets.all():
-            signs_in = secret.placement == Secret.Placement.AUTH
-            place = "auth_config" if signs_in else "endpoint_config"
-            marks[place].append(f"{secret.placement} {secret.name} {secret.value.mark}")
-        return {place: "\n".join(sorted(found)) for place, found in marks.items()}
+            is_credential = secret.placement == Secret.Placement.AUTH
+            config_field = "auth_config" if is_credential else "endpoint_config"
+            marks[config_field].append(f"{secret.placement} {secret.name} {secret.value.mark}")
+        return {config_field: "\n".join(sorted(lines)) for config_field, lines in marks.items()}
 
     @property
     def private_to_agent(self) -> bool:
@@ -324,7 +324,7 @@ class ApiDocument(OrganizationModel):
         return f"document of {self.server_id}"
 
 
-def keep_document(server: Server, text: str | None, etag: str = "") -> None:
+def save_document(server: Server, text: str | None, etag: str = "") -> None:
     """Save a server's document; None keeps the stored one."""
     if text is not None:
         ApiDocument.objects.update_or_create(
@@ -341,8 +341,8 @@ def keep_document(server: Server, text: str | None, etag: str = "") -> None:
 
 def find_document(server: Server) -> ApiDocument | None:
     """Return a server's document, if it has one."""
-    found: ApiDocument | None = ApiDocument.objects.filter(server=server).first()
-    return found
+    document: ApiDocument | None = ApiDocument.objects.filter(server=server).first()
+    return document
 
 
 def hash_document(text: str) -> str:

@@ -34,8 +34,12 @@ from mcp_servers.models import OAuthGrant
 from mcp_servers.oauth_client import client_registration, grants
 from mcp_servers.oauth_client import metadata as oauth_client_metadata
 from mcp_servers.oauth_client.grants import AccessToken
-from mcp_servers.oauth_client.metadata import AuthorizationServer, BearerChallenge, discover
-from mcp_servers.oauth_client.token_requests import OAuthTokens, ask_for_tokens
+from mcp_servers.oauth_client.metadata import (
+    AuthorizationServer,
+    BearerChallenge,
+    discover_authorization_server,
+)
+from mcp_servers.oauth_client.token_requests import OAuthTokens, request_tokens
 from mcp_servers.oauth_client.types import (
     AuthorizationServerUnavailable,
     LoginNeeded,
@@ -45,23 +49,25 @@ from mcp_servers.oauth_client.types import (
     parse_scopes,
 )
 
-EXCHANGE_S = 45.0  # shorter than the lease
-WAIT_S = 70.0  # longer than the lease, so that the lease of a dead process expires meanwhile
-LOOK_AGAIN_S = 0.1
+TOKEN_REQUEST_TIMEOUT_S = 45.0  # shorter than the lease
+REFRESH_WAIT_S = (
+    70.0  # longer than the lease, so that the lease of a dead process expires meanwhile
+)
+POLL_INTERVAL_S = 0.1
 
 # Separate from the shared generator, so that seeding that one does not affect polling.
-_CHANCE = SystemRandom()
+_RANDOM = SystemRandom()
 
 _Key = tuple[Runtime, str, str, int, str]
 _running: dict[_Key, Future[AccessToken | Problem]] = {}
 
 
-def login_url(account: OAuthAccount) -> str:
+def build_account_login_url(account: OAuthAccount) -> str:
     """Return the URL where a person signs in to the account's server."""
-    return login_address(account.server_id)
+    return build_login_url(account.server_id)
 
 
-def login_address(server_id: UUID) -> str:
+def build_login_url(server_id: UUID) -> str:
     """Return the URL where a person signs in to a server."""
     return f"{settings.BONOBOT_URL}/oauth/start/{server_id}"
 
@@ -71,9 +77,9 @@ async def get_access_token(account: OAuthAccount) -> AccessToken:
 
     Only on the loop of `get_runtime()`.
     """
-    grant, found = await get_runtime().orm(_load_grant_token, account)
-    if found is not None:
-        return found
+    grant, token = await get_runtime().run_orm(_load_grant_token, account)
+    if token is not None:
+        return token
     return await _await_refresh(account, grant.version, None, "")
 
 
@@ -91,22 +97,22 @@ async def extend_token_scope(
 
     Raises `LoginNeeded` if a person must grant them, `OAuthProblem` if they were requested already.
     """
-    grant, _found = await get_runtime().orm(_load_grant_token, account)
-    before = parse_scopes(f"{grant.wanted_scope} {grant.scope}") or account.scopes
-    wanted = join_scopes(before, challenge.scopes)
+    grant, _token = await get_runtime().run_orm(_load_grant_token, account)
+    requested_scopes = parse_scopes(f"{grant.wanted_scope} {grant.scope}") or account.scopes
+    wanted_scope = join_scopes(requested_scopes, challenge.scopes)
     # For sign-ins by a person only granted scopes count: wanted ones may not be granted yet.
-    had = grant.scope if account.interactive else grant.wanted_scope
-    in_vain = set(challenge.scopes) <= set(parse_scopes(had))
-    if account.interactive and not in_vain:
-        await get_runtime().orm(grants.store_wanted_scope, grant, wanted)
-        raise _login(account, "The server wants more rights than were granted.")
-    if in_vain:
+    available_scope = grant.scope if account.interactive else grant.wanted_scope
+    already_requested = set(challenge.scopes) <= set(parse_scopes(available_scope))
+    if account.interactive and not already_requested:
+        await get_runtime().run_orm(grants.store_wanted_scope, grant, wanted_scope)
+        raise _build_login_error(account, "The server wants more rights than were granted.")
+    if already_requested:
         raise OAuthProblem(
             "The server wants rights that its authorization server does not give.",
             code="token_refused",
             remedy="Grant the client more scopes at the authorization server.",
         )
-    return await _await_refresh(account, refused.version, challenge, wanted)
+    return await _await_refresh(account, refused.version, challenge, wanted_scope)
 
 
 async def get_signed_in_account(account: OAuthAccount) -> OAuthAccount:
@@ -114,31 +120,33 @@ async def get_signed_in_account(account: OAuthAccount) -> OAuthAccount:
 
     Raises `LoginNeeded` if no member is signed in.
     """
-    for subject in await get_runtime().orm(grants.list_signed_in_members, account):
-        theirs = replace(account, subject=subject)
+    for subject in await get_runtime().run_orm(grants.list_signed_in_members, account):
+        member_account = replace(account, subject=subject)
         try:
-            await get_access_token(theirs)
+            await get_access_token(member_account)
         except LoginNeeded:
             continue
-        return theirs
-    raise _login(account, "Nobody is signed in to this server.")
+        return member_account
+    raise _build_login_error(account, "Nobody is signed in to this server.")
 
 
 def _load_grant_token(account: OAuthAccount) -> tuple[OAuthGrant, AccessToken | None]:
     try:
-        grant = grants.grant_of(account)
+        grant = grants.get_or_create_grant(account)
     except LoginNeeded as problem:
-        raise _login(account, str(problem)) from None
+        raise _build_login_error(account, str(problem)) from None
     return grant, grants.find_usable_token(grant)
 
 
 async def _await_refresh(
     account: OAuthAccount, version: int, challenge: BearerChallenge | None, scope: str
 ) -> AccessToken:
-    own = get_runtime()
-    key = (own, account.binding, f"{account.server_id}:{account.subject}", version, scope)
+    runtime = get_runtime()
+    key = (runtime, account.binding, f"{account.server_id}:{account.subject}", version, scope)
     if key not in _running:
-        future = own.spawn(_refresh_token(account, version, challenge, scope), name="renew a token")
+        future = runtime.spawn(
+            _refresh_token(account, version, challenge, scope), name="renew a token"
+        )
         _running[key] = future
         future.add_done_callback(lambda _: _running.pop(key, None))
     outcome = await asyncio.shield(asyncio.wrap_future(_running[key]))
@@ -151,25 +159,27 @@ async def _refresh_token(
     account: OAuthAccount, version: int, challenge: BearerChallenge | None, scope: str
 ) -> AccessToken | Problem:
     """Refresh, or wait for another process to; return failures, as many callers share them."""
-    holder, began, orm = uuid4(), timezone.now(), get_runtime().orm
-    gives_up_at = time.monotonic() + WAIT_S
-    remembered = began if account.interactive else began - grants.REMEMBERED
+    holder, started_at, orm = uuid4(), timezone.now(), get_runtime().run_orm
+    gives_up_at = time.monotonic() + REFRESH_WAIT_S
+    failures_since = started_at if account.interactive else started_at - grants.FAILURE_TTL
     if challenge is not None or scope:
-        remembered = began
+        failures_since = started_at
     while time.monotonic() < gives_up_at:
         try:
-            grant, found = await orm(_load_grant_token, account)
+            grant, token = await orm(_load_grant_token, account)
         except Problem as problem:
             return problem
-        if found is not None and found.version > version:
-            return found
-        if failed := grants.find_recent_failure(grant, remembered - timedelta(milliseconds=1)):
-            return failed
+        if token is not None and token.version > version:
+            return token
+        if recent_failure := grants.find_recent_failure(
+            grant, failures_since - timedelta(milliseconds=1)
+        ):
+            return recent_failure
         if account.interactive and not grant.refresh_token:
             return await _mark_login_ended(account, grant)
-        if await orm(grants.claim, grant, holder):
+        if await orm(grants.claim_lease, grant, holder):
             return await _refresh_under_lease(account, grant, holder, challenge, scope)
-        await asyncio.sleep(LOOK_AGAIN_S * (0.5 + _CHANCE.random()))
+        await asyncio.sleep(POLL_INTERVAL_S * (0.5 + _RANDOM.random()))
     return AuthorizationServerUnavailable(
         "Another process did not finish signing in.", remedy="Try again."
     )
@@ -183,29 +193,37 @@ async def _refresh_under_lease(
     scope: str,
 ) -> AccessToken | Problem:
     """Request new tokens under the lease, and store the outcome."""
-    orm = get_runtime().orm
+    orm = get_runtime().run_orm
     try:
-        async with asyncio.timeout(EXCHANGE_S):
-            authority, client_id, tokens = await _request_tokens(account, grant, challenge, scope)
+        async with asyncio.timeout(TOKEN_REQUEST_TIMEOUT_S):
+            authorization_server, client_id, tokens = await _request_tokens(
+                account, grant, challenge, scope
+            )
     except TimeoutError:
-        away = AuthorizationServerUnavailable(
+        unavailable = AuthorizationServerUnavailable(
             "The authorization server did not answer in time.", remedy="Try again."
         )
-        await orm(grants.fail, grant, holder, away, over=False)
-        return away
+        await orm(grants.record_failure, grant, holder, unavailable, over=False)
+        return unavailable
     except Problem as problem:
-        told = _add_login_link(account, problem)
-        await orm(grants.fail, grant, holder, told, over=told.code == LoginNeeded.code)
-        if told.code == LoginNeeded.code:
-            await _mark(account, told)
-        return told
+        shown_problem = _add_login_link(account, problem)
+        await orm(
+            grants.record_failure,
+            grant,
+            holder,
+            shown_problem,
+            over=shown_problem.code == LoginNeeded.code,
+        )
+        if shown_problem.code == LoginNeeded.code:
+            await _mark_needs_reauth(account, shown_problem)
+        return shown_problem
     stored = await orm(
-        grants.store,
+        grants.store_tokens,
         grant,
         holder,
         tokens,
-        authority=authority.as_dict(),
-        issuer=authority.issuer,
+        authority=authorization_server.as_dict(),
+        issuer=authorization_server.issuer,
         client_id=client_id,
         wanted_scope=scope or grant.wanted_scope,
     )
@@ -220,57 +238,74 @@ async def _request_tokens(
     if account.interactive:
         return await _send_refresh_request(account, grant)
     if account.token_url:
-        authority = AuthorizationServer(
+        authorization_server = AuthorizationServer(
             issuer=account.issuer, resource=account.url, token_endpoint=account.token_url
         )
     else:
-        pinned = await get_runtime().orm(grants.find_pinned_issuer, account)
-        authority = await discover(account, challenge, pinned=pinned)
+        pinned = await get_runtime().run_orm(grants.find_pinned_issuer, account)
+        authorization_server = await discover_authorization_server(
+            account, challenge, pinned=pinned
+        )
     form = {"grant_type": "client_credentials"}
-    wanted = scope or grant.wanted_scope or join_scopes(account.scopes or authority.scopes)
-    if wanted:
-        form["scope"] = wanted
-    tokens = await ask_for_tokens(
-        account, authority, client_registration.build_entered_client(account), form
+    requested_scope = (
+        scope or grant.wanted_scope or join_scopes(account.scopes or authorization_server.scopes)
     )
-    return authority, account.client_id, tokens
+    if requested_scope:
+        form["scope"] = requested_scope
+    tokens = await request_tokens(
+        account, authorization_server, client_registration.build_entered_client(account), form
+    )
+    return authorization_server, account.client_id, tokens
 
 
 async def _send_refresh_request(
     account: OAuthAccount, grant: OAuthGrant
 ) -> tuple[AuthorizationServer, str, OAuthTokens]:
-    authority = AuthorizationServer.of(grant.authority)
-    client = await client_registration.load_grant_client(account, authority, grant.client_id)
+    authorization_server = AuthorizationServer.from_dict(grant.authority)
+    client = await client_registration.load_grant_client(
+        account, authorization_server, grant.client_id
+    )
     form = {"grant_type": "refresh_token", "refresh_token": grant.refresh_token.open()}
-    return authority, grant.client_id, await ask_for_tokens(account, authority, client, form)
+    return (
+        authorization_server,
+        grant.client_id,
+        await request_tokens(account, authorization_server, client, form),
+    )
 
 
 async def _mark_login_ended(account: OAuthAccount, grant: OAuthGrant) -> Problem:
     """Mark the server and return the error if there is no refresh token."""
-    why = "The sign-in has ended." if grant.issuer else "Nobody has signed in yet."
-    ended = _login(account, why)
-    await _mark(account, ended)
-    return ended
+    reason = "The sign-in has ended." if grant.issuer else "Nobody has signed in yet."
+    error = _build_login_error(account, reason)
+    await _mark_needs_reauth(account, error)
+    return error
 
 
-async def _mark(account: OAuthAccount, problem: Problem) -> None:
+async def _mark_needs_reauth(account: OAuthAccount, problem: Problem) -> None:
     if account.subject == account.organization_id:  # one person's login does not concern the others
-        await get_runtime().orm(grants.mark, account, f"{problem} {problem.remedy}")
+        await get_runtime().run_orm(
+            grants.mark_needs_reauth, account, f"{problem} {problem.remedy}"
+        )
 
 
 def _add_login_link(account: OAuthAccount, problem: Problem) -> Problem:
-    return _login(account, str(problem)) if isinstance(problem, LoginNeeded) else problem
+    return (
+        _build_login_error(account, str(problem)) if isinstance(problem, LoginNeeded) else problem
+    )
 
 
-def _login(account: OAuthAccount, detail: str) -> LoginNeeded:
+def _build_login_error(account: OAuthAccount, detail: str) -> LoginNeeded:
     if account.interactive:
         return LoginNeeded(
-            detail, remedy=format_message("Sign in at {login_url}", login_url=login_url(account))
+            detail,
+            remedy=format_message(
+                "Sign in at {login_url}", login_url=build_account_login_url(account)
+            ),
         )
     return LoginNeeded(detail, remedy="Enter valid client credentials for this server.")
 
 
-TOKENS_KEPT = 4  # recent tokens of an account, masked in text from the server
+MAX_SENT_TOKENS = 4  # recent tokens of an account, masked in text from the server
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -283,24 +318,24 @@ class OAuthEndpoint(ServerEndpoint):
     def fingerprint(self) -> str:
         """Return a digest that changes with configuration and subject."""
         # Not `super()`, which would cache the base fingerprint under the same name.
-        bare: str = _compute_base_property("fingerprint", self)
-        text = f"{bare}:{self.account.binding}:{self.account.subject}"
+        base_fingerprint: str = _get_base_property("fingerprint", self)
+        text = f"{base_fingerprint}:{self.account.binding}:{self.account.subject}"
         return hashlib.sha256(text.encode()).hexdigest()
 
     @property
     def secrets(self) -> tuple[str, ...]:  # not cached: tokens change
         """Return every decrypted value, the account's secrets and recently sent tokens."""
-        return (*_compute_base_property("secrets", self), *self.account.secrets, *self.signer.sent)
+        return (*_get_base_property("secrets", self), *self.account.secrets, *self.bearer_auth.sent)
 
     @cached_property
-    def signer(self) -> "BearerTokenAuth":
+    def bearer_auth(self) -> "BearerTokenAuth":
         """Return the auth that adds tokens to this endpoint's requests."""
         return BearerTokenAuth(self.account)
 
     @property
     def auth(self) -> httpx2.Auth:
         """Return the auth of each request."""
-        return self.signer
+        return self.bearer_auth
 
 
 class BearerTokenAuth(httpx2.Auth):
@@ -316,28 +351,30 @@ class BearerTokenAuth(httpx2.Auth):
         """Add the token; retry once with a new one if it was rejected."""
         account = self._account
         try:
-            held = await get_access_token(account)
-            self._sign(request, held)
+            token = await get_access_token(account)
+            self._add_token(request, token)
             response = yield request
-            challenge = oauth_client_metadata.read(response.headers.get("www-authenticate", ""))
+            challenge = oauth_client_metadata.parse_challenge(
+                response.headers.get("www-authenticate", "")
+            )
             if response.status_code == 401:
-                held = await replace_refused_token(account, held, challenge)
-            elif response.status_code == 403 and challenge and challenge.wants_more:
-                held = await extend_token_scope(account, held, challenge)
+                token = await replace_refused_token(account, token, challenge)
+            elif response.status_code == 403 and challenge and challenge.wants_more_scopes:
+                token = await extend_token_scope(account, token, challenge)
             else:
                 return
-            self._sign(request, held)
+            self._add_token(request, token)
         except Problem as problem:
             raise _build_upstream_error(account, problem) from problem
         yield request
 
-    def _sign(self, request: httpx2.Request, held: AccessToken) -> None:
-        request.headers["Authorization"] = f"Bearer {held.token}"
-        if held.token not in self.sent:
-            self.sent = (*self.sent, held.token)[-TOKENS_KEPT:]
+    def _add_token(self, request: httpx2.Request, token: AccessToken) -> None:
+        request.headers["Authorization"] = f"Bearer {token.token}"
+        if token.token not in self.sent:
+            self.sent = (*self.sent, token.token)[-MAX_SENT_TOKENS:]
 
 
-def _compute_base_property(name: str, endpoint: ServerEndpoint) -> Any:
+def _get_base_property(name: str, endpoint: ServerEndpoint) -> Any:
     return vars(ServerEndpoint)[name].func(endpoint)
 
 
@@ -353,11 +390,11 @@ def find_person_id(endpoint: ServerEndpoint) -> UUID | None:
     return endpoint.account.subject
 
 
-def build_person_endpoint(endpoint: ServerEndpoint, person: UUID | None) -> ServerEndpoint:
+def build_person_endpoint(endpoint: ServerEndpoint, person_id: UUID | None) -> ServerEndpoint:
     """Return the endpoint with a person's tokens, if each person signs in separately."""
     if not isinstance(endpoint, OAuthEndpoint) or not endpoint.account.by_person:
         return endpoint
-    if person is None:
+    if person_id is None:
         raise UpstreamError(
             format_message(
                 "Each person signs in to `{endpoint}`, and no person asks.", endpoint=endpoint.name
@@ -367,7 +404,7 @@ def build_person_endpoint(endpoint: ServerEndpoint, person: UUID | None) -> Serv
             sent=False,
             remedy="Ask as a person, or let the organization sign in to this server.",
         )
-    return replace(endpoint, account=replace(endpoint.account, subject=person))
+    return replace(endpoint, account=replace(endpoint.account, subject=person_id))
 
 
 async def build_background_endpoint(endpoint: ServerEndpoint) -> ServerEndpoint:

@@ -31,9 +31,9 @@ from mcp_servers.build_endpoint import build_endpoint
 from mcp_servers.models import OAuthGrant, OAuthLogin, Server
 from mcp_servers.oauth_client import access_tokens, client_registration, grants
 from mcp_servers.oauth_client.access_tokens import OAuthEndpoint
-from mcp_servers.oauth_client.metadata import AuthorizationServer, discover
+from mcp_servers.oauth_client.metadata import AuthorizationServer, discover_authorization_server
 from mcp_servers.oauth_client.revocation import revoke_grants
-from mcp_servers.oauth_client.token_requests import OAuthTokens, ask_for_tokens
+from mcp_servers.oauth_client.token_requests import OAuthTokens, request_tokens
 from mcp_servers.oauth_client.types import (
     AuthorizationServerUnavailable,
     OAuthAccount,
@@ -43,10 +43,10 @@ from mcp_servers.oauth_client.types import (
 )
 
 T = TypeVar("T")
-LONGEST_WAIT_S = 60.0
-KEPT = timedelta(days=1)
-AGAIN = "Start the sign-in again."
-SHOWN = 200
+LOOP_TIMEOUT_S = 60.0
+LOGIN_RETENTION = timedelta(days=1)
+START_AGAIN = "Start the sign-in again."
+MAX_SHOWN_LENGTH = 200
 
 
 class LoginRefused(Problem):
@@ -90,26 +90,28 @@ def get_login_account(principal: Principal, server: Server) -> OAuthAccount:
         )
     if principal.kind != "user":
         raise Forbidden("Only a person can sign in.", rule="person")
-    return as_person(endpoint.account, UUID(principal.id))
+    return build_person_account(endpoint.account, UUID(principal.id))
 
 
-def as_person(account: OAuthAccount, person: UUID) -> OAuthAccount:
+def build_person_account(account: OAuthAccount, person_id: UUID) -> OAuthAccount:
     """Return the account of one person."""
-    return replace(account, subject=person)
+    return replace(account, subject=person_id)
 
 
-def begin(principal: Principal, server: Server, *, user_id: UUID, session: str) -> LoginRedirect:
+def start_login(
+    principal: Principal, server: Server, *, user_id: UUID, session: str
+) -> LoginRedirect:
     """Store a login and return its redirect; does network and ORM work, off the loop.
 
     Raises `OAuthProblem` (`pkce_unsupported`, `client_unknown` …), `EgressDenied`, `Forbidden`.
     """
     account = get_login_account(principal, server)
     pinned = grants.find_pinned_issuer(account) if account.client_id else ""
-    authority, client_id = _run_on_loop(_prepare_login, account, pinned)
-    _forget_old(server)
-    grant = grants.grant_of(account)
+    authorization_server, client_id = _run_on_loop(_prepare_login, account, pinned)
+    _delete_expired_logins(server)
+    grant = grants.get_or_create_grant(account)
     state, verifier = secrets.token_urlsafe(32), secrets.token_urlsafe(64)
-    scope = _build_scope(account, authority, grant)
+    scope = _build_scope(account, authorization_server, grant)
     OAuthLogin.objects.create(
         organization_id=server.organization_id,
         server=server,
@@ -119,73 +121,76 @@ def begin(principal: Principal, server: Server, *, user_id: UUID, session: str) 
         state_digest=_hash_text(state),
         session_digest=_hash_text(session),
         verifier=verifier,
-        authority=authority.as_dict(),
+        authority=authorization_server.as_dict(),
         client_id=client_id,
-        redirect_uri=client_registration.redirect_uri(),
+        redirect_uri=client_registration.get_redirect_uri(),
         scope=scope,
         expires_at=timezone.now() + OAuthLogin.LIFETIME,
     )
     query = {
         "response_type": "code",
         "client_id": client_id,
-        "redirect_uri": client_registration.redirect_uri(),
+        "redirect_uri": client_registration.get_redirect_uri(),
         "state": state,
         "code_challenge": _build_code_challenge(verifier),
         "code_challenge_method": "S256",
-        "resource": authority.resource,
+        "resource": authorization_server.resource,
         **({"scope": scope} if scope else {}),
     }
-    return LoginRedirect(_with_query(authority.authorization_endpoint, query), authority.issuer)
+    return LoginRedirect(
+        _add_query(authorization_server.authorization_endpoint, query), authorization_server.issuer
+    )
 
 
-def finish(
-    principal: Principal, answer: Mapping[str, str], *, user_id: UUID, session: str
+def complete_login(
+    principal: Principal, params: Mapping[str, str], *, user_id: UUID, session: str
 ) -> Server:
     """Complete the login of a callback and store its tokens.
 
     Raises `LoginRefused`, `OAuthProblem`, `EgressDenied`; a state works once, even if that fails.
     """
-    login = _claim_login(answer.get("state", ""), user_id=user_id, session=session)
+    login = _claim_login(params.get("state", ""), user_id=user_id, session=session)
     server = Server.objects.get_or_404(principal.organization_id, pk=login.server_id)
-    authority = AuthorizationServer.of(login.authority)
-    _check_iss(authority, answer.get("iss"))
-    if error := answer.get("error"):
+    authorization_server = AuthorizationServer.from_dict(login.authority)
+    _check_issuer(authorization_server, params.get("iss"))
+    if error := params.get("error"):
         raise LoginRefused(
             format_message(
                 "`{issuer}` refused: {error}.",
-                issuer=make_visible(authority.issuer, SHOWN),
+                issuer=make_visible(authorization_server.issuer, MAX_SHOWN_LENGTH),
                 error=make_visible(error, 64),
             ),
-            remedy=AGAIN,
+            remedy=START_AGAIN,
         )
     account = get_login_account(principal, server)
     if account.binding != login.binding or account.subject != login.subject:
         raise LoginRefused(
-            "The server's sign-in was changed meanwhile.", code="login_outdated", remedy=AGAIN
+            "The server's sign-in was changed meanwhile.", code="login_outdated", remedy=START_AGAIN
         )
     form = {
         "grant_type": "authorization_code",
-        "code": answer.get("code", ""),
+        "code": params.get("code", ""),
         "redirect_uri": login.redirect_uri,
         "code_verifier": login.verifier.open(),
     }
-    tokens = _run_on_loop(_request_tokens, account, authority, login.client_id, form)
+    tokens = _run_on_loop(_request_tokens, account, authorization_server, login.client_id, form)
     # Without a scope in the response, the requested one was granted (RFC 6749 5.1).
     tokens = replace(tokens, scope=tokens.scope or login.scope)
-    _keep(principal, server, account, login, tokens)
+    _save_tokens(principal, server, account, login, tokens)
     return server
 
 
-def forget(principal: Principal, server: Server) -> None:
+def sign_out(principal: Principal, server: Server) -> None:
     """Delete and revoke the tokens of an account, effective with the next call."""
     account = get_login_account(principal, server)
     with _record_login_change(principal, server, "oauth_disconnected", account):
         revoke_grants(server, account, principal.actor, _filter_grants(server, account))
         if not account.by_person:
-            grants.mark(
+            grants.mark_needs_reauth(
                 account,
                 format_message(
-                    "Signed out. Sign in at {keeper}", keeper=access_tokens.login_url(account)
+                    "Signed out. Sign in at {keeper}",
+                    keeper=access_tokens.build_account_login_url(account),
                 ),
             )
 
@@ -196,109 +201,121 @@ def _filter_grants(server: Server, account: OAuthAccount) -> Any:
 
 def _run_on_loop(fn: Callable[..., Coroutine[Any, Any, T]], *args: Any) -> T:
     try:
-        return get_runtime().call(fn, *args, timeout_s=LONGEST_WAIT_S)
+        return get_runtime().call(fn, *args, timeout_s=LOOP_TIMEOUT_S)
     except TimeoutError:
         raise AuthorizationServerUnavailable(
             "The authorization server did not answer in time.", remedy="Try again later."
         ) from None
 
 
-def _forget_old(server: Server) -> None:
+def _delete_expired_logins(server: Server) -> None:
     """Delete logins that expired more than a day ago."""
-    old = timezone.now() - KEPT
-    OAuthLogin.objects.filter(organization_id=server.organization_id, expires_at__lt=old).delete()
+    expired_before = timezone.now() - LOGIN_RETENTION
+    OAuthLogin.objects.filter(
+        organization_id=server.organization_id, expires_at__lt=expired_before
+    ).delete()
 
 
 async def _prepare_login(account: OAuthAccount, pinned: str) -> tuple[AuthorizationServer, str]:
-    authority = await discover(account, pinned=pinned)
-    if not authority.authorization_endpoint:
+    authorization_server = await discover_authorization_server(account, pinned=pinned)
+    if not authorization_server.authorization_endpoint:
         raise OAuthProblem(
             format_message(
                 "`{issuer}` has no page to sign in at.",
-                issuer=make_visible(authority.issuer, SHOWN),
+                issuer=make_visible(authorization_server.issuer, MAX_SHOWN_LENGTH),
             ),
             code="oauth_metadata_invalid",
             remedy="Use client credentials, or ask who runs the authorization server.",
         )
-    if not authority.pkce:
+    if not authorization_server.pkce:
         raise OAuthProblem(
             format_message(
                 "`{issuer}` does not say that it checks PKCE (S256).",
-                issuer=make_visible(authority.issuer, SHOWN),
+                issuer=make_visible(authorization_server.issuer, MAX_SHOWN_LENGTH),
             ),
             code="pkce_unsupported",
             remedy="Without it a stolen code could be used; ask who runs it.",
         )
-    return authority, (await client_registration.resolve_client(account, authority)).id
+    return authorization_server, (
+        await client_registration.resolve_client(account, authorization_server)
+    ).id
 
 
 async def _request_tokens(
-    account: OAuthAccount, authority: AuthorizationServer, client_id: str, form: Mapping[str, str]
+    account: OAuthAccount,
+    authorization_server: AuthorizationServer,
+    client_id: str,
+    form: Mapping[str, str],
 ) -> OAuthTokens:
-    client = await client_registration.load_grant_client(account, authority, client_id)
-    return await ask_for_tokens(account, authority, client, form)
+    client = await client_registration.load_grant_client(account, authorization_server, client_id)
+    return await request_tokens(account, authorization_server, client, form)
 
 
 def _claim_login(state: str, *, user_id: UUID, session: str) -> OAuthLogin:
     login: OAuthLogin | None = OAuthLogin.objects.filter(state_digest=_hash_text(state)).first()
     if login is None:
-        raise LoginRefused("This sign-in is unknown.", code="state_unknown", remedy=AGAIN)
-    mine = hmac.compare_digest(login.session_digest, _hash_text(session))
-    if login.user_id != user_id or not mine:
+        raise LoginRefused("This sign-in is unknown.", code="state_unknown", remedy=START_AGAIN)
+    same_session = hmac.compare_digest(login.session_digest, _hash_text(session))
+    if login.user_id != user_id or not same_session:
         # The state stays valid: else anyone who saw it could end another person's sign-in.
         raise LoginRefused(
             "This sign-in was started by somebody else, or in another browser.",
             code="state_foreign",
-            remedy=AGAIN,
+            remedy=START_AGAIN,
             status=403,
         )
     if login.expires_at <= timezone.now():
-        raise LoginRefused("This sign-in took too long.", code="state_expired", remedy=AGAIN)
+        raise LoginRefused("This sign-in took too long.", code="state_expired", remedy=START_AGAIN)
     unused = OAuthLogin.objects.filter(pk=login.pk, used_at=None)
     if not unused.update(used_at=timezone.now()):
-        raise LoginRefused("This sign-in was used already.", code="state_used", remedy=AGAIN)
+        raise LoginRefused("This sign-in was used already.", code="state_used", remedy=START_AGAIN)
     return login
 
 
-def _check_iss(authority: AuthorizationServer, iss: str | None) -> None:
+def _check_issuer(authorization_server: AuthorizationServer, iss: str | None) -> None:
     """Raise unless the issuer of the callback, also of an error, is exactly the expected one."""
-    if iss is None and authority.iss_named:
+    if iss is None and authorization_server.iss_named:
         raise LoginRefused(
-            "The answer doesn't say who it is from, as it has to.", code="iss_missing", remedy=AGAIN
+            "The answer doesn't say who it is from, as it has to.",
+            code="iss_missing",
+            remedy=START_AGAIN,
         )
-    if iss is not None and iss != authority.issuer:
+    if iss is not None and iss != authorization_server.issuer:
         raise LoginRefused(
             format_message(
-                "The answer is from `{iss}`, which nobody asked.", iss=make_visible(iss, SHOWN)
+                "The answer is from `{iss}`, which nobody asked.",
+                iss=make_visible(iss, MAX_SHOWN_LENGTH),
             ),
             code="iss_mismatch",
-            remedy="Somebody may be trying to mix up two authorization servers. " + AGAIN,
+            remedy="Somebody may be trying to mix up two authorization servers. " + START_AGAIN,
         )
 
 
-def _keep(
+def _save_tokens(
     principal: Principal,
     server: Server,
     account: OAuthAccount,
     login: OAuthLogin,
     tokens: OAuthTokens,
 ) -> None:
-    authority = AuthorizationServer.of(login.authority)
-    with _record_login_change(principal, server, "oauth_connected", account, authority.issuer):
-        grant = grants.grant_of(account)
-        grants.store(
+    authorization_server = AuthorizationServer.from_dict(login.authority)
+    with _record_login_change(
+        principal, server, "oauth_connected", account, authorization_server.issuer
+    ):
+        grant = grants.get_or_create_grant(account)
+        grants.store_tokens(
             grant,
             None,
             tokens,
             authority=login.authority,
-            issuer=authority.issuer,
+            issuer=authorization_server.issuer,
             client_id=login.client_id,
             wanted_scope=login.scope,
         )
-        asked = Server.objects.enabled().filter(pk=server.pk)
+        servers = Server.objects.enabled().filter(pk=server.pk)
         if account.by_person:  # others may be using it: reset it only if it needs a login
-            asked = asked.filter(status=Server.Status.NEEDS_REAUTH)
-        asked.update(
+            servers = servers.filter(status=Server.Status.NEEDS_REAUTH)
+        servers.update(
             status=Server.Status.DISCONNECTED,
             status_code="",
             status_detail="",
@@ -317,17 +334,25 @@ def _get_subject(account: OAuthAccount) -> UUID:
     return account.subject or account.organization_id
 
 
-def _build_scope(account: OAuthAccount, authority: AuthorizationServer, grant: OAuthGrant) -> str:
-    wanted = join_scopes(account.scopes or authority.scopes, parse_scopes(grant.wanted_scope))
+def _build_scope(
+    account: OAuthAccount, authorization_server: AuthorizationServer, grant: OAuthGrant
+) -> str:
+    requested_scope = join_scopes(
+        account.scopes or authorization_server.scopes, parse_scopes(grant.wanted_scope)
+    )
     # Many servers issue no refresh token without it, and the login would end within the hour.
-    offline = ("offline_access",) if authority.offline_access and wanted else ()
-    return join_scopes(wanted.split(), offline)
+    offline_scopes = (
+        ("offline_access",) if authorization_server.offline_access and requested_scope else ()
+    )
+    return join_scopes(requested_scope.split(), offline_scopes)
 
 
-def _with_query(url: str, query: Mapping[str, str]) -> str:
+def _add_query(url: str, query: Mapping[str, str]) -> str:
     parsed = httpx2.URL(url)
-    own = parsed.query.decode("ascii")
-    return str(parsed.copy_with(query="&".join(filter(None, (own, urlencode(query)))).encode()))
+    existing_query = parsed.query.decode("ascii")
+    return str(
+        parsed.copy_with(query="&".join(filter(None, (existing_query, urlencode(query)))).encode())
+    )
 
 
 def _build_code_challenge(verifier: str) -> str:

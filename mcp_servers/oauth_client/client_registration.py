@@ -16,29 +16,29 @@ from mcp_servers.oauth_client.metadata import AuthorizationServer, is_same_origi
 from mcp_servers.oauth_client.token_requests import OAuthClientCredentials
 from mcp_servers.oauth_client.types import OAuthAccount, OAuthProblem
 
-CALLBACK = "/oauth/callback"
-DOCUMENT = "/oauth/client-metadata.json"
-METHODS = ("client_secret_basic", "client_secret_post", "none")
-LONGEST = 2048
+CALLBACK_PATH = "/oauth/callback"
+METADATA_PATH = "/oauth/client-metadata.json"
+AUTH_METHODS = ("client_secret_basic", "client_secret_post", "none")
+MAX_LENGTH = 2048
 
 
-def redirect_uri() -> str:
+def get_redirect_uri() -> str:
     """Return the redirect URI."""
-    return f"{settings.BONOBOT_URL}{CALLBACK}"
+    return f"{settings.BONOBOT_URL}{CALLBACK_PATH}"
 
 
 def get_metadata_document_url() -> str:
     """Return the URL of our client metadata document; "" if it is not https."""
     if settings.BONOBOT_OAUTH_CLIENT_ID:
         return str(settings.BONOBOT_OAUTH_CLIENT_ID)
-    own = f"{settings.BONOBOT_URL}{DOCUMENT}"
-    return own if own.startswith("https://") else ""
+    default_url = f"{settings.BONOBOT_URL}{METADATA_PATH}"
+    return default_url if default_url.startswith("https://") else ""
 
 
 def build_metadata_document() -> dict[str, Any]:
     """Return our client id metadata document."""
     return {
-        "client_id": get_metadata_document_url() or f"{settings.BONOBOT_URL}{DOCUMENT}",
+        "client_id": get_metadata_document_url() or f"{settings.BONOBOT_URL}{METADATA_PATH}",
         "token_endpoint_auth_method": "none",
         **_build_registration_metadata(),
     }
@@ -55,7 +55,7 @@ def build_entered_client(account: OAuthAccount) -> OAuthClientCredentials:
 
 
 async def resolve_client(
-    account: OAuthAccount, authority: AuthorizationServer
+    account: OAuthAccount, authorization_server: AuthorizationServer
 ) -> OAuthClientCredentials:
     """Return our client at an authorization server; register it only as a last resort.
 
@@ -63,43 +63,50 @@ async def resolve_client(
     """
     if account.client_id:
         return build_entered_client(account)
-    if authority.client_documents and (url := get_metadata_document_url()):
+    if authorization_server.client_documents and (url := get_metadata_document_url()):
         return OAuthClientCredentials(id=url)
-    if registered := await get_runtime().orm(_find_registered_client, account, authority.issuer):
+    if registered := await get_runtime().run_orm(
+        _find_registered_client, account, authorization_server.issuer
+    ):
         return registered
-    if authority.registration_endpoint:
-        return await _register(account, authority)
+    if authorization_server.registration_endpoint:
+        return await _register(account, authorization_server)
     raise OAuthProblem(
         format_message(
-            "`{issuer}` has to know us first.", issuer=make_visible(authority.issuer, 200)
+            "`{issuer}` has to know us first.",
+            issuer=make_visible(authorization_server.issuer, 200),
         ),
         code="client_unknown",
         remedy=format_message(
             "Register a client there with the redirect URI {redirect_uri}, "
             "and enter its client id.",
-            redirect_uri=redirect_uri(),
+            redirect_uri=get_redirect_uri(),
         ),
     )
 
 
 async def load_grant_client(
-    account: OAuthAccount, authority: AuthorizationServer, client_id: str
+    account: OAuthAccount, authorization_server: AuthorizationServer, client_id: str
 ) -> OAuthClientCredentials:
     """Return the client that a grant was issued to; it is used only at its own issuer."""
-    return await get_runtime().orm(load_client, account, authority.issuer, client_id)
+    return await get_runtime().run_orm(load_client, account, authorization_server.issuer, client_id)
 
 
 def load_client(account: OAuthAccount, issuer: str, client_id: str) -> OAuthClientCredentials:
     """Return the entered or registered client with that id at that issuer (ORM work)."""
     if client_id == account.client_id:
         return build_entered_client(account)
-    found = _find_registered_client(account, issuer)
-    return found if found and found.id == client_id else OAuthClientCredentials(id=client_id)
+    registered = _find_registered_client(account, issuer)
+    return (
+        registered
+        if registered and registered.id == client_id
+        else OAuthClientCredentials(id=client_id)
+    )
 
 
 def _find_registered_client(account: OAuthAccount, issuer: str) -> OAuthClientCredentials | None:
     row = OAuthClient.objects.filter(
-        organization_id=account.organization_id, issuer=issuer, redirect_uri=redirect_uri()
+        organization_id=account.organization_id, issuer=issuer, redirect_uri=get_redirect_uri()
     ).first()
     if row is None or (row.expires_at is not None and row.expires_at <= timezone.now()):
         return None
@@ -109,80 +116,93 @@ def _find_registered_client(account: OAuthAccount, issuer: str) -> OAuthClientCr
 
 
 async def _register(
-    account: OAuthAccount, authority: AuthorizationServer
+    account: OAuthAccount, authorization_server: AuthorizationServer
 ) -> OAuthClientCredentials:
     """Register a client dynamically (RFC 7591), which is deprecated."""
-    method = "none" if "none" in authority.methods else _choose_registration_method(authority)
-    wanted = {**_build_registration_metadata(), "token_endpoint_auth_method": method}
-    async with open_http_client(account) as asker:
-        answer = await asker.post(
-            authority.registration_endpoint, "registration endpoint", document=wanted
+    method = (
+        "none"
+        if "none" in authorization_server.methods
+        else _choose_registration_method(authorization_server)
+    )
+    document = {**_build_registration_metadata(), "token_endpoint_auth_method": method}
+    async with open_http_client(account) as http_client:
+        response = await http_client.post(
+            authorization_server.registration_endpoint, "registration endpoint", document=document
         )
-    body = answer.body
+    body = response.body
     client_id, secret = body.get("client_id"), body.get("client_secret", "")
-    usable = isinstance(client_id, str) and 0 < len(client_id) <= LONGEST
-    if answer.status not in (200, 201) or not usable or not isinstance(secret, str):
+    has_client_id = isinstance(client_id, str) and 0 < len(client_id) <= MAX_LENGTH
+    if response.status not in (200, 201) or not has_client_id or not isinstance(secret, str):
         raise OAuthProblem(
             format_message(
                 "`{issuer}` did not register us (HTTP {status}).",
-                issuer=make_visible(authority.issuer, 200),
-                status=answer.status,
+                issuer=make_visible(authorization_server.issuer, 200),
+                status=response.status,
             ),
             code="client_unknown",
             remedy=format_message(
                 "Register a client there with the redirect URI {redirect_uri}, "
                 "and enter its client id.",
-                redirect_uri=redirect_uri(),
+                redirect_uri=get_redirect_uri(),
             ),
         )
-    given = body.get("token_endpoint_auth_method", method)
+    assigned_method = body.get("token_endpoint_auth_method", method)
     client = OAuthClientCredentials(
-        id=str(client_id), secret=secret, method=given if given in METHODS else method
+        id=str(client_id),
+        secret=secret,
+        method=assigned_method if assigned_method in AUTH_METHODS else method,
     )
-    await get_runtime().orm(_keep, account, authority, client, body)
+    await get_runtime().run_orm(_save_client, account, authorization_server, client, body)
     return client
 
 
-def _keep(
+def _save_client(
     account: OAuthAccount,
-    authority: AuthorizationServer,
+    authorization_server: AuthorizationServer,
     client: OAuthClientCredentials,
     body: Mapping[str, Any],
 ) -> None:
     key = {
         "organization_id": account.organization_id,
-        "issuer": authority.issuer,
-        "redirect_uri": redirect_uri(),
+        "issuer": authorization_server.issuer,
+        "redirect_uri": get_redirect_uri(),
     }
     row: Any = OAuthClient.objects.filter(**key).first() or OAuthClient(**key)
     row.client_id, row.method, row.expires_at = client.id, client.method, _parse_secret_expiry(body)
     row.client_secret = client.secret
-    row.registration_url, row.registration_token = _parse_management_endpoint(authority, body)
+    row.registration_url, row.registration_token = _parse_management_endpoint(
+        authorization_server, body
+    )
     row.save()
 
 
 def _parse_management_endpoint(
-    authority: AuthorizationServer, body: Mapping[str, Any]
+    authorization_server: AuthorizationServer, body: Mapping[str, Any]
 ) -> tuple[str, str]:
     """Return URL and token for deleting the registration (RFC 7592), or blanks."""
     url, token = body.get("registration_client_uri"), body.get("registration_access_token")
     if not (isinstance(url, str) and isinstance(token, str) and token.isprintable()):
         return "", ""
-    if len(url) > LONGEST or len(token) > LONGEST or not token.isascii():
+    if len(url) > MAX_LENGTH or len(token) > MAX_LENGTH or not token.isascii():
         return "", ""
-    own = is_same_origin(url, authority.registration_endpoint)  # never send the token elsewhere
-    return (url, token) if own else ("", "")
+    same_origin = is_same_origin(
+        url, authorization_server.registration_endpoint
+    )  # never send the token elsewhere
+    return (url, token) if same_origin else ("", "")
 
 
-def _choose_registration_method(authority: AuthorizationServer) -> str:
-    return next((one for one in METHODS if one in authority.methods), METHODS[0])
+def _choose_registration_method(authorization_server: AuthorizationServer) -> str:
+    return next(
+        (method for method in AUTH_METHODS if method in authorization_server.methods),
+        AUTH_METHODS[0],
+    )
 
 
 def _build_registration_metadata() -> dict[str, Any]:
     return {
         "client_name": "Bonobot",
         "client_uri": settings.BONOBOT_URL,
-        "redirect_uris": [redirect_uri()],
+        "redirect_uris": [get_redirect_uri()],
         "grant_types": ["authorization_code", "refresh_token"],
         "response_types": ["code"],
         "application_type": "web",

@@ -21,11 +21,11 @@ from mcp_servers.oauth_client.types import LoginNeeded, OAuthAccount, OAuthProbl
 
 LEASE = timedelta(seconds=60)
 # A failure is reused for this long, so that a rejected client causes no flood of requests.
-REMEMBERED = timedelta(seconds=10)
+FAILURE_TTL = timedelta(seconds=10)
 # So many members' grants are tried before a server counts as one without sign-in.
-MOST_TRIED = 20
+MAX_MEMBERS_TRIED = 20
 
-_EMPTY: dict[str, Any] = {
+_EMPTY_COLUMNS: dict[str, Any] = {
     "access_token": "",
     "refresh_token": "",
     "expires_at": None,
@@ -49,7 +49,7 @@ class AccessToken:
     scope: str = ""
 
 
-def grant_of(account: OAuthAccount) -> OAuthGrant:
+def get_or_create_grant(account: OAuthAccount) -> OAuthGrant:
     """Return the account's row; create it, or clear it if the sign-in has changed.
 
     Raises `LoginNeeded` for an account without subject, and `Server.DoesNotExist` if the server was
@@ -58,7 +58,7 @@ def grant_of(account: OAuthAccount) -> OAuthGrant:
     if account.subject is None:
         raise LoginNeeded("Each person signs in to this server, and no person asks.")
     try:
-        row, _made = OAuthGrant.objects.get_or_create(
+        row, _created = OAuthGrant.objects.get_or_create(
             server_id=account.server_id,
             subject=account.subject,
             defaults={"organization_id": account.organization_id, "binding": account.binding},
@@ -69,7 +69,7 @@ def grant_of(account: OAuthAccount) -> OAuthGrant:
         raise Server.DoesNotExist from error
     if row.binding != account.binding:
         OAuthGrant.objects.filter(pk=row.pk, binding=row.binding).update(
-            **_EMPTY,
+            **_EMPTY_COLUMNS,
             binding=account.binding,
             issuer="",
             wanted_scope="",
@@ -85,14 +85,16 @@ def list_signed_in_members(account: OAuthAccount) -> list[UUID]:
     members = Membership.objects.filter(
         organization=account.organization_id, user__is_active=True
     ).values("user")
-    alive = [row for row in rows.filter(subject__in=members).order_by("pk") if row.alive()]
-    alive.sort(key=lambda row: not row.usable())
-    return [row.subject for row in alive[:MOST_TRIED]]
+    valid_grants = [
+        row for row in rows.filter(subject__in=members).order_by("pk") if row.can_authenticate()
+    ]
+    valid_grants.sort(key=lambda row: not row.is_usable())
+    return [row.subject for row in valid_grants[:MAX_MEMBERS_TRIED]]
 
 
 def find_usable_token(grant: OAuthGrant) -> AccessToken | None:
     """Return the token if it can still be sent; raises `UnreadableSecret`."""
-    if not grant.usable():
+    if not grant.is_usable():
         return None
     return AccessToken(grant.access_token.open(), grant.version, grant.scope)
 
@@ -103,15 +105,17 @@ def find_pinned_issuer(account: OAuthAccount) -> str:
     return rows.exclude(issuer="").values_list("issuer", flat=True).first() or ""
 
 
-def claim(grant: OAuthGrant, holder: UUID) -> bool:
+def claim_lease(grant: OAuthGrant, holder: UUID) -> bool:
     """Claim the lease unless it is held or a newer version is stored."""
     now = timezone.now()
     free = Q(lease_until=None) | Q(lease_until__lt=now)
-    mine = OAuthGrant.objects.filter(free, pk=grant.pk, version=grant.version)
-    return bool(mine.update(lease_holder=holder, lease_until=now + LEASE))
+    rows = OAuthGrant.objects.filter(free, pk=grant.pk, version=grant.version)
+    return bool(rows.update(lease_holder=holder, lease_until=now + LEASE))
 
 
-def store(grant: OAuthGrant, holder: UUID | None, tokens: OAuthTokens, **found: Any) -> bool:
+def store_tokens(
+    grant: OAuthGrant, holder: UUID | None, tokens: OAuthTokens, **columns: Any
+) -> bool:
     """Store new tokens and release the lease; return False if it was lost meanwhile.
 
     A refresh token that isn't replaced stays. `holder` is None for a login, which needs no lease.
@@ -133,7 +137,7 @@ def store(grant: OAuthGrant, holder: UUID | None, tokens: OAuthTokens, **found: 
     return bool(
         rows.update(
             **values,
-            **found,
+            **columns,
             expires_at=tokens.expires_at,
             scope=tokens.scope,
             version=F("version") + 1,
@@ -146,11 +150,11 @@ def store(grant: OAuthGrant, holder: UUID | None, tokens: OAuthTokens, **found: 
     )
 
 
-def fail(grant: OAuthGrant, holder: UUID, problem: Problem, *, over: bool) -> None:
+def record_failure(grant: OAuthGrant, holder: UUID, problem: Problem, *, over: bool) -> None:
     """Store why there is no new token and release the lease; `over` deletes the tokens."""
-    gone = {"access_token": "", "refresh_token": ""} if over else {}
+    cleared = {"access_token": "", "refresh_token": ""} if over else {}
     OAuthGrant.objects.filter(pk=grant.pk, lease_holder=holder).update(
-        **gone,
+        **cleared,
         failure={"code": problem.code, "detail": str(problem), "remedy": problem.remedy},
         failed_at=timezone.now(),
         lease_holder=None,
@@ -171,7 +175,7 @@ def find_recent_failure(grant: OAuthGrant, since: datetime) -> OAuthProblem | No
     return kind(grant.failure["detail"], code=grant.failure["code"], remedy=grant.failure["remedy"])
 
 
-def mark(account: OAuthAccount, detail: str) -> None:
+def mark_needs_reauth(account: OAuthAccount, detail: str) -> None:
     """Set the server's status to `needs_reauth`."""
     servers = Server.objects.filter(pk=account.server_id, enabled=True)
     servers.exclude(status=Server.Status.NEEDS_REAUTH, status_detail=detail).update(

@@ -19,12 +19,12 @@ from mcp_servers.oauth_client.types import (
     OAuthProblem,
 )
 
-MAX_BODY = 256 * 1024
+MAX_BODY_BYTES = 256 * 1024
 CONNECT_S = 10
 READ_S = 20
-SHOWN = 200
+MAX_SHOWN_LENGTH = 200
 
-PROBE = {"jsonrpc": "2.0", "id": 1, "method": "server/discover", "params": {}}
+PROBE_MESSAGE = {"jsonrpc": "2.0", "id": 1, "method": "server/discover", "params": {}}
 
 
 @dataclass(frozen=True)
@@ -42,11 +42,11 @@ class OAuthHttpClient:
         self._client = client
         self._account = account
 
-    def check(self, url: Any, what: str) -> str:
+    def clean_url(self, url: Any, label: str) -> str:
         """Return the URL if it is allowed; raises `OAuthProblem` or `EgressDenied`."""
         if not isinstance(url, str) or not url:
             raise OAuthProblem(
-                format_message("The authorization server names no {what}.", what=what),
+                format_message("The authorization server names no {what}.", what=label),
                 code="oauth_metadata_invalid",
                 remedy="Its metadata is incomplete; ask who runs it.",
             )
@@ -54,21 +54,23 @@ class OAuthHttpClient:
         if not url.lower().startswith("https://") and not self._account.allow_private:
             raise OAuthProblem(
                 format_message(
-                    "The {what} `{url}` is not https.", what=what, url=make_visible(url, SHOWN)
+                    "The {what} `{url}` is not https.",
+                    what=label,
+                    url=make_visible(url, MAX_SHOWN_LENGTH),
                 ),
                 code="oauth_insecure",
                 remedy="Credentials travel over https only; ask who runs the server.",
             )
         return url
 
-    async def get(self, url: str, what: str) -> OAuthResponse:
+    async def get(self, url: str, label: str) -> OAuthResponse:
         """Return the document at `url`."""
-        return await self._send("GET", self.check(url, what), what)
+        return await self._send("GET", self.clean_url(url, label), label)
 
     async def post(
         self,
         url: str,
-        what: str,
+        label: str,
         *,
         form: Mapping[str, str] | None = None,
         document: Mapping[str, Any] | None = None,
@@ -77,17 +79,17 @@ class OAuthHttpClient:
         """Post a form or a JSON document and return the response."""
         if form is not None:
             content = "&".join(f"{quote_plus(k)}={quote_plus(v)}" for k, v in form.items())
-            kind = "application/x-www-form-urlencoded"
+            content_type = "application/x-www-form-urlencoded"
         else:
-            content, kind = json.dumps(document), "application/json"
-        sent = {"Content-Type": kind, **(headers or {})}
-        return await self._send("POST", self.check(url, what), what, content, sent)
+            content, content_type = json.dumps(document), "application/json"
+        all_headers = {"Content-Type": content_type, **(headers or {})}
+        return await self._send("POST", self.clean_url(url, label), label, content, all_headers)
 
-    async def delete(self, url: str, what: str, *, headers: Mapping[str, str]) -> OAuthResponse:
+    async def delete(self, url: str, label: str, *, headers: Mapping[str, str]) -> OAuthResponse:
         """Delete what is at `url`."""
-        return await self._send("DELETE", self.check(url, what), what, headers=headers)
+        return await self._send("DELETE", self.clean_url(url, label), label, headers=headers)
 
-    async def challenge(self, url: str) -> str:
+    async def fetch_challenge(self, url: str) -> str:
         """Return the `WWW-Authenticate` challenge to a request without credentials."""
         headers = {
             "Content-Type": "application/json",
@@ -95,32 +97,32 @@ class OAuthHttpClient:
         }
         try:
             async with self._client.stream(
-                "POST", url, content=json.dumps(PROBE), headers=headers
+                "POST", url, content=json.dumps(PROBE_MESSAGE), headers=headers
             ) as response:
-                refused = response.status_code in (401, 403)
-                return response.headers.get("www-authenticate", "") if refused else ""
+                is_refused = response.status_code in (401, 403)
+                return response.headers.get("www-authenticate", "") if is_refused else ""
         except httpx2.HTTPError as error:
             raise _build_unreachable_error(url, "server", error) from None
 
     async def _send(
         self,
-        verb: str,
+        method: str,
         url: str,
-        what: str,
+        label: str,
         content: str | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> OAuthResponse:
-        sent = {"Accept": "application/json", **(headers or {})}
+        all_headers = {"Accept": "application/json", **(headers or {})}
         try:
-            response = await self._client.request(verb, url, content=content, headers=sent)
+            response = await self._client.request(method, url, content=content, headers=all_headers)
         except EgressDenied as refusal:
-            if refusal.code == "redirect_refused" and verb == "GET":
+            if refusal.code == "redirect_refused" and method == "GET":
                 return OAuthResponse(
                     404, {}
                 )  # a redirect elsewhere does not count as the document here
             raise
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
-            raise _build_unreachable_error(url, what, error) from None
+            raise _build_unreachable_error(url, label, error) from None
         return OAuthResponse(response.status_code, _parse_json_object(response))
 
 
@@ -128,7 +130,10 @@ class OAuthHttpClient:
 async def open_http_client(account: OAuthAccount) -> AsyncIterator[OAuthHttpClient]:
     """Yield a client for one exchange."""
     async with build_guarded_client(
-        allow_private=account.allow_private, connect_s=CONNECT_S, read_s=READ_S, max_body=MAX_BODY
+        allow_private=account.allow_private,
+        connect_s=CONNECT_S,
+        read_s=READ_S,
+        max_body=MAX_BODY_BYTES,
     ) as client:
         yield OAuthHttpClient(client, account)
 
@@ -141,20 +146,20 @@ def build_basic_header(client_id: str, secret: str) -> dict[str, str]:
 
 def _parse_json_object(response: httpx2.Response) -> Mapping[str, Any]:
     try:
-        found = json.loads(response.content)
+        value = json.loads(response.content)
     except (ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return value if isinstance(value, dict) else {}
 
 
 def _build_unreachable_error(
-    url: str, what: str, error: Exception
+    url: str, label: str, error: Exception
 ) -> AuthorizationServerUnavailable:
     return AuthorizationServerUnavailable(
         format_message(
             "The {what} at `{host}` can't be reached ({name}).",
-            what=what,
-            host=make_visible(httpx2.URL(url).host, SHOWN),
+            what=label,
+            host=make_visible(httpx2.URL(url).host, MAX_SHOWN_LENGTH),
             name=type(error).__name__,
         ),
         remedy="Try again later; if it stays so, ask who runs it.",

@@ -14,7 +14,7 @@ import httpx2
 from bonobot.core.http.well_known import build_origin, list_metadata_urls
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.text.untrusted_text import make_visible
-from mcp_servers.models.oauth import ISSUER_LENGTH
+from mcp_servers.models.oauth import MAX_ISSUER_LENGTH
 from mcp_servers.oauth_client.http import OAuthHttpClient, open_http_client
 from mcp_servers.oauth_client.types import (
     AuthorizationServerUnavailable,
@@ -26,7 +26,7 @@ _SCHEME = re.compile(r"(?i)(?:^|,)\s*bearer(?:\s+|$)")
 # The next scheme in the same header: a word that is not a parameter name.
 _NEXT_SCHEME = re.compile(r",\s*[A-Za-z][A-Za-z0-9-]*\s+[A-Za-z]")
 _PARAMETER = re.compile(r'([A-Za-z_*]+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^\s,"]+))')
-LONGEST = 8192
+MAX_HEADER_LENGTH = 8192
 
 
 @dataclass(frozen=True)
@@ -38,32 +38,32 @@ class BearerChallenge:
     error: str = ""
 
     @property
-    def wants_more(self) -> bool:
+    def wants_more_scopes(self) -> bool:
         """Return whether the token is valid but lacks scopes."""
         return self.error == "insufficient_scope"
 
 
-def read(header: str) -> BearerChallenge | None:
+def parse_challenge(header: str) -> BearerChallenge | None:
     """Return the Bearer challenge of a `WWW-Authenticate` header, or None."""
-    header = header[:LONGEST]
-    found = _SCHEME.search(header)
-    if found is None:
+    header = header[:MAX_HEADER_LENGTH]
+    match = _SCHEME.search(header)
+    if match is None:
         return None
-    text = header[found.end() :]
-    if following := _NEXT_SCHEME.search(text):
-        text = text[: following.start()]
-    members: dict[str, str] = {}
+    text = header[match.end() :]
+    if next_scheme := _NEXT_SCHEME.search(text):
+        text = text[: next_scheme.start()]
+    parameters: dict[str, str] = {}
     for name, quoted, plain in _PARAMETER.findall(text):
-        members.setdefault(name.lower(), re.sub(r"\\(.)", r"\1", quoted) or plain)
+        parameters.setdefault(name.lower(), re.sub(r"\\(.)", r"\1", quoted) or plain)
     return BearerChallenge(
-        resource_metadata=members.get("resource_metadata", ""),
-        scopes=tuple(members.get("scope", "").split()),
-        error=members.get("error", ""),
+        resource_metadata=parameters.get("resource_metadata", ""),
+        scopes=tuple(parameters.get("scope", "").split()),
+        error=parameters.get("error", ""),
     )
 
 
-SHOWN = 200
-BASIC_ONLY = ("client_secret_basic",)  # the default of RFC 8414
+MAX_SHOWN_LENGTH = 200
+DEFAULT_AUTH_METHODS = ("client_secret_basic",)  # the default of RFC 8414
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +76,7 @@ class AuthorizationServer:
     authorization_endpoint: str = ""
     registration_endpoint: str = ""
     revocation_endpoint: str = ""
-    methods: tuple[str, ...] = BASIC_ONLY
+    methods: tuple[str, ...] = DEFAULT_AUTH_METHODS
     scopes: tuple[str, ...] = ()
     pkce: bool = False
     iss_named: bool = False
@@ -88,7 +88,7 @@ class AuthorizationServer:
         return asdict(self)
 
     @classmethod
-    def of(cls, stored: dict[str, Any]) -> "AuthorizationServer":
+    def from_dict(cls, stored: dict[str, Any]) -> "AuthorizationServer":
         """Return the instance for a dict of `as_dict`."""
         lists = {name: tuple(stored.get(name, ())) for name in ("methods", "scopes")}
         return cls(**{**stored, **lists})
@@ -101,7 +101,7 @@ class _ProtectedResource:
     scopes: tuple[str, ...]
 
 
-async def discover(
+async def discover_authorization_server(
     account: OAuthAccount, challenge: BearerChallenge | None = None, *, pinned: str = ""
 ) -> AuthorizationServer:
     """Find the authorization server that issues tokens for the account's server.
@@ -109,42 +109,49 @@ async def discover(
     `challenge` is the server's, if known already; `pinned` is the only issuer that the client's
     credentials may be sent to. Raises `OAuthProblem`, `EgressDenied`.
     """
-    async with open_http_client(account) as asker:
+    async with open_http_client(account) as http_client:
         if challenge is None:
-            challenge = read(await asker.challenge(account.url))
-        resource = await _fetch_protected_resource(asker, account, challenge)
+            challenge = parse_challenge(await http_client.fetch_challenge(account.url))
+        resource = await _fetch_protected_resource(http_client, account, challenge)
         issuer = _choose_issuer(resource, account.issuer or pinned)
-        document = await _fetch_server_metadata(asker, issuer)
+        document = await _fetch_server_metadata(http_client, issuer)
         scopes = (challenge.scopes if challenge else ()) or resource.scopes
-        return _build_authorization_server(asker, issuer, document, resource.identifier, scopes)
+        return _build_authorization_server(
+            http_client, issuer, document, resource.identifier, scopes
+        )
 
 
 async def _fetch_protected_resource(
-    asker: OAuthHttpClient, account: OAuthAccount, challenge: BearerChallenge | None
+    http_client: OAuthHttpClient, account: OAuthAccount, challenge: BearerChallenge | None
 ) -> _ProtectedResource:
-    named = challenge.resource_metadata if challenge else ""
-    for url in (named,) if named else tuple(_list_resource_metadata_urls(account.url)):
-        answer = await asker.get(url, "resource metadata")
-        if answer.status == 200 and answer.body:
-            return _read_resource(account, dict(answer.body))
-        _check_status(answer.status, url)
-    if named:
+    metadata_url = challenge.resource_metadata if challenge else ""
+    for url in (
+        (metadata_url,) if metadata_url else tuple(_list_resource_metadata_urls(account.url))
+    ):
+        response = await http_client.get(url, "resource metadata")
+        if response.status == 200 and response.body:
+            return _parse_protected_resource(account, dict(response.body))
+        _check_status(response.status, url)
+    if metadata_url:
         raise _build_metadata_error(
             format_message(
-                "There is no resource metadata at `{named}`.", named=make_visible(named, SHOWN)
+                "There is no resource metadata at `{named}`.",
+                named=make_visible(metadata_url, MAX_SHOWN_LENGTH),
             )
         )
     # Servers of 2025-03-26 have no resource metadata: they are their own authorization server.
     return _ProtectedResource(account.url, (build_origin(httpx2.URL(account.url)),), ())
 
 
-def _read_resource(account: OAuthAccount, document: dict[str, Any]) -> _ProtectedResource:
+def _parse_protected_resource(
+    account: OAuthAccount, document: dict[str, Any]
+) -> _ProtectedResource:
     identifier = document.get("resource")
     if not isinstance(identifier, str) or not _is_resource_for(identifier, account.url):
         raise OAuthProblem(
             format_message(
                 "The resource metadata is about `{identifier}`, not about this server.",
-                identifier=make_visible(str(identifier), SHOWN),
+                identifier=make_visible(str(identifier), MAX_SHOWN_LENGTH),
             ),
             code="resource_mismatch",
             remedy="Check the server's URL; if it is right, ask who runs the server.",
@@ -166,62 +173,64 @@ def _choose_issuer(resource: _ProtectedResource, pinned: str) -> str:
         format_message(
             "The server wants its tokens from `{issuers}` now; our "
             "credentials belong to `{pinned}`.",
-            issuers=make_visible(resource.issuers[0], SHOWN),
-            pinned=make_visible(pinned, SHOWN),
+            issuers=make_visible(resource.issuers[0], MAX_SHOWN_LENGTH),
+            pinned=make_visible(pinned, MAX_SHOWN_LENGTH),
         ),
         code="issuer_changed",
         remedy="If that is right, enter credentials of the new authorization server.",
     )
 
 
-async def _fetch_server_metadata(asker: OAuthHttpClient, issuer: str) -> dict[str, Any]:
-    if len(asker.check(issuer, "authorization server")) > ISSUER_LENGTH:
+async def _fetch_server_metadata(http_client: OAuthHttpClient, issuer: str) -> dict[str, Any]:
+    if len(http_client.clean_url(issuer, "authorization server")) > MAX_ISSUER_LENGTH:
         raise _build_metadata_error("The authorization server's identifier is too long.")
     for url in list_metadata_urls(issuer):
-        answer = await asker.get(url, "authorization server's metadata")
-        if answer.status == 200 and answer.body:
-            found = answer.body.get("issuer")
-            if found != issuer:
+        response = await http_client.get(url, "authorization server's metadata")
+        if response.status == 200 and response.body:
+            declared_issuer = response.body.get("issuer")
+            if declared_issuer != issuer:
                 raise OAuthProblem(
                     format_message(
                         "The metadata of `{issuer}` was issued by `{found}`.",
-                        issuer=make_visible(issuer, SHOWN),
-                        found=make_visible(str(found), SHOWN),
+                        issuer=make_visible(issuer, MAX_SHOWN_LENGTH),
+                        found=make_visible(str(declared_issuer), MAX_SHOWN_LENGTH),
                     ),
                     code="issuer_mismatch",
                     remedy="The two have to be the same text; ask who runs the server.",
                 )
-            return dict(answer.body)
-        _check_status(answer.status, url)
+            return dict(response.body)
+        _check_status(response.status, url)
     raise _build_metadata_error(
-        format_message("`{issuer}` publishes no metadata.", issuer=make_visible(issuer, SHOWN))
+        format_message(
+            "`{issuer}` publishes no metadata.", issuer=make_visible(issuer, MAX_SHOWN_LENGTH)
+        )
     )
 
 
 def _build_authorization_server(
-    asker: OAuthHttpClient,
+    http_client: OAuthHttpClient,
     issuer: str,
     document: dict[str, Any],
     resource: str,
     scopes: tuple[str, ...],
 ) -> AuthorizationServer:
-    optional = {
-        name: asker.check(document[name], name.replace("_", " "))
+    optional_endpoints = {
+        name: http_client.clean_url(document[name], name.replace("_", " "))
         for name in ("authorization_endpoint", "registration_endpoint", "revocation_endpoint")
         if document.get(name)
     }
     return AuthorizationServer(
         issuer=issuer,
         resource=resource,
-        token_endpoint=asker.check(document.get("token_endpoint"), "token endpoint"),
+        token_endpoint=http_client.clean_url(document.get("token_endpoint"), "token endpoint"),
         methods=_filter_strings(document.get("token_endpoint_auth_methods_supported"))
-        or BASIC_ONLY,
+        or DEFAULT_AUTH_METHODS,
         scopes=scopes,
         pkce="S256" in _filter_strings(document.get("code_challenge_methods_supported")),
         iss_named=document.get("authorization_response_iss_parameter_supported") is True,
         client_documents=document.get("client_id_metadata_document_supported") is True,
         offline_access="offline_access" in _filter_strings(document.get("scopes_supported")),
-        **optional,
+        **optional_endpoints,
     )
 
 
@@ -236,17 +245,21 @@ def _list_resource_metadata_urls(url: str) -> Iterator[str]:
 
 def _is_resource_for(identifier: str, url: str) -> bool:
     try:
-        wide, own = httpx2.URL(identifier), httpx2.URL(url)
+        resource_url, server_url = httpx2.URL(identifier), httpx2.URL(url)
     except (httpx2.InvalidURL, ValueError):
         return False
-    inside = f"{own.path.rstrip('/')}/".startswith(f"{wide.path.rstrip('/')}/")
-    return build_origin(wide) == build_origin(own) and inside and not wide.fragment
+    is_below = f"{server_url.path.rstrip('/')}/".startswith(f"{resource_url.path.rstrip('/')}/")
+    return (
+        build_origin(resource_url) == build_origin(server_url)
+        and is_below
+        and not resource_url.fragment
+    )
 
 
-def is_same_origin(one: str, other: str) -> bool:
+def is_same_origin(first: str, second: str) -> bool:
     """Return whether two URLs have the same scheme, host and port."""
     try:
-        return build_origin(httpx2.URL(one)) == build_origin(httpx2.URL(other))
+        return build_origin(httpx2.URL(first)) == build_origin(httpx2.URL(second))
     except (httpx2.InvalidURL, ValueError):
         return False
 
@@ -254,7 +267,7 @@ def is_same_origin(one: str, other: str) -> bool:
 def _filter_strings(value: Any) -> tuple[str, ...]:
     if not isinstance(value, list):
         return ()
-    return tuple(one for one in value if isinstance(one, str))
+    return tuple(item for item in value if isinstance(item, str))
 
 
 def _check_status(status: int, url: str) -> None:
@@ -262,7 +275,7 @@ def _check_status(status: int, url: str) -> None:
         raise AuthorizationServerUnavailable(
             format_message(
                 "`{host}` answered with HTTP {status}.",
-                host=make_visible(httpx2.URL(url).host, SHOWN),
+                host=make_visible(httpx2.URL(url).host, MAX_SHOWN_LENGTH),
                 status=status,
             ),
             remedy="Try again later.",

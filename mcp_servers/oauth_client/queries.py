@@ -11,11 +11,11 @@ from django.db.models import Q
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
 from mcp_servers.models import OAuthGrant, Server
-from mcp_servers.oauth_client.access_tokens import login_address
-from mcp_servers.oauth_client.types import PER
+from mcp_servers.oauth_client.access_tokens import build_login_url
+from mcp_servers.oauth_client.types import PER_CHOICES
 
 State = Literal["signed_in", "needed", "personal"]
-PRESENCES: tuple[State, ...] = ("signed_in", "needed", "personal")
+LOGIN_STATES: tuple[State, ...] = ("signed_in", "needed", "personal")
 INTERACTIVE = Q(auth_type=Server.Auth.OAUTH2, auth_config__grant="authorization_code")
 
 
@@ -50,50 +50,52 @@ class LoginStatus:
 
 def load_login_statuses(principal: Principal, servers: Iterable[Server]) -> dict[UUID, LoginStatus]:
     """Return a principal's status at the servers with sign-in by people (one query)."""
-    asked = [server for server in servers if server.interactive]
-    if not asked:
+    interactive_servers = [server for server in servers if server.interactive]
+    if not interactive_servers:
         return {}
     grants: dict[UUID, list[OAuthGrant]] = {}
-    for grant in OAuthGrant.objects.filter(server__in=[server.pk for server in asked]):
-        if grant.alive():
+    for grant in OAuthGrant.objects.filter(
+        server__in=[server.pk for server in interactive_servers]
+    ):
+        if grant.can_authenticate():
             grants.setdefault(grant.server_id, []).append(grant)
     return {
         server.pk: _build_login_status(principal, server, grants.get(server.pk, []))
-        for server in asked
+        for server in interactive_servers
     }
 
 
 def _build_login_status(
-    principal: Principal, server: Server, alive: list[OAuthGrant]
+    principal: Principal, server: Server, grants: list[OAuthGrant]
 ) -> LoginStatus:
-    person = principal.id if principal.kind == "user" else None
-    subject = person if server.by_person else str(server.organization_id)
-    mine = next((grant for grant in alive if str(grant.subject) == subject), None)
-    state: State = "signed_in" if mine else "needed" if subject else "personal"
+    person_id = principal.id if principal.kind == "user" else None
+    subject = person_id if server.by_person else str(server.organization_id)
+    own_grant = next((grant for grant in grants if str(grant.subject) == subject), None)
+    state: State = "signed_in" if own_grant else "needed" if subject else "personal"
     return LoginStatus(
-        per=PER[1] if server.by_person else PER[0],
+        per=PER_CHOICES[1] if server.by_person else PER_CHOICES[0],
         state=state,
-        url=login_address(server.pk),
-        people=len(alive) if server.by_person else 0,
-        issuer=mine.issuer if mine else "",
-        scope=mine.scope if mine else "",
-        expires_at=mine.expires_at if mine else None,
+        url=build_login_url(server.pk),
+        people=len(grants) if server.by_person else 0,
+        issuer=own_grant.issuer if own_grant else "",
+        scope=own_grant.scope if own_grant else "",
+        expires_at=own_grant.expires_at if own_grant else None,
     )
 
 
 def list_pending_logins(principal: Principal, limit: int) -> list[tuple[Server, LoginStatus]]:
     """Return the servers that a principal can and still has to sign in to."""
     servers = Server.objects.for_organization(principal.organization_id).enabled()
-    found = list(servers.filter(INTERACTIVE).order_by("name", "pk"))
-    mine = [server for server in found if may_sign_in(principal, server)]
-    stands = load_login_statuses(principal, mine)
-    needed = [(one, stands[one.pk]) for one in mine if stands[one.pk].state == "needed"]
-    return needed[:limit]
+    interactive_servers = list(servers.filter(INTERACTIVE).order_by("name", "pk"))
+    own_servers = [server for server in interactive_servers if can_sign_in(principal, server)]
+    statuses = load_login_statuses(principal, own_servers)
+    pending = [(one, statuses[one.pk]) for one in own_servers if statuses[one.pk].state == "needed"]
+    return pending[:limit]
 
 
-def may_sign_in(principal: Principal, server: Server) -> bool:
+def can_sign_in(principal: Principal, server: Server) -> bool:
     """Return whether this principal can sign in to a server."""
     if not server.by_person:
         return principal.may(Action.MANAGE_SERVERS)
-    uses = principal.may(Action.CALL_TOOLS) or principal.may(Action.USE_TOOLS)
-    return principal.kind == "user" and uses
+    uses_tools = principal.may(Action.CALL_TOOLS) or principal.may(Action.USE_TOOLS)
+    return principal.kind == "user" and uses_tools

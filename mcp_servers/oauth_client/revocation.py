@@ -20,7 +20,7 @@ from bonobot.accounts.models import Membership, User
 from bonobot.core.crypto.sealed_values import UnreadableSecret
 from bonobot.core.problems import Problem
 from bonobot.core.runtime import get_runtime
-from bonobot.ledger.audit.admin_changes import record
+from bonobot.ledger.audit.admin_changes import record_finished_change
 from bonobot.ledger.types import Actor
 from mcp_servers.audit import record_server_change
 from mcp_servers.build_endpoint import build_endpoint
@@ -35,10 +35,10 @@ from mcp_servers.oauth_client.token_requests import (
 )
 from mcp_servers.oauth_client.types import OAuthAccount
 
-ASKED_S = 15.0
-WAITED_S = 3.0  # a command may exit soon after its commit, with its background tasks
-BESIDE_EACH_OTHER = 8
-DONE = (200, 204)
+REQUEST_TIMEOUT_S = 15.0
+COMMIT_WAIT_S = 3.0  # a command may exit soon after its commit, with its background tasks
+MAX_CONCURRENT_REQUESTS = 8
+SUCCESS_STATUSES = (200, 204)
 
 
 @dataclass(frozen=True)
@@ -79,24 +79,38 @@ def revoke_grants(
 
     `account` is the one that obtained them; `unregister` also deletes an unused registration.
     """
-    found = list(rows)
-    partings = [one for row in found if (one := _build_revocation(account, row)) is not None]
-    OAuthGrant.objects.filter(pk__in=[row.pk for row in found]).delete()
-    gone = list(_delete_unused_registrations(server, account, found)) if unregister else []
-    if partings or gone:
-        note = partial(_note, server.organization_id, str(server.pk), server.name, actor)
-        transaction.on_commit(partial(_run_in_background, partings, gone, note), robust=True)
+    grants = list(rows)
+    revocations = [
+        revocation for row in grants if (revocation := _build_revocation(account, row)) is not None
+    ]
+    OAuthGrant.objects.filter(pk__in=[row.pk for row in grants]).delete()
+    unregistrations = (
+        list(_delete_unused_registrations(server, account, grants)) if unregister else []
+    )
+    if revocations or unregistrations:
+        record_outcome = partial(
+            _record_outcome, server.organization_id, str(server.pk), server.name, actor
+        )
+        transaction.on_commit(
+            partial(_run_in_background, revocations, unregistrations, record_outcome), robust=True
+        )
 
 
 def _build_revocation(account: OAuthAccount, row: OAuthGrant) -> GrantRevocation | None:
     try:
         kinds = (("refresh_token", row.refresh_token), ("access_token", row.access_token))
         tokens = tuple((kind, sealed.open()) for kind, sealed in kinds if sealed)
-        authority = AuthorizationServer.of(row.authority) if row.authority else None
+        authorization_server = (
+            AuthorizationServer.from_dict(row.authority) if row.authority else None
+        )
         client = client_registration.load_client(account, row.issuer, row.client_id)
     except UnreadableSecret:
         return None  # a token that can't be decrypted can't be revoked
-    return GrantRevocation(account, authority, client, tokens) if tokens and authority else None
+    return (
+        GrantRevocation(account, authorization_server, client, tokens)
+        if tokens and authorization_server
+        else None
+    )
 
 
 def _delete_unused_registrations(
@@ -104,14 +118,20 @@ def _delete_unused_registrations(
 ) -> Iterable[ClientUnregistration]:
     """Delete registrations that only these grants used; yield those to unregister."""
     for issuer in {row.issuer for row in rows if row.client_id != account.client_id}:
-        mine = {"organization_id": server.organization_id}
-        row = OAuthClient.objects.filter(**mine, issuer=issuer).first()
-        if row is None or OAuthGrant.objects.filter(**mine, client_id=row.client_id).exists():
+        organization_filter = {"organization_id": server.organization_id}
+        row = OAuthClient.objects.filter(**organization_filter, issuer=issuer).first()
+        if (
+            row is None
+            or OAuthGrant.objects.filter(**organization_filter, client_id=row.client_id).exists()
+        ):
             continue
-        under_way = OAuthLogin.objects.filter(
-            **mine, client_id=row.client_id, used_at=None, expires_at__gt=timezone.now()
+        pending_logins = OAuthLogin.objects.filter(
+            **organization_filter,
+            client_id=row.client_id,
+            used_at=None,
+            expires_at__gt=timezone.now(),
         )
-        if under_way.exclude(server=server).exists():
+        if pending_logins.exclude(server=server).exists():
             continue
         try:  # before deleting it: decryption needs the row
             token = row.registration_token.open() if row.registration_token else ""
@@ -123,78 +143,93 @@ def _delete_unused_registrations(
 
 
 def _run_in_background(
-    partings: list[GrantRevocation], gone: list[ClientUnregistration], note: Callable[..., None]
+    revocations: list[GrantRevocation],
+    unregistrations: list[ClientUnregistration],
+    record_outcome: Callable[..., None],
 ) -> None:
     """Send the requests in the background, and wait for them briefly."""
-    going = get_runtime().spawn(_revoke_all(partings, gone, note), name="withdraw tokens")
+    future = get_runtime().spawn(
+        _revoke_all(revocations, unregistrations, record_outcome), name="withdraw tokens"
+    )
     try:
-        going.result(WAITED_S)
+        future.result(COMMIT_WAIT_S)
     except TooSlow:
         return
 
 
 async def _revoke_all(
-    partings: list[GrantRevocation], gone: list[ClientUnregistration], note: Callable[..., None]
+    revocations: list[GrantRevocation],
+    unregistrations: list[ClientUnregistration],
+    record_outcome: Callable[..., None],
 ) -> None:
-    gate = asyncio.Semaphore(BESIDE_EACH_OTHER)
+    semaphore = asyncio.Semaphore(MAX_CONCURRENT_REQUESTS)
 
-    async def one(action: str, issuer: str, asked: Any) -> None:
-        async with gate:
-            outcome = await _await_outcome(asked)
-        await get_runtime().orm(note, action, issuer, outcome)
+    async def run_request(action: str, issuer: str, request: Any) -> None:
+        async with semaphore:
+            outcome = await _await_outcome(request)
+        await get_runtime().run_orm(record_outcome, action, issuer, outcome)
 
     async with asyncio.TaskGroup() as group:
-        for parting in partings:
+        for revocation in revocations:
             group.create_task(
-                one("oauth_revoked", parting.authority.issuer, _revoke_tokens(parting))
+                run_request(
+                    "oauth_revoked", revocation.authority.issuer, _revoke_tokens(revocation)
+                )
             )
     # Afterwards: an unregistered client could not revoke tokens.
     async with asyncio.TaskGroup() as group:
-        for registration in gone:
+        for registration in unregistrations:
             group.create_task(
-                one("oauth_unregistered", registration.issuer, _unregister_client(registration))
+                run_request(
+                    "oauth_unregistered", registration.issuer, _unregister_client(registration)
+                )
             )
 
 
-async def _await_outcome(asked: Any) -> str:
+async def _await_outcome(request: Any) -> str:
     """Return `done`, `not_supported`, `refused`, or the code of what went wrong."""
     try:
-        async with asyncio.timeout(ASKED_S):
-            return str(await asked)
+        async with asyncio.timeout(REQUEST_TIMEOUT_S):
+            return str(await request)
     except TimeoutError:
         return "timeout"
     except Problem as problem:
         return problem.code
 
 
-async def _revoke_tokens(parting: GrantRevocation) -> str:
-    authority = parting.authority
-    if not authority.revocation_endpoint:
+async def _revoke_tokens(revocation: GrantRevocation) -> str:
+    authorization_server = revocation.authority
+    if not authorization_server.revocation_endpoint:
         return "not_supported"
     outcomes = []
-    async with open_http_client(parting.account) as asker:
-        for kind, token in parting.tokens:
-            headers, proven = build_client_authentication(parting.client, authority)
-            form = {**proven, "token": token, "token_type_hint": kind}
-            answer = await asker.post(
-                authority.revocation_endpoint, "revocation endpoint", form=form, headers=headers
+    async with open_http_client(revocation.account) as http_client:
+        for kind, token in revocation.tokens:
+            headers, auth_fields = build_client_authentication(
+                revocation.client, authorization_server
             )
-            outcomes.append(answer.status in DONE)
+            form = {**auth_fields, "token": token, "token_type_hint": kind}
+            response = await http_client.post(
+                authorization_server.revocation_endpoint,
+                "revocation endpoint",
+                form=form,
+                headers=headers,
+            )
+            outcomes.append(response.status in SUCCESS_STATUSES)
     # Some servers accept only refresh tokens, which also end their access tokens.
     return "done" if outcomes[0] else "refused"
 
 
 async def _unregister_client(registration: ClientUnregistration) -> str:
-    async with open_http_client(registration.account) as asker:
-        answer = await asker.delete(
+    async with open_http_client(registration.account) as http_client:
+        response = await http_client.delete(
             registration.url,
             "registration",
             headers={"Authorization": f"Bearer {registration.token}"},
         )
-    return "done" if answer.status in DONE else "refused"
+    return "done" if response.status in SUCCESS_STATUSES else "refused"
 
 
-def _note(
+def _record_outcome(
     organization_id: Any,
     server_id: str,
     name: str,
@@ -203,7 +238,7 @@ def _note(
     issuer: str,
     outcome: str,
 ) -> None:
-    record(
+    record_finished_change(
         organization_id=organization_id,
         actor=actor,
         action=action,
@@ -216,10 +251,10 @@ def _note(
 
 
 SYSTEM = Actor(kind="system", id="oauth", label="sign-ins")
-MOST = 200
+MAX_GRANTS = 200
 
 
-def forget_leavers() -> int:
+def revoke_former_members() -> int:
     """Delete and revoke the grants of former members; return how many."""
     subject = OuterRef("subject")
     members = Membership.objects.filter(
@@ -227,23 +262,27 @@ def forget_leavers() -> int:
     )
     administrators = User.objects.filter(pk=subject, is_superuser=True, is_active=True)
     personal = OAuthGrant.objects.exclude(subject=F("organization_id"))
-    left = personal.exclude(Exists(members)).exclude(Exists(administrators)).order_by("pk")[:MOST]
-    found = list(left.select_related("server"))
-    for row in found:
-        _forget(row.server, row)
-    return len(found)
+    former = (
+        personal.exclude(Exists(members))
+        .exclude(Exists(administrators))
+        .order_by("pk")[:MAX_GRANTS]
+    )
+    grants = list(former.select_related("server"))
+    for row in grants:
+        _revoke_former_member(row.server, row)
+    return len(grants)
 
 
-def _forget(server: Server, row: OAuthGrant) -> None:
+def _revoke_former_member(server: Server, grant: OAuthGrant) -> None:
     account = find_server_account(server)
     with record_server_change(
         server,
         SYSTEM,
         "oauth_disconnected",
-        {"per": "user", "issuer": row.issuer, "reason": "left"},
+        {"per": "user", "issuer": grant.issuer, "reason": "left"},
         governed=False,
     ):
-        rows = OAuthGrant.objects.filter(pk=row.pk)
+        rows = OAuthGrant.objects.filter(pk=grant.pk)
         if account is None:
             rows.delete()
         else:

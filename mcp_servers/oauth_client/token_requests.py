@@ -27,10 +27,10 @@ from mcp_servers.oauth_client.types import (
     OAuthProblem,
 )
 
-ASSERTION = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
-LIFETIME_S = 120
+ASSERTION_TYPE = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
+ASSERTION_LIFETIME_S = 120
 CURVES = {"secp256r1": "ES256", "secp384r1": "ES384", "secp521r1": "ES512"}
-SMALLEST_RSA = 2048
+MIN_RSA_BITS = 2048
 
 
 @dataclass(frozen=True)
@@ -45,16 +45,18 @@ class OAuthClientCredentials:
 
 
 def build_client_authentication(
-    client: OAuthClientCredentials, authority: AuthorizationServer
+    client: OAuthClientCredentials, authorization_server: AuthorizationServer
 ) -> tuple[Mapping[str, str], Mapping[str, str]]:
     """Return the headers and form fields that authenticate `client`."""
     if client.private_key:
-        assertion = _sign_assertion(client, authority.issuer or authority.token_endpoint)
-        named = {"client_id": client.id, "client_assertion_type": ASSERTION}
-        return {}, named | {"client_assertion": assertion}
+        assertion = _sign_assertion(
+            client, authorization_server.issuer or authorization_server.token_endpoint
+        )
+        fields = {"client_id": client.id, "client_assertion_type": ASSERTION_TYPE}
+        return {}, fields | {"client_assertion": assertion}
     if not client.secret:
         return {}, {"client_id": client.id}
-    method = client.method or _choose_auth_method(authority)
+    method = client.method or _choose_auth_method(authorization_server)
     if method == "client_secret_post":
         return {}, {"client_id": client.id, "client_secret": client.secret}
     return build_basic_header(client.id, client.secret), {}
@@ -67,7 +69,7 @@ def detect_signing_algorithm(pem: str) -> str:
     except (ValueError, TypeError, UnsupportedAlgorithm):
         raise _build_key_error("The private key can't be read.") from None
     if isinstance(key, RSAPrivateKey):
-        if key.key_size < SMALLEST_RSA:
+        if key.key_size < MIN_RSA_BITS:
             raise _build_key_error(
                 format_message("The RSA key has only {key_size} bits.", key_size=key.key_size)
             )
@@ -84,7 +86,7 @@ def _sign_assertion(client: OAuthClientCredentials, audience: str) -> str:
         "sub": client.id,
         "aud": audience,
         "iat": now,
-        "exp": now + LIFETIME_S,
+        "exp": now + ASSERTION_LIFETIME_S,
         "jti": str(uuid4()),
     }
     headers = {"kid": client.key_id} if client.key_id else None
@@ -96,11 +98,11 @@ def _sign_assertion(client: OAuthClientCredentials, audience: str) -> str:
     )
 
 
-def _choose_auth_method(authority: AuthorizationServer) -> str:
-    posts = "client_secret_post" in authority.methods
+def _choose_auth_method(authorization_server: AuthorizationServer) -> str:
+    supports_post = "client_secret_post" in authorization_server.methods
     return (
         "client_secret_post"
-        if posts and "client_secret_basic" not in authority.methods
+        if supports_post and "client_secret_basic" not in authorization_server.methods
         else "client_secret_basic"
     )
 
@@ -114,11 +116,11 @@ def _build_key_error(detail: str) -> InvalidInput:
     )
 
 
-LONGEST_TOKEN = 16_384
-LONGEST_LIFE_S = 366 * 86_400
+MAX_TOKEN_LENGTH = 16_384
+MAX_LIFETIME_S = 366 * 86_400
 SHOWN = 200
 # Errors that a person has to fix: the grant or the client is not valid.
-OVER = ("invalid_grant", "invalid_client", "unauthorized_client", "access_denied")
+LOGIN_NEEDED_ERRORS = ("invalid_grant", "invalid_client", "unauthorized_client", "access_denied")
 
 
 @dataclass(frozen=True)
@@ -131,9 +133,9 @@ class OAuthTokens:
     scope: str
 
 
-async def ask_for_tokens(
+async def request_tokens(
     account: OAuthAccount,
-    authority: AuthorizationServer,
+    authorization_server: AuthorizationServer,
     client: OAuthClientCredentials,
     form: Mapping[str, str],
 ) -> OAuthTokens:
@@ -141,41 +143,43 @@ async def ask_for_tokens(
 
     Raises `LoginNeeded` if the grant or the client is rejected, and other `OAuthProblem`s.
     """
-    headers, proven = build_client_authentication(client, authority)
-    whole = {**form, **proven, "resource": authority.resource}
-    async with open_http_client(account) as asker:
-        answer = await asker.post(
-            authority.token_endpoint, "token endpoint", form=whole, headers=headers
+    headers, auth_fields = build_client_authentication(client, authorization_server)
+    fields = {**form, **auth_fields, "resource": authorization_server.resource}
+    async with open_http_client(account) as http_client:
+        response = await http_client.post(
+            authorization_server.token_endpoint, "token endpoint", form=fields, headers=headers
         )
-    if answer.status >= 500 or answer.status == 429:
+    if response.status >= 500 or response.status == 429:
         raise AuthorizationServerUnavailable(
-            format_message("The token endpoint answered with HTTP {status}.", status=answer.status),
+            format_message(
+                "The token endpoint answered with HTTP {status}.", status=response.status
+            ),
             remedy="Try again later.",
         )
-    if answer.status != 200:
-        raise _build_token_error(answer)
-    return _parse_tokens(answer.body, whole.get("scope", ""))
+    if response.status != 200:
+        raise _build_token_error(response)
+    return _parse_tokens(response.body, fields.get("scope", ""))
 
 
-def _build_token_error(answer: OAuthResponse) -> OAuthProblem:
-    error = answer.body.get("error")
-    said = answer.body.get("error_description")
-    code = make_visible(error, 64) if isinstance(error, str) else f"HTTP {answer.status}"
+def _build_token_error(response: OAuthResponse) -> OAuthProblem:
+    error = response.body.get("error")
+    description = response.body.get("error_description")
+    code = make_visible(error, 64) if isinstance(error, str) else f"HTTP {response.status}"
     # The description may quote what was sent, so only the standard error code is shown.
-    if error in OVER or answer.status == 401:
+    if error in LOGIN_NEEDED_ERRORS or response.status == 401:
         return LoginNeeded(format_message("The authorization server refused: {code}.", code=code))
     return OAuthProblem(
         format_message("The authorization server gave no token: {code}.", code=code),
         code="token_refused",
         remedy="Check client id, scopes and the kind of grant."
-        + (" The server's own words are withheld." if isinstance(said, str) else ""),
+        + (" The server's own words are withheld." if isinstance(description, str) else ""),
     )
 
 
-def _parse_tokens(body: Mapping[str, Any], asked: str) -> OAuthTokens:
+def _parse_tokens(body: Mapping[str, Any], requested_scope: str) -> OAuthTokens:
     access, refresh = body.get("access_token"), body.get("refresh_token")
-    kind = body.get("token_type", "Bearer")
-    if not _is_sendable(access) or str(kind).lower() != "bearer":
+    token_type = body.get("token_type", "Bearer")
+    if not _is_sendable(access) or str(token_type).lower() != "bearer":
         raise OAuthProblem(
             "The token endpoint answered without a bearer token.",
             code="token_refused",
@@ -186,14 +190,14 @@ def _parse_tokens(body: Mapping[str, Any], asked: str) -> OAuthTokens:
         access=str(access),
         refresh=str(refresh) if _is_sendable(refresh) else "",
         expires_at=_parse_token_expiry(body.get("expires_in")),
-        scope=scope[:4096] if isinstance(scope, str) and scope else asked,
+        scope=scope[:4096] if isinstance(scope, str) and scope else requested_scope,
     )
 
 
 def _is_sendable(token: Any) -> bool:
     return (
         isinstance(token, str)
-        and 0 < len(token) <= LONGEST_TOKEN
+        and 0 < len(token) <= MAX_TOKEN_LENGTH
         and token.isascii()
         and (token.isprintable() and " " not in token)
     )
@@ -206,4 +210,4 @@ def _parse_token_expiry(seconds: Any) -> datetime | None:
         return None
     if not math.isfinite(seconds) or seconds <= 0:
         return None
-    return timezone.now() + timedelta(seconds=min(seconds, LONGEST_LIFE_S))
+    return timezone.now() + timedelta(seconds=min(seconds, MAX_LIFETIME_S))

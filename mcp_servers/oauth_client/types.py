@@ -11,8 +11,8 @@ from uuid import UUID
 from bonobot.core.problems import Problem
 
 Grant = Literal["client_credentials", "authorization_code"]
-GRANTS = ("client_credentials", "authorization_code")
-PER = ("organization", "user")
+GRANT_TYPES = ("client_credentials", "authorization_code")
+PER_CHOICES = ("organization", "user")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +52,7 @@ class OAuthAccount:
     @property
     def secrets(self) -> tuple[str, ...]:
         """Return the decrypted secrets, to mask them in text."""
-        return tuple(one for one in (self.client_secret, self.private_key) if one)
+        return tuple(secret for secret in (self.client_secret, self.private_key) if secret)
 
     @cached_property
     def binding(self) -> str:
@@ -69,13 +69,13 @@ def parse_scopes(value: Any) -> tuple[str, ...]:
     if isinstance(value, str):
         return tuple(value.replace(",", " ").split())
     if isinstance(value, Iterable):
-        return tuple(str(one) for one in value)
+        return tuple(str(scope) for scope in value)
     return ()
 
 
-def join_scopes(*several: Iterable[str]) -> str:
+def join_scopes(*scope_lists: Iterable[str]) -> str:
     """Return the union of scopes, separated by spaces, in order of appearance."""
-    return " ".join(dict.fromkeys(one for scopes in several for one in scopes))
+    return " ".join(dict.fromkeys(scope for scopes in scope_lists for scope in scopes))
 
 
 class OAuthProblem(Problem):

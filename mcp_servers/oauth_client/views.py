@@ -14,17 +14,21 @@ from django.views.decorators.http import require_GET, require_http_methods
 
 from bonobot.accounts.current_organization import resolve_principal
 from bonobot.accounts.roles import Action
-from bonobot.core.http.response_headers import HEADER, STRICT, build_content_security_policy
+from bonobot.core.http.response_headers import (
+    CSP_HEADER,
+    STRICT_POLICY,
+    build_content_security_policy,
+)
 from bonobot.core.problems import Problem
 from mcp_servers.models import Server
 from mcp_servers.oauth_client import authorization_code, client_registration
 
-LONGEST = 4096
+MAX_PARAMETER_LENGTH = 4096
 
 
 @never_cache
 @require_http_methods(["GET", "POST"])
-def start(request: HttpRequest, server_id: UUID) -> HttpResponseBase:
+def start_login(request: HttpRequest, server_id: UUID) -> HttpResponseBase:
     """Ask whether to sign in to a server; redirect the browser when confirmed."""
     user: Any = request.user
     try:
@@ -32,13 +36,13 @@ def start(request: HttpRequest, server_id: UUID) -> HttpResponseBase:
         server = Server.objects.get_or_404(principal.organization_id, pk=server_id)
         account = authorization_code.get_login_account(principal, server)
         if request.method == "POST":
-            begun = authorization_code.begin(
+            redirect = authorization_code.start_login(
                 principal, server, user_id=user.pk, session=_get_session_key(request)
             )
-            return _AuthorizationRedirect(begun.url)
+            return _AuthorizationRedirect(redirect.url)
     except Problem as problem:
         return _render_refusal(request, problem)
-    page = render(
+    response = render(
         request,
         "oauth/start.html",
         {
@@ -50,8 +54,10 @@ def start(request: HttpRequest, server_id: UUID) -> HttpResponseBase:
     )
     # `form-action` also applies to the redirect after the form, to the authorization server.
     schemes = "https: http:" if account.allow_private else "https:"
-    page[HEADER] = build_content_security_policy(STRICT | {"form-action": f"'self' {schemes}"})
-    return page
+    response[CSP_HEADER] = build_content_security_policy(
+        STRICT_POLICY | {"form-action": f"'self' {schemes}"}
+    )
+    return response
 
 
 @never_cache
@@ -59,17 +65,17 @@ def start(request: HttpRequest, server_id: UUID) -> HttpResponseBase:
 def complete_login(request: HttpRequest) -> HttpResponseBase:
     """Complete the login of a callback."""
     user: Any = request.user
-    answer = {name: request.GET[name][:LONGEST] for name in request.GET}
+    params = {name: request.GET[name][:MAX_PARAMETER_LENGTH] for name in request.GET}
     try:
         principal = resolve_principal(request)
-        server = authorization_code.finish(
-            principal, answer, user_id=user.pk, session=_get_session_key(request)
+        server = authorization_code.complete_login(
+            principal, params, user_id=user.pk, session=_get_session_key(request)
         )
     except Problem as problem:
         return _render_refusal(request, problem)
     if principal.may(Action.MANAGE_SERVERS) and user.is_staff:
-        overview = reverse("admin:mcp_servers_server_change", args=[server.pk])
-        return HttpResponseRedirect(f"{overview}?connect")
+        server_url = reverse("admin:mcp_servers_server_change", args=[server.pk])
+        return HttpResponseRedirect(f"{server_url}?connect")
     return render(request, "oauth/done.html", {"server": server})
 
 

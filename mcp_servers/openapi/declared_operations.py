@@ -15,17 +15,22 @@ from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import InvalidInput
 from bonobot.core.text.secret_names import is_secret_name
 from mcp_servers.flow_labels import FlowLabel
-from mcp_servers.openapi.operations import LONGEST_POINTER, MAX_PARAMETER_NAME, OURS, TOKEN
+from mcp_servers.openapi.operations import (
+    HTTP_TOKEN,
+    MAX_PARAMETER_NAME,
+    MAX_POINTER_CHARACTERS,
+    RESERVED_HEADERS,
+)
 from mcp_servers.openapi.schema_conversion import format_node
 
-PLACES = ("path", "query", "header", "body")
-SCALARS = ("string", "integer", "number", "boolean")
-LISTS = tuple(f"{kind}[]" for kind in SCALARS)
-TYPES = (*SCALARS, *LISTS, "object")
+INPUT_LOCATIONS = ("path", "query", "header", "body")
+SCALAR_TYPES = ("string", "integer", "number", "boolean")
+LIST_TYPES = tuple(f"{kind}[]" for kind in SCALAR_TYPES)
+INPUT_TYPES = (*SCALAR_TYPES, *LIST_TYPES, "object")
 PARAMETER_FIELDS = ("name", "in", "type", "required", "description", "default", "enum")
-MOST_INPUTS = 100
-MOST_CHOICES = 200
-LONGEST_TEXT = 1_000
+MAX_INPUTS = 100
+MAX_CHOICES = 200
+MAX_TEXT_CHARACTERS = 1_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +38,7 @@ class OperationInput:
     """An input of the request: its name, location, type and constraints."""
 
     name: str
-    place: str
+    location: str
     type: str = "string"
     required: bool = False
     description: str = ""
@@ -42,61 +47,63 @@ class OperationInput:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the stored form, which `read_inputs` parses."""
-        found: dict[str, Any] = {"name": self.name, "in": self.place, "type": self.type}
-        found["required"] = self.required
+        payload: dict[str, Any] = {"name": self.name, "in": self.location, "type": self.type}
+        payload["required"] = self.required
         if self.description:
-            found["description"] = self.description
+            payload["description"] = self.description
         if self.default is not None:
-            found["default"] = self.default
+            payload["default"] = self.default
         if self.choices:
-            found["enum"] = list(self.choices)
-        return found
+            payload["enum"] = list(self.choices)
+        return payload
 
-    def schema(self) -> dict[str, Any]:
+    def to_json_schema(self) -> dict[str, Any]:
         """Return the JSON Schema of the input."""
-        found: dict[str, Any] = {"type": self.type}
-        bounded = found
-        if self.type in LISTS:
-            bounded = {"type": self.type.removesuffix("[]")}
-            found = {"type": "array", "items": bounded}
+        schema: dict[str, Any] = {"type": self.type}
+        item_schema = schema
+        if self.type in LIST_TYPES:
+            item_schema = {"type": self.type.removesuffix("[]")}
+            schema = {"type": "array", "items": item_schema}
         if self.choices:
-            bounded["enum"] = list(self.choices)
+            item_schema["enum"] = list(self.choices)
         if self.default is not None:
-            found["default"] = self.default
-        return found | ({"description": self.description} if self.description else {})
+            schema["default"] = self.default
+        return schema | ({"description": self.description} if self.description else {})
 
 
-def read_inputs(raw: Any, in_path: Sequence[str], field: str) -> tuple[OperationInput, ...]:
+def read_inputs(raw: Any, path_parameters: Sequence[str], field: str) -> tuple[OperationInput, ...]:
     """Return the inputs; undeclared path parameters become strings. Raises `InvalidInput`."""
     if raw is not None and not isinstance(raw, list):
         raise build_field_error(field, "`parameters` must be a list.", "bad_value")
-    if len(raw or ()) > MOST_INPUTS:
+    if len(raw or ()) > MAX_INPUTS:
         raise build_field_error(
             field,
-            format_message(
-                "There are more than {most_inputs} parameters.", most_inputs=MOST_INPUTS
-            ),
+            format_message("There are more than {most_inputs} parameters.", most_inputs=MAX_INPUTS),
             "too_many",
         )
-    found = [_read(one, in_path, f"{field}[{i}]") for i, one in enumerate(raw or ())]
+    inputs = [
+        _read_input(item, path_parameters, f"{field}[{i}]") for i, item in enumerate(raw or ())
+    ]
     seen: set[tuple[str, str]] = set()
-    for index, one in enumerate(found):
-        if (one.name, one.place) in seen:
+    for index, item in enumerate(inputs):
+        if (item.name, item.location) in seen:
             raise build_field_error(
                 f"{field}[{index}].name",
                 format_message(
-                    "`{name}` is in the {place} twice.", name=format_node(one.name), place=one.place
+                    "`{name}` is in the {place} twice.",
+                    name=format_node(item.name),
+                    place=item.location,
                 ),
                 "duplicate_name",
                 "Keep one of them.",
             )
-        seen.add((one.name, one.place))
+        seen.add((item.name, item.location))
     missing = [
-        OperationInput(name=name, place="path", required=True)
-        for name in dict.fromkeys(in_path)
+        OperationInput(name=name, location="path", required=True)
+        for name in dict.fromkeys(path_parameters)
         if (name, "path") not in seen
     ]
-    return (*missing, *found)
+    return (*missing, *inputs)
 
 
 def build_field_error(field: str, detail: str, code: str, remedy: str = "") -> InvalidInput:
@@ -104,64 +111,67 @@ def build_field_error(field: str, detail: str, code: str, remedy: str = "") -> I
     return InvalidInput(detail, code=code, field=field, remedy=remedy)
 
 
-def _read(raw: Any, in_path: Sequence[str], field: str) -> OperationInput:
+def _read_input(raw: Any, path_parameters: Sequence[str], field: str) -> OperationInput:
     if not isinstance(raw, Mapping):
         raise build_field_error(field, "A parameter must be an object.", "bad_value")
-    if strange := sorted(set(map(str, raw)) - set(PARAMETER_FIELDS)):
+    if unknown_fields := sorted(set(map(str, raw)) - set(PARAMETER_FIELDS)):
         raise build_field_error(
-            f"{field}.{strange[0][:64]}",
+            f"{field}.{unknown_fields[0][:64]}",
             format_message(
-                "A parameter has no member `{strange}`.", strange=format_node(strange[0])
+                "A parameter has no member `{strange}`.", strange=format_node(unknown_fields[0])
             ),
             "unknown_field",
             format_message("Members: {members}.", members=", ".join(PARAMETER_FIELDS)),
         )
     name = raw["name"].strip() if isinstance(raw.get("name"), str) else ""
-    place = raw.get("in") or ("path" if name in in_path else "query")
-    kind = raw.get("type") or "string"
-    for member, said, known in (("in", place, PLACES), ("type", kind, TYPES)):
-        if said not in known:
-            code = "unknown_type" if member == "type" else "unknown_place"
+    location = raw.get("in") or ("path" if name in path_parameters else "query")
+    input_type = raw.get("type") or "string"
+    for field_name, value, allowed_values in (
+        ("in", location, INPUT_LOCATIONS),
+        ("type", input_type, INPUT_TYPES),
+    ):
+        if value not in allowed_values:
+            code = "unknown_type" if field_name == "type" else "unknown_place"
             detail = format_message(
-                "There is no `{said}` for `{member}`.", said=format_node(said), member=member
+                "There is no `{said}` for `{member}`.", said=format_node(value), member=field_name
             )
             raise build_field_error(
-                f"{field}.{member}",
+                f"{field}.{field_name}",
                 detail,
                 code,
-                format_message("Use one of: {known}.", known=", ".join(known)),
+                format_message("Use one of: {known}.", known=", ".join(allowed_values)),
             )
-    _check_input_name(name, place, in_path, f"{field}.name")
+    _check_input_name(name, location, path_parameters, f"{field}.name")
     required = raw.get("required", False)
     if not isinstance(required, bool):
         raise build_field_error(
             f"{field}.required", "`required` must be true or false.", "bad_value"
         )
-    found = OperationInput(
+    operation_input = OperationInput(
         name=name,
-        place=place,
-        type=kind,
-        required=required or place == "path",
+        location=location,
+        type=input_type,
+        required=required or location == "path",
         description=_parse_input_description(raw.get("description"), f"{field}.description"),
         default=raw.get("default"),
-        choices=_choices(raw.get("enum"), kind, f"{field}.enum"),
+        choices=_parse_choices(raw.get("enum"), input_type, f"{field}.enum"),
     )
-    _default_holds(found, f"{field}.default")
-    return found
+    _check_default(operation_input, f"{field}.default")
+    return operation_input
 
 
-def _parse_input_description(said: Any, field: str) -> str:
-    text = "" if said is None else said
-    if not isinstance(text, str) or len(text) > LONGEST_TEXT:
+def _parse_input_description(raw: Any, field: str) -> str:
+    text = "" if raw is None else raw
+    if not isinstance(text, str) or len(text) > MAX_TEXT_CHARACTERS:
         detail = format_message(
             "A parameter's description is a text of at most {longest_text:,} characters.",
-            longest_text=LONGEST_TEXT,
+            longest_text=MAX_TEXT_CHARACTERS,
         )
         raise build_field_error(field, detail, "bad_value", "Say it in fewer words.")
     return text.strip()
 
 
-def _check_input_name(name: str, place: str, in_path: Sequence[str], field: str) -> None:
+def _check_input_name(name: str, location: str, path_parameters: Sequence[str], field: str) -> None:
     if not name:
         raise build_field_error(
             field, "A parameter has no name.", "missing_value", "Write its name."
@@ -176,14 +186,16 @@ def _check_input_name(name: str, place: str, in_path: Sequence[str], field: str)
                 longest_name=MAX_PARAMETER_NAME,
             ),
         )
-    if place == "path" and name not in in_path:
+    if location == "path" and name not in path_parameters:
         raise build_field_error(
             field,
             format_message("The path doesn't name `{{{name}}}`.", name=format_node(name)),
             "not_in_path",
             "Write it into the path in braces, or choose another place for it.",
         )
-    if place == "header" and (OURS.fullmatch(name) or not TOKEN.fullmatch(name)):
+    if location == "header" and (
+        RESERVED_HEADERS.fullmatch(name) or not HTTP_TOKEN.fullmatch(name)
+    ):
         raise build_field_error(
             field,
             format_message("`{name}` can't be a header that is declared.", name=format_node(name)),
@@ -192,25 +204,27 @@ def _check_input_name(name: str, place: str, in_path: Sequence[str], field: str)
         )
 
 
-def _choices(raw: Any, kind: str, field: str) -> tuple[Any, ...]:
+def _parse_choices(raw: Any, input_type: str, field: str) -> tuple[Any, ...]:
     if raw in (None, []):
         return ()
-    if not isinstance(raw, list) or len(raw) > MOST_CHOICES or kind in ("object", "boolean"):
+    if not isinstance(raw, list) or len(raw) > MAX_CHOICES or input_type in ("object", "boolean"):
         raise build_field_error(
             field,
             format_message(
                 "`enum` must be a list of at most {most_choices} texts or numbers.",
-                most_choices=MOST_CHOICES,
+                most_choices=MAX_CHOICES,
             ),
             "bad_choice",
             "Leave it out where anything may be given.",
         )
-    for one in raw:
-        if not _is_valid_value(one, kind.removesuffix("[]")):
+    for choice in raw:
+        if not _is_valid_value(choice, input_type.removesuffix("[]")):
             raise build_field_error(
                 field,
                 format_message(
-                    "`{one}` is none of the type `{kind}`.", one=format_node(one), kind=kind
+                    "`{one}` is none of the type `{kind}`.",
+                    one=format_node(choice),
+                    kind=input_type,
                 ),
                 "bad_choice",
                 "Correct it.",
@@ -218,11 +232,11 @@ def _choices(raw: Any, kind: str, field: str) -> tuple[Any, ...]:
     return tuple(dict.fromkeys(raw))
 
 
-def _default_holds(one: OperationInput, field: str) -> None:
-    if one.default is None:
+def _check_default(operation_input: OperationInput, field: str) -> None:
+    if operation_input.default is None:
         return
-    name = format_node(one.name)
-    if one.required:
+    name = format_node(operation_input.name)
+    if operation_input.required:
         raise build_field_error(
             field,
             format_message(
@@ -231,25 +245,31 @@ def _default_holds(one: OperationInput, field: str) -> None:
             "default_unused",
             "Make it optional, or leave the default out.",
         )
-    given = one.default if one.type in LISTS else [one.default]
-    plain = one.type.removesuffix("[]")
-    if not isinstance(given, list) or not all(_is_valid_value(value, plain) for value in given):
+    values = (
+        operation_input.default if operation_input.type in LIST_TYPES else [operation_input.default]
+    )
+    item_type = operation_input.type.removesuffix("[]")
+    if not isinstance(values, list) or not all(
+        _is_valid_value(value, item_type) for value in values
+    ):
         raise build_field_error(
             field,
             format_message(
-                "The default of `{name}` isn't of the type `{kind}`.", name=name, kind=one.type
+                "The default of `{name}` isn't of the type `{kind}`.",
+                name=name,
+                kind=operation_input.type,
             ),
             "bad_default",
             "Correct it, or leave it out.",
         )
-    if one.choices and not all(value in one.choices for value in given):
+    if operation_input.choices and not all(value in operation_input.choices for value in values):
         raise build_field_error(
             field,
             format_message("The default of `{name}` is none of its choices.", name=name),
             "bad_default",
             "Choose one of them.",
         )
-    if plain == "string" and is_secret_name(one.name):
+    if item_type == "string" and is_secret_name(operation_input.name):
         raise build_field_error(
             field,
             format_message(
@@ -260,27 +280,27 @@ def _default_holds(one: OperationInput, field: str) -> None:
         )
 
 
-def _is_valid_value(value: Any, kind: str) -> bool:
+def _is_valid_value(value: Any, value_type: str) -> bool:
     """Tell whether a value has a type; strings are limited in length, numbers are finite."""
-    if kind == "string":
-        return isinstance(value, str) and len(value) <= LONGEST_TEXT
-    if kind == "boolean":
+    if value_type == "string":
+        return isinstance(value, str) and len(value) <= MAX_TEXT_CHARACTERS
+    if value_type == "boolean":
         return isinstance(value, bool)
-    if kind == "object":
-        return isinstance(value, Mapping) and len(str(value)) <= LONGEST_TEXT
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    whole = number and (isinstance(value, int) or math.isfinite(value))
-    return whole and (kind == "number" or isinstance(value, int))
+    if value_type == "object":
+        return isinstance(value, Mapping) and len(str(value)) <= MAX_TEXT_CHARACTERS
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    is_finite_number = is_number and (isinstance(value, int) or math.isfinite(value))
+    return is_finite_number and (value_type == "number" or isinstance(value, int))
 
 
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
-WITHOUT_BODY = ("GET",)
-BODIES = ("json", "form")
-MOST_DECLARED = 100
-LARGEST = 128 * 1024
+METHODS_WITHOUT_BODY = ("GET",)
+BODY_FORMATS = ("json", "form")
+MAX_DECLARED_OPERATIONS = 100
+MAX_DECLARED_BYTES = 128 * 1024
 MAX_OPERATION_NAME = 64
-LONGEST_PATH = 400
-LONGEST_DESCRIPTION = 4_000
+MAX_PATH_CHARACTERS = 400
+MAX_DESCRIPTION_CHARACTERS = 4_000
 OPERATION_FIELDS = (
     "name",
     "description",
@@ -291,10 +311,10 @@ OPERATION_FIELDS = (
     "result",
     "labels",
 )
-FIELD = "endpoint_config.declared"
+DECLARED_FIELD = "endpoint_config.declared"
 # Names that stay unchanged when the document is parsed: letters, digits, `-` and single `_`.
-_NAME = re.compile(r"[A-Za-z0-9-]+(?:_[A-Za-z0-9-]+)*")
-_TEMPLATE = re.compile(r"\{([^{}]*)\}")
+_OPERATION_NAME = re.compile(r"[A-Za-z0-9-]+(?:_[A-Za-z0-9-]+)*")
+_PATH_PARAMETER = re.compile(r"\{([^{}]*)\}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -315,27 +335,33 @@ class DeclaredOperation:
         """Return the operation's identity within its API, such as `GET /pets`."""
         return f"{self.method} {self.path}"
 
-    def of(self, place: str) -> tuple[OperationInput, ...]:
+    def list_inputs(self, location: str) -> tuple[OperationInput, ...]:
         """Return the inputs of one location of the request."""
-        return tuple(one for one in self.inputs if one.place == place)
+        return tuple(
+            operation_input
+            for operation_input in self.inputs
+            if operation_input.location == location
+        )
 
     def as_dict(self) -> dict[str, Any]:
         """Return the stored form, which `read_operation` parses."""
-        found: dict[str, Any] = {
+        payload: dict[str, Any] = {
             "name": self.name,
             "description": self.description,
             "method": self.method,
             "path": self.path,
-            "parameters": [one.as_dict() for one in self.inputs],
+            "parameters": [operation_input.as_dict() for operation_input in self.inputs],
         }
-        if self.of("body"):
-            found["body"] = self.body
+        if self.list_inputs("body"):
+            payload["body"] = self.body
         if self.result:
-            found["result"] = self.result
-        return found | ({} if self.labels is None else {"labels": list(self.labels)})
+            payload["result"] = self.result
+        return payload | ({} if self.labels is None else {"labels": list(self.labels)})
 
 
-def read_declared(raw: Any, base_url: str, field: str = FIELD) -> tuple[DeclaredOperation, ...]:
+def read_declared_operations(
+    raw: Any, base_url: str, field: str = DECLARED_FIELD
+) -> tuple[DeclaredOperation, ...]:
     """Return the operations of a list; raises `InvalidInput` naming the field."""
     if not isinstance(raw, list):
         raise build_field_error(field, "`declared` must be a list of operations.", "bad_value")
@@ -343,122 +369,130 @@ def read_declared(raw: Any, base_url: str, field: str = FIELD) -> tuple[Declared
         raise build_field_error(
             field, "No operation is declared.", "nothing_declared", "Declare at least one."
         )
-    if len(raw) > MOST_DECLARED:
+    if len(raw) > MAX_DECLARED_OPERATIONS:
         raise build_field_error(
             field,
             format_message(
                 "{count:,} operations are more than can be declared at "
                 "one server ({most_declared}).",
                 count=len(raw),
-                most_declared=MOST_DECLARED,
+                most_declared=MAX_DECLARED_OPERATIONS,
             ),
             "too_many",
             "Spread them over several servers.",
         )
-    found = tuple(read_one(one, base_url, f"{field}[{i}]") for i, one in enumerate(raw))
-    _check_unique(found, field)
-    if len(json.dumps([one.as_dict() for one in found])) > LARGEST:
+    operations = tuple(
+        read_operation(item, base_url, f"{field}[{i}]") for i, item in enumerate(raw)
+    )
+    _check_unique(operations, field)
+    if len(json.dumps([item.as_dict() for item in operations])) > MAX_DECLARED_BYTES:
         raise build_field_error(
             field,
             format_message(
-                "The operations are larger than {largest} KiB.", largest=LARGEST // 1024
+                "The operations are larger than {largest} KiB.", largest=MAX_DECLARED_BYTES // 1024
             ),
             "too_large",
             "Write shorter descriptions, or spread them over several servers.",
         )
-    return found
+    return operations
 
 
-def read_one(raw: Any, base_url: str, field: str = "") -> DeclaredOperation:
+def read_operation(raw: Any, base_url: str, field: str = "") -> DeclaredOperation:
     """Return one operation; raises `InvalidInput`."""
     if not isinstance(raw, Mapping):
         raise build_field_error(field, "An operation must be an object.", "bad_value")
     check_known_fields(raw, OPERATION_FIELDS, field)
-    where = _build_field_namer(field)
+    name_field = _build_field_namer(field)
     method = raw.get("method") or "GET"
     if not isinstance(method, str) or method.upper() not in METHODS:
         raise build_field_error(
-            where("method"),
+            name_field("method"),
             format_message("There is no method `{method}`.", method=format_node(method)),
             "unknown_method",
             format_message("Use one of: {methods}.", methods=", ".join(METHODS)),
         )
-    path = _parse_path(raw.get("path"), base_url, where("path"))
-    found = DeclaredOperation(
-        name=_parse_operation_name(raw.get("name"), where("name")),
-        description=_parse_operation_description(raw.get("description"), where("description")),
+    path = _parse_path(raw.get("path"), base_url, name_field("path"))
+    operation = DeclaredOperation(
+        name=_parse_operation_name(raw.get("name"), name_field("name")),
+        description=_parse_operation_description(raw.get("description"), name_field("description")),
         method=method.upper(),
         path=path,
-        inputs=read_inputs(raw.get("parameters"), _TEMPLATE.findall(path), where("parameters")),
-        result=_parse_result_pointer(raw.get("result"), where("result")),
-        labels=_parse_labels(raw.get("labels"), where("labels")),
+        inputs=read_inputs(
+            raw.get("parameters"), _PATH_PARAMETER.findall(path), name_field("parameters")
+        ),
+        result=_parse_result_pointer(raw.get("result"), name_field("result")),
+        labels=_parse_labels(raw.get("labels"), name_field("labels")),
     )
-    return _with_body(found, raw.get("body"), where)
+    return _set_body_format(operation, raw.get("body"), name_field)
 
 
-def check_known_fields(raw: Mapping[str, Any], known: tuple[str, ...], field: str) -> None:
+def check_known_fields(raw: Mapping[str, Any], allowed_fields: tuple[str, ...], field: str) -> None:
     """Raise `InvalidInput` for an unknown field."""
-    if strange := sorted(set(map(str, raw)) - set(known)):
+    if unknown_fields := sorted(set(map(str, raw)) - set(allowed_fields)):
         raise build_field_error(
-            _build_field_namer(field)(strange[0][:64]),
-            format_message("There is no member `{strange}` here.", strange=format_node(strange[0])),
+            _build_field_namer(field)(unknown_fields[0][:64]),
+            format_message(
+                "There is no member `{strange}` here.", strange=format_node(unknown_fields[0])
+            ),
             "unknown_field",
-            format_message("Members: {known}.", known=", ".join(known)),
+            format_message("Members: {known}.", known=", ".join(allowed_fields)),
         )
 
 
-def _with_body(found: DeclaredOperation, kind: Any, where: Any) -> DeclaredOperation:
-    if kind not in (None, "", *BODIES):
+def _set_body_format(
+    operation: DeclaredOperation, body_format: Any, name_field: Any
+) -> DeclaredOperation:
+    if body_format not in (None, "", *BODY_FORMATS):
         raise build_field_error(
-            where("body"),
-            format_message("There is no body `{kind}`.", kind=format_node(kind)),
+            name_field("body"),
+            format_message("There is no body `{kind}`.", kind=format_node(body_format)),
             "unknown_body",
-            format_message("Use one of: {bodies}.", bodies=", ".join(BODIES)),
+            format_message("Use one of: {bodies}.", bodies=", ".join(BODY_FORMATS)),
         )
-    if found.of("body") and found.method in WITHOUT_BODY:
+    if operation.list_inputs("body") and operation.method in METHODS_WITHOUT_BODY:
         raise build_field_error(
-            where("method"),
+            name_field("method"),
             format_message(
                 "{method} is sent without a body, and fields of one are declared.",
-                method=found.method,
+                method=operation.method,
             ),
             "body_not_sent",
             "Put them into the query, or choose another method.",
         )
-    return replace(found, body=kind or "json")
+    return replace(operation, body=body_format or "json")
 
 
-def _check_unique(found: tuple[DeclaredOperation, ...], field: str) -> None:
+def _check_unique(operations: tuple[DeclaredOperation, ...], field: str) -> None:
     """Raise `InvalidInput` if two operations share a name, or method and path."""
     names: set[str] = set()
     keys: set[str] = set()
-    for index, one in enumerate(found):
-        spot = f"{field}[{index}]"
-        if one.name.lower() in names:
+    for index, operation in enumerate(operations):
+        operation_field = f"{field}[{index}]"
+        if operation.name.lower() in names:
             raise build_field_error(
-                f"{spot}.name",
-                format_message("There is an operation `{name}` already.", name=one.name),
+                f"{operation_field}.name",
+                format_message("There is an operation `{name}` already.", name=operation.name),
                 "duplicate_name",
                 "Choose another name; upper and lower case count as the same.",
             )
-        if one.key in keys:
+        if operation.key in keys:
             raise build_field_error(
-                f"{spot}.path",
-                format_message("`{one_key}` is declared twice.", one_key=one.key),
+                f"{operation_field}.path",
+                format_message("`{one_key}` is declared twice.", one_key=operation.key),
                 "duplicate_operation",
                 "Keep one of them: method and path tell operations apart.",
             )
-        names.add(one.name.lower())
-        keys.add(one.key)
+        names.add(operation.name.lower())
+        keys.add(operation.key)
 
 
-def _parse_operation_name(said: Any, field: str) -> str:
-    name = said.strip() if isinstance(said, str) else ""
+def _parse_operation_name(raw: Any, field: str) -> str:
+    name = raw.strip() if isinstance(raw, str) else ""
     if not name:
         raise build_field_error(
             field, "The operation has no name.", "missing_value", "Such as `get_order`: the tool's."
         )
-    if len(name) > MAX_OPERATION_NAME or not _NAME.fullmatch(name):
+    if len(name) > MAX_OPERATION_NAME or not _OPERATION_NAME.fullmatch(name):
         raise build_field_error(
             field,
             format_message("`{name}` can't be a tool's name.", name=format_node(name)),
@@ -471,8 +505,8 @@ def _parse_operation_name(said: Any, field: str) -> str:
     return name
 
 
-def _parse_operation_description(said: Any, field: str) -> str:
-    text = said.strip() if isinstance(said, str) else ""
+def _parse_operation_description(raw: Any, field: str) -> str:
+    text = raw.strip() if isinstance(raw, str) else ""
     if not text:
         raise build_field_error(
             field,
@@ -480,12 +514,12 @@ def _parse_operation_description(said: Any, field: str) -> str:
             "missing_value",
             "Say what it does and when to use it: a model chooses by that.",
         )
-    if len(text) > LONGEST_DESCRIPTION:
+    if len(text) > MAX_DESCRIPTION_CHARACTERS:
         raise build_field_error(
             field,
             format_message(
                 "The description is longer than {longest_description:,} characters.",
-                longest_description=LONGEST_DESCRIPTION,
+                longest_description=MAX_DESCRIPTION_CHARACTERS,
             ),
             "too_large",
             "Say it in fewer words.",
@@ -493,9 +527,9 @@ def _parse_operation_description(said: Any, field: str) -> str:
     return text
 
 
-def _parse_path(said: Any, base_url: str, field: str) -> str:
+def _parse_path(raw: Any, base_url: str, field: str) -> str:
     """Return the path below the base URL; a full URL below it is accepted, too."""
-    text = said.strip() if isinstance(said, str) else ""
+    text = raw.strip() if isinstance(raw, str) else ""
     if not text:
         raise build_field_error(
             field, "The operation has no path.", "missing_value", "Such as /orders/{id}."
@@ -510,21 +544,21 @@ def _parse_path(said: Any, base_url: str, field: str) -> str:
             "Declare what stands behind `?` as parameters in the query.",
         )
     path = text if text.startswith("/") else f"/{text}"
-    if len(path) > LONGEST_PATH or not path.isprintable():
+    if len(path) > MAX_PATH_CHARACTERS or not path.isprintable():
         raise build_field_error(
             field,
             "The path is too long, or has characters that can't be seen.",
             "bad_path",
             format_message(
                 "At most {longest_path} characters, such as /orders/{{id}}.",
-                longest_path=LONGEST_PATH,
+                longest_path=MAX_PATH_CHARACTERS,
             ),
         )
     return path
 
 
 def _strip_base_url(text: str, base_url: str, field: str) -> str:
-    bare = base_url.partition("?")[0].rstrip("/")
+    base = base_url.partition("?")[0].rstrip("/")
     host = text.partition("//")[2].partition("/")[0]
     if "{" in host or "{" in text.partition("//")[0]:
         raise build_field_error(
@@ -533,77 +567,84 @@ def _strip_base_url(text: str, base_url: str, field: str) -> str:
             "host_is_parameter",
             "Write the host; APIs at several hosts are servers of their own.",
         )
-    if text != bare and not text.startswith((f"{bare}/", f"{bare}?", f"{bare}#")):
+    if text != base and not text.startswith((f"{base}/", f"{base}?", f"{base}#")):
         raise build_field_error(
             field,
             format_message(
-                "The operation is at another address than its server ({bare}).", bare=bare
+                "The operation is at another address than its server ({bare}).", bare=base
             ),
             "other_address",
             "Add it as a server by itself: a credential is for one place only.",
         )
-    return text[len(bare) :] or "/"
+    return text[len(base) :] or "/"
 
 
-def _parse_result_pointer(said: Any, field: str) -> str:
+def _parse_result_pointer(raw: Any, field: str) -> str:
     """Return a JSON pointer; `data.items` is accepted for `/data/items`."""
-    if said in (None, ""):
+    if raw in (None, ""):
         return ""
-    text = said.strip() if isinstance(said, str) else ""
+    text = raw.strip() if isinstance(raw, str) else ""
     if text and not text.startswith("/"):
         text = "/" + text.replace(".", "/")
-    if len(text) < 2 or len(text) > LONGEST_POINTER or not text.isprintable() or "//" in text:
+    if (
+        len(text) < 2
+        or len(text) > MAX_POINTER_CHARACTERS
+        or not text.isprintable()
+        or "//" in text
+    ):
         raise build_field_error(
             field,
-            format_message("`{said}` names no part of an answer.", said=format_node(said)),
+            format_message("`{said}` names no part of an answer.", said=format_node(raw)),
             "bad_result",
             "Write the members on the way to it: data.items (or /data/items).",
         )
     return text
 
 
-def _parse_labels(said: Any, field: str) -> tuple[str, ...] | None:
-    if said is None:
+def _parse_labels(raw: Any, field: str) -> tuple[str, ...] | None:
+    if raw is None:
         return None
-    if not isinstance(said, list):
+    if not isinstance(raw, list):
         raise build_field_error(field, "`labels` must be a list.", "bad_value")
-    found = {str(one).replace("-", "_") for one in said}
-    if unknown := sorted(found - {*FlowLabel}):
+    names = {str(item).replace("-", "_") for item in raw}
+    if unknown := sorted(names - {*FlowLabel}):
         raise build_field_error(
             field,
             format_message("There is no label `{unknown}`.", unknown=format_node(unknown[0])),
             "unknown_label",
             format_message("The labels are {label}.", label=", ".join(FlowLabel)),
         )
-    return tuple(label.value for label in FlowLabel if label in found)
+    return tuple(label.value for label in FlowLabel if label in names)
 
 
 def _build_field_namer(field: str) -> Any:
     return lambda name: f"{field}.{name}" if field else name
 
 
-def parse_value(kind: str, text: str, *, many: bool = False, field: str = "") -> Any:
+def parse_value(value_type: str, text: str, *, many: bool = False, field: str = "") -> Any:
     """Return a value of a type; lists are comma-separated or JSON.
 
     Raises `InvalidInput` (`bad_value`).
     """
-    several = many or kind in LISTS
-    plain = kind.removesuffix("[]")
+    is_list = many or value_type in LIST_TYPES
+    item_type = value_type.removesuffix("[]")
     text = text.strip()
     try:
-        if several and text.startswith("["):
-            found = json.loads(text)
-        elif several:
-            found = [_parse_single(plain, part.strip()) for part in text.split(",") if part.strip()]
+        if is_list and text.startswith("["):
+            value = json.loads(text)
+        elif is_list:
+            value = [
+                _parse_single(item_type, part.strip()) for part in text.split(",") if part.strip()
+            ]
         else:
-            found = _parse_single(plain, text)
+            value = _parse_single(item_type, text)
     except (ValueError, RecursionError):
         detail = format_message(
-            "`{text}` is none of the type `{kind}`.", text=format_node(text), kind=kind
+            "`{text}` is none of the type `{kind}`.", text=format_node(text), kind=value_type
         )
-        remedy = "Separate several by commas." if several else ""
+        remedy = "Separate several by commas." if is_list else ""
         raise build_field_error(field, detail, "bad_value", remedy) from None
-    return found
+    return value
 
 
 def format_value(value: Any) -> str:
@@ -615,13 +656,13 @@ def format_value(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def _parse_single(kind: str, text: str) -> Any:
-    return text if kind == "string" else json.loads(text)
+def _parse_single(value_type: str, text: str) -> Any:
+    return text if value_type == "string" else json.loads(text)
 
 
 def _format_list(values: Sequence[Any]) -> str:
-    texts = [format_value(one) for one in values]
-    plain = all(
+    texts = [format_value(value) for value in values]
+    can_join = all(
         text and text == text.strip() and "," not in text and text[0] != "[" for text in texts
     )
-    return ", ".join(texts) if plain else json.dumps(list(values), ensure_ascii=False)
+    return ", ".join(texts) if can_join else json.dumps(list(values), ensure_ascii=False)

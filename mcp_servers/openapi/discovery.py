@@ -16,15 +16,19 @@ from bonobot.core.text.untrusted_text import make_visible
 from mcp_servers.client.endpoint import ServerEndpoint
 from mcp_servers.client.errors import UpstreamError
 from mcp_servers.client.jsonrpc import McpRequest
-from mcp_servers.client.list_definitions import RawDefinition, ServerDeclarations, read_all
+from mcp_servers.client.list_definitions import (
+    RawDefinition,
+    ServerDeclarations,
+    list_all_definitions,
+)
 from mcp_servers.client.openapi import build_handshake_result
 from mcp_servers.models import Server
-from mcp_servers.models.servers import find_document, keep_document
-from mcp_servers.openapi.document import LONGEST_TEXT
+from mcp_servers.models.servers import find_document, save_document
+from mcp_servers.openapi.document import MAX_DOCUMENT_BYTES
 from mcp_servers.schemas.subprocess_pool import build_outline_in_child
 
-UPLOAD = "Check the address, or give the document itself."
-LONGEST_TAG = 255
+FETCH_REMEDY = "Check the address, or give the document itself."
+MAX_ETAG_CHARACTERS = 255
 NOT_MODIFIED = 304
 
 
@@ -44,7 +48,7 @@ class FetchedDocument:
     etag: str = ""
 
 
-async def fetch(
+async def fetch_document(
     url: str,
     *,
     allow_private: bool,
@@ -55,19 +59,19 @@ async def fetch(
     read_s: float = 60,
 ) -> FetchedDocument:
     """Return the document at `url`; raises `DocumentFetchFailed` or `EgressDenied`."""
-    asked = {"Accept": "application/json, application/yaml, text/yaml;q=0.9, */*;q=0.5"}
+    request_headers = {"Accept": "application/json, application/yaml, text/yaml;q=0.9, */*;q=0.5"}
     if etag:
-        asked["If-None-Match"] = etag
+        request_headers["If-None-Match"] = etag
     try:
         async with (
             asyncio.timeout(connect_s + read_s),
             build_guarded_client(
                 allow_private=allow_private,
-                headers={**(headers or {}), **asked},
+                headers={**(headers or {}), **request_headers},
                 auth=auth,
                 connect_s=connect_s,
                 read_s=read_s,
-                max_body=LONGEST_TEXT,
+                max_body=MAX_DOCUMENT_BYTES,
             ) as client,
         ):
             response = await client.get(url)
@@ -85,14 +89,14 @@ async def fetch(
             format_message("it answered with HTTP {status_code}", status_code=response.status_code)
         )
     text = response.content.decode("utf-8", "replace").replace("\x00", "\ufffd")
-    return FetchedDocument(text, response.headers.get("etag", "")[:LONGEST_TAG])
+    return FetchedDocument(text, response.headers.get("etag", "")[:MAX_ETAG_CHARACTERS])
 
 
-def _build_fetch_error(why: str) -> DocumentFetchFailed:
+def _build_fetch_error(reason: str) -> DocumentFetchFailed:
     return DocumentFetchFailed(
-        format_message("The OpenAPI document could not be fetched: {why}.", why=why),
+        format_message("The OpenAPI document could not be fetched: {why}.", why=reason),
         field="endpoint_config.document_url",
-        remedy=UPLOAD,
+        remedy=FETCH_REMEDY,
     )
 
 
@@ -103,16 +107,16 @@ async def discover_operations(server: Server, endpoint: ServerEndpoint) -> Serve
     a tool is returned with its fault; one that is gone is listed in the notices. Raises
     `UpstreamError` and other problems.
     """
-    began = time.perf_counter()
+    started_at = time.perf_counter()
     url = server.endpoint_config.get("document_url", "")
-    stored = await get_runtime().orm(find_document, server)
+    stored = await get_runtime().run_orm(find_document, server)
     text, etag = (stored.text, stored.etag) if stored else (None, "")
-    newer = None
+    new_text = None
     if url:
-        fetched = await _fetch_document(url, endpoint, etag if text is not None else "")
+        fetched = await _fetch_server_document(url, endpoint, etag if text is not None else "")
         if fetched.text is not None and (fetched.text, fetched.etag) != (text, etag):
-            newer, text, etag = fetched.text, fetched.text, fetched.etag
-    latency_ms = round((time.perf_counter() - began) * 1000)
+            new_text, text, etag = fetched.text, fetched.text, fetched.etag
+    latency_ms = round((time.perf_counter() - started_at) * 1000)
     if text is None:
         raise UpstreamError(
             format_message("`{endpoint}` has no OpenAPI document.", endpoint=endpoint.name),
@@ -121,22 +125,24 @@ async def discover_operations(server: Server, endpoint: ServerEndpoint) -> Serve
             sent=False,
             remedy="Give the server its document, or the document's address.",
         )
-    told = await asyncio.to_thread(build_outline_in_child, text, chosen=endpoint.operations)
-    if newer is not None:
-        await get_runtime().orm(keep_document, server, newer, etag)
-    return await _build_declarations(endpoint, told, latency_ms)
+    outline = await asyncio.to_thread(
+        build_outline_in_child, text, operation_keys=endpoint.operations
+    )
+    if new_text is not None:
+        await get_runtime().run_orm(save_document, server, new_text, etag)
+    return await _build_declarations(endpoint, outline, latency_ms)
 
 
-async def _fetch_document(url: str, endpoint: ServerEndpoint, etag: str) -> Any:
+async def _fetch_server_document(url: str, endpoint: ServerEndpoint, etag: str) -> Any:
     """Fetch the document, with our credential only if it is at the API's own origin."""
-    own = _parse_origin(url) == _parse_origin(endpoint.url)
+    is_same_origin = _parse_origin(url) == _parse_origin(endpoint.url)
     try:
-        return await fetch(
+        return await fetch_document(
             url,
             allow_private=endpoint.allow_private,
             etag=etag,
-            headers=endpoint.headers if own else None,
-            auth=endpoint.auth if own else None,
+            headers=endpoint.headers if is_same_origin else None,
+            auth=endpoint.auth if is_same_origin else None,
             connect_s=endpoint.connect_s,
             read_s=endpoint.read_s,
         )
@@ -155,23 +161,29 @@ async def _fetch_document(url: str, endpoint: ServerEndpoint, etag: str) -> Any:
 
 
 async def _build_declarations(
-    endpoint: ServerEndpoint, told: dict[str, Any], latency_ms: int
+    endpoint: ServerEndpoint, outline: dict[str, Any], latency_ms: int
 ) -> ServerDeclarations:
-    tools: list[dict[str, Any]] = told["tools"]
+    tools: list[dict[str, Any]] = outline["tools"]
 
-    async def ask(request: McpRequest) -> dict[str, Any]:
-        return {"tools": [one["tool"] for one in tools if not one["fault"]]}
+    async def answer_request(request: McpRequest) -> dict[str, Any]:
+        return {"tools": [tool["tool"] for tool in tools if not tool["fault"]]}
 
-    info = {"name": told["title"], "version": told["version"]}
-    found = await read_all(endpoint, build_handshake_result(info), ask, latency_ms)
-    refused = [_build_refused_definition(one) for one in tools if one["fault"]]
-    notices = _format_missing_operations(endpoint.operations - {one["key"] for one in tools})
-    return replace(found, items=(*found.items, *refused), notices=(*found.notices, *notices))
+    info = {"name": outline["title"], "version": outline["version"]}
+    declarations = await list_all_definitions(
+        endpoint, build_handshake_result(info), answer_request, latency_ms
+    )
+    refused_definitions = [_build_refused_definition(tool) for tool in tools if tool["fault"]]
+    notices = _format_missing_operations(endpoint.operations - {tool["key"] for tool in tools})
+    return replace(
+        declarations,
+        items=(*declarations.items, *refused_definitions),
+        notices=(*declarations.notices, *notices),
+    )
 
 
-def _build_refused_definition(one: dict[str, Any]) -> RawDefinition:
-    payload = {"name": one["name"], "description": one["key"]}
-    return RawDefinition("tool", one["name"], payload, one["fault"])
+def _build_refused_definition(tool_outline: dict[str, Any]) -> RawDefinition:
+    payload = {"name": tool_outline["name"], "description": tool_outline["key"]}
+    return RawDefinition("tool", tool_outline["name"], payload, tool_outline["fault"])
 
 
 def _format_missing_operations(keys: Collection[str]) -> list[str]:

@@ -12,14 +12,14 @@ import yaml
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import InvalidInput
 from bonobot.core.text.untrusted_text import make_visible
-from bonobot.core.text.yaml_reader import read_documents
+from bonobot.core.text.yaml_reader import read_yaml_documents
 
-LONGEST_TEXT = 4 * 1024 * 1024
-LONGEST_CHAIN = 16
-ALIASED = 100_000  # values that YAML aliases may add
-DEEPEST = 64
-VERSION = re.compile(r"3\.([0-2])(?:\.\d{1,4})?(?:-[\w.]{1,20})?")
-SWAGGER = (
+MAX_DOCUMENT_BYTES = 4 * 1024 * 1024
+MAX_REFERENCE_CHAIN = 16
+MAX_ALIASED_VALUES = 100_000  # values that YAML aliases may add
+MAX_DEPTH = 64
+SUPPORTED_VERSION = re.compile(r"3\.([0-2])(?:\.\d{1,4})?(?:-[\w.]{1,20})?")
+SWAGGER_REMEDY = (
     "Convert it to OpenAPI 3 first: Swagger Editor (Edit → Convert to OpenAPI 3) or "
     "`npx swagger2openapi` do."
 )
@@ -41,7 +41,7 @@ class OpenApiDocument:
     version: str
     minor: int
 
-    def follow(self, node: Any, pointer: str) -> tuple[Any, str]:
+    def resolve_node(self, node: Any, pointer: str) -> tuple[Any, str]:
         """Return `node` with its reference resolved, and its pointer.
 
         Raises `UnusableDocumentPart` for circular, long, remote or dangling references.
@@ -49,7 +49,7 @@ class OpenApiDocument:
         seen: list[str] = []
         while isinstance(node, dict) and isinstance(node.get("$ref"), str):
             reference = node["$ref"]
-            if reference in seen or len(seen) >= LONGEST_CHAIN:
+            if reference in seen or len(seen) >= MAX_REFERENCE_CHAIN:
                 raise UnusableDocumentPart(
                     format_message(
                         "`{reference}` refers to itself.", reference=make_visible(reference, 100)
@@ -57,10 +57,10 @@ class OpenApiDocument:
                     pointer,
                 )
             seen.append(reference)
-            node, pointer = self.at(reference, pointer), reference[1:]
+            node, pointer = self.get_referenced_node(reference, pointer), reference[1:]
         return node, pointer
 
-    def at(self, reference: str, pointer: str) -> Any:
+    def get_referenced_node(self, reference: str, pointer: str) -> Any:
         """Return the target of a reference; raises `UnusableDocumentPart` at `pointer`."""
         shown = make_visible(reference, 100)
         if not reference.startswith("#"):
@@ -83,16 +83,16 @@ class OpenApiDocument:
         return node
 
 
-def read(text: str) -> OpenApiDocument:
+def parse_document(text: str) -> OpenApiDocument:
     """Return the parsed document.
 
     Raises `InvalidInput`: `too_large`, `broken_document`, `unsupported_version`.
     """
-    if len(text.encode("utf-8", "surrogatepass")) > LONGEST_TEXT:
+    if len(text.encode("utf-8", "surrogatepass")) > MAX_DOCUMENT_BYTES:
         raise InvalidInput(
             format_message(
                 "The document is larger than {longest_text} MiB.",
-                longest_text=LONGEST_TEXT // 1024**2,
+                longest_text=MAX_DOCUMENT_BYTES // 1024**2,
             ),
             code="too_large",
             field="document",
@@ -106,11 +106,11 @@ def read(text: str) -> OpenApiDocument:
             format_message(
                 "This is Swagger {swagger}.", swagger=make_visible(str(root["swagger"]), 20)
             ),
-            SWAGGER,
+            SWAGGER_REMEDY,
         )
     version = root.get("openapi")
-    found = VERSION.fullmatch(version) if isinstance(version, str) else None
-    if not found or not isinstance(version, str):
+    match = SUPPORTED_VERSION.fullmatch(version) if isinstance(version, str) else None
+    if not match or not isinstance(version, str):
         if version is None:
             raise _build_document_error("it has no `openapi`, which names the version")
         shown = make_visible(str(version), 20)
@@ -120,7 +120,7 @@ def read(text: str) -> OpenApiDocument:
         )
     if not isinstance(root.get("paths", {}), dict):
         raise _build_document_error("`paths` is not an object")
-    return OpenApiDocument(root, version, int(found[1]))
+    return OpenApiDocument(root, version, int(match[1]))
 
 
 def build_pointer(*tokens: str) -> str:
@@ -135,22 +135,26 @@ def split_reference(reference: str) -> Iterator[str]:
 
 
 def _parse_text(text: str) -> Any:
-    bare = text.lstrip("\ufeff \t\r\n")
-    if not bare:
+    stripped = text.lstrip("\ufeff \t\r\n")
+    if not stripped:
         raise _build_document_error("it is empty")
     try:
-        if bare.startswith("{"):
-            return _check_depth(json.loads(bare, parse_constant=_reject_constant))
+        if stripped.startswith("{"):
+            return _check_depth(json.loads(stripped, parse_constant=_reject_constant))
         # Documents are long: use the C parser if it is available.
         loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-        roots = read_documents(text, longest=LONGEST_TEXT, loader=loader, aliased=ALIASED)
+        roots = read_yaml_documents(
+            text, max_bytes=MAX_DOCUMENT_BYTES, loader=loader, alias_budget=MAX_ALIASED_VALUES
+        )
     except RecursionError:
         raise _build_document_error(
-            format_message("it is nested deeper than {deepest}", deepest=DEEPEST)
+            format_message("it is nested deeper than {deepest}", deepest=MAX_DEPTH)
         ) from None
     except ValueError as error:
-        where = f" at line {error.lineno}" if isinstance(error, json.JSONDecodeError) else ""
-        raise _build_document_error(format_message("it is not JSON{where}", where=where)) from None
+        location = f" at line {error.lineno}" if isinstance(error, json.JSONDecodeError) else ""
+        raise _build_document_error(
+            format_message("it is not JSON{where}", where=location)
+        ) from None
     except InvalidInput as problem:
         problem.field = "document"
         raise
@@ -158,7 +162,7 @@ def _parse_text(text: str) -> Any:
         raise _build_document_error(
             format_message("it holds {count} YAML documents", count=len(roots))
         )
-    return roots[0].plain()
+    return roots[0].to_python()
 
 
 def _reject_constant(constant: str) -> NoReturn:
@@ -167,23 +171,25 @@ def _reject_constant(constant: str) -> NoReturn:
 
 def _check_depth(root: Any) -> Any:
     level = [root]
-    for _ in range(DEEPEST):
-        level = [inner for one in level for inner in _list_children(one)]
+    for _ in range(MAX_DEPTH):
+        level = [child for value in level for child in _list_children(value)]
         if not level:
             return root
     raise _build_document_error(
-        format_message("it is nested deeper than {deepest}", deepest=DEEPEST)
+        format_message("it is nested deeper than {deepest}", deepest=MAX_DEPTH)
     )
 
 
 def _list_children(value: Any) -> list[Any]:
-    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return [one for one in inner if isinstance(one, dict | list)]
+    children = (
+        value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    )
+    return [child for child in children if isinstance(child, dict | list)]
 
 
-def _build_document_error(why: str) -> InvalidInput:
+def _build_document_error(reason: str) -> InvalidInput:
     return InvalidInput(
-        format_message("The OpenAPI document can't be read: {why}.", why=why),
+        format_message("The OpenAPI document can't be read: {why}.", why=reason),
         code="broken_document",
         field="document",
         remedy="Give the document itself, as JSON or YAML; a page about it is another thing.",

@@ -8,26 +8,26 @@ from bonobot.core.http.egress import EgressDenied, check_url
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import InvalidInput
 from mcp_servers.models import ApiDocument, Server
-from mcp_servers.openapi.compose_document import compose
-from mcp_servers.openapi.declared_operations import read_declared
-from mcp_servers.openapi.document import LONGEST_TEXT
+from mcp_servers.openapi.compose_document import compose_document
+from mcp_servers.openapi.declared_operations import read_declared_operations
+from mcp_servers.openapi.document import MAX_DOCUMENT_BYTES
 
-FIELDS = frozenset({"declared", "document", "document_url", "operations"})
-KEY_PLACES = ("header", "query", "cookie")
-MOST_CHOSEN = 1_000
-LONGEST_KEY = 500
-_KEY = re.compile(r"[A-Z]{3,7} /.*")
+OPENAPI_FIELDS = frozenset({"declared", "document", "document_url", "operations"})
+API_KEY_LOCATIONS = ("header", "query", "cookie")
+MAX_SELECTED_OPERATIONS = 1_000
+MAX_KEY_CHARACTERS = 500
+_OPERATION_KEY = re.compile(r"[A-Z]{3,7} /.*")
 
 
-def check(
-    config: Mapping[str, Any], allow_private: bool, old: Server | None
+def clean_openapi_config(
+    config: Mapping[str, Any], allow_private: bool, existing_server: Server | None
 ) -> tuple[dict[str, Any], str | None]:
     """Return the API fields to store, and the document if one is given.
 
     The document of declared operations is composed here. Raises `InvalidInput` and `EgressDenied`,
     each with its field.
     """
-    if (declared := find_declared_operations(config, old)) is not None:
+    if (declared := find_declared_operations(config, existing_server)) is not None:
         return _compose_declared(declared, config)
     public: dict[str, Any] = {"operations": _parse_operation_keys(config.get("operations"))}
     url = config.get("document_url")
@@ -36,7 +36,9 @@ def check(
     document = config.get("document")
     if document is not None:
         return public, _check_document_text(document)
-    if not url and not (old and ApiDocument.objects.filter(server=old).exists()):
+    if not url and not (
+        existing_server and ApiDocument.objects.filter(server=existing_server).exists()
+    ):
         raise InvalidInput(
             "An API needs its OpenAPI document.",
             code="missing_value",
@@ -46,16 +48,18 @@ def check(
     return public, None
 
 
-def find_declared_operations(config: Mapping[str, Any], old: Server | None = None) -> Any:
+def find_declared_operations(
+    config: Mapping[str, Any], existing_server: Server | None = None
+) -> Any:
     """Return the declared operations; None if the API has a document.
 
     If the configuration has neither, the existing declared operations are kept.
     """
     if config.get("declared") is not None:
         return config["declared"]
-    if old is None or config.get("document") is not None or config.get("document_url"):
+    if existing_server is None or config.get("document") is not None or config.get("document_url"):
         return None
-    return old.endpoint_config.get("declared")
+    return existing_server.endpoint_config.get("declared")
 
 
 def _compose_declared(declared: Any, config: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
@@ -68,17 +72,17 @@ def _compose_declared(declared: Any, config: Mapping[str, Any]) -> tuple[dict[st
                 remedy="Leave one of them out, or add the API as two servers.",
             )
     base_url = str(config.get("url", "")).strip()
-    found = read_declared(declared, base_url)
-    keys = sorted(one.key for one in found)
-    public = {"declared": [one.as_dict() for one in found], "operations": keys}
-    return public, compose(found, base_url)
+    operations = read_declared_operations(declared, base_url)
+    keys = sorted(operation.key for operation in operations)
+    public = {"declared": [operation.as_dict() for operation in operations], "operations": keys}
+    return public, compose_document(operations, base_url)
 
 
-def _parse_operation_keys(chosen: Any) -> list[str]:
+def _parse_operation_keys(raw_keys: Any) -> list[str]:
     field = "endpoint_config.operations"
-    if not isinstance(chosen, list) or not all(isinstance(one, str) for one in chosen):
+    if not isinstance(raw_keys, list) or not all(isinstance(raw_key, str) for raw_key in raw_keys):
         raise InvalidInput("`operations` must be a list of operations.", field=field)
-    keys = sorted(set(chosen))
+    keys = sorted(set(raw_keys))
     if not keys:
         raise InvalidInput(
             "No operation is chosen.",
@@ -86,19 +90,23 @@ def _parse_operation_keys(chosen: Any) -> list[str]:
             field=field,
             remedy="Choose at least one; the preview lists them.",
         )
-    if len(keys) > MOST_CHOSEN:
+    if len(keys) > MAX_SELECTED_OPERATIONS:
         raise InvalidInput(
             format_message(
                 "{count:,} operations are more than a server may have ({most_chosen:,}).",
                 count=len(keys),
-                most_chosen=MOST_CHOSEN,
+                most_chosen=MAX_SELECTED_OPERATIONS,
             ),
             code="too_many",
             field=field,
             remedy="Choose fewer, for example by tag, or add the API as several servers.",
         )
     for key in keys:
-        if not _KEY.fullmatch(key) or len(key) > LONGEST_KEY or not key.isprintable():
+        if (
+            not _OPERATION_KEY.fullmatch(key)
+            or len(key) > MAX_KEY_CHARACTERS
+            or not key.isprintable()
+        ):
             raise InvalidInput(
                 format_message("{key!r} is not an operation.", key=key[:80]),
                 field=field,
@@ -123,11 +131,11 @@ def _check_document_text(document: Any) -> str:
             field="endpoint_config.document",
             remedy="Give the JSON or YAML of the document as one text.",
         )
-    if len(document.encode("utf-8", "replace")) > LONGEST_TEXT:
+    if len(document.encode("utf-8", "replace")) > MAX_DOCUMENT_BYTES:
         raise InvalidInput(
             format_message(
                 "The document is larger than {longest_text} MiB.",
-                longest_text=LONGEST_TEXT // 1024**2,
+                longest_text=MAX_DOCUMENT_BYTES // 1024**2,
             ),
             code="too_large",
             field="endpoint_config.document",

@@ -21,21 +21,21 @@ from mcp_servers.openapi.document import OpenApiDocument, UnusableDocumentPart, 
 from mcp_servers.openapi.schema_conversion import SchemaConverter, find_text, format_node
 
 MAX_PARAMETER_NAME = 64
-STYLES = {
+PARAMETER_STYLES = {
     "path": ("simple", "label", "matrix"),
     "query": ("form", "spaceDelimited", "pipeDelimited", "deepObject"),
     "header": ("simple",),
     "cookie": ("form",),
 }
 # Headers that HTTP, the sign-in or OpenAPI sets: a parameter can't.
-OURS = re.compile(
+RESERVED_HEADERS = re.compile(
     r"(?i)accept|content-type|authorization|host|connection|content-length|transfer-encoding|"
     r"cookie|te|trailer|upgrade|expect|keep-alive|user-agent|accept-encoding|proxy-.*"
 )
-TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-_TEMPLATE = re.compile(r"\{([^{}]*)\}")
+HTTP_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_PATH_PARAMETER = re.compile(r"\{([^{}]*)\}")
 _JSON_MEDIA_RANGE = re.compile(r"application/(?:json|[\w.+-]+\+json|\*)|\*/\*|text/json")
-_TEXT = re.compile(r"text/[\w.+-]+|application/(?:xml|[\w.+-]+\+xml|yaml|graphql)")
+_TEXT_MEDIA_TYPE = re.compile(r"text/[\w.+-]+|application/(?:xml|[\w.+-]+\+xml|yaml|graphql)")
 FORM, MULTIPART = "application/x-www-form-urlencoded", "multipart/form-data"
 
 
@@ -48,131 +48,137 @@ class OperationArguments:
     parameters: list[dict[str, Any]] = field(default_factory=list)
     body: dict[str, Any] | None = None
 
-    def claim(self, name: str, place: str) -> str:
+    def choose_name(self, name: str, location: str) -> str:
         """Return an unused argument name for a parameter: its own, sanitized, if that is free."""
-        plain = re.sub(r"[^A-Za-z0-9_.-]+", "_", name).strip("_")[:MAX_PARAMETER_NAME] or place
-        chosen, number = plain, 2
-        if chosen in self.properties:
-            chosen = f"{place}_{plain}"[:MAX_PARAMETER_NAME]
-        while chosen in self.properties:
-            tail = f"_{number}"
-            chosen, number = plain[: MAX_PARAMETER_NAME - len(tail)] + tail, number + 1
-        return chosen
+        base_name = (
+            re.sub(r"[^A-Za-z0-9_.-]+", "_", name).strip("_")[:MAX_PARAMETER_NAME] or location
+        )
+        candidate, number = base_name, 2
+        if candidate in self.properties:
+            candidate = f"{location}_{base_name}"[:MAX_PARAMETER_NAME]
+        while candidate in self.properties:
+            suffix = f"_{number}"
+            candidate, number = base_name[: MAX_PARAMETER_NAME - len(suffix)] + suffix, number + 1
+        return candidate
 
 
 def collect_arguments(
     document: OpenApiDocument,
-    translation: SchemaConverter,
+    converter: SchemaConverter,
     path: str,
     levels: list[tuple[Any, str]],
 ) -> OperationArguments:
     """Return an operation's arguments; `levels` are path item and operation with their pointers."""
-    taken = OperationArguments()
-    found: dict[tuple[str, str], tuple[dict[str, Any], str]] = {}
+    arguments = OperationArguments()
+    parameters: dict[tuple[str, str], tuple[dict[str, Any], str]] = {}
     for node, pointer in levels:
-        for parameter, place in _walk_parameters(document, node, pointer):
-            name, where = parameter.get("name"), parameter.get("in")
+        for parameter, parameter_pointer in _walk_parameters(document, node, pointer):
+            name, location = parameter.get("name"), parameter.get("in")
             if not isinstance(name, str) or not name:
-                raise UnusableDocumentPart("A parameter has no name.", place)
-            if not isinstance(where, str) or where not in STYLES:
+                raise UnusableDocumentPart("A parameter has no name.", parameter_pointer)
+            if not isinstance(location, str) or location not in PARAMETER_STYLES:
                 raise UnusableDocumentPart(
                     format_message(
                         "`{name}` is in `{where}`, which isn't known.",
                         name=format_node(name),
-                        where=format_node(where),
+                        where=format_node(location),
                     ),
-                    place,
+                    parameter_pointer,
                 )
-            found[name, where] = parameter, place
-    for (name, where), (parameter, place) in found.items():
-        if where == "header" and OURS.fullmatch(name):
+            parameters[name, location] = parameter, parameter_pointer
+    for (name, location), (parameter, parameter_pointer) in parameters.items():
+        if location == "header" and RESERVED_HEADERS.fullmatch(name):
             continue
-        _take(document, translation, taken, parameter, place)
-    _check_path(path, {name for name, where in found if where == "path"}, levels[-1][1])
+        _add_parameter(document, converter, arguments, parameter, parameter_pointer)
+    _check_path(path, {name for name, location in parameters if location == "path"}, levels[-1][1])
     operation, pointer = levels[-1]
-    _take_body(document, translation, taken, operation.get("requestBody"), f"{pointer}/requestBody")
-    return taken
+    _add_body(
+        document, converter, arguments, operation.get("requestBody"), f"{pointer}/requestBody"
+    )
+    return arguments
 
 
 def _walk_parameters(
     document: OpenApiDocument, node: Any, pointer: str
 ) -> Iterator[tuple[dict[str, Any], str]]:
-    listed = node.get("parameters", [])
-    if not isinstance(listed, list):
+    items = node.get("parameters", [])
+    if not isinstance(items, list):
         raise UnusableDocumentPart("`parameters` is not a list.", pointer)
-    for index, one in enumerate(listed):
-        parameter, place = document.follow(one, f"{pointer}/parameters/{index}")
+    for index, item in enumerate(items):
+        parameter, parameter_pointer = document.resolve_node(item, f"{pointer}/parameters/{index}")
         if not isinstance(parameter, dict):
-            raise UnusableDocumentPart("A parameter is not an object.", place)
-        yield parameter, place
+            raise UnusableDocumentPart("A parameter is not an object.", parameter_pointer)
+        yield parameter, parameter_pointer
 
 
-def _take(
+def _add_parameter(
     document: OpenApiDocument,
-    translation: SchemaConverter,
-    taken: OperationArguments,
+    converter: SchemaConverter,
+    arguments: OperationArguments,
     parameter: Mapping[str, Any],
-    place: str,
+    pointer: str,
 ) -> None:
-    name, where = parameter["name"], parameter["in"]
-    if where in ("header", "cookie") and not TOKEN.fullmatch(name):
+    name, location = parameter["name"], parameter["in"]
+    if location in ("header", "cookie") and not HTTP_TOKEN.fullmatch(name):
         raise UnusableDocumentPart(
             format_message(
-                "`{name}` is not a name for a {where}.", name=format_node(name), where=where
+                "`{name}` is not a name for a {where}.", name=format_node(name), where=location
             ),
-            place,
+            pointer,
         )
-    argument = taken.claim(name, where)
-    put: dict[str, Any] = {"argument": argument, "name": name, "in": where}
+    argument = arguments.choose_name(name, location)
+    placement: dict[str, Any] = {"argument": argument, "name": name, "in": location}
     content = parameter.get("content")
     if isinstance(content, dict) and content:
-        media, inner = next(iter(content.items()))
-        if not _JSON_MEDIA_RANGE.fullmatch(media.partition(";")[0].strip().lower()):
+        media_type, media_object = next(iter(content.items()))
+        if not _JSON_MEDIA_RANGE.fullmatch(media_type.partition(";")[0].strip().lower()):
             raise UnusableDocumentPart(
                 format_message(
                     "`{name}` is written as `{media}`.",
                     name=format_node(name),
-                    media=format_node(media),
+                    media=format_node(media_type),
                 ),
-                place,
+                pointer,
             )
-        schema = inner.get("schema", {}) if isinstance(inner, dict) else {}
-        put["json"] = True
+        schema = media_object.get("schema", {}) if isinstance(media_object, dict) else {}
+        placement["json"] = True
     else:
         schema = parameter.get("schema", {})
-        put |= _parse_style(parameter, where, place)
-    taken.properties[argument] = _add_description(
-        translation.schema(schema, f"{place}/schema"), find_text(parameter, "description")
+        placement |= _parse_style(parameter, location, pointer)
+    arguments.properties[argument] = _add_description(
+        converter.convert_schema(schema, f"{pointer}/schema"), find_text(parameter, "description")
     )
-    if parameter.get("required") is True or where == "path":
-        taken.required.append(argument)
-    taken.parameters.append(put)
+    if parameter.get("required") is True or location == "path":
+        arguments.required.append(argument)
+    arguments.parameters.append(placement)
 
 
-def _parse_style(parameter: Mapping[str, Any], where: str, place: str) -> dict[str, Any]:
-    style = parameter.get("style", STYLES[where][0])
-    if style not in STYLES[where]:
+def _parse_style(parameter: Mapping[str, Any], location: str, pointer: str) -> dict[str, Any]:
+    style = parameter.get("style", PARAMETER_STYLES[location][0])
+    if style not in PARAMETER_STYLES[location]:
         raise UnusableDocumentPart(
             format_message(
-                "There is no style `{style}` in a {where}.", style=format_node(style), where=where
+                "There is no style `{style}` in a {where}.",
+                style=format_node(style),
+                where=location,
             ),
-            place,
+            pointer,
         )
     explode = parameter.get("explode", style in ("form", "deepObject"))
     return {"style": style, "explode": explode is True}
 
 
-def _check_path(path: str, declared: set[str], pointer: str) -> None:
+def _check_path(path: str, declared_names: set[str], pointer: str) -> None:
     """Raise if the path is unsafe or its parameters differ from the declared ones."""
-    named = _TEMPLATE.findall(path)
-    bare = _TEMPLATE.sub("x", path)
-    if not path.startswith("/") or re.search(r"[{}?#\\\x00-\x20\x7f]", bare):
+    path_names = _PATH_PARAMETER.findall(path)
+    literal_path = _PATH_PARAMETER.sub("x", path)
+    if not path.startswith("/") or re.search(r"[{}?#\\\x00-\x20\x7f]", literal_path):
         raise UnusableDocumentPart(
             "Its path has to begin with `/`, without a query, blanks or `\\`.", pointer
         )
-    if any(unquote(part) in (".", "..") for part in bare.split("/")):
+    if any(unquote(part) in (".", "..") for part in literal_path.split("/")):
         raise UnusableDocumentPart("Its path leads out of itself.", pointer)
-    if missing := [name for name in named if name not in declared]:
+    if missing := [name for name in path_names if name not in declared_names]:
         raise UnusableDocumentPart(
             format_message(
                 "Its path names `{missing}`, which no parameter is.",
@@ -180,7 +186,7 @@ def _check_path(path: str, declared: set[str], pointer: str) -> None:
             ),
             pointer,
         )
-    if extra := declared - set(named):
+    if extra := declared_names - set(path_names):
         raise UnusableDocumentPart(
             format_message(
                 "Its path doesn't name the parameter `{extra}`.", extra=format_node(min(extra))
@@ -189,70 +195,76 @@ def _check_path(path: str, declared: set[str], pointer: str) -> None:
         )
 
 
-def _take_body(
+def _add_body(
     document: OpenApiDocument,
-    translation: SchemaConverter,
-    taken: OperationArguments,
+    converter: SchemaConverter,
+    arguments: OperationArguments,
     node: Any,
     pointer: str,
 ) -> None:
     if node is None:
         return
-    body, place = document.follow(node, pointer)
+    body, body_pointer = document.resolve_node(node, pointer)
     content = body.get("content") if isinstance(body, dict) else None
     if not isinstance(content, dict) or not content:
-        raise UnusableDocumentPart("Its body has no content.", place)
-    chosen = _choose_media_type(content)
-    needed = body.get("required") is True
-    if chosen is None:
-        if needed:
-            listed = ", ".join(f"`{format_node(media)}`" for media in list(content)[:3])
+        raise UnusableDocumentPart("Its body has no content.", body_pointer)
+    selected = _choose_media_type(content)
+    is_required = body.get("required") is True
+    if selected is None:
+        if is_required:
+            media_types = ", ".join(
+                f"`{format_node(media_type)}`" for media_type in list(content)[:3]
+            )
             raise UnusableDocumentPart(
                 format_message(
-                    "Its body can only be {listed}, which isn't written here.", listed=listed
+                    "Its body can only be {listed}, which isn't written here.", listed=media_types
                 ),
-                place,
+                body_pointer,
             )
         return
-    media, kind = chosen
-    inner = content[media] if isinstance(content[media], dict) else {}
-    where = place + build_pointer("content", media, "schema")
-    schema = inner.get("schema", {"type": "string"} if kind == "text" else {})
-    if kind == MULTIPART:
-        _check_no_files(document, schema, where)
-    argument = taken.claim("body", "request")
-    taken.properties[argument] = _add_description(
-        translation.schema(schema, where), find_text(body, "description")
+    media_type, body_format = selected
+    media_object = content[media_type] if isinstance(content[media_type], dict) else {}
+    schema_pointer = body_pointer + build_pointer("content", media_type, "schema")
+    schema = media_object.get("schema", {"type": "string"} if body_format == "text" else {})
+    if body_format == MULTIPART:
+        _check_no_files(document, schema, schema_pointer)
+    argument = arguments.choose_name("body", "request")
+    arguments.properties[argument] = _add_description(
+        converter.convert_schema(schema, schema_pointer), find_text(body, "description")
     )
-    if needed:
-        taken.required.append(argument)
-    sent = "application/json" if "*" in media else media
-    taken.body = {"argument": argument, "type": sent, "as": kind}
+    if is_required:
+        arguments.required.append(argument)
+    content_type = "application/json" if "*" in media_type else media_type
+    arguments.body = {"argument": argument, "type": content_type, "as": body_format}
 
 
 def _choose_media_type(content: Mapping[str, Any]) -> tuple[str, str] | None:
     """Return the media type to send and its encoding; None if none is supported."""
-    kinds = {media: media.partition(";")[0].strip().lower() for media in content}
-    for kind, pattern in (
+    bare_types = {
+        media_type: media_type.partition(";")[0].strip().lower() for media_type in content
+    }
+    for body_format, pattern in (
         ("json", _JSON_MEDIA_RANGE),
         (FORM, re.compile(re.escape(FORM))),
         (MULTIPART, re.compile(re.escape(MULTIPART))),
-        ("text", _TEXT),
+        ("text", _TEXT_MEDIA_TYPE),
     ):
-        for media, bare in kinds.items():
-            if pattern.fullmatch(bare) and media.isascii() and media.isprintable():
-                return media, kind
+        for media_type, bare_type in bare_types.items():
+            if pattern.fullmatch(bare_type) and media_type.isascii() and media_type.isprintable():
+                return media_type, body_format
     return None
 
 
 def _check_no_files(document: OpenApiDocument, schema: Any, pointer: str) -> None:
     """Raise for a form that requires a file."""
-    form, place = document.follow(schema, pointer)
+    form, form_pointer = document.resolve_node(schema, pointer)
     properties = form.get("properties") if isinstance(form, dict) else None
     required = form.get("required") if isinstance(form, dict) else None
     for name in required if isinstance(required, list) else ():
         part = properties.get(name) if isinstance(properties, dict) else None
-        part, where = document.follow(part, place + build_pointer("properties", str(name)))
+        part, part_pointer = document.resolve_node(
+            part, form_pointer + build_pointer("properties", str(name))
+        )
         if isinstance(part, dict) and (
             part.get("format") == "binary" or "contentMediaType" in part
         ):
@@ -260,7 +272,7 @@ def _check_no_files(document: OpenApiDocument, schema: Any, pointer: str) -> Non
                 format_message(
                     "Its body needs a file, `{name}`; texts alone are sent.", name=format_node(name)
                 ),
-                where,
+                part_pointer,
             )
 
 
@@ -271,14 +283,14 @@ def _add_description(schema: Any, description: str) -> Any:
 
 
 # The key in a tool's `_meta` for the plan of its request.
-PLAN = "bonobot/operation"
+PLAN_META_KEY = "bonobot/operation"
 
-RESULT = "x-bonobot-result"
-SEND_DEFAULTS = "x-bonobot-send-defaults"
-LABELS = "x-bonobot-labels"
-LONGEST_POINTER = 200
-DEEPEST = 16
-MOST_LABELS = 10
+RESULT_EXTENSION = "x-bonobot-result"
+SEND_DEFAULTS_EXTENSION = "x-bonobot-send-defaults"
+LABELS_EXTENSION = "x-bonobot-labels"
+MAX_POINTER_CHARACTERS = 200
+MAX_DEFAULTS_DEPTH = 16
+MAX_LABELS = 10
 
 _MISSING = object()
 
@@ -287,28 +299,34 @@ def build_plan_extensions(
     operation: Mapping[str, Any], properties: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return the `x-` parts of an operation's plan; `properties` are its arguments' schemas."""
-    found: dict[str, Any] = {}
-    pointer = operation.get(RESULT)
-    if isinstance(pointer, str) and pointer.startswith("/") and len(pointer) <= LONGEST_POINTER:
-        found["result"] = pointer
-    defaults = _collect_defaults(properties, 0) if operation.get(SEND_DEFAULTS) is True else None
+    extensions: dict[str, Any] = {}
+    pointer = operation.get(RESULT_EXTENSION)
+    if (
+        isinstance(pointer, str)
+        and pointer.startswith("/")
+        and len(pointer) <= MAX_POINTER_CHARACTERS
+    ):
+        extensions["result"] = pointer
+    defaults = (
+        _collect_defaults(properties, 0) if operation.get(SEND_DEFAULTS_EXTENSION) is True else None
+    )
     if defaults:
-        found["defaults"] = defaults
-    labels = operation.get(LABELS)
-    if isinstance(labels, list) and len(labels) <= MOST_LABELS:
-        found["labels"] = [one for one in labels if isinstance(one, str)]
-    return found
+        extensions["defaults"] = defaults
+    labels = operation.get(LABELS_EXTENSION)
+    if isinstance(labels, list) and len(labels) <= MAX_LABELS:
+        extensions["labels"] = [label for label in labels if isinstance(label, str)]
+    return extensions
 
 
 def find_declared_labels(payload: Mapping[str, Any]) -> list[str] | None:
     """Return the labels in a tool's plan; None if it has none."""
     meta = payload.get("_meta")
-    plan = meta.get(PLAN) if isinstance(meta, Mapping) else None
-    found = plan.get("labels") if isinstance(plan, Mapping) else None
-    return found if isinstance(found, list) else None
+    plan = meta.get(PLAN_META_KEY) if isinstance(meta, Mapping) else None
+    labels = plan.get("labels") if isinstance(plan, Mapping) else None
+    return labels if isinstance(labels, list) else None
 
 
-def with_defaults(plan: Mapping[str, Any], arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+def apply_defaults(plan: Mapping[str, Any], arguments: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the arguments with the plan's defaults for omitted ones."""
     defaults = plan.get("defaults")
     return _merge_defaults(arguments, defaults) if isinstance(defaults, Mapping) else arguments
@@ -319,46 +337,48 @@ def resolve_pointer(value: Any, pointer: str) -> tuple[Any, bool]:
     for token in pointer.split("/")[1:]:
         key = token.replace("~1", "/").replace("~0", "~")
         if isinstance(value, Mapping):
-            found = value.get(key, _MISSING)
+            child = value.get(key, _MISSING)
         elif isinstance(value, list) and key.isdecimal() and len(key) < 6:
-            found = value[int(key)] if int(key) < len(value) else _MISSING
+            child = value[int(key)] if int(key) < len(value) else _MISSING
         else:
-            found = _MISSING
-        if found is _MISSING:
+            child = _MISSING
+        if child is _MISSING:
             return None, False
-        value = found
+        value = child
     return value, True
 
 
 def _collect_defaults(properties: Any, depth: int) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    defaults: dict[str, Any] = {}
     for name, schema in properties.items() if isinstance(properties, Mapping) else ():
         if not isinstance(schema, Mapping):
             continue
         if "default" in schema:
-            found[name] = schema["default"]
-        elif depth < DEEPEST and (inner := _collect_defaults(schema.get("properties"), depth + 1)):
-            found[name] = inner
-    return found
+            defaults[name] = schema["default"]
+        elif depth < MAX_DEFAULTS_DEPTH and (
+            nested_defaults := _collect_defaults(schema.get("properties"), depth + 1)
+        ):
+            defaults[name] = nested_defaults
+    return defaults
 
 
-def _merge_defaults(given: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
-    whole = {**defaults, **given}
-    for name, under in defaults.items():
-        over = whole[name]
-        if isinstance(under, Mapping) and isinstance(over, Mapping):
-            whole[name] = _merge_defaults(over, under)
-    return whole
+def _merge_defaults(arguments: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    merged = {**defaults, **arguments}
+    for name, default in defaults.items():
+        argument = merged[name]
+        if isinstance(default, Mapping) and isinstance(argument, Mapping):
+            merged[name] = _merge_defaults(argument, default)
+    return merged
 
 
 METHODS = ("get", "put", "post", "delete", "options", "head", "patch", "query")
-READING = ("get", "head", "options", "query")
-IDEMPOTENT = (*READING, "put", "delete")
-LONGEST_NAME = 64
-LONGEST_SUMMARY = 300
-ANSWER_NODES = 400
-MOST_OPERATIONS = 10_000
-_JSON = re.compile(r"application/(?:json|[\w.+-]+\+json)")
+READ_METHODS = ("get", "head", "options", "query")
+IDEMPOTENT_METHODS = (*READ_METHODS, "put", "delete")
+MAX_NAME_CHARACTERS = 64
+MAX_SUMMARY_CHARACTERS = 300
+MAX_OUTPUT_SCHEMA_NODES = 400
+MAX_OPERATIONS = 10_000
+_JSON_MEDIA_TYPE = re.compile(r"application/(?:json|[\w.+-]+\+json)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -378,14 +398,14 @@ class OpenApiOperation:
     description: str = ""
     tags: tuple[str, ...] = ()
     deprecated: bool = False
-    refused: str = ""
-    at: str = ""
+    refusal_reason: str = ""
+    refusal_pointer: str = ""
     tool: Mapping[str, Any] | None = field(default=None, repr=False)
 
     @property
-    def reads(self) -> bool:
+    def is_read_only(self) -> bool:
         """Tell whether the method is read-only."""
-        return self.method in READING
+        return self.method in READ_METHODS
 
     def as_dict(self) -> dict[str, Any]:
         """Return the summary that a person selects operations from."""
@@ -395,20 +415,22 @@ class OpenApiOperation:
             "operation_id": self.operation_id,
             "method": self.method.upper(),
             "path": self.path,
-            "summary": (self.summary or self.description.partition("\n")[0])[:LONGEST_SUMMARY],
+            "summary": (self.summary or self.description.partition("\n")[0])[
+                :MAX_SUMMARY_CHARACTERS
+            ],
             "tags": list(self.tags),
-            "writes": not self.reads,
+            "writes": not self.is_read_only,
             "deprecated": self.deprecated,
-            "refused": self.refused,
-            "pointer": self.at or self.pointer,
+            "refused": self.refusal_reason,
+            "pointer": self.refusal_pointer or self.pointer,
         }
 
 
-def list_operations(document: OpenApiDocument) -> Iterator[OpenApiOperation]:
+def iterate_operations(document: OpenApiDocument) -> Iterator[OpenApiOperation]:
     """Yield every operation of a document, in document order."""
-    found = list(_walk_paths(document))[:MOST_OPERATIONS]
-    names = _build_names([(key, node) for key, _, _, node, _ in found])
-    for key, path, method, node, levels in found:
+    entries = list(_walk_paths(document))[:MAX_OPERATIONS]
+    names = _build_names([(key, node) for key, _, _, node, _ in entries])
+    for key, path, method, node, levels in entries:
         yield _build_operation(document, key, names[key], path, method, node, levels)
 
 
@@ -421,17 +443,23 @@ def _walk_paths(document: OpenApiDocument) -> Iterator[tuple[str, str, str, Any,
         if path.startswith("x-"):
             continue
         try:
-            item, pointer = document.follow(item, pointer)
-        except UnusableDocumentPart as refusal:
-            yield f"ANY {path}", path, "any", refusal, [({}, pointer)]
+            item, pointer = document.resolve_node(item, pointer)
+        except UnusableDocumentPart as error:
+            yield f"ANY {path}", path, "any", error, [({}, pointer)]
             continue
         if not isinstance(item, dict):
             continue
         for method in METHODS:
             if method in item:
-                place = pointer + build_pointer(method)
+                method_pointer = pointer + build_pointer(method)
                 key = f"{method.upper()} {path}"
-                yield key, path, method, item[method], [(item, pointer), (item[method], place)]
+                yield (
+                    key,
+                    path,
+                    method,
+                    item[method],
+                    [(item, pointer), (item[method], method_pointer)],
+                )
 
 
 def _build_operation(
@@ -443,18 +471,18 @@ def _build_operation(
     node: Any,
     levels: list[_Level],
 ) -> OpenApiOperation:
-    known: dict[str, Any] = {"key": key, "name": name, "method": method, "path": path}
-    known["pointer"] = levels[-1][1]
+    fields: dict[str, Any] = {"key": key, "name": name, "method": method, "path": path}
+    fields["pointer"] = levels[-1][1]
     if isinstance(node, UnusableDocumentPart):
-        return OpenApiOperation(**known, refused=str(node), at=node.pointer)
+        return OpenApiOperation(**fields, refusal_reason=str(node), refusal_pointer=node.pointer)
     if not isinstance(node, dict):
-        return OpenApiOperation(**known, refused="The operation is not an object.")
+        return OpenApiOperation(**fields, refusal_reason="The operation is not an object.")
     tags = node.get("tags")
-    known |= {
+    fields |= {
         "operation_id": find_text(node, "operationId"),
         "summary": find_text(node, "summary"),
         "description": find_text(node, "description"),
-        "tags": tuple(one for one in tags if isinstance(one, str))
+        "tags": tuple(tag for tag in tags if isinstance(tag, str))
         if isinstance(tags, list)
         else (),
         "deprecated": node.get("deprecated") is True,
@@ -462,9 +490,9 @@ def _build_operation(
     try:
         _check_servers(document, levels)
         tool = _build_tool(document, key, name, path, method, levels)
-        return OpenApiOperation(**known, tool=tool)
-    except UnusableDocumentPart as refusal:
-        return OpenApiOperation(**known, refused=str(refusal), at=refusal.pointer)
+        return OpenApiOperation(**fields, tool=tool)
+    except UnusableDocumentPart as error:
+        return OpenApiOperation(**fields, refusal_reason=str(error), refusal_pointer=error.pointer)
 
 
 def _check_servers(document: OpenApiDocument, levels: list[_Level]) -> None:
@@ -482,53 +510,58 @@ def _build_tool(
     document: OpenApiDocument, key: str, name: str, path: str, method: str, levels: list[_Level]
 ) -> dict[str, Any]:
     operation, pointer = levels[-1]
-    translation = SchemaConverter(document)
-    taken = collect_arguments(document, translation, path, levels)
-    schema: dict[str, Any] = {"type": "object", "properties": taken.properties}
-    if taken.required:
-        schema["required"] = taken.required
+    converter = SchemaConverter(document)
+    arguments = collect_arguments(document, converter, path, levels)
+    schema: dict[str, Any] = {"type": "object", "properties": arguments.properties}
+    if arguments.required:
+        schema["required"] = arguments.required
     schema["additionalProperties"] = False
     plan: dict[str, Any] = {"key": key, "method": method.upper(), "path": path}
-    plan["parameters"] = taken.parameters
-    if taken.body:
-        plan["body"] = taken.body
-    plan |= build_plan_extensions(operation, taken.properties)
+    plan["parameters"] = arguments.parameters
+    if arguments.body:
+        plan["body"] = arguments.body
+    plan |= build_plan_extensions(operation, arguments.properties)
     summary, description = find_text(operation, "summary"), find_text(operation, "description")
     tool: dict[str, Any] = {
         "name": name,
         "description": "\n\n".join(dict.fromkeys(filter(None, (summary, description)))) or key,
-        "inputSchema": translation.whole(schema),
+        "inputSchema": converter.include_definitions(schema),
         "annotations": _build_annotations(method, summary),
-        "_meta": {PLAN: plan},
+        "_meta": {PLAN_META_KEY: plan},
     }
-    if answer := _answer(document, operation, pointer):
-        tool["outputSchema"] = answer
+    if output_schema := _build_output_schema(document, operation, pointer):
+        tool["outputSchema"] = output_schema
     return tool
 
 
 def _build_annotations(method: str, title: str) -> dict[str, Any]:
     """Return annotations derived from the method."""
-    hints: dict[str, Any] = {"readOnlyHint": method in READING}
-    if method not in READING:
-        hints |= {"destructiveHint": method != "post", "idempotentHint": method in IDEMPOTENT}
+    hints: dict[str, Any] = {"readOnlyHint": method in READ_METHODS}
+    if method not in READ_METHODS:
+        hints |= {
+            "destructiveHint": method != "post",
+            "idempotentHint": method in IDEMPOTENT_METHODS,
+        }
     return hints | {"openWorldHint": True} | ({"title": title} if title else {})
 
 
-def _answer(
+def _build_output_schema(
     document: OpenApiDocument, operation: Mapping[str, Any], pointer: str
 ) -> dict[str, Any] | None:
     """Return the schema of the successful JSON response; None if it is missing or unusable."""
     try:
-        schema, place = _find_success_schema(document, operation, f"{pointer}/responses")
+        schema, schema_pointer = _find_success_schema(document, operation, f"{pointer}/responses")
         if schema is None:
             return None
-        translation = SchemaConverter(document, of="answer", most=ANSWER_NODES)
-        root, place = translation.root(schema, place)
+        converter = SchemaConverter(document, purpose="answer", max_nodes=MAX_OUTPUT_SCHEMA_NODES)
+        root, schema_pointer = converter.resolve_root(schema, schema_pointer)
         if isinstance(root, dict) and root.get("type") == "object":
-            found = translation.schema(root, place)
-            return translation.whole(found | {"type": "object"})
-        inner = translation.schema(schema, place)
-        return translation.whole({"type": "object", "properties": {"result": inner}})
+            output_schema = converter.convert_schema(root, schema_pointer)
+            return converter.include_definitions(output_schema | {"type": "object"})
+        result_schema = converter.convert_schema(schema, schema_pointer)
+        return converter.include_definitions(
+            {"type": "object", "properties": {"result": result_schema}}
+        )
     except UnusableDocumentPart:
         return None
 
@@ -542,31 +575,37 @@ def _find_success_schema(
     for status in sorted(responses):
         if not str(status).startswith("2"):
             continue
-        response, place = document.follow(responses[status], pointer + build_pointer(str(status)))
+        response, response_pointer = document.resolve_node(
+            responses[status], pointer + build_pointer(str(status))
+        )
         content = response.get("content") if isinstance(response, dict) else None
-        for media, inner in content.items() if isinstance(content, dict) else ():
-            if _JSON.fullmatch(media.partition(";")[0].strip().lower()) and isinstance(inner, dict):
-                return inner.get("schema"), place + build_pointer("content", media, "schema")
+        for media_type, media_object in content.items() if isinstance(content, dict) else ():
+            if _JSON_MEDIA_TYPE.fullmatch(
+                media_type.partition(";")[0].strip().lower()
+            ) and isinstance(media_object, dict):
+                return media_object.get("schema"), response_pointer + build_pointer(
+                    "content", media_type, "schema"
+                )
     return None, pointer
 
 
-def _build_names(found: list[tuple[str, Any]]) -> dict[str, str]:
+def _build_names(operations: list[tuple[str, Any]]) -> dict[str, str]:
     """Return a unique, plain name for each key, independent of the order."""
-    wanted = {key: _build_plain_name(key, node) for key, node in found}
-    often = Counter(name.lower() for name in wanted.values())
+    plain_names = {key: _build_plain_name(key, node) for key, node in operations}
+    name_counts = Counter(name.lower() for name in plain_names.values())
     return {
         key: name
-        if often[name.lower()] == 1 and len(name) <= LONGEST_NAME
+        if name_counts[name.lower()] == 1 and len(name) <= MAX_NAME_CHARACTERS
         else _add_name_suffix(name, key)
-        for key, name in wanted.items()
+        for key, name in plain_names.items()
     }
 
 
 def _build_plain_name(key: str, node: Any) -> str:
-    said = find_text(node, "operationId") or key.lower()
-    return re.sub(r"[^A-Za-z0-9-]+", "_", said).strip("_") or "operation"
+    operation_id = find_text(node, "operationId") or key.lower()
+    return re.sub(r"[^A-Za-z0-9-]+", "_", operation_id).strip("_") or "operation"
 
 
 def _add_name_suffix(name: str, key: str) -> str:
-    mark = hashlib.sha256(json.dumps(key).encode()).hexdigest()[:8]
-    return f"{name[: LONGEST_NAME - len(mark) - 1]}_{mark}"
+    suffix = hashlib.sha256(json.dumps(key).encode()).hexdigest()[:8]
+    return f"{name[: MAX_NAME_CHARACTERS - len(suffix) - 1]}_{suffix}"

@@ -14,13 +14,13 @@ from typing import Any
 from urllib.parse import quote, unquote
 
 from bonobot.core.i18n.messages import format_message
-from mcp_servers.openapi.operations import FORM, MULTIPART, with_defaults
+from mcp_servers.openapi.operations import FORM, MULTIPART, apply_defaults
 from mcp_servers.schemas import InvalidArguments
 
-LONGEST_URL = 8_000
-DECODINGS = 3  # times that intermediaries may decode a path
+MAX_URL_CHARACTERS = 8_000
+MAX_DECODINGS = 3  # times that intermediaries may decode a path
 SEPARATORS = {"form": ",", "spaceDelimited": "%20", "pipeDelimited": "%7C"}
-_TEMPLATE = re.compile(r"\{([^{}]*)\}")
+_PATH_PARAMETER = re.compile(r"\{([^{}]*)\}")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 Pair = tuple[str, str]
@@ -37,7 +37,7 @@ class PreparedRequest:
     body: bytes | None = field(default=None, repr=False)
 
 
-def prepare(
+def prepare_request(
     plan: Mapping[str, Any],
     base_url: str,
     arguments: Mapping[str, Any],
@@ -48,35 +48,43 @@ def prepare(
 
     `query` is the sign-in's: arguments can't set parameters with these names.
     """
-    own = tuple(query)
-    arguments = with_defaults(plan, arguments)
-    taken = {quote(name, safe="") for name, _ in own}
-    parts: list[str] = []
-    values: dict[str, tuple[Mapping[str, Any], Any]] = {}
+    sign_in_query = tuple(query)
+    arguments = apply_defaults(plan, arguments)
+    reserved_names = {quote(name, safe="") for name, _ in sign_in_query}
+    query_parts: list[str] = []
+    path_values: dict[str, tuple[Mapping[str, Any], Any]] = {}
     headers: list[Pair] = []
     cookies: list[Pair] = []
     for parameter in plan["parameters"]:
         value = arguments.get(parameter["argument"])
         if parameter["in"] == "path":
-            values[parameter["name"]] = parameter, value
+            path_values[parameter["name"]] = parameter, value
         elif value is None:
             continue
         elif parameter["in"] == "query":
-            parts += [f"{n}={v}" for n, v in _query(parameter, value) if n not in taken]
+            query_parts += [
+                f"{n}={v}" for n, v in _encode_query(parameter, value) if n not in reserved_names
+            ]
         elif parameter["in"] == "header":
             headers.append((parameter["name"], _format_header(parameter, value)))
         else:
-            cookies += _query(parameter, value)
-    parts += [f"{quote(name, safe='')}={quote(value, safe='')}" for name, value in own]
+            cookies += _encode_query(parameter, value)
+    query_parts += [
+        f"{quote(name, safe='')}={quote(value, safe='')}" for name, value in sign_in_query
+    ]
     # The base URL may have a query: the path goes before it.
-    base, _, kept = base_url.partition("?")
-    asked = "&".join(filter(None, [kept, *parts]))
-    url = base.rstrip("/") + _build_path(plan["path"], values) + (f"?{asked}" if asked else "")
-    if len(url) > LONGEST_URL:
+    base, _, base_query = base_url.partition("?")
+    query_string = "&".join(filter(None, [base_query, *query_parts]))
+    url = (
+        base.rstrip("/")
+        + _build_path(plan["path"], path_values)
+        + (f"?{query_string}" if query_string else "")
+    )
+    if len(url) > MAX_URL_CHARACTERS:
         raise _build_argument_error("$", "The arguments make a URL that is too long.", "Send less.")
-    body, kind = _build_body(plan.get("body"), arguments)
-    if kind:
-        headers.append(("Content-Type", kind))
+    body, content_type = _build_body(plan.get("body"), arguments)
+    if content_type:
+        headers.append(("Content-Type", content_type))
     return PreparedRequest(
         method=plan["method"], url=url, headers=tuple(headers), cookies=tuple(cookies), body=body
     )
@@ -85,17 +93,19 @@ def prepare(
 def _build_path(template: str, values: Mapping[str, tuple[Mapping[str, Any], Any]]) -> str:
     segments = []
     for segment in template.split("/"):
-        names = _TEMPLATE.findall(segment)
-        written = [_encode_path_value(*values[name]) for name in names]
-        fixed = [quote(text, safe="%:@!$&'()*+,;=~") for text in _TEMPLATE.split(segment)[::2]]
-        whole = fixed[0] + "".join(
-            value + text for value, text in zip(written, fixed[1:], strict=True)
+        names = _PATH_PARAMETER.findall(segment)
+        encoded_values = [_encode_path_value(*values[name]) for name in names]
+        literals = [
+            quote(text, safe="%:@!$&'()*+,;=~") for text in _PATH_PARAMETER.split(segment)[::2]
+        ]
+        encoded_segment = literals[0] + "".join(
+            value + text for value, text in zip(encoded_values, literals[1:], strict=True)
         )
-        if names and not _is_safe_segment(whole):
+        if names and not _is_safe_segment(encoded_segment):
             argument = values[names[0]][0]["argument"]
             detail = format_message("`{argument}` would lead to another path.", argument=argument)
             raise _build_argument_error(f"$.{argument}", detail, "Give a name without `..` in it.")
-        segments.append(whole)
+        segments.append(encoded_segment)
     return "/".join(segments)
 
 
@@ -103,7 +113,7 @@ def _is_safe_segment(segment: str) -> bool:
     """Tell whether a segment is not empty and has no `..`, however often it is decoded."""
     if not segment:
         return False
-    for _ in range(1 + DECODINGS):
+    for _ in range(1 + MAX_DECODINGS):
         for part in re.split(r"[/\\]", segment):
             # Some servers strip `;…` from a segment.
             if part.partition(";")[0].strip() in (".", ".."):
@@ -125,20 +135,20 @@ def _encode_path_value(parameter: Mapping[str, Any], value: Any) -> str:
     if parameter.get("json"):
         return _quote_text(_dump_json(value))
     style, explode = parameter["style"], parameter["explode"]
-    mark = {"simple": "", "label": ".", "matrix": ";"}[style]
-    between = {"simple": ",", "label": ".", "matrix": ";"}[style] if explode else ","
+    prefix = {"simple": "", "label": ".", "matrix": ";"}[style]
+    separator = {"simple": ",", "label": ".", "matrix": ";"}[style] if explode else ","
     if isinstance(value, dict):
         if explode:
-            return mark + between.join(
+            return prefix + separator.join(
                 f"{_quote_text(k)}={_quote_text(_format_text(v))}" for k, v in value.items()
             )
-        listed = ",".join(
+        joined = ",".join(
             f"{_quote_text(k)},{_quote_text(_format_text(v))}" for k, v in value.items()
         )
-        return f";{name}={listed}" if style == "matrix" else mark + listed
+        return f";{name}={joined}" if style == "matrix" else prefix + joined
     items = value if isinstance(value, list) else [value]
-    written = [_quote_text(_format_text(item)) for item in items]
-    if not all(written):
+    encoded_items = [_quote_text(_format_text(item)) for item in items]
+    if not all(encoded_items):
         raise _build_argument_error(
             f"$.{argument}",
             format_message("`{argument}` has an empty part.", argument=argument),
@@ -146,12 +156,12 @@ def _encode_path_value(parameter: Mapping[str, Any], value: Any) -> str:
         )
     if style == "matrix":
         if explode:
-            return "".join(f";{name}={item}" for item in written)
-        return f";{name}=" + ",".join(written)
-    return mark + between.join(written)
+            return "".join(f";{name}={item}" for item in encoded_items)
+        return f";{name}=" + ",".join(encoded_items)
+    return prefix + separator.join(encoded_items)
 
 
-def _query(parameter: Mapping[str, Any], value: Any) -> Iterator[Pair]:
+def _encode_query(parameter: Mapping[str, Any], value: Any) -> Iterator[Pair]:
     """Yield the encoded (name, value) pairs of a query or cookie parameter."""
     name = _quote_text(parameter["name"])
     if parameter.get("json"):
@@ -160,7 +170,8 @@ def _query(parameter: Mapping[str, Any], value: Any) -> Iterator[Pair]:
         yield from _encode_deep_object(name, value)
     elif isinstance(value, dict):
         pairs = [
-            (_quote_text(key), _quote_text(_format_text(inner))) for key, inner in value.items()
+            (_quote_text(key), _quote_text(_format_text(field_value)))
+            for key, field_value in value.items()
         ]
         if parameter["explode"]:
             yield from pairs
@@ -179,11 +190,11 @@ def _query(parameter: Mapping[str, Any], value: Any) -> Iterator[Pair]:
 
 def _encode_deep_object(name: str, value: Any) -> Iterator[Pair]:
     if isinstance(value, dict):
-        for key, inner in value.items():
-            yield from _encode_deep_object(f"{name}%5B{_quote_text(key)}%5D", inner)
+        for key, child in value.items():
+            yield from _encode_deep_object(f"{name}%5B{_quote_text(key)}%5D", child)
     elif isinstance(value, list):
-        for inner in value:
-            yield from _encode_deep_object(name, inner)
+        for child in value:
+            yield from _encode_deep_object(name, child)
     elif value is not None:
         yield name, _quote_text(_format_text(value))
 
@@ -192,8 +203,10 @@ def _format_header(parameter: Mapping[str, Any], value: Any) -> str:
     if parameter.get("json"):
         text = _dump_json(value)
     elif isinstance(value, dict):
-        joint = "=" if parameter["explode"] else ","
-        text = ",".join(f"{key}{joint}{_format_text(inner)}" for key, inner in value.items())
+        separator = "=" if parameter["explode"] else ","
+        text = ",".join(
+            f"{key}{separator}{_format_text(field_value)}" for key, field_value in value.items()
+        )
     elif isinstance(value, list):
         text = ",".join(map(_format_text, value))
     else:
@@ -210,30 +223,30 @@ def _format_header(parameter: Mapping[str, Any], value: Any) -> str:
 
 
 def _build_body(
-    put: Mapping[str, Any] | None, arguments: Mapping[str, Any]
+    body_plan: Mapping[str, Any] | None, arguments: Mapping[str, Any]
 ) -> tuple[bytes | None, str]:
-    if put is None or put["argument"] not in arguments:
+    if body_plan is None or body_plan["argument"] not in arguments:
         return None, ""
-    value, kind = arguments[put["argument"]], put["type"]
-    if put["as"] == "json":
-        return _dump_json(value).encode(), kind
-    if put["as"] == "text":
+    value, content_type = arguments[body_plan["argument"]], body_plan["type"]
+    if body_plan["as"] == "json":
+        return _dump_json(value).encode(), content_type
+    if body_plan["as"] == "text":
         text = value if isinstance(value, str) else _dump_json(value)
-        return text.encode(), f"{kind.partition(';')[0]}; charset=utf-8"
+        return text.encode(), f"{content_type.partition(';')[0]}; charset=utf-8"
     if not isinstance(value, dict):
-        where = f"$.{put['argument']}"
+        argument_path = f"$.{body_plan['argument']}"
         raise _build_argument_error(
-            where,
-            format_message("`{argument}` is a form.", argument=put["argument"]),
+            argument_path,
+            format_message("`{argument}` is a form.", argument=body_plan["argument"]),
             "Send an object of its fields.",
         )
     fields = [
         (name, inner)
-        for name, given in value.items()
-        for inner in (given if isinstance(given, list) else [given])
+        for name, field_value in value.items()
+        for inner in (field_value if isinstance(field_value, list) else [field_value])
         if inner is not None
     ]
-    if put["as"] == FORM:
+    if body_plan["as"] == FORM:
         form = "&".join(
             f"{_quote_text(name)}={_quote_text(_format_text(inner))}" for name, inner in fields
         )
@@ -242,17 +255,17 @@ def _build_body(
 
 
 def _encode_multipart(fields: list[tuple[str, Any]]) -> tuple[bytes, str]:
-    whole = _dump_json(fields).encode()
-    boundary = hashlib.sha256(whole).hexdigest()
-    while boundary.encode() in whole:
+    payload = _dump_json(fields).encode()
+    boundary = hashlib.sha256(payload).hexdigest()
+    while boundary.encode() in payload:
         boundary = hashlib.sha256(boundary.encode()).hexdigest()
     parts = []
     for name, value in fields:
-        plain = quote(name, safe=" !#$&'()*+,-./:;<=>?@[]^_`{|}~", errors="replace")
-        head = f'--{boundary}\r\nContent-Disposition: form-data; name="{plain}"\r\n'
+        quoted_name = quote(name, safe=" !#$&'()*+,-./:;<=>?@[]^_`{|}~", errors="replace")
+        header = f'--{boundary}\r\nContent-Disposition: form-data; name="{quoted_name}"\r\n'
         if isinstance(value, dict | list):
-            head += "Content-Type: application/json\r\n"
-        parts.append(f"{head}\r\n{_format_text(value)}\r\n")
+            header += "Content-Type: application/json\r\n"
+        parts.append(f"{header}\r\n{_format_text(value)}\r\n")
     parts.append(f"--{boundary}--\r\n")
     return "".join(parts).encode(), f"{MULTIPART}; boundary={boundary}"
 
@@ -274,5 +287,5 @@ def _quote_text(text: str) -> str:
     return quote(text, safe="", errors="replace")
 
 
-def _build_argument_error(where: str, detail: str, remedy: str) -> InvalidArguments:
-    return InvalidArguments(detail, field=where, remedy=remedy)
+def _build_argument_error(argument_path: str, detail: str, remedy: str) -> InvalidArguments:
+    return InvalidArguments(detail, field=argument_path, remedy=remedy)

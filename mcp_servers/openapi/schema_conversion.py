@@ -17,25 +17,32 @@ from mcp_servers.openapi.document import (
     split_reference,
 )
 
-MOST_NODES = 2_000
+MAX_NODES = 2_000
 
 # Keywords of JSON Schema 2020-12 by the type of their values; others are OpenAPI's own.
-SCHEMA = (
+SCHEMA_KEYWORDS = (
     *("items", "contains", "not", "if", "then", "else", "additionalProperties", "propertyNames"),
     *("unevaluatedItems", "unevaluatedProperties"),
 )
-SCHEMAS = ("allOf", "anyOf", "oneOf", "prefixItems")
-BY_NAME = ("properties", "patternProperties", "dependentSchemas")
-BOUNDS = (
+SCHEMA_LIST_KEYWORDS = ("allOf", "anyOf", "oneOf", "prefixItems")
+SCHEMA_MAP_KEYWORDS = ("properties", "patternProperties", "dependentSchemas")
+CONSTRAINT_KEYWORDS = (
     *("multipleOf", "maximum", "exclusiveMaximum", "minimum", "exclusiveMinimum", "maxLength"),
     *("minLength", "pattern", "maxItems", "minItems", "uniqueItems", "maxProperties"),
     *("minProperties", "required", "enum", "const", "format", "dependentRequired"),
     *("minContains", "maxContains"),
 )
-TOLD = ("title", "description", "default", "examples", "deprecated", "contentMediaType")
+ANNOTATION_KEYWORDS = (
+    "title",
+    "description",
+    "default",
+    "examples",
+    "deprecated",
+    "contentMediaType",
+)
 # The keyword of properties that a request, or a response, doesn't have.
-HIDDEN = {"request": "readOnly", "answer": "writeOnly"}
-_PLAIN = re.compile(r"[^A-Za-z0-9_.-]+")
+HIDDEN_KEYWORDS = {"request": "readOnly", "answer": "writeOnly"}
+_NOT_NAME_CHARACTERS = re.compile(r"[^A-Za-z0-9_.-]+")
 
 
 class SchemaConverter:
@@ -46,29 +53,29 @@ class SchemaConverter:
     """
 
     def __init__(
-        self, document: OpenApiDocument, *, of: str = "request", most: int = MOST_NODES
+        self, document: OpenApiDocument, *, purpose: str = "request", max_nodes: int = MAX_NODES
     ) -> None:
         self.definitions: dict[str, Any] = {}
         self._document = document
-        self._hidden = HIDDEN[of]
-        self._describing = of == "answer"
-        self._names: dict[str, str] = {}
-        self._waiting: list[tuple[str, Any, str]] = []
-        self._left = self._most = most
+        self._hidden_keyword = HIDDEN_KEYWORDS[purpose]
+        self._is_output = purpose == "answer"
+        self._names_by_pointer: dict[str, str] = {}
+        self._pending: list[tuple[str, Any, str]] = []
+        self._remaining_nodes = self._max_nodes = max_nodes
 
-    def whole(self, schema: dict[str, Any]) -> dict[str, Any]:
+    def include_definitions(self, schema: dict[str, Any]) -> dict[str, Any]:
         """Return a schema with all its definitions; raises `UnusableDocumentPart`."""
-        while self._waiting:
-            name, target, place = self._waiting.pop()
-            self.definitions[name] = self.schema(target, place)
+        while self._pending:
+            name, target, target_pointer = self._pending.pop()
+            self.definitions[name] = self.convert_schema(target, target_pointer)
         return schema | ({"$defs": self.definitions} if self.definitions else {})
 
-    def schema(self, node: Any, pointer: str) -> Any:
+    def convert_schema(self, node: Any, pointer: str) -> Any:
         """Return `node` as JSON Schema 2020-12; raises `UnusableDocumentPart`."""
-        self._left -= 1
-        if self._left < 0:
+        self._remaining_nodes -= 1
+        if self._remaining_nodes < 0:
             raise UnusableDocumentPart(
-                format_message("Its schemas have more than {most:,} parts.", most=self._most),
+                format_message("Its schemas have more than {most:,} parts.", most=self._max_nodes),
                 pointer,
             )
         if isinstance(node, bool):
@@ -76,99 +83,110 @@ class SchemaConverter:
         if not isinstance(node, dict):
             raise UnusableDocumentPart("A schema is neither an object nor true or false.", pointer)
         if isinstance(node.get("$ref"), str):
-            return self._reference(node, pointer)
+            return self._convert_reference(node, pointer)
         if "$dynamicRef" in node or "$recursiveRef" in node:
             raise UnusableDocumentPart(
                 "It refers to schemas dynamically, which isn't read here.", pointer
             )
-        return self._nullable(node, self._own(node, pointer))
+        return self._add_null_type(node, self._convert_keywords(node, pointer))
 
-    def root(self, node: Any, pointer: str) -> tuple[Any, str]:
+    def resolve_root(self, node: Any, pointer: str) -> tuple[Any, str]:
         """Return a schema with its reference resolved, and its pointer."""
-        return self._document.follow(node, pointer)
+        return self._document.resolve_node(node, pointer)
 
-    def _reference(self, node: Mapping[str, Any], pointer: str) -> dict[str, Any]:
-        target, place = self._document.follow(node, pointer)
-        if place not in self._names:
-            self._names[place] = name = self._name(place)
+    def _convert_reference(self, node: Mapping[str, Any], pointer: str) -> dict[str, Any]:
+        target, target_pointer = self._document.resolve_node(node, pointer)
+        if target_pointer not in self._names_by_pointer:
+            self._names_by_pointer[target_pointer] = name = self._build_definition_name(
+                target_pointer
+            )
             self.definitions[name] = {}
             # Converted later, by `include_definitions`: references may form long chains and cycles.
-            self._waiting.append((name, target, place))
-        told = {"$ref": f"#/$defs/{self._names[place]}"}
+            self._pending.append((name, target, target_pointer))
+        converted = {"$ref": f"#/$defs/{self._names_by_pointer[target_pointer]}"}
         if isinstance(text := node.get("description"), str):
-            told["description"] = text
+            converted["description"] = text
         if self._document.minor == 0:
-            return told  # OpenAPI 3.0 ignores siblings of a reference
-        rest = {key: value for key, value in node.items() if key != "$ref"}
-        return (self._own(rest, pointer) | told) if rest else told
+            return converted  # OpenAPI 3.0 ignores siblings of a reference
+        siblings = {key: value for key, value in node.items() if key != "$ref"}
+        return (self._convert_keywords(siblings, pointer) | converted) if siblings else converted
 
-    def _name(self, place: str) -> str:
-        bare = _PLAIN.sub("_", list(split_reference(f"#{place}"))[-1])[:64] or "part"
-        name, number = bare, 2
+    def _build_definition_name(self, pointer: str) -> str:
+        base_name = (
+            _NOT_NAME_CHARACTERS.sub("_", list(split_reference(f"#{pointer}"))[-1])[:64] or "part"
+        )
+        name, number = base_name, 2
         while name in self.definitions:
-            name, number = f"{bare}_{number}", number + 1
+            name, number = f"{base_name}_{number}", number + 1
         return name
 
-    def _own(self, node: Mapping[str, Any], pointer: str) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+    def _convert_keywords(self, node: Mapping[str, Any], pointer: str) -> dict[str, Any]:
+        converted: dict[str, Any] = {}
         for key, value in node.items():
-            here = pointer + build_pointer(key)
-            if key in SCHEMA:
-                found[key] = self.schema(value, here)
-            elif key in SCHEMAS and isinstance(value, list):
-                found[key] = [
-                    self.schema(one, f"{here}/{index}") for index, one in enumerate(value)
+            child_pointer = pointer + build_pointer(key)
+            if key in SCHEMA_KEYWORDS:
+                converted[key] = self.convert_schema(value, child_pointer)
+            elif key in SCHEMA_LIST_KEYWORDS and isinstance(value, list):
+                converted[key] = [
+                    self.convert_schema(subschema, f"{child_pointer}/{index}")
+                    for index, subschema in enumerate(value)
                 ]
-            elif key in BY_NAME and isinstance(value, dict):
-                found[key] = {
-                    name: self.schema(one, here + build_pointer(name))
-                    for name, one in value.items()
-                    if not self._is_hidden(key, one)
+            elif key in SCHEMA_MAP_KEYWORDS and isinstance(value, dict):
+                converted[key] = {
+                    name: self.convert_schema(subschema, child_pointer + build_pointer(name))
+                    for name, subschema in value.items()
+                    if not self._is_hidden(key, subschema)
                 }
-            elif key == "type" or key in TOLD or key in BOUNDS:
-                found[key] = value
+            elif key == "type" or key in ANNOTATION_KEYWORDS or key in CONSTRAINT_KEYWORDS:
+                converted[key] = value
             elif key == "example":
-                found.setdefault("examples", [value])
-        self._bounds(node, found)
-        return found
+                converted.setdefault("examples", [value])
+        self._normalize_constraints(node, converted)
+        return converted
 
     def _is_hidden(self, keyword: str, node: Any) -> bool:
-        return keyword == "properties" and isinstance(node, dict) and node.get(self._hidden) is True
+        return (
+            keyword == "properties"
+            and isinstance(node, dict)
+            and node.get(self._hidden_keyword) is True
+        )
 
-    def _bounds(self, node: Mapping[str, Any], found: dict[str, Any]) -> None:
-        for exclusive, plain in (("exclusiveMinimum", "minimum"), ("exclusiveMaximum", "maximum")):
+    def _normalize_constraints(self, node: Mapping[str, Any], converted: dict[str, Any]) -> None:
+        for exclusive, bound in (("exclusiveMinimum", "minimum"), ("exclusiveMaximum", "maximum")):
             # OpenAPI 3.0: a boolean beside the bound.
-            if found.get(exclusive) is True and plain in found:
-                found[exclusive] = found.pop(plain)
-            elif isinstance(found.get(exclusive), bool):
-                found.pop(exclusive)
-        properties, required = node.get("properties"), found.get("required")
+            if converted.get(exclusive) is True and bound in converted:
+                converted[exclusive] = converted.pop(bound)
+            elif isinstance(converted.get(exclusive), bool):
+                converted.pop(exclusive)
+        properties, required = node.get("properties"), converted.get("required")
         if isinstance(properties, dict) and isinstance(required, list):
-            kept = [
-                name for name in required if name in found["properties"] or name not in properties
+            required_names = [
+                name
+                for name in required
+                if name in converted["properties"] or name not in properties
             ]
-            found["required"] = kept
-        if self._describing:
-            for keyword in (*BOUNDS, "default", "not", "if", "then", "else"):
-                found.pop(keyword, None)
-            if found.get("additionalProperties") is False:
-                found.pop("additionalProperties")
-            if "oneOf" in found:  # without constraints, several may match
-                found.setdefault("anyOf", found.pop("oneOf"))
+            converted["required"] = required_names
+        if self._is_output:
+            for keyword in (*CONSTRAINT_KEYWORDS, "default", "not", "if", "then", "else"):
+                converted.pop(keyword, None)
+            if converted.get("additionalProperties") is False:
+                converted.pop("additionalProperties")
+            if "oneOf" in converted:  # without constraints, several may match
+                converted.setdefault("anyOf", converted.pop("oneOf"))
 
-    def _nullable(self, node: Mapping[str, Any], found: dict[str, Any]) -> dict[str, Any]:
-        if not (self._describing or (self._document.minor == 0 and node.get("nullable") is True)):
-            return found
-        kind = found.get("type")
-        if isinstance(kind, str | list):
-            kinds = [kind] if isinstance(kind, str) else kind
-            found["type"] = list(dict.fromkeys([*kinds, "null"]))
-            if isinstance(found.get("enum"), list) and None not in found["enum"]:
-                found["enum"] = [*found["enum"], None]
-            return found
-        if set(found) & {"$ref", *SCHEMAS, "enum"}:
-            return {"anyOf": [found, {"type": "null"}]}
-        return found
+    def _add_null_type(self, node: Mapping[str, Any], converted: dict[str, Any]) -> dict[str, Any]:
+        if not (self._is_output or (self._document.minor == 0 and node.get("nullable") is True)):
+            return converted
+        type_value = converted.get("type")
+        if isinstance(type_value, str | list):
+            types = [type_value] if isinstance(type_value, str) else type_value
+            converted["type"] = list(dict.fromkeys([*types, "null"]))
+            if isinstance(converted.get("enum"), list) and None not in converted["enum"]:
+                converted["enum"] = [*converted["enum"], None]
+            return converted
+        if set(converted) & {"$ref", *SCHEMA_LIST_KEYWORDS, "enum"}:
+            return {"anyOf": [converted, {"type": "null"}]}
+        return converted
 
 
 def find_text(node: Any, *names: str) -> str:

@@ -19,12 +19,12 @@ from bonobot.core.problems import InvalidInput, NotFound
 from bonobot.core.runtime import get_runtime
 from mcp_servers.models import Server
 from mcp_servers.models.servers import find_document
-from mcp_servers.openapi.discovery import fetch
-from mcp_servers.openapi.endpoint_config import MOST_CHOSEN, find_declared_operations
+from mcp_servers.openapi.discovery import fetch_document
+from mcp_servers.openapi.endpoint_config import MAX_SELECTED_OPERATIONS, find_declared_operations
 from mcp_servers.schemas.subprocess_pool import build_outline_in_child
 from mcp_servers.server_config import ServerSpec
 
-EVERYTHING = "*"
+ALL_OPERATIONS = "*"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,23 +32,23 @@ class DocumentOutline:
     """A document's text, and its outline as `build_outline` returns it."""
 
     text: str = field(repr=False)
-    told: Mapping[str, Any] = field(repr=False)
+    data: Mapping[str, Any] = field(repr=False)
 
     @property
     def operations(self) -> list[dict[str, Any]]:
         """Return all operations, including unusable ones."""
-        found: list[dict[str, Any]] = self.told["operations"]
-        return found
+        operations: list[dict[str, Any]] = self.data["operations"]
+        return operations
 
     @property
     def base_url(self) -> str:
         """Return the first base URL in the document, or ""."""
-        found: list[dict[str, Any]] = self.told["base_urls"]
-        return str(found[0]["url"]) if found else ""
+        base_urls: list[dict[str, Any]] = self.data["base_urls"]
+        return str(base_urls[0]["url"]) if base_urls else ""
 
     def as_dict(self) -> dict[str, Any]:
         """Return the preview that is shown before an API is added."""
-        return {**self.told, "notices": list(list_warnings(self.told))}
+        return {**self.data, "notices": list(list_warnings(self.data))}
 
 
 def inspect_document(
@@ -68,7 +68,7 @@ def inspect_document(
     if isinstance(document, Mapping):
         document = json.dumps(document)
     if document is None:
-        document = _fetch_document(document_url, allow_private)
+        document = _fetch_document_text(document_url, allow_private)
     if not isinstance(document, str) or not document.strip():
         raise InvalidInput(
             "There is no document.",
@@ -81,13 +81,15 @@ def inspect_document(
 
 def parse_document_outline(text: str, document_url: str = "") -> DocumentOutline:
     """Return the outline of a document's text; raises `InvalidInput`."""
-    told = build_outline_in_child(text, document_url=document_url)
-    for one in told["base_urls"]:
-        one["private"] = _is_private(one["url"])
-    return DocumentOutline(text=text, told=told)
+    outline = build_outline_in_child(text, document_url=document_url)
+    for base_url in outline["base_urls"]:
+        base_url["private"] = _is_private(base_url["url"])
+    return DocumentOutline(text=text, data=outline)
 
 
-def complete_spec(principal: Principal, spec: ServerSpec, old: Server | None = None) -> ServerSpec:
+def complete_spec(
+    principal: Principal, spec: ServerSpec, existing_server: Server | None = None
+) -> ServerSpec:
     """Return an API's specification with document, base URL and operation keys filled in.
 
     Specifications of other servers are returned unchanged. Raises as `inspect_document` and
@@ -96,34 +98,40 @@ def complete_spec(principal: Principal, spec: ServerSpec, old: Server | None = N
     config = spec.endpoint_config
     if spec.transport_type != Server.Transport.OPENAPI or not isinstance(config, Mapping):
         return spec
-    if find_declared_operations(config, old) is not None or (
-        old is not None and _is_unchanged(old, config)
+    if find_declared_operations(config, existing_server) is not None or (
+        existing_server is not None and _is_unchanged(existing_server, config)
     ):
         return spec
     url = str(config.get("document_url") or "")
     document = config.get("document")
-    if document is None and not url and old is not None and (row := find_document(old)):
+    if (
+        document is None
+        and not url
+        and existing_server is not None
+        and (row := find_document(existing_server))
+    ):
         document = row.text
-    offer = inspect_document(
+    outline = inspect_document(
         principal, document=document, document_url=url, allow_private=spec.allow_private
     )
-    base = config.get("url") or offer.base_url
-    if not base:
+    base_url = config.get("url") or outline.base_url
+    if not base_url:
         raise InvalidInput(
             "The document doesn't say where the API is.",
             code="base_url_missing",
             field="endpoint_config.url",
             remedy="Give the base address, such as https://api.example.com/v1.",
         )
-    keys = select_operations(offer, config.get("operations"))
+    keys = select_operations(outline, config.get("operations"))
     return replace(
-        spec, endpoint_config={**config, "url": base, "operations": keys, "document": offer.text}
+        spec,
+        endpoint_config={**config, "url": base_url, "operations": keys, "document": outline.text},
     )
 
 
 def select_operations(
-    offer: DocumentOutline,
-    wanted: Any = None,
+    outline: DocumentOutline,
+    requested: Any = None,
     *,
     tags: Collection[str] = (),
     everything: bool = False,
@@ -134,15 +142,17 @@ def select_operations(
     Raises `NotFound` (`unknown_operation`) and `InvalidInput` (`operation_refused`,
     `nothing_chosen`, `too_many`).
     """
-    if wanted is not None and not isinstance(wanted, list | tuple):
+    if requested is not None and not isinstance(requested, list | tuple):
         raise InvalidInput("`operations` must be a list.", field="endpoint_config.operations")
-    everything = everything or EVERYTHING in (wanted or ())
+    everything = everything or ALL_OPERATIONS in (requested or ())
     keys = {
-        one["key"]
-        for one in offer.operations
-        if not one["refused"] and (everything or set(tags) & set(one["tags"]))
+        operation["key"]
+        for operation in outline.operations
+        if not operation["refused"] and (everything or set(tags) & set(operation["tags"]))
     }
-    keys |= {_get_operation_key(offer, str(name)) for name in wanted or () if name != EVERYTHING}
+    keys |= {
+        _get_operation_key(outline, str(name)) for name in requested or () if name != ALL_OPERATIONS
+    }
     if not keys:
         raise InvalidInput(
             "No operation is chosen.",
@@ -150,12 +160,12 @@ def select_operations(
             field="endpoint_config.operations",
             remedy="Choose at least one; the preview lists them.",
         )
-    if len(keys) > MOST_CHOSEN:
+    if len(keys) > MAX_SELECTED_OPERATIONS:
         raise InvalidInput(
             format_message(
                 "{count:,} operations are more than a server may have ({most_chosen:,}).",
                 count=len(keys),
-                most_chosen=MOST_CHOSEN,
+                most_chosen=MAX_SELECTED_OPERATIONS,
             ),
             code="too_many",
             field="endpoint_config.operations",
@@ -164,76 +174,82 @@ def select_operations(
     return sorted(keys)
 
 
-def list_read_operations(offer: DocumentOutline) -> list[str]:
+def list_read_operations(outline: DocumentOutline) -> list[str]:
     """Return the keys of usable read-only operations, the default selection."""
-    return [one["key"] for one in offer.operations if not (one["writes"] or one["refused"])]
+    return [
+        operation["key"]
+        for operation in outline.operations
+        if not (operation["writes"] or operation["refused"])
+    ]
 
 
-def list_warnings(told: Mapping[str, Any]) -> Iterable[str]:
+def list_warnings(outline: Mapping[str, Any]) -> Iterable[str]:
     """Yield warnings to show before an API is added."""
-    urls = told["base_urls"]
+    urls = outline["base_urls"]
     if not urls:
         yield "The document doesn't say where the API is: give its base address."
-    for one in urls[:1]:
-        if one["url"].startswith("http://"):
-            yield f"{one['url']} is not encrypted: whoever is on the way reads the credential, too."
-        if one["private"]:
-            yield f"{one['url']} is a private address, which a platform administrator may allow."
-    if refused := sum(1 for one in told["operations"] if one["refused"]):
-        yield f"{refused} operations can't be tools; each says why."
+    for item in urls[:1]:
+        if item["url"].startswith("http://"):
+            yield (
+                f"{item['url']} is not encrypted: whoever is on the way reads the credential, too."
+            )
+        if item["private"]:
+            yield f"{item['url']} is a private address, which a platform administrator may allow."
+    if refused_count := sum(1 for item in outline["operations"] if item["refused"]):
+        yield f"{refused_count} operations can't be tools; each says why."
 
 
-def _get_operation_key(offer: DocumentOutline, name: str) -> str:
-    found = [
-        one
-        for member in ("key", "operation_id", "name")
-        for one in offer.operations
-        if one[member] == name
+def _get_operation_key(outline: DocumentOutline, name: str) -> str:
+    matches = [
+        operation
+        for field_name in ("key", "operation_id", "name")
+        for operation in outline.operations
+        if operation[field_name] == name
     ]
-    if not found:
+    if not matches:
         raise NotFound(
             format_message("The document has no operation {name!r}.", name=name[:100]),
             code="unknown_operation",
             field="endpoint_config.operations",
             remedy="Write its operationId, or method and path, such as `GET /pets/{id}`.",
         )
-    if found[0]["refused"]:
+    if matches[0]["refused"]:
         raise InvalidInput(
             format_message(
                 "`{key}` can't be a tool: {refused}",
-                key=found[0]["key"],
-                refused=found[0]["refused"],
+                key=matches[0]["key"],
+                refused=matches[0]["refused"],
             ),
             code="operation_refused",
             field="endpoint_config.operations",
             remedy="Leave it out, or mend the document.",
-            extra={"pointer": found[0]["pointer"]},
+            extra={"pointer": matches[0]["pointer"]},
         )
-    return str(found[0]["key"])
+    return str(matches[0]["key"])
 
 
-def _is_unchanged(old: Server, config: Mapping[str, Any]) -> bool:
+def _is_unchanged(existing_server: Server, config: Mapping[str, Any]) -> bool:
     """Tell whether the configuration has no change that needs the document."""
-    stored = old.endpoint_config
+    stored = existing_server.endpoint_config
     return (
-        not old.speaks_mcp
+        not existing_server.speaks_mcp
         and config.get("document") is None
         and bool(config.get("url"))
         and all(config.get(name) == stored.get(name) for name in ("document_url", "operations"))
     )
 
 
-def _fetch_document(url: str, allow_private: bool) -> str | None:
+def _fetch_document_text(url: str, allow_private: bool) -> str | None:
     if not url:
         return None
-    found = get_runtime().call(
-        fetch,
+    document = get_runtime().call(
+        fetch_document,
         url,
         allow_private=allow_private,
         connect_s=settings.BONOBOT_CONNECT_S,
         read_s=settings.BONOBOT_READ_S,
     )
-    text: str | None = found.text
+    text: str | None = document.text
     return text
 
 

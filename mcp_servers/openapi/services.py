@@ -17,11 +17,11 @@ from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Conflict, InvalidInput, NotFound
 from mcp_servers.models import Server
 from mcp_servers.openapi.compose_document import build_example_request, build_tool
-from mcp_servers.openapi.declared_operations import DeclaredOperation, read_one
+from mcp_servers.openapi.declared_operations import DeclaredOperation, read_operation
 from mcp_servers.server_config import build_changed_spec, mask_endpoint_config
 from mcp_servers.services import update_server
 
-_OWN = re.compile(r"endpoint_config\.declared\[\d+\]\.?")
+_OPERATION_FIELD_PREFIX = re.compile(r"endpoint_config\.declared\[\d+\]\.?")
 
 
 def is_declared(server: Server) -> bool:
@@ -36,9 +36,9 @@ def list_declared_operations(server: Server) -> list[dict[str, Any]]:
 
 def get_declared_operation(server: Server, name: str) -> dict[str, Any]:
     """Return one operation; raises `NotFound` (`unknown_operation`)."""
-    for one in list_declared_operations(server):
-        if one["name"] == name:
-            return one
+    for operation in list_declared_operations(server):
+        if operation["name"] == name:
+            return operation
     raise NotFound(
         format_message(
             "{server!r} has no operation {name!r}.", server=server.name, name=name[:100]
@@ -49,29 +49,31 @@ def get_declared_operation(server: Server, name: str) -> dict[str, Any]:
     )
 
 
-def add_operation(principal: Principal, server: Server, said: Any) -> DeclaredOperation:
+def create_operation(principal: Principal, server: Server, raw: Any) -> DeclaredOperation:
     """Add a declared operation.
 
     Raises as `read_operation` and `update_server`, and `Conflict` (`not_declared`).
     """
-    return _write(principal, server, said, replaces="")
+    return _save_operation(principal, server, raw, replaced_name="")
 
 
 def update_operation(
-    principal: Principal, server: Server, name: str, said: Any
+    principal: Principal, server: Server, name: str, raw: Any
 ) -> DeclaredOperation:
     """Replace a declared operation; with another name it becomes another tool."""
-    return _write(principal, server, said, replaces=name)
+    return _save_operation(principal, server, raw, replaced_name=name)
 
 
-def remove_operation(principal: Principal, server: Server, name: str) -> None:
+def delete_operation(principal: Principal, server: Server, name: str) -> None:
     """Delete an operation, effective immediately; the last one can't be (`last_operation`)."""
     principal.require(Action.MANAGE_SERVERS)
     with transaction.atomic():
         server.refresh_from_db()
         get_declared_operation(server, name)
-        left = [one for one in list_declared_operations(server) if one["name"] != name]
-        if not left:
+        remaining = [
+            operation for operation in list_declared_operations(server) if operation["name"] != name
+        ]
+        if not remaining:
             raise InvalidInput(
                 format_message(
                     "{name!r} is the only operation of {server!r}.", name=name, server=server.name
@@ -79,16 +81,18 @@ def remove_operation(principal: Principal, server: Server, name: str) -> None:
                 code="last_operation",
                 remedy="Remove the server instead, or switch it off.",
             )
-        _keep(principal, server, left)
+        _save_declared_operations(principal, server, remaining)
 
 
-def _write(principal: Principal, server: Server, said: Any, *, replaces: str) -> DeclaredOperation:
+def _save_operation(
+    principal: Principal, server: Server, raw: Any, *, replaced_name: str
+) -> DeclaredOperation:
     principal.require(Action.MANAGE_SERVERS)
     with transaction.atomic():
         server.refresh_from_db()
-        one = read_one(said, server.endpoint_config.get("url", ""))
-        listed = list_declared_operations(server)
-        if not replaces and not is_declared(server):
+        operation = read_operation(raw, server.endpoint_config.get("url", ""))
+        operations = list_declared_operations(server)
+        if not replaced_name and not is_declared(server):
             raise Conflict(
                 format_message(
                     "The operations of {server!r} aren't declared by hand.", server=server.name
@@ -96,27 +100,29 @@ def _write(principal: Principal, server: Server, said: Any, *, replaces: str) ->
                 code="not_declared",
                 remedy="Change its document, or declare operations at a server of their own.",
             )
-        if replaces:
-            place = listed.index(get_declared_operation(server, replaces))
-            listed[place] = one.as_dict()
+        if replaced_name:
+            index = operations.index(get_declared_operation(server, replaced_name))
+            operations[index] = operation.as_dict()
         else:
-            place = len(listed)
-            listed.append(one.as_dict())
+            index = len(operations)
+            operations.append(operation.as_dict())
         try:
-            _keep(principal, server, listed)
+            _save_declared_operations(principal, server, operations)
         except InvalidInput as problem:
             # The request has one operation, not a list: strip the index from the field.
-            problem.field = _OWN.sub("", problem.field)
+            problem.field = _OPERATION_FIELD_PREFIX.sub("", problem.field)
             raise
-    return one
+    return operation
 
 
-def _keep(principal: Principal, server: Server, declared: list[dict[str, Any]]) -> None:
+def _save_declared_operations(
+    principal: Principal, server: Server, declared: list[dict[str, Any]]
+) -> None:
     config: Mapping[str, Any] = {**mask_endpoint_config(server), "declared": declared}
     update_server(principal, server, build_changed_spec(server, endpoint_config=config))
 
 
-def build_operation_preview(said: Any, base_url: str, *, field: str = "") -> dict[str, Any]:
+def build_operation_preview(raw: Any, base_url: str, *, field: str = "") -> dict[str, Any]:
     """Return key, tool and an example request without the sign-in; nothing is sent.
 
     Raises `InvalidInput`, and `EgressDenied` for an address that is never allowed.
@@ -126,16 +132,16 @@ def build_operation_preview(said: Any, base_url: str, *, field: str = "") -> dic
     except EgressDenied as problem:
         problem.field = "url"
         raise
-    one = read_one(said, base_url, field)
-    tool = build_tool(one, base_url, field)
-    sent = build_example_request(tool, base_url)
+    operation = read_operation(raw, base_url, field)
+    tool = build_tool(operation, base_url, field)
+    request = build_example_request(tool, base_url)
     return {
-        "key": one.key,
+        "key": operation.key,
         "tool": tool,
         "request": {
-            "method": sent.method,
-            "url": sent.url,
-            "headers": [{"name": name, "value": value} for name, value in sent.headers],
-            "body": (sent.body or b"").decode(),
+            "method": request.method,
+            "url": request.url,
+            "headers": [{"name": name, "value": value} for name, value in request.headers],
+            "body": (request.body or b"").decode(),
         },
     }

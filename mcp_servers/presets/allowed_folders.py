@@ -19,7 +19,7 @@ from bonobot.core.problems import InvalidInput
 from bonobot.core.text.untrusted_text import make_visible
 from mcp_servers.client.folder_rules import FolderRule
 
-KINDS = frozenset(("folder", "file"))
+FOLDER_KINDS = frozenset(("folder", "file"))
 
 
 def get_organization_folder(organization_id: UUID) -> Path:
@@ -33,10 +33,11 @@ def list_allowed_folders(organization_id: UUID) -> tuple[Path, ...]:
     return (get_organization_folder(organization_id), *map(Path, settings.BONOBOT_PRESET_FOLDERS))
 
 
-def folder_rule(organization_id: UUID) -> FolderRule:
+def build_folder_rule(organization_id: UUID) -> FolderRule:
     """Return the rule for folders of an organization's stdio servers (one query)."""
     return FolderRule(
-        closed=(str(settings.BONOBOT_VAR),), own=(str(get_organization_folder(organization_id)),)
+        denied=(str(settings.BONOBOT_VAR),),
+        allowed=(str(get_organization_folder(organization_id)),),
     )
 
 
@@ -48,48 +49,51 @@ def resolve_folders(
     Missing folders in the organization's own workspace are created. Raises `InvalidInput`
     (`folder_not_allowed`, `folder_missing`) with the parameter as its field.
     """
-    found = {name.upper(): value for name, value in values.items()}
+    resolved = {name.upper(): value for name, value in values.items()}
     for parameter in parameters:
-        value = found.get(parameter["name"].upper()) or str(parameter.get("default") or "")
-        if parameter.get("kind") in KINDS and value:
-            found[parameter["name"].upper()] = str(
+        value = resolved.get(parameter["name"].upper()) or str(parameter.get("default") or "")
+        if parameter.get("kind") in FOLDER_KINDS and value:
+            resolved[parameter["name"].upper()] = str(
                 _resolve_folder(organization_id, parameter, value)
             )
-    return found
+    return resolved
 
 
 def _resolve_folder(organization_id: UUID, parameter: Mapping[str, Any], value: str) -> Path:
-    own, *others = list_allowed_folders(organization_id)
+    own_folder, *other_folders = list_allowed_folders(organization_id)
     path = Path(value)
     if not path.is_absolute() or ".." in path.parts or "\x00" in value:
         raise _build_folder_error(
-            parameter, value, "must be an absolute path without `..`", (own, *others)
+            parameter, value, "must be an absolute path without `..`", (own_folder, *other_folders)
         )
-    real = path.resolve()
-    roots = [folder.resolve() for folder in (own, *others)]
-    if not any(real.is_relative_to(root) for root in roots):
+    real_path = path.resolve()
+    roots = [folder.resolve() for folder in (own_folder, *other_folders)]
+    if not any(real_path.is_relative_to(root) for root in roots):
         raise _build_folder_error(
-            parameter, value, "lies outside the allowed folders", (own, *others)
+            parameter, value, "lies outside the allowed folders", (own_folder, *other_folders)
         )
-    if why := folder_rule(organization_id).refusal(str(real)):
+    if reason := build_folder_rule(organization_id).find_refusal(str(real_path)):
         raise _build_folder_error(
-            parameter, value, format_message("may not be used: {why}", why=why), (own, *others)
+            parameter,
+            value,
+            format_message("may not be used: {why}", why=reason),
+            (own_folder, *other_folders),
         )
     is_folder = parameter["kind"] == "folder"
-    folder = real if is_folder else real.parent
-    if real.is_relative_to(roots[0]) and not folder.exists():
+    folder = real_path if is_folder else real_path.parent
+    if real_path.is_relative_to(roots[0]) and not folder.exists():
         ensure_private_folder(folder)
-    if not folder.is_dir() or (not is_folder and real.is_dir()):
+    if not folder.is_dir() or (not is_folder and real_path.is_dir()):
         raise _build_missing_error(parameter, value)
-    return real
+    return real_path
 
 
 def _build_folder_error(
-    parameter: Mapping[str, Any], value: str, why: str, folders: Iterable[Path]
+    parameter: Mapping[str, Any], value: str, reason: str, folders: Iterable[Path]
 ) -> InvalidInput:
     listed = ", ".join(f"`{folder}`" for folder in folders)
     return InvalidInput(
-        f"{_label(parameter)} {why}: `{make_visible(value, 300)}`.",
+        f"{_get_label(parameter)} {reason}: `{make_visible(value, 300)}`.",
         code="folder_not_allowed",
         field=parameter["name"],
         rule="preset_folders",
@@ -102,12 +106,12 @@ def _build_folder_error(
 
 
 def _build_missing_error(parameter: Mapping[str, Any], value: str) -> InvalidInput:
-    what = "folder" if parameter["kind"] == "folder" else "place for a file"
+    kind_name = "folder" if parameter["kind"] == "folder" else "place for a file"
     return InvalidInput(
         format_message(
             "{parameter}: there is no such {what} on this host: `{visible}`.",
-            parameter=_label(parameter),
-            what=what,
+            parameter=_get_label(parameter),
+            what=kind_name,
             visible=make_visible(value, 300),
         ),
         code="folder_missing",
@@ -116,5 +120,5 @@ def _build_missing_error(parameter: Mapping[str, Any], value: str) -> InvalidInp
     )
 
 
-def _label(parameter: Mapping[str, Any]) -> str:
+def _get_label(parameter: Mapping[str, Any]) -> str:
     return make_visible(str(parameter.get("label") or parameter["name"]), 100)

@@ -22,20 +22,20 @@ def is_enabled(organization_id: UUID, preset: Preset) -> bool:
     return Preset.objects.enabled_for(organization_id).filter(pk=preset.pk).exists()
 
 
-def enabled_ids(organization_id: UUID) -> frozenset[UUID]:
+def list_enabled_ids(organization_id: UUID) -> frozenset[UUID]:
     """Return the IDs of the presets that an organization may use."""
-    offered = Preset.objects.offered_to(organization_id).enabled_for(organization_id)
-    return frozenset(offered.order_by().values_list("pk", flat=True))
+    available = Preset.objects.available_to(organization_id).enabled_for(organization_id)
+    return frozenset(available.order_by().values_list("pk", flat=True))
 
 
-def may_use(principal: Principal, preset: Preset) -> bool:
+def can_use(principal: Principal, preset: Preset) -> bool:
     """Tell whether a principal may use a preset; platform administrators always may."""
     return principal.platform_admin or is_enabled(principal.organization_id, preset)
 
 
 def check_enabled(principal: Principal, preset: Preset) -> None:
     """Raise `Forbidden` (`preset_not_enabled`) unless the principal may use the preset."""
-    if may_use(principal, preset):
+    if can_use(principal, preset):
         return
     raise Forbidden(
         format_message(
@@ -52,24 +52,24 @@ def check_enabled(principal: Principal, preset: Preset) -> None:
     )
 
 
-def enable(principal: Principal, preset: Preset) -> None:
+def enable_preset(principal: Principal, preset: Preset) -> None:
     """Enable a preset for the principal's organization, unless it is already enabled.
 
     Raises `Forbidden` (`platform_admin_only`), and `InvalidInput` (`preset_always_enabled`) for a
     preset that is always enabled.
     """
-    _switch(principal, preset, enabled=True)
+    _set_preset_enabled(principal, preset, enabled=True)
 
 
-def disable(principal: Principal, preset: Preset) -> None:
+def disable_preset(principal: Principal, preset: Preset) -> None:
     """Disable a preset for the principal's organization; existing servers stay.
 
     Raises as `enable_preset`.
     """
-    _switch(principal, preset, enabled=False)
+    _set_preset_enabled(principal, preset, enabled=False)
 
 
-def _switch(principal: Principal, preset: Preset, *, enabled: bool) -> None:
+def _set_preset_enabled(principal: Principal, preset: Preset, *, enabled: bool) -> None:
     if not principal.platform_admin:
         raise Forbidden(
             "Only a platform administrator may enable or disable a preset.",

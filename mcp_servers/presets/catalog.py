@@ -15,14 +15,14 @@ from typing import Any, Protocol
 from django.utils.translation import gettext_lazy as _
 
 from bonobot.core.i18n.localization import localize_text
-from mcp_servers.import_export.entries import put_back
+from mcp_servers.import_export.entries import restore_secrets
 from mcp_servers.models import Preset
-from mcp_servers.presets.fill_parameters import PresetTemplate, complete
+from mcp_servers.presets.fill_parameters import PresetTemplate, fill_parameters
 from mcp_servers.schemas import find_violation
 from mcp_servers.server_config import ServerSpec
 
 FOLDER = Path(__file__).parent
-FILE = FOLDER / "catalogue.json"
+CATALOG_FILE = FOLDER / "catalogue.json"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,30 +51,30 @@ class CatalogEntry:
     confinement: str = ""
     network: str = ""
 
-    def columns(self) -> dict[str, Any]:
+    def to_columns(self) -> dict[str, Any]:
         """Return the values of the row's columns, without the slug."""
-        found = asdict(self) | {"replaces": list(self.replaces)}
-        return {name: value for name, value in found.items() if name != "slug"}
+        columns = asdict(self) | {"replaces": list(self.replaces)}
+        return {name: value for name, value in columns.items() if name != "slug"}
 
 
 @cache
-def load() -> tuple[CatalogEntry, ...]:
+def load_catalog() -> tuple[CatalogEntry, ...]:
     """Return the entries of the shipped catalog; raises ValueError for an invalid file."""
-    return read(FILE.read_text(encoding="utf-8"))
+    return parse_catalog(CATALOG_FILE.read_text(encoding="utf-8"))
 
 
 @cache
 def compute_catalog_digest() -> str:
     """Return the digest of the shipped catalog; up-to-date rows have it."""
-    return sha256(FILE.read_bytes()).hexdigest()
+    return sha256(CATALOG_FILE.read_bytes()).hexdigest()
 
 
-def read(text: str) -> tuple[CatalogEntry, ...]:
+def parse_catalog(text: str) -> tuple[CatalogEntry, ...]:
     """Return the entries of a catalog; raises ValueError naming the first error."""
     document = json.loads(text)
     schema = json.loads((FOLDER / "schema.json").read_text(encoding="utf-8"))
-    if (found := find_violation(schema, document)) is not None:
-        raise ValueError(f"The catalogue is wrong at `{found.field}`: {found.detail}")
+    if (violation := find_violation(schema, document)) is not None:
+        raise ValueError(f"The catalogue is wrong at `{violation.field}`: {violation.detail}")
     return tuple(
         CatalogEntry(**entry | {"replaces": tuple(entry.get("replaces", ()))})
         for entry in document["presets"]
@@ -105,7 +105,7 @@ class PresetSource(PresetTemplate, Protocol):
         """The network access of its program; blank for the default."""
 
 
-def fill(
+def fill_preset(
     preset: PresetSource, values: Mapping[str, str], *, name: str = "", **common: Any
 ) -> ServerSpec:
     """Return the server specification for a preset with `values` for its parameters.
@@ -113,20 +113,20 @@ def fill(
     `common` are further fields of the specification. Raises `InvalidInput` (`missing_value`,
     `bad_value`, `unknown_parameter`) with the parameter as its field, and all errors in `errors`.
     """
-    filled = complete(preset, values)
+    filled = fill_parameters(preset, values)
     if filled.problems:
-        first = filled.problems[0]
-        first.extra["errors"] = [problem.as_dict() for problem in filled.problems]
-        raise first
-    endpoint, auth = put_back(filled.endpoint_config, filled.auth_config, filled.secrets)
+        first_problem = filled.problems[0]
+        first_problem.extra["errors"] = [problem.as_dict() for problem in filled.problems]
+        raise first_problem
+    endpoint, auth = restore_secrets(filled.endpoint_config, filled.auth_config, filled.secrets)
     # With a browser sign-in, no credential is needed; else an omitted one means no sign-in.
-    interactive = auth.get("grant") == "authorization_code"
-    signs_in = interactive or any(secret.placement == "auth" for secret in filled.secrets)
+    is_interactive = auth.get("grant") == "authorization_code"
+    has_sign_in = is_interactive or any(secret.placement == "auth" for secret in filled.secrets)
     return ServerSpec(
         name=name or preset.slug,
         transport_type=preset.transport_type,
         endpoint_config=endpoint,
-        auth_config={"type": preset.auth_type, **auth} if signs_in else {"type": "none"},
+        auth_config={"type": preset.auth_type, **auth} if has_sign_in else {"type": "none"},
         **{
             "confinement": preset.confinement or None,
             "network": preset.network or None,
@@ -135,9 +135,9 @@ def fill(
     )
 
 
-OTHER = "other"
+OTHER_CATEGORY = "other"
 # Names of categories; unknown ones are shown as they are.
-CATEGORIES = {
+CATEGORY_NAMES = {
     "business": _("business"),
     "cloud": _("cloud"),
     "communication": _("communication"),
@@ -149,7 +149,7 @@ CATEGORIES = {
     "reference": _("examples"),
     "web": _("web"),
     "own": _("own"),
-    OTHER: _("other"),
+    OTHER_CATEGORY: _("other"),
 }
 
 
@@ -161,14 +161,19 @@ def localize_description(preset: Preset) -> str:
 def localize_parameters(preset: Preset) -> list[dict[str, Any]]:
     """Return the parameters with localized label and help."""
     return [
-        one | {name: _localize_text(preset, one[name]) for name in ("label", "help") if name in one}
-        for one in preset.parameters
+        parameter
+        | {
+            name: _localize_text(preset, parameter[name])
+            for name in ("label", "help")
+            if name in parameter
+        }
+        for parameter in preset.parameters
     ]
 
 
 def format_category(code: str) -> str:
     """Return the name of a category; `other` if it is blank."""
-    return str(CATEGORIES.get(code or OTHER, code))
+    return str(CATEGORY_NAMES.get(code or OTHER_CATEGORY, code))
 
 
 def _localize_text(preset: Preset, text: str) -> str:

@@ -18,11 +18,11 @@ from bonobot.core.i18n.messages import format_message
 from mcp_servers.models import Preset
 from mcp_servers.presets.catalog import CatalogEntry
 
-REGISTRIES = {"npm": "https://registry.npmjs.org", "pypi": "https://pypi.org"}
+REGISTRY_URLS = {"npm": "https://registry.npmjs.org", "pypi": "https://pypi.org"}
 # Paths of one version: both registries return 404 for a missing package or version.
-PATHS = {"npm": "/{package}/{version}", "pypi": "/pypi/{package}/{version}/json"}
-AT_ONCE = 4
-ANSWER_S = 20.0
+VERSION_PATHS = {"npm": "/{package}/{version}", "pypi": "/pypi/{package}/{version}/json"}
+MAX_CONCURRENT_REQUESTS = 4
+TIMEOUT_S = 20.0
 
 State = Literal["resolves", "gone", "unknown", "documented"]
 
@@ -40,54 +40,66 @@ class PackageResolution:
 async def resolve(
     entries: Iterable[CatalogEntry],
     *,
-    registries: Mapping[str, str] = REGISTRIES,
+    registries: Mapping[str, str] = REGISTRY_URLS,
     allow_private: bool = False,
 ) -> tuple[PackageResolution, ...]:
     """Return the registries' results for the entries, in the same order."""
-    places = asyncio.Semaphore(AT_ONCE)
+    semaphore = asyncio.Semaphore(MAX_CONCURRENT_REQUESTS)
     async with build_guarded_client(
-        allow_private=allow_private, connect_s=ANSWER_S, read_s=ANSWER_S
+        allow_private=allow_private, connect_s=TIMEOUT_S, read_s=TIMEOUT_S
     ) as client:
 
-        async def ask(entry: CatalogEntry) -> PackageResolution:
+        async def resolve_entry(entry: CatalogEntry) -> PackageResolution:
             if entry.proof["kind"] != "package":
                 return PackageResolution(entry.slug, "documented", detail=entry.proof["url"])
-            async with places:
-                return await _ask(client, entry, registries[entry.proof["registry"]])
+            async with semaphore:
+                return await _resolve_package(client, entry, registries[entry.proof["registry"]])
 
-        return tuple(await asyncio.gather(*map(ask, entries)))
+        return tuple(await asyncio.gather(*map(resolve_entry, entries)))
 
 
-def keep(found: Iterable[PackageResolution]) -> None:
+def save_resolutions(resolutions: Iterable[PackageResolution]) -> None:
     """Save the results in the platform's presets.
 
     If a request failed, the previous result is kept.
     """
     now = timezone.now().isoformat()
-    for each in found:
-        if each.state in ("resolves", "gone"):
-            said = {"state": each.state, "detail": each.detail, "asked_at": now}
-            Preset.objects.platform().filter(slug=each.slug).update(resolution=said)
+    for resolution in resolutions:
+        if resolution.state in ("resolves", "gone"):
+            stored_resolution = {
+                "state": resolution.state,
+                "detail": resolution.detail,
+                "asked_at": now,
+            }
+            Preset.objects.from_platform().filter(slug=resolution.slug).update(
+                resolution=stored_resolution
+            )
 
 
-async def _ask(client: httpx2.AsyncClient, entry: CatalogEntry, registry: str) -> PackageResolution:
+async def _resolve_package(
+    client: httpx2.AsyncClient, entry: CatalogEntry, registry: str
+) -> PackageResolution:
     proof: Mapping[str, Any] = entry.proof
-    shown = f"{proof['registry']} {proof['package']} {proof['version']}"
-    path = PATHS[proof["registry"]].format(
+    package_label = f"{proof['registry']} {proof['package']} {proof['version']}"
+    path = VERSION_PATHS[proof["registry"]].format(
         package=quote(proof["package"], safe="@"), version=proof["version"]
     )
     try:
         # HEAD is enough; the documents of PyPI and npm are long.
-        answer = await client.head(registry + path)
+        response = await client.head(registry + path)
     except (httpx2.HTTPError, EgressDenied) as error:
-        return PackageResolution(entry.slug, "unknown", shown, f"{type(error).__name__}: {error}")
-    if answer.status_code == httpx2.codes.NOT_FOUND:
-        return PackageResolution(entry.slug, "gone", shown, "The registry has no such version.")
-    if answer.is_success:
-        return PackageResolution(entry.slug, "resolves", shown)
+        return PackageResolution(
+            entry.slug, "unknown", package_label, f"{type(error).__name__}: {error}"
+        )
+    if response.status_code == httpx2.codes.NOT_FOUND:
+        return PackageResolution(
+            entry.slug, "gone", package_label, "The registry has no such version."
+        )
+    if response.is_success:
+        return PackageResolution(entry.slug, "resolves", package_label)
     return PackageResolution(
         entry.slug,
         "unknown",
-        shown,
-        format_message("The registry answered {status_code}.", status_code=answer.status_code),
+        package_label,
+        format_message("The registry answered {status_code}.", status_code=response.status_code),
     )

@@ -15,11 +15,13 @@ from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import InvalidInput, Problem
 from bonobot.core.text.placeholders import list_placeholders
 from bonobot.core.text.untrusted_text import make_visible
-from mcp_servers.import_export.entries import MEMBERS, Placement, SecretValue
+from mcp_servers.import_export.entries import SECRET_FIELDS, Placement, SecretValue
 
-LONGEST_VALUE = 4096
-_PLACEMENTS: dict[str, Placement] = {member: placement for placement, member in MEMBERS.items()}
-_SEALED = frozenset(("token", "key", "client_secret", "private_key"))
+MAX_VALUE_CHARACTERS = 4096
+_PLACEMENTS: dict[str, Placement] = {
+    member: placement for placement, member in SECRET_FIELDS.items()
+}
+_SECRET_AUTH_FIELDS = frozenset(("token", "key", "client_secret", "private_key"))
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
@@ -49,18 +51,18 @@ class FilledPreset:
     problems: tuple[Problem, ...]
 
 
-def complete(preset: PresetTemplate, values: Mapping[str, str]) -> FilledPreset:
+def fill_parameters(preset: PresetTemplate, values: Mapping[str, str]) -> FilledPreset:
     """Return the configuration filled with `values` by parameter name, case-insensitive.
 
     Fields with empty optional parameters are omitted. Problems (`missing_value`, `bad_value`,
     `unknown_parameter`) have the parameter's name as their field.
     """
-    given = {name.upper(): value for name, value in values.items()}
-    known = {parameter["name"].upper(): parameter for parameter in preset.parameters}
-    problems = [*_validate_parameter_names(given, known)]
+    values_by_name = {name.upper(): value for name, value in values.items()}
+    parameters_by_name = {parameter["name"].upper(): parameter for parameter in preset.parameters}
+    problems = [*_validate_parameter_names(values_by_name, parameters_by_name)]
     texts: dict[str, str] = {}
-    for name, parameter in known.items():
-        value = given.get(name) or str(parameter.get("default") or "")
+    for name, parameter in parameters_by_name.items():
+        value = values_by_name.get(name) or str(parameter.get("default") or "")
         if problem := _validate_value(parameter, value):
             problems.append(problem)
         texts[parameter["name"]] = str(value)
@@ -68,15 +70,15 @@ def complete(preset: PresetTemplate, values: Mapping[str, str]) -> FilledPreset:
 
 
 def _validate_parameter_names(
-    given: Mapping[str, str], known: Mapping[str, Any]
+    values: Mapping[str, str], parameters: Mapping[str, Any]
 ) -> Iterator[Problem]:
-    for name in given.keys() - known.keys():
-        shown = make_visible(name, 64)
-        listed = ", ".join(f"`{each}`" for each in known) or "none"
+    for name in values.keys() - parameters.keys():
+        safe_name = make_visible(name, 64)
+        listed = ", ".join(f"`{known_name}`" for known_name in parameters) or "none"
         yield InvalidInput(
-            format_message("The preset has no parameter `{shown}`.", shown=shown),
+            format_message("The preset has no parameter `{shown}`.", shown=safe_name),
             code="unknown_parameter",
-            field=shown,
+            field=safe_name,
             remedy=format_message("Its parameters: {listed}.", listed=listed),
         )
 
@@ -93,11 +95,11 @@ def _validate_value(parameter: Mapping[str, Any], value: Any) -> Problem | None:
             field=name,
             remedy=help_text,
         )
-    wrong = _explain_invalid_value(parameter, label, value)
-    if not wrong:
+    explanation = _explain_invalid_value(parameter, label, value)
+    if not explanation:
         return None
     return InvalidInput(
-        wrong,
+        explanation,
         code="bad_value",
         field=name,
         remedy=parameter.get("help") or "Correct it.",
@@ -108,11 +110,11 @@ def _explain_invalid_value(parameter: Mapping[str, Any], label: str, value: Any)
     """Return why a value is invalid, or ""."""
     if not isinstance(value, str):
         return format_message("{parameter} must be text.", parameter=label)
-    if len(value) > LONGEST_VALUE or _CONTROL.search(value):
+    if len(value) > MAX_VALUE_CHARACTERS or _CONTROL.search(value):
         return format_message(
             "{parameter} must be one line of at most {n} characters.",
             parameter=label,
-            n=LONGEST_VALUE,
+            n=MAX_VALUE_CHARACTERS,
         )
     if value.startswith("-") and not parameter.get("secret"):
         return format_message(
@@ -130,32 +132,39 @@ def _place_parameters(
 ) -> tuple[dict[str, Any], dict[str, Any], tuple[SecretValue, ...]]:
     endpoint: dict[str, Any] = {}
     secrets: list[SecretValue] = []
-    for member, value in preset.endpoint_config.items():
-        if (placement := _PLACEMENTS.get(member)) is not None:
-            filled = ((name, _fill_text(template, texts)) for name, template in value.items())
-            secrets += [SecretValue(placement, n, text) for n, text in filled if text is not None]
+    for field_name, value in preset.endpoint_config.items():
+        if (placement := _PLACEMENTS.get(field_name)) is not None:
+            filled_pairs = ((name, _fill_text(template, texts)) for name, template in value.items())
+            secrets += [
+                SecretValue(placement, secret_name, text)
+                for secret_name, text in filled_pairs
+                if text is not None
+            ]
         elif isinstance(value, list):
-            found = (_fill_text(each, texts) for each in value)
-            endpoint[member] = [text for text in found if text is not None]
+            filled_items = (_fill_text(item, texts) for item in value)
+            endpoint[field_name] = [text for text in filled_items if text is not None]
         elif (text := _fill_text(str(value), texts)) is not None:
-            endpoint[member] = text
+            endpoint[field_name] = text
     auth: dict[str, Any] = {}
-    for member, template in preset.auth_config.items():
+    for field_name, template in preset.auth_config.items():
         text = _fill_text(str(template), texts)
         if text is None:
             continue
-        if member in _SEALED:
-            secrets.append(SecretValue("auth", member, text))
+        if field_name in _SECRET_AUTH_FIELDS:
+            secrets.append(SecretValue("auth", field_name, text))
         else:
-            auth[member] = text
+            auth[field_name] = text
     return endpoint, auth, tuple(secrets)
 
 
 def _fill_text(template: str, texts: Mapping[str, str]) -> str | None:
     """Return a filled template, or None if a parameter in it is empty."""
-    named = {found.text: texts.get(found.name, "") for found in list_placeholders(template)}
-    if not all(named.values()):
+    values = {
+        placeholder.text: texts.get(placeholder.name, "")
+        for placeholder in list_placeholders(template)
+    }
+    if not all(values.values()):
         return None
     return re.sub(
-        r"\$\{[A-Za-z0-9_]+\}", lambda match: named.get(match.group(), match.group()), template
+        r"\$\{[A-Za-z0-9_]+\}", lambda match: values.get(match.group(), match.group()), template
     )

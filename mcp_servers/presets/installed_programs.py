@@ -15,7 +15,7 @@ from typing import Any
 
 from mcp_servers.import_export.entries import ImportEntry, ImportParameter
 from mcp_servers.presets.catalog import CatalogEntry
-from mcp_servers.presets.fill_parameters import complete
+from mcp_servers.presets.fill_parameters import fill_parameters
 from mcp_servers.tool_names import slugify
 
 _NODE_ENDINGS = frozenset((".js", ".mjs", ".cjs"))
@@ -28,11 +28,13 @@ class InstalledProgram:
     preset: CatalogEntry
     program: Path
 
-    def entry(self, values: Mapping[str, str]) -> ImportEntry:
+    def build_entry(self, values: Mapping[str, str]) -> ImportEntry:
         """Return the server entry for the installed program; `values` fill parameters."""
-        own = {parameter["name"]: parameter for parameter in self.preset.parameters}
-        given = {name: value for name, value in values.items() if name in own}
-        filled = complete(replace(self.preset, endpoint_config=self._endpoint()), given)
+        parameters = {parameter["name"]: parameter for parameter in self.preset.parameters}
+        known_values = {name: value for name, value in values.items() if name in parameters}
+        filled = fill_parameters(
+            replace(self.preset, endpoint_config=self._build_endpoint_config()), known_values
+        )
         missing = {problem.field: problem for problem in filled.problems}
         return ImportEntry(
             name=self.preset.slug,
@@ -41,16 +43,18 @@ class InstalledProgram:
             transport_type="stdio",
             endpoint_config=filled.endpoint_config,
             secrets=filled.secrets,
-            parameters=tuple(_build_parameter(own[name]) for name in missing if name in own),
+            parameters=tuple(
+                _build_parameter(parameters[name]) for name in missing if name in parameters
+            ),
             problems=filled.problems,
         )
 
-    def _endpoint(self) -> dict[str, Any]:
-        command, *before = _build_start_command(self.program)
+    def _build_endpoint_config(self) -> dict[str, Any]:
+        command, *first_arguments = _build_start_command(self.program)
         config = dict(self.preset.endpoint_config)
         return config | {
             "command": command,
-            "args": [*before, *_list_server_arguments(self.preset)],
+            "args": [*first_arguments, *_list_server_arguments(self.preset)],
         }
 
 
@@ -58,13 +62,15 @@ def list_installed_programs(
     entries: Iterable[CatalogEntry], *, path: str | None = None
 ) -> Iterator[InstalledProgram]:
     """Yield the installed programs, in our own Python's folder or `path` (default: PATH)."""
-    beside = str(Path(sys.executable).parent)
+    python_folder = str(Path(sys.executable).parent)
     for entry in entries:
         if not entry.program:
             continue
-        found = shutil.which(entry.program, path=beside) or shutil.which(entry.program, path=path)
-        if found:
-            yield InstalledProgram(entry, Path(found))
+        program_path = shutil.which(entry.program, path=python_folder) or shutil.which(
+            entry.program, path=path
+        )
+        if program_path:
+            yield InstalledProgram(entry, Path(program_path))
 
 
 def _build_start_command(program: Path) -> list[str]:
@@ -79,8 +85,8 @@ def _build_start_command(program: Path) -> list[str]:
 
 def _find_module(name: str) -> str:
     """Return the package to run with `python -m` for a console script, or ""."""
-    for point in entry_points(group="console_scripts", name=name):
-        package = point.module.partition(".")[0]
+    for entry_point in entry_points(group="console_scripts", name=name):
+        package = entry_point.module.partition(".")[0]
         if find_spec(package) is not None and find_spec(f"{package}.__main__") is not None:
             return package
     return ""
@@ -90,12 +96,12 @@ def _list_server_arguments(preset: CatalogEntry) -> list[str]:
     """Return the arguments after the package name."""
     args = [str(arg) for arg in preset.endpoint_config.get("args", ())]
     package = preset.proof.get("package", "")
-    at = next((i for i, arg in enumerate(args) if package and arg.startswith(package)), None)
-    return [] if at is None else args[at + 1 :]
+    index = next((i for i, arg in enumerate(args) if package and arg.startswith(package)), None)
+    return [] if index is None else args[index + 1 :]
 
 
-def _build_parameter(described: Mapping[str, Any]) -> ImportParameter:
-    name = described["name"]
+def _build_parameter(parameter: Mapping[str, Any]) -> ImportParameter:
+    name = parameter["name"]
     return ImportParameter(
-        name, described.get("label") or name, bool(described.get("secret")), (name,)
+        name, parameter.get("label") or name, bool(parameter.get("secret")), (name,)
     )

@@ -9,20 +9,20 @@ from bonobot.core.problems import NotFound
 from mcp_servers.models import Preset, Server
 from mcp_servers.presets.allowed_folders import resolve_folders
 from mcp_servers.presets.availability import check_enabled
-from mcp_servers.presets.catalog import fill
+from mcp_servers.presets.catalog import fill_preset
 from mcp_servers.server_config import ServerSpec
 
 
 def get_preset(principal: Principal, slug: str, *, field: str = "preset") -> Preset:
     """Return the preset with this slug for the principal's organization; raises `NotFound`."""
-    found: Preset | None = Preset.objects.named(principal.organization_id, slug)
-    if found is None:
+    preset: Preset | None = Preset.objects.find_by_slug(principal.organization_id, slug)
+    if preset is None:
         raise NotFound(
             format_message("There is no preset {slug!r} here.", slug=slug),
             field=field,
             remedy="Choose one of those that are listed; `bonobot mcp presets` shows them, too.",
         )
-    return found
+    return preset
 
 
 def build_server_spec(
@@ -38,8 +38,8 @@ def build_server_spec(
     Raises as `fill_preset`, and for programs as `resolve_folders` and `check_enabled`.
     """
     check_enabled(principal, preset)
-    spec = fill(preset, values, name=name, **common)
+    spec = fill_preset(preset, values, name=name, **common)
     if preset.transport_type != Server.Transport.STDIO:
         return spec
-    real = resolve_folders(principal.organization_id, preset.parameters, values)
-    return fill(preset, real, name=name, **common)
+    resolved_values = resolve_folders(principal.organization_id, preset.parameters, values)
+    return fill_preset(preset, resolved_values, name=name, **common)

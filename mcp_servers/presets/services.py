@@ -15,14 +15,14 @@ from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Conflict, Forbidden, InvalidInput, NotFound
 from bonobot.ledger.audit.admin_changes import record_change
 from mcp_servers.models import Preset, Secret, Server
-from mcp_servers.presets.catalog import compute_catalog_digest, load
-from mcp_servers.presets.validation import check_declared
+from mcp_servers.presets.catalog import compute_catalog_digest, load_catalog
+from mcp_servers.presets.validation import check_preset_columns
 from mcp_servers.process_rules import check_no_dangerous_variables
 from mcp_servers.tool_names import check_name, slugify
 
-PLAIN = ("name", "description", "category", "icon", "documentation_url")
+DISPLAY_FIELDS = ("name", "description", "category", "icon", "documentation_url")
 # Fields that decide what program a preset starts, and its limits.
-GOVERNED = ("transport_type", "endpoint_config", "auth_type", "auth_config", "parameters")
+LAUNCH_FIELDS = ("transport_type", "endpoint_config", "auth_type", "auth_config", "parameters")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,25 +39,25 @@ class PresetSpec:
     icon: str = ""
     documentation_url: str = ""
 
-    def columns(self) -> dict[str, Any]:
+    def to_columns(self) -> dict[str, Any]:
         """Return the values of the row's columns."""
         auth = dict(self.auth_config)
-        kind = auth.pop("type", "none")
+        auth_type = auth.pop("type", "none")
         auth.pop("configured", None)
         return {
-            **{name: getattr(self, name) for name in PLAIN},
+            **{name: getattr(self, name) for name in DISPLAY_FIELDS},
             "transport_type": self.transport_type,
             "endpoint_config": dict(self.endpoint_config),
-            "auth_type": kind,
+            "auth_type": auth_type,
             "auth_config": auth,
-            "parameters": [dict(one) for one in self.parameters],
+            "parameters": [dict(parameter) for parameter in self.parameters],
         }
 
 
 def build_spec(preset: Preset) -> PresetSpec:
     """Return the specification of an existing preset."""
     return PresetSpec(
-        **{name: getattr(preset, name) for name in PLAIN},
+        **{name: getattr(preset, name) for name in DISPLAY_FIELDS},
         transport_type=preset.transport_type,
         endpoint_config=preset.endpoint_config,
         auth_config={"type": preset.auth_type, **preset.auth_config},
@@ -65,7 +65,7 @@ def build_spec(preset: Preset) -> PresetSpec:
     )
 
 
-def add_preset(principal: Principal, spec: PresetSpec) -> Preset:
+def create_preset(principal: Principal, spec: PresetSpec) -> Preset:
     """Create a preset in the principal's organization.
 
     Raises `InvalidInput`, `Conflict` (`name_taken`), and `Forbidden` (`platform_admin_only`) for a
@@ -73,22 +73,22 @@ def add_preset(principal: Principal, spec: PresetSpec) -> Preset:
     """
     principal.require(Action.MANAGE_SERVERS)
     preset = Preset(organization_id=principal.organization_id, proof={"kind": "own"})
-    return _write(principal, preset, spec, "preset_added")
+    return _save_preset(principal, preset, spec, "preset_added")
 
 
 def update_preset(principal: Principal, preset: Preset, spec: PresetSpec) -> Preset:
     """Update a preset; existing servers don't change. Raises as `create_preset`."""
     _check_editable(principal, preset)
-    return _write(principal, preset, spec, "preset_changed")
+    return _save_preset(principal, preset, spec, "preset_changed")
 
 
-def patch_preset(principal: Principal, preset: Preset, said: Mapping[str, Any]) -> Preset:
+def patch_preset(principal: Principal, preset: Preset, changes: Mapping[str, Any]) -> Preset:
     """Update some values of a preset."""
     _check_editable(principal, preset)
-    return update_preset(principal, preset, replace(build_spec(preset), **said))
+    return update_preset(principal, preset, replace(build_spec(preset), **changes))
 
 
-def remove_preset(principal: Principal, preset: Preset) -> None:
+def delete_preset(principal: Principal, preset: Preset) -> None:
     """Delete a preset; servers created from it stay."""
     _check_editable(principal, preset)
     record_preset_change(principal, preset, "preset_removed", preset.delete)
@@ -108,29 +108,29 @@ def _check_editable(principal: Principal, preset: Preset) -> None:
         )
 
 
-def _write(principal: Principal, preset: Preset, spec: PresetSpec, action: str) -> Preset:
-    wanted = spec.columns()
-    changed = [name for name, value in wanted.items() if getattr(preset, name) != value]
-    _may_start(principal, preset, wanted, changed)
+def _save_preset(principal: Principal, preset: Preset, spec: PresetSpec, action: str) -> Preset:
+    columns = spec.to_columns()
+    changed = [name for name, value in columns.items() if getattr(preset, name) != value]
+    _check_can_start(principal, preset, columns, changed)
     check_name(spec.name)
     _check_documentation_url(spec.documentation_url)
-    check_declared(wanted)
-    for name, value in wanted.items():
+    check_preset_columns(columns)
+    for name, value in columns.items():
         setattr(preset, name, value.strip() if name == "name" else value)
     preset.slug = preset.slug or slugify(spec.name).replace("_", "-")
-    beside = Preset.objects.filter(organization_id=principal.organization_id, slug=preset.slug)
-    if beside.exclude(pk=preset.pk).exists():
+    same_slug = Preset.objects.filter(organization_id=principal.organization_id, slug=preset.slug)
+    if same_slug.exclude(pk=preset.pk).exists():
         raise build_name_conflict(spec.name)
     record_preset_change(principal, preset, action, preset.save, changed=sorted(changed))
     return preset
 
 
-def _may_start(
-    principal: Principal, preset: Preset, wanted: Mapping[str, Any], changed: list[str]
+def _check_can_start(
+    principal: Principal, preset: Preset, columns: Mapping[str, Any], changed: list[str]
 ) -> None:
     """Raise `Forbidden` unless the principal may change what program this preset starts."""
-    stdio = Server.Transport.STDIO in (preset.transport_type, wanted["transport_type"])
-    if stdio and not principal.platform_admin and set(changed) & set(GOVERNED):
+    stdio = Server.Transport.STDIO in (preset.transport_type, columns["transport_type"])
+    if stdio and not principal.platform_admin and set(changed) & set(LAUNCH_FIELDS):
         raise Forbidden(
             "Only a platform administrator may say what program a preset starts, and with what.",
             code="platform_admin_only",
@@ -157,7 +157,7 @@ def record_preset_change(
     principal: Principal,
     preset: Preset,
     action: str,
-    write: Callable[[], object],
+    save: Callable[[], object],
     **details: Any,
 ) -> None:
     """Save a preset and record the change; raises `Conflict` (`name_taken`)."""
@@ -172,7 +172,7 @@ def record_preset_change(
         governed=False,
     ):
         try:
-            write()
+            save()
         except IntegrityError:
             # The same name was saved after the check.
             raise build_name_conflict(preset.name) from None
@@ -188,7 +188,7 @@ def build_name_conflict(name: str) -> Conflict:
     )
 
 
-MEMBERS: dict[str, str] = {Secret.Placement.ENV: "env", Secret.Placement.HEADER: "headers"}
+SECRET_FIELDS: dict[str, str] = {Secret.Placement.ENV: "env", Secret.Placement.HEADER: "headers"}
 
 
 def build_preset(principal: Principal, server: Server, name: str) -> Preset:
@@ -198,19 +198,19 @@ def build_preset(principal: Principal, server: Server, name: str) -> Preset:
     (`platform_admin_only`, for programs) and `NotFound`.
     """
     principal.require(Action.MANAGE_SERVERS)
-    _may_save(principal, server)
+    _check_can_save(principal, server)
     endpoint: dict[str, Any] = dict(server.endpoint_config)
     auth: dict[str, Any] = dict(server.auth_config)
     parameters: list[dict[str, Any]] = []
     for secret in sorted(server.secrets.all(), key=lambda each: (each.placement, each.name)):
-        parameter = _build_secret_parameter(secret, {each["name"] for each in parameters})
+        parameter = _build_secret_parameter(secret, {item["name"] for item in parameters})
         parameters.append(parameter)
         reference = f"${{{parameter['name']}}}"
         if secret.placement == Secret.Placement.AUTH:
             auth[secret.name] = reference
         else:
-            member = MEMBERS[secret.placement]
-            endpoint[member] = {**endpoint.get(member, {}), secret.name: reference}
+            field_name = SECRET_FIELDS[secret.placement]
+            endpoint[field_name] = {**endpoint.get(field_name, {}), secret.name: reference}
     return Preset(
         organization_id=principal.organization_id,
         slug=slugify(name).replace("_", "-"),
@@ -241,7 +241,7 @@ def save_as_preset(principal: Principal, server: Server, name: str) -> Preset:
     return preset
 
 
-def _may_save(principal: Principal, server: Server) -> None:
+def _check_can_save(principal: Principal, server: Server) -> None:
     """Raise if only a platform administrator may save this server as a preset."""
     if server.organization_id != principal.organization_id:
         raise NotFound("There is no such server.", field="server")
@@ -255,12 +255,16 @@ def _may_save(principal: Principal, server: Server) -> None:
             remedy="Ask a platform administrator to save it.",
         )
     if server.transport_type == Server.Transport.STDIO:
-        names = [one.name for one in server.secrets.all() if one.placement == Secret.Placement.ENV]
+        names = [
+            secret.name
+            for secret in server.secrets.all()
+            if secret.placement == Secret.Placement.ENV
+        ]
         check_no_dangerous_variables(names, field="endpoint_config.env")
-    _has_address(server)
+    _check_has_document_url(server)
 
 
-def _has_address(server: Server) -> None:
+def _check_has_document_url(server: Server) -> None:
     """Raise `InvalidInput` if an API's document has no URL."""
     if not server.speaks_mcp and not server.endpoint_config.get("document_url"):
         raise InvalidInput(
@@ -271,14 +275,14 @@ def _has_address(server: Server) -> None:
         )
 
 
-def _build_secret_parameter(secret: Secret, taken: set[str]) -> dict[str, Any]:
+def _build_secret_parameter(secret: Secret, used_names: set[str]) -> dict[str, Any]:
     """Return the parameter for a secret, with an unused name."""
-    wanted = re.sub(r"[^A-Z0-9]+", "_", secret.name.upper()).strip("_") or "SECRET"
-    if not wanted[0].isalpha():
-        wanted = f"SECRET_{wanted}"
-    name, number = wanted, 2
-    while name in taken:
-        name, number = f"{wanted}_{number}", number + 1
+    base_name = re.sub(r"[^A-Z0-9]+", "_", secret.name.upper()).strip("_") or "SECRET"
+    if not base_name[0].isalpha():
+        base_name = f"SECRET_{base_name}"
+    name, number = base_name, 2
+    while name in used_names:
+        name, number = f"{base_name}_{number}", number + 1
     return {
         "name": name,
         "label": secret.name,
@@ -303,49 +307,58 @@ def load_presets() -> CatalogChanges:
 
     Idempotent: a second run writes nothing. Organizations' own presets are never changed.
     """
-    wanted = {
-        entry.slug: entry.columns() | {"catalogue": compute_catalog_digest()} for entry in load()
+    columns_by_slug = {
+        entry.slug: entry.to_columns() | {"catalogue": compute_catalog_digest()}
+        for entry in load_catalog()
     }
     with transaction.atomic():
-        rows = {row.slug: row for row in Preset.objects.platform()}
-        changed = [slug for slug, row in rows.items() if slug in wanted and _set(row, wanted[slug])]
-        added = [slug for slug in wanted if slug not in rows]
-        removed = [slug for slug in rows if slug not in wanted]
+        rows = {row.slug: row for row in Preset.objects.from_platform()}
+        changed = [
+            slug
+            for slug, row in rows.items()
+            if slug in columns_by_slug and _apply_columns(row, columns_by_slug[slug])
+        ]
+        added = [slug for slug in columns_by_slug if slug not in rows]
+        removed = [slug for slug in rows if slug not in columns_by_slug]
         if changed:
-            columns = next(iter(wanted.values()))
+            columns = next(iter(columns_by_slug.values()))
             Preset.objects.bulk_update([rows[slug] for slug in changed], [*columns, "resolution"])
         if added:
             # Another process may load the catalog at the same time.
-            new = [Preset(organization=None, slug=slug, **wanted[slug]) for slug in added]
-            Preset.objects.bulk_create(new, ignore_conflicts=True)
+            new_rows = [
+                Preset(organization=None, slug=slug, **columns_by_slug[slug]) for slug in added
+            ]
+            Preset.objects.bulk_create(new_rows, ignore_conflicts=True)
         if removed:
-            Preset.objects.platform().filter(slug__in=removed).delete()
+            Preset.objects.from_platform().filter(slug__in=removed).delete()
     return CatalogChanges(tuple(added), tuple(changed), tuple(removed))
 
 
-def load_new_presets() -> CatalogChanges:
+def load_presets_if_outdated() -> CatalogChanges:
     """Load the catalog unless the rows are up to date, which takes one query."""
-    found = Preset.objects.platform().order_by().values_list("catalogue", flat=True).distinct()
-    return CatalogChanges() if list(found) == [compute_catalog_digest()] else load_presets()
+    digests = (
+        Preset.objects.from_platform().order_by().values_list("catalogue", flat=True).distinct()
+    )
+    return CatalogChanges() if list(digests) == [compute_catalog_digest()] else load_presets()
 
 
 def load_after_migrate(*, using: str = DEFAULT_DB_ALIAS, apps: Any = None, **_: Any) -> None:
     """Load the catalog after migrations; a receiver of `post_migrate`."""
-    if using == DEFAULT_DB_ALIAS and (apps is None or _has_columns(apps)):
-        load_new_presets()
+    if using == DEFAULT_DB_ALIAS and (apps is None or _has_current_columns(apps)):
+        load_presets_if_outdated()
 
 
-def _has_columns(apps: Any) -> bool:
+def _has_current_columns(apps: Any) -> bool:
     """Tell whether the table has all current columns; not when migrating backwards."""
     try:
-        then = apps.get_model(Preset._meta.app_label, Preset._meta.model_name)
+        historical_model = apps.get_model(Preset._meta.app_label, Preset._meta.model_name)
     except LookupError:
         return False
-    columns = {field.name for field in then._meta.concrete_fields}
+    columns = {field.name for field in historical_model._meta.concrete_fields}
     return columns >= {field.name for field in Preset._meta.concrete_fields}
 
 
-def _set(row: Preset, columns: dict[str, object]) -> bool:
+def _apply_columns(row: Preset, columns: dict[str, object]) -> bool:
     """Set the columns of a row; return whether anything changed."""
     before = {name: getattr(row, name) for name in columns}
     if row.proof != columns["proof"]:

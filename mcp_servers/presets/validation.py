@@ -19,10 +19,10 @@ from bonobot.core.text.untrusted_text import make_visible
 from mcp_servers.process_rules import check_no_dangerous_variables
 from mcp_servers.server_config import AUTH_FIELDS, HTTP_FIELDS, STDIO_FIELDS
 
-KINDS = ("", "folder", "file", "url")
-MOST_PARAMETERS = 50
-_NAME = re.compile(r"[A-Z][A-Z0-9_]{0,63}")
-_MEMBERS = {
+PARAMETER_KINDS = ("", "folder", "file", "url")
+MAX_PARAMETERS = 50
+_PARAMETER_NAME = re.compile(r"[A-Z][A-Z0-9_]{0,63}")
+_PARAMETER_FIELDS = {
     "name": str,
     "label": str,
     "secret": bool,
@@ -33,10 +33,10 @@ _MEMBERS = {
     "pattern": str,
 }
 # Names of headers and variables whose values are credentials.
-_SECRET = re.compile(r"(?i)authori[sz]ation|token|secret|password|passwd|api[-_]?key|cookie")
+_SECRET_NAME = re.compile(r"(?i)authori[sz]ation|token|secret|password|passwd|api[-_]?key|cookie")
 
 
-def check_declared(columns: dict[str, Any]) -> None:
+def check_preset_columns(columns: dict[str, Any]) -> None:
     """Raise `InvalidInput` for the first invalid field; normalize the parameters in place.
 
     Codes: `invalid`, `unknown_field`, `unknown_parameter` (used, not declared),
@@ -44,13 +44,13 @@ def check_declared(columns: dict[str, Any]) -> None:
     `secret_in_public` (a secret where values are not encrypted).
     """
     columns["parameters"] = _parse_parameters(columns["parameters"])
-    declared = {one["name"]: one for one in columns["parameters"]}
+    parameters = {parameter["name"]: parameter for parameter in columns["parameters"]}
     _check_endpoint_config(columns["transport_type"], columns["endpoint_config"])
-    _sign_in(columns["transport_type"], columns["auth_type"], columns["auth_config"])
-    used: set[str] = set()
-    for place, text, sealed in _list_texts(columns):
-        used |= _collect_references(place, text, sealed, declared)
-    for name in declared.keys() - used:
+    _check_auth_config(columns["transport_type"], columns["auth_type"], columns["auth_config"])
+    used_names: set[str] = set()
+    for path, text, is_encrypted in _iterate_texts(columns):
+        used_names |= _collect_references(path, text, is_encrypted, parameters)
+    for name in parameters.keys() - used_names:
         raise _build_error(
             "parameters",
             f"The parameter `{name}` is used nowhere.",
@@ -60,28 +60,28 @@ def check_declared(columns: dict[str, Any]) -> None:
 
 
 def _collect_references(
-    place: str, text: str, sealed: bool, declared: Mapping[str, dict[str, Any]]
+    path: str, text: str, is_encrypted: bool, parameters: Mapping[str, dict[str, Any]]
 ) -> set[str]:
     """Return the parameters in a text; raises `InvalidInput` if one is not allowed there."""
-    names = {found.name for found in list_placeholders(text)}
-    for name in sorted(names - declared.keys()):
+    names = {placeholder.name for placeholder in list_placeholders(text)}
+    for name in sorted(names - parameters.keys()):
         raise _build_error(
-            place,
+            path,
             f"`${{{name}}}` is no parameter.",
             "Declare it, or write the value itself.",
             "unknown_parameter",
         )
-    secret = any(declared[name]["secret"] for name in names)
-    if secret and not sealed:
+    has_secret = any(parameters[name]["secret"] for name in names)
+    if has_secret and not is_encrypted:
         raise _build_error(
-            place,
+            path,
             "A secret may stand in headers, environment and credentials only.",
             "Elsewhere everybody who sees the server would read it.",
             "secret_in_public",
         )
-    if sealed and not secret and _SECRET.search(place.rpartition(".")[2]):
+    if is_encrypted and not has_secret and _SECRET_NAME.search(path.rpartition(".")[2]):
         raise _build_error(
-            place,
+            path,
             "A credential is filled in by whoever uses the preset.",
             "Write a parameter in its place, such as ${TOKEN}, and mark it as secret.",
             "secret_in_preset",
@@ -89,87 +89,99 @@ def _collect_references(
     return names
 
 
-def _parse_parameters(given: Any) -> list[dict[str, Any]]:
-    if not isinstance(given, list) or len(given) > MOST_PARAMETERS:
-        raise _build_error("parameters", f"At most {MOST_PARAMETERS} parameters, as a list.", "")
-    found = [_parse_parameter(one, f"parameters.{at}") for at, one in enumerate(given)]
-    names = [one["name"] for one in found]
-    if twice := next((name for name in names if names.count(name) > 1), ""):
-        raise _build_error("parameters", f"`{twice}` stands there twice.", "Name each one once.")
-    return found
-
-
-def _parse_parameter(given: Any, place: str) -> dict[str, Any]:
-    if not isinstance(given, Mapping):
-        raise _build_error(place, "A parameter is an object.", "Give it a name and a label.")
-    if strange := sorted(set(given) - set(_MEMBERS)):
+def _parse_parameters(raw: Any) -> list[dict[str, Any]]:
+    if not isinstance(raw, list) or len(raw) > MAX_PARAMETERS:
+        raise _build_error("parameters", f"At most {MAX_PARAMETERS} parameters, as a list.", "")
+    parameters = [_parse_parameter(item, f"parameters.{index}") for index, item in enumerate(raw)]
+    names = [item["name"] for item in parameters]
+    if duplicate := next((name for name in names if names.count(name) > 1), ""):
         raise _build_error(
-            f"{place}.{strange[0]}",
-            f"A parameter has no member {strange[0]!r}.",
-            format_message("Members: {members}.", members=", ".join(_MEMBERS)),
+            "parameters", f"`{duplicate}` stands there twice.", "Name each one once."
+        )
+    return parameters
+
+
+def _parse_parameter(raw: Any, path: str) -> dict[str, Any]:
+    if not isinstance(raw, Mapping):
+        raise _build_error(path, "A parameter is an object.", "Give it a name and a label.")
+    if unknown_fields := sorted(set(raw) - set(_PARAMETER_FIELDS)):
+        raise _build_error(
+            f"{path}.{unknown_fields[0]}",
+            f"A parameter has no member {unknown_fields[0]!r}.",
+            format_message("Members: {members}.", members=", ".join(_PARAMETER_FIELDS)),
             "unknown_field",
         )
-    for member, kind in _MEMBERS.items():
-        if member in given and not isinstance(given[member], kind):
-            raise _build_error(f"{place}.{member}", f"`{member}` must be {kind.__name__}.", "")
-    name = str(given.get("name", ""))
-    if not _NAME.fullmatch(name):
+    for field_name, field_type in _PARAMETER_FIELDS.items():
+        if field_name in raw and not isinstance(raw[field_name], field_type):
+            raise _build_error(
+                f"{path}.{field_name}", f"`{field_name}` must be {field_type.__name__}.", ""
+            )
+    name = str(raw.get("name", ""))
+    if not _PARAMETER_NAME.fullmatch(name):
         raise _build_error(
-            f"{place}.name",
+            f"{path}.name",
             f"`{make_visible(name, 64)}` is no name.",
             "Use capitals, as in API_TOKEN.",
         )
-    secret, default = bool(given.get("secret", False)), str(given.get("default", ""))
+    secret, default = bool(raw.get("secret", False)), str(raw.get("default", ""))
     if secret and default:
         raise _build_error(
-            f"{place}.default", "A secret has no default.", "Leave it out.", "secret_in_preset"
+            f"{path}.default", "A secret has no default.", "Leave it out.", "secret_in_preset"
         )
-    if given.get("kind", "") not in KINDS:
+    if raw.get("kind", "") not in PARAMETER_KINDS:
         raise _build_error(
-            f"{place}.kind", "There is no such kind.", "Use folder, file, url or nothing."
+            f"{path}.kind", "There is no such kind.", "Use folder, file, url or nothing."
         )
-    _check_pattern(str(given.get("pattern", "")), place)
+    _check_pattern(str(raw.get("pattern", "")), path)
     texts = {
-        "label": str(given.get("label") or name)[:60],
-        "help": str(given.get("help", ""))[:200],
+        "label": str(raw.get("label") or name)[:60],
+        "help": str(raw.get("help", ""))[:200],
     }
-    rest = {member: given[member] for member in ("kind", "pattern") if given.get(member)}
-    required = bool(given.get("required", True))
-    return {"name": name, "secret": secret, "required": required, "default": default} | texts | rest
+    optional_fields = {
+        field_name: raw[field_name] for field_name in ("kind", "pattern") if raw.get(field_name)
+    }
+    required = bool(raw.get("required", True))
+    return (
+        {"name": name, "secret": secret, "required": required, "default": default}
+        | texts
+        | optional_fields
+    )
 
 
-def _check_pattern(pattern: str, place: str) -> None:
+def _check_pattern(pattern: str, path: str) -> None:
     try:
         re2.compile(pattern)
     except re2.error:
         raise _build_error(
-            f"{place}.pattern", "The pattern can't be read.", "Use the syntax of RE2."
+            f"{path}.pattern", "The pattern can't be read.", "Use the syntax of RE2."
         ) from None
 
 
 def _check_endpoint_config(transport: str, config: Any) -> None:
-    known = {"stdio": STDIO_FIELDS, "http": HTTP_FIELDS}.get(transport)
-    if known is None:
+    allowed_fields = {"stdio": STDIO_FIELDS, "http": HTTP_FIELDS}.get(transport)
+    if allowed_fields is None:
         raise _build_error(
             "transport_type", f"There is no transport {transport!r}.", "stdio or http."
         )
     if not isinstance(config, Mapping):
         raise _build_error("endpoint_config", "It must be an object.", "")
-    if strange := sorted(set(config) - known):
+    if unknown_fields := sorted(set(config) - allowed_fields):
         raise _build_error(
-            f"endpoint_config.{strange[0]}",
-            f"It has no member {strange[0]!r}.",
-            format_message("Members: {known}.", known=", ".join(sorted(known))),
+            f"endpoint_config.{unknown_fields[0]}",
+            f"It has no member {unknown_fields[0]!r}.",
+            format_message("Members: {known}.", known=", ".join(sorted(allowed_fields))),
             "unknown_field",
         )
-    for member in ("env", "headers"):
-        pairs = config.get(member, {})
-        texts = isinstance(pairs, Mapping) and all(isinstance(v, str) for v in pairs.values())
-        if not texts:
-            raise _build_error(f"endpoint_config.{member}", "It must be an object of strings.", "")
+    for field_name in ("env", "headers"):
+        pairs = config.get(field_name, {})
+        are_strings = isinstance(pairs, Mapping) and all(isinstance(v, str) for v in pairs.values())
+        if not are_strings:
+            raise _build_error(
+                f"endpoint_config.{field_name}", "It must be an object of strings.", ""
+            )
         if MASK in pairs.values():
             raise _build_error(
-                f"endpoint_config.{member}",
+                f"endpoint_config.{field_name}",
                 "A masked value can't be filled in.",
                 "Write a parameter in its place, such as ${TOKEN}.",
                 "secret_in_preset",
@@ -200,45 +212,52 @@ def _check_command(config: Mapping[str, Any]) -> None:
         raise _build_error("endpoint_config.args", "It must be a list of strings.", "")
 
 
-def _sign_in(transport: str, kind: str, config: Mapping[str, Any]) -> None:
-    if kind not in AUTH_FIELDS or (transport == "stdio" and kind != "none"):
-        kinds = ", ".join(AUTH_FIELDS) if transport == "http" else "none"
+def _check_auth_config(transport: str, auth_type: str, config: Mapping[str, Any]) -> None:
+    if auth_type not in AUTH_FIELDS or (transport == "stdio" and auth_type != "none"):
+        auth_types = ", ".join(AUTH_FIELDS) if transport == "http" else "none"
         raise _build_error(
             "auth_config.type",
             "There is no such sign-in.",
-            format_message("Use one of: {kinds}.", kinds=kinds),
+            format_message("Use one of: {kinds}.", kinds=auth_types),
         )
-    public, sealed = AUTH_FIELDS[kind]
-    if strange := sorted(set(config) - public - sealed):
+    public_fields, encrypted_fields = AUTH_FIELDS[auth_type]
+    if unknown_fields := sorted(set(config) - public_fields - encrypted_fields):
         raise _build_error(
-            f"auth_config.{strange[0]}",
-            f"This sign-in has no member {strange[0]!r}.",
+            f"auth_config.{unknown_fields[0]}",
+            f"This sign-in has no member {unknown_fields[0]!r}.",
             format_message(
-                "Members: {public}.", public=", ".join(sorted(public | sealed)) or "none"
+                "Members: {public}.",
+                public=", ".join(sorted(public_fields | encrypted_fields)) or "none",
             ),
             "unknown_field",
         )
-    if kind in ("bearer_token", "api_key") and (missing := sorted(sealed - set(config))):
+    if auth_type in ("bearer_token", "api_key") and (
+        missing := sorted(encrypted_fields - set(config))
+    ):
         raise _build_error(
             f"auth_config.{missing[0]}", f"`{missing[0]}` is missing.", "Write ${TOKEN} there."
         )
 
 
-def _list_texts(columns: Mapping[str, Any]) -> Iterator[tuple[str, str, bool]]:
+def _iterate_texts(columns: Mapping[str, Any]) -> Iterator[tuple[str, str, bool]]:
     """Yield each string of the configuration: path, text, and whether it is encrypted."""
-    for member, value in columns["endpoint_config"].items():
-        place = f"endpoint_config.{member}"
+    for field_name, value in columns["endpoint_config"].items():
+        path = f"endpoint_config.{field_name}"
         if isinstance(value, Mapping):
-            yield from ((f"{place}.{name}", text, True) for name, text in value.items())
+            yield from ((f"{path}.{name}", text, True) for name, text in value.items())
         else:
             texts = value if isinstance(value, list) else [value]
-            yield from ((place, str(text), False) for text in texts)
-    _public, sealed = AUTH_FIELDS[columns["auth_type"]]
-    for member, value in columns["auth_config"].items():
+            yield from ((path, str(text), False) for text in texts)
+    _public, encrypted_fields = AUTH_FIELDS[columns["auth_type"]]
+    for field_name, value in columns["auth_config"].items():
         # These fields are secret, whatever their names.
-        place = f"auth_config.{member}"
-        yield (f"{place}.secret" if member in sealed else place), str(value), member in sealed
+        path = f"auth_config.{field_name}"
+        yield (
+            (f"{path}.secret" if field_name in encrypted_fields else path),
+            str(value),
+            field_name in encrypted_fields,
+        )
 
 
-def _build_error(place: str, text: str, remedy: str, code: str = "invalid") -> InvalidInput:
-    return InvalidInput(text, code=code, field=place.removesuffix(".secret"), remedy=remedy)
+def _build_error(path: str, detail: str, remedy: str, code: str = "invalid") -> InvalidInput:
+    return InvalidInput(detail, code=code, field=path.removesuffix(".secret"), remedy=remedy)

@@ -1,6 +1,6 @@
 """Scan untrusted text for hidden characters and instructions; a filter, not a boundary."""
 
-from mcp_servers.scanning.definitions import scan
+from mcp_servers.scanning.definitions import scan_definition
 from mcp_servers.scanning.findings import ScanFinding
 from mcp_servers.scanning.hidden_characters import HiddenRun, find_hidden_runs
 from mcp_servers.scanning.prompt_injection import find_injections
@@ -15,5 +15,5 @@ __all__ = [
     "find_hidden_runs",
     "find_injections",
     "inspect_result",
-    "scan",
+    "scan_definition",
 ]

@@ -16,7 +16,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 # With more brackets than this, all remaining images are escaped without parsing.
-MOST_BRACKETS: Final = 200_000
+MAX_BRACKETS: Final = 200_000
 _BRACKET: Final = re.compile(r"\\.|!\[|\[|\]", re.DOTALL)
 _TARGET: Final = re.compile(
     r"\(\s{0,64}(?:<(?P<pointed>[^<>\n]{0,8192})>|(?P<plain>[^\s<]"
@@ -27,26 +27,28 @@ _REFERENCE: Final = re.compile(r"\[(?P<name>[^\[\]]{0,999})\]")
 _DEFINITION: Final = re.compile(
     r"^[ \t>]{0,12}\[(?P<name>[^\[\]\n]{1,999})\]:\s{0,8}<?(?P<said>[^\s>]{1,8192})", re.MULTILINE
 )
-_UNSEEN_IN_URL: Final = re.compile(r"[\x00-\x20\x7f-\x9f]")
+_INVISIBLE_IN_URL: Final = re.compile(r"[\x00-\x20\x7f-\x9f]")
 _REMOTE: Final = re.compile(r"(?:[a-z][a-z0-9+.-]{0,20}:|[\\/]{2})", re.IGNORECASE)
-_FAR: Final = re.compile(r"\]\(\s{0,64}<?\s{0,8}(?:[a-z][a-z0-9+.&#;\\-]{0,40}:|[\\/&])", re.I)
+_REMOTE_TARGET: Final = re.compile(
+    r"\]\(\s{0,64}<?\s{0,8}(?:[a-z][a-z0-9+.&#;\\-]{0,40}:|[\\/&])", re.I
+)
 _PARAGRAPH: Final = re.compile(r"(\n[ \t>]*\n)")
 
 
-def strip_remote_images(text: str, found: Counter[str]) -> str:
+def strip_remote_images(text: str, counts: Counter[str]) -> str:
     """Return `text` without remote Markdown images, counted as `remote_image`."""
     if "![" not in text:
         return text
-    kept: list[str] = []
-    at = 0
+    parts: list[str] = []
+    position = 0
     for start, end, address in _find_remote_images(text):
-        found["remote_image"] += 1
-        kept += (text[at:start], note(address))
-        at = end
-    return _escape_ambiguous_images("".join((*kept, text[at:])), found)
+        counts["remote_image"] += 1
+        parts += (text[position:start], format_image_note(address))
+        position = end
+    return _escape_ambiguous_images("".join((*parts, text[position:])), counts)
 
 
-def note(address: str) -> str:
+def format_image_note(address: str) -> str:
     """Return the note that replaces a remote image, with its host."""
     try:
         host = urlsplit(address).hostname or ""
@@ -59,59 +61,61 @@ def note(address: str) -> str:
 
 def is_remote(address: str) -> bool:
     """Tell whether `address` is not relative."""
-    return _REMOTE.match(_UNSEEN_IN_URL.sub("", html.unescape(address))) is not None
+    return _REMOTE.match(_INVISIBLE_IN_URL.sub("", html.unescape(address))) is not None
 
 
 def _find_remote_images(text: str) -> Iterator[tuple[int, int, str]]:
     """Yield (start, end, address) of each outermost remote image, in order."""
-    defined = {
-        " ".join(one["name"].split()).casefold(): one["said"]
-        for one in _DEFINITION.finditer(text)
-        if is_remote(one["said"])
+    remote_definitions = {
+        " ".join(definition["name"].split()).casefold(): definition["said"]
+        for definition in _DEFINITION.finditer(text)
+        if is_remote(definition["said"])
     }
-    opened: list[tuple[int, bool]] = []
+    open_brackets: list[tuple[int, bool]] = []
     images: list[tuple[int, int, str]] = []
     for count, match in enumerate(_BRACKET.finditer(text)):
-        if count > MOST_BRACKETS:
+        if count > MAX_BRACKETS:
             break
-        said = match.group()
-        if said in ("[", "!["):
-            opened.append((match.start(), said == "!["))
-        elif said == "]" and opened:
-            start, image = opened.pop()
-            if not image:
+        bracket = match.group()
+        if bracket in ("[", "!["):
+            open_brackets.append((match.start(), bracket == "!["))
+        elif bracket == "]" and open_brackets:
+            start, is_image = open_brackets.pop()
+            if not is_image:
                 continue
-            shown = text[start + 2 : match.start()]
-            if (place := _find_image_target(text, match.end(), shown, defined)) is not None:
+            alt_text = text[start + 2 : match.start()]
+            if (
+                target := _find_image_target(text, match.end(), alt_text, remote_definitions)
+            ) is not None:
                 while images and images[-1][0] > start:
                     images.pop()
-                images.append((start, *place))
+                images.append((start, *target))
     yield from images
 
 
 def _find_image_target(
-    text: str, at: int, shown: str, defined: dict[str, str]
+    text: str, position: int, alt_text: str, remote_definitions: dict[str, str]
 ) -> tuple[int, str] | None:
     """Return (end, address) of the image whose alt text ends at `position`; None if not remote."""
-    if target := _TARGET.match(text, at):
+    if target := _TARGET.match(text, position):
         address = target["pointed"] or target["plain"] or ""
         return (target.end(), address) if is_remote(address) else None
-    reference = _REFERENCE.match(text, at)
-    name = (reference["name"] if reference else "") or shown
-    address = defined.get(" ".join(name.split()).casefold(), "")
-    return (reference.end() if reference else at, address) if address else None
+    reference = _REFERENCE.match(text, position)
+    name = (reference["name"] if reference else "") or alt_text
+    address = remote_definitions.get(" ".join(name.split()).casefold(), "")
+    return (reference.end() if reference else position, address) if address else None
 
 
-def _escape_ambiguous_images(text: str, found: Counter[str]) -> str:
+def _escape_ambiguous_images(text: str, counts: Counter[str]) -> str:
     """Escape what another Markdown parser may still read as a remote image."""
-    if "![" not in text or not (_FAR.search(text) or text.count("[") > MOST_BRACKETS):
+    if "![" not in text or not (_REMOTE_TARGET.search(text) or text.count("[") > MAX_BRACKETS):
         return text
     parts = _PARAGRAPH.split(text)
     for index, part in enumerate(parts):
-        if "![" not in part or not _FAR.search(part, part.index("![")):
+        if "![" not in part or not _REMOTE_TARGET.search(part, part.index("![")):
             continue
-        if len(text) > 1 << 16 or any(one in part for one in "`<\\"):
-            found["remote_image"] += part.count("![")
+        if len(text) > 1 << 16 or any(character in part for character in "`<\\"):
+            counts["remote_image"] += part.count("![")
             parts[index] = part.replace("![", "!\\[")
     return "".join(parts)
 
@@ -124,14 +128,14 @@ _ELEMENTS: Final = (
 _ELEMENT: Final = re.compile(
     rf"<(?=(?:x?html:|svg:)?(?:(?:{_ELEMENTS})(?:[\s/>]|$)|link[\s/]))", re.IGNORECASE
 )
-_LOADING: Final = re.compile(
+_LOADING_ELEMENT: Final = re.compile(
     r"<(?:img|image|picture|source|video|audio|track|input|body|table|t[dhr]|svg:image|feimage)"
     r"(?=[\s/>])",
     re.IGNORECASE,
 )
 _TAG: Final = re.compile(r"<[a-z!/?]", re.IGNORECASE)
 _REST_OF_TAG: Final = re.compile(r"""(?:"[^"]{0,4096}"|'[^']{0,4096}'|[^'">]){0,2048}>""")
-_LOADS: Final = re.compile(
+_LOADING_ATTRIBUTE: Final = re.compile(
     r"(?:^|[\s\"'/])(?:src|srcset|poster|background|data|(?:xlink:)?href|dynsrc|lowsrc|action"
     r"|formaction)\s*=(?P<said>.{0,2048})",
     re.IGNORECASE | re.DOTALL,
@@ -146,7 +150,7 @@ _HANDLER: Final = re.compile(
     r"[a-z]{0,20}\s*)=",
     re.IGNORECASE,
 )
-_STYLE: Final = re.compile(
+_REMOTE_STYLE: Final = re.compile(
     r"(?P<what>\burl\s*\(|@import\b|\bimage-set\s*\(|\bexpression\s*\(|-moz-binding\b|\bbehavior\s*:)"
     r"(?P<said>[^)\n;]{0,2048})",
     re.IGNORECASE,
@@ -161,14 +165,14 @@ _LINK: Final = re.compile(
     r"""(?P<said>"[^"]{0,4096}"|'[^']{0,4096}'|[^\s>)"'][^\s>)]{0,4096})""",
     re.IGNORECASE | re.MULTILINE,
 )
-_RUNS: Final = re.compile(
+_SCRIPT_SCHEME: Final = re.compile(
     r"[\"']?(?:url=)?(?P<scheme>javascript|vbscript|livescript|mocha|data|blob|filesystem|mhtml"
     r"|view-source|jar):",
     re.IGNORECASE,
 )
-_UNSEEN: Final = re.compile(r"[\x00-\x20\x7f-\x9f\\]")
+_INVISIBLE: Final = re.compile(r"[\x00-\x20\x7f-\x9f\\]")
 # Turn separators of chat formats, which a model may take for a turn of its own.
-_TURN: Final = re.compile(
+_CHAT_TOKEN: Final = re.compile(
     r"<(?=\|[a-z_ ]{2,24}\|?>|/?(?:start|end)_of_turn>|<SYS>>|</SYS>>"
     r"|[|\uff5c][^|\uff5c<>\n]{2,40}[|\uff5c]>)"
     r"|\[(?=/?INST\])",
@@ -182,72 +186,81 @@ def strip_active_content(text: str) -> tuple[str, dict[str, int]]:
     `remote_image`, `active_link` and `remote_style` are replaced by a note; `active_element`,
     `event_handler` and `chat_token` are escaped.
     """
-    found: Counter[str] = Counter()
-    text = strip_remote_images(text, found)
-    tagged = _TAG.search(text)
-    if tagged:
-        text = _replace_matches(_LOADING, _build_tag_replacer(text), text, found)
-        text = _ELEMENT.sub(_build_counting_replacer(found, "active_element", "&lt;"), text)
-        text = _HANDLER.sub(lambda match: _escape_handler(match, found), text)
-        text = _STYLE.sub(lambda match: _remove_remote_style(match, found), text)
+    counts: Counter[str] = Counter()
+    text = strip_remote_images(text, counts)
+    has_tags = _TAG.search(text)
+    if has_tags:
+        text = _replace_matches(_LOADING_ELEMENT, _build_tag_replacer(text), text, counts)
+        text = _ELEMENT.sub(_build_counting_replacer(counts, "active_element", "&lt;"), text)
+        text = _HANDLER.sub(lambda match: _escape_handler(match, counts), text)
+        text = _REMOTE_STYLE.sub(lambda match: _remove_remote_style(match, counts), text)
     if ":" in text or "&" in text:
-        text = _LINK.sub(lambda match: _remove_active_link(match, found), text)
+        text = _LINK.sub(lambda match: _remove_active_link(match, counts), text)
     if "<" in text or "[" in text:
-        text = _TURN.sub(lambda match: _escape_chat_token(match, found), text)
-    return text, dict(found)
+        text = _CHAT_TOKEN.sub(lambda match: _escape_chat_token(match, counts), text)
+    return text, dict(counts)
 
 
-Change = tuple[int, str, str]
+Replacement = tuple[int, str, str]
 
 
 def _replace_matches(
-    places: re.Pattern[str],
-    change: Callable[[int, int], Change | None],
+    pattern: re.Pattern[str],
+    build_replacement: Callable[[int, int], Replacement | None],
     text: str,
-    found: Counter[str],
+    counts: Counter[str],
 ) -> str:
     """Replace each match up to the end of its replacement; skip matches inside another."""
-    kept: list[str] = []
-    at = 0
-    for match in places.finditer(text):
-        if match.start() < at or (changed := change(match.start(), match.end())) is None:
+    parts: list[str] = []
+    position = 0
+    for match in pattern.finditer(text):
+        if (
+            match.start() < position
+            or (replacement := build_replacement(match.start(), match.end())) is None
+        ):
             continue
-        end, rule, instead = changed
-        found[rule] += 1
-        kept += (text[at : match.start()], instead)
-        at = end
-    return "".join((*kept, text[at:])) if kept else text
+        end, rule, new_text = replacement
+        counts[rule] += 1
+        parts += (text[position : match.start()], new_text)
+        position = end
+    return "".join((*parts, text[position:])) if parts else text
 
 
-def _build_tag_replacer(text: str) -> Callable[[int, int], Change | None]:
+def _build_tag_replacer(text: str) -> Callable[[int, int], Replacement | None]:
     """Return a function that replaces a tag if it loads something, or escapes an unclosed tag.
 
     Only the first 1,000 tags are parsed; all others are escaped.
     """
-    looked = 0
+    inspected_count = 0
 
-    def change(start: int, named: int) -> Change | None:
-        nonlocal looked
-        looked += 1
-        rest = _REST_OF_TAG.match(text, named) if looked <= 1_000 else None
-        if rest is None:
+    def replace_tag(start: int, name_end: int) -> Replacement | None:
+        nonlocal inspected_count
+        inspected_count += 1
+        tag_rest = _REST_OF_TAG.match(text, name_end) if inspected_count <= 1_000 else None
+        if tag_rest is None:
             return start + 1, "active_element", "&lt;"
-        said = html.unescape(rest.group())
-        loads = [_UNSEEN.sub("", one["said"]) for one in _LOADS.finditer(said)]
-        if not any("//" in one or _has_scheme(one) or "\\\\" in said for one in loads):
+        tag_text = html.unescape(tag_rest.group())
+        addresses = [
+            _INVISIBLE.sub("", item["said"]) for item in _LOADING_ATTRIBUTE.finditer(tag_text)
+        ]
+        if not any("//" in item or _has_scheme(item) or "\\\\" in tag_text for item in addresses):
             return None
-        return rest.end(), "remote_image", _note("image", next(iter(loads), ""))
+        return (
+            tag_rest.end(),
+            "remote_image",
+            _format_removal_note("image", next(iter(addresses), "")),
+        )
 
-    return change
+    return replace_tag
 
 
 def _has_scheme(address: str) -> bool:
     return re.match(r"[\"']?[a-z][a-z0-9+.-]{1,20}:", address, re.IGNORECASE) is not None
 
 
-def _note(what: str, address: str) -> str:
+def _format_removal_note(content_type: str, address: str) -> str:
     """Return the note that replaces remote content, with its host."""
-    return f"[removed: remote {what}{_format_host(address)}]"
+    return f"[removed: remote {content_type}{_format_host(address)}]"
 
 
 def _format_host(address: str) -> str:
@@ -255,45 +268,50 @@ def _format_host(address: str) -> str:
         host = urlsplit(address.strip("\"'<> ").partition(" ")[0]).hostname or ""
     except ValueError:
         return ""
-    plain = re.fullmatch(r"[a-z0-9.-]{1,80}", host)
-    return f" of {host}" if plain else ""
+    match = re.fullmatch(r"[a-z0-9.-]{1,80}", host)
+    return f" of {host}" if match else ""
 
 
 def _build_counting_replacer(
-    found: Counter[str], rule: str, instead: str
+    counts: Counter[str], rule: str, replacement: str
 ) -> Callable[[re.Match[str]], str]:
-    def change(_match: re.Match[str]) -> str:
-        found[rule] += 1
-        return instead
+    def replace_match(_match: re.Match[str]) -> str:
+        counts[rule] += 1
+        return replacement
 
-    return change
+    return replace_match
 
 
-def _escape_handler(match: re.Match[str], found: Counter[str]) -> str:
-    found["event_handler"] += 1
+def _escape_handler(match: re.Match[str], counts: Counter[str]) -> str:
+    counts["event_handler"] += 1
     name: str = match["name"]
     return f"{name.rstrip()}&#61;{name[len(name.rstrip()) :]}"
 
 
-def _remove_remote_style(match: re.Match[str], found: Counter[str]) -> str:
-    said = _UNSEEN.sub("", html.unescape(match["said"])).lstrip("\"'(")
-    runs = match["what"].lower().startswith(("expression", "-moz", "behavior"))
-    if not runs and "//" not in said and "\\" not in match["said"] and not _has_scheme(said):
+def _remove_remote_style(match: re.Match[str], counts: Counter[str]) -> str:
+    argument = _INVISIBLE.sub("", html.unescape(match["said"])).lstrip("\"'(")
+    is_script = match["what"].lower().startswith(("expression", "-moz", "behavior"))
+    if (
+        not is_script
+        and "//" not in argument
+        and "\\" not in match["said"]
+        and not _has_scheme(argument)
+    ):
         return match.group()
-    found["remote_style"] += 1
-    what = match["what"].rstrip("(: ")
-    return f"[removed: {what}{_format_host(said)}]("
+    counts["remote_style"] += 1
+    construct = match["what"].rstrip("(: ")
+    return f"[removed: {construct}{_format_host(argument)}]("
 
 
-def _remove_active_link(match: re.Match[str], found: Counter[str]) -> str:
-    said = _UNSEEN.sub("", html.unescape(html.unescape(match["said"])))
-    runs = _RUNS.match(said)
-    if runs is None:
+def _remove_active_link(match: re.Match[str], counts: Counter[str]) -> str:
+    address = _INVISIBLE.sub("", html.unescape(html.unescape(match["said"])))
+    script_scheme = _SCRIPT_SCHEME.match(address)
+    if script_scheme is None:
         return match.group()
-    found["active_link"] += 1
-    return f"{match['before']}[removed: {runs['scheme'].lower()} link]"
+    counts["active_link"] += 1
+    return f"{match['before']}[removed: {script_scheme['scheme'].lower()} link]"
 
 
-def _escape_chat_token(match: re.Match[str], found: Counter[str]) -> str:
-    found["chat_token"] += 1
+def _escape_chat_token(match: re.Match[str], counts: Counter[str]) -> str:
+    counts["chat_token"] += 1
     return "&lt;" if match.group() == "<" else "&#91;"

@@ -10,142 +10,181 @@ from typing import Any, Final, NamedTuple
 
 from bonobot.core.text.linear_regex import LinearPattern
 from bonobot.core.text.untrusted_text import make_visible
-from mcp_servers.scanning.classifier import Model, Scored, explain, read_model, score
-from mcp_servers.scanning.definition_text import Prose, read_prose
+from mcp_servers.scanning.classifier import (
+    LinearModel,
+    ScoredWindow,
+    find_heaviest_phrases,
+    find_heaviest_window,
+    read_model,
+)
+from mcp_servers.scanning.definition_text import DefinitionText, read_definition_text
 from mcp_servers.scanning.deobfuscation import (
     TextLayer,
     extract_layers,
     find_original_positions,
-    fold,
+    fold_text,
 )
 from mcp_servers.scanning.findings import ScanFinding
 from mcp_servers.scanning.letters_only import (
-    Letters,
+    LetterSequence,
+    build_other_names_pattern,
+    extract_letters,
+    find_byte_position,
     mark_names,
-    names_beside,
-    position,
-    read_letters,
 )
 from mcp_servers.scanning.prompt_injection import find_instructions
-from mcp_servers.scanning.signals import IN_DEFINITIONS, SignalHit
+from mcp_servers.scanning.signals import DEFINITION_SIGNALS, SignalHit
 from mcp_servers.scanning.word_segmentation import insert_spaces
 
 RULE: Final = "resembles_an_attack"
 MODEL: Final = "definitions"
-MOVED: Final = "moved_spaces"
-ALONE: Final = 1.2
+MOVED_SPACES: Final = "moved_spaces"
+ALONE_THRESHOLD: Final = 1.2
 # For windows that contain the name of another tool.
-BESIDE: Final = 0.0
+NAMED_TOOL_THRESHOLD: Final = 0.0
 # How much higher the text with moved spaces must score than the original.
-NEWS: Final = 1.0
-_LONGEST_PHRASE: Final = 60
+MIN_SCORE_GAIN: Final = 1.0
+_MAX_PHRASE_CHARACTERS: Final = 60
 _SURROGATES: Final = dict.fromkeys(range(55296, 57344), "?")
 
 
-class Reading(NamedTuple):
+class PreparedDefinition(NamedTuple):
     """A definition's text, letters and signals, and the byte at which its schemas start."""
 
-    prose: Prose
+    source: DefinitionText
     text: str
     folded: str
-    letters: Letters
+    letters: LetterSequence
     hits: list[SignalHit]
-    schemas: int
+    schema_start: int
 
-    def score(self, model: Model) -> Scored | None:
+    def find_best_window(self, model: LinearModel) -> ScoredWindow | None:
         """Return the window that resembles an attack most."""
-        return score(model, self.letters, self.hits, aside=self.schemas)
+        return find_heaviest_window(model, self.letters, self.hits, schema_start=self.schema_start)
 
-    def score_beside(self, model: Model, names: LinearPattern | None) -> Scored | None:
+    def find_best_named_window(
+        self, model: LinearModel, names: LinearPattern | None
+    ) -> ScoredWindow | None:
         """Return the best window that names another tool; None if it names none."""
         marked = mark_names(self.letters, names) if names else self.letters
         if marked is self.letters:
             return None
-        return score(model, marked, self.hits, marked=True)
+        return find_heaviest_window(model, marked, self.hits, require_mark=True)
 
 
-def read_definition(payload: Any) -> Reading:
+def prepare_definition(payload: Any) -> PreparedDefinition:
     """Return a definition prepared for scoring."""
-    prose = read_prose(payload)
-    text = prose.text.translate(_SURROGATES)
-    folded = fold(text)
-    letters = read_letters(folded)
-    first = fold(text[: prose.head])
-    return Reading(
-        prose, text, folded, letters, IN_DEFINITIONS.of(folded), position(letters, len(first))
+    source = read_definition_text(payload)
+    text = source.text.translate(_SURROGATES)
+    folded = fold_text(text)
+    letters = extract_letters(folded)
+    leading_text = fold_text(text[: source.schema_start])
+    return PreparedDefinition(
+        source,
+        text,
+        folded,
+        letters,
+        DEFINITION_SIGNALS.find_signals(folded),
+        find_byte_position(letters, len(leading_text)),
     )
 
 
-def judge(
-    payload: Any, *, own: Collection[str] = (), peers: Collection[str] = ()
+def find_attack_resemblance(
+    payload: Any, *, own_names: Collection[str] = (), peer_names: Collection[str] = ()
 ) -> Iterator[ScanFinding]:
     """Yield one finding if a definition resembles an attack; about 2 ms per KiB."""
-    model, reading = read_model(MODEL), read_definition(payload)
-    scored = reading.score(model)
-    if scored and scored.score >= ALONE:
-        yield _finding(reading, model, reading.letters, scored)
+    model, prepared = read_model(MODEL), prepare_definition(payload)
+    best_window = prepared.find_best_window(model)
+    if best_window and best_window.score >= ALONE_THRESHOLD:
+        yield _build_finding(prepared, model, prepared.letters, best_window)
         return
-    names = names_beside(payload.get("name"), own, peers) if isinstance(payload, dict) else None
-    beside = reading.score_beside(model, names)
-    if names and beside and beside.score >= BESIDE:
-        yield _finding(reading, model, mark_names(reading.letters, names), beside)
+    names = (
+        build_other_names_pattern(payload.get("name"), own_names, peer_names)
+        if isinstance(payload, dict)
+        else None
+    )
+    named_window = prepared.find_best_named_window(model, names)
+    if names and named_window and named_window.score >= NAMED_TOOL_THRESHOLD:
+        yield _build_finding(prepared, model, mark_names(prepared.letters, names), named_window)
         return
-    plainly = scored.score if scored else 0.0
-    yield from _behind_layers(reading, model, plainly)
+    plain_score = best_window.score if best_window else 0.0
+    yield from _find_in_layers(prepared, model, plain_score)
 
 
-def _behind_layers(reading: Reading, model: Model, plainly: float) -> Iterator[ScanFinding]:
+def _find_in_layers(
+    prepared: PreparedDefinition, model: LinearModel, plain_score: float
+) -> Iterator[ScanFinding]:
     """Yield one finding if a decoded layer resembles an attack."""
-    for layer in _readings(reading.text):
-        folded = fold(layer.text)
-        letters = read_letters(folded)
-        scored = score(model, letters, IN_DEFINITIONS.of(folded))
-        if scored is None or not _is_enough(layer, scored.score, plainly):
+    for layer in _iterate_layers(prepared.text):
+        folded = fold_text(layer.text)
+        letters = extract_letters(folded)
+        best_window = find_heaviest_window(model, letters, DEFINITION_SIGNALS.find_signals(folded))
+        if best_window is None or not _is_above_threshold(layer, best_window.score, plain_score):
             continue
-        phrases = _phrases(model, letters, scored, folded, layer.text)
-        path, start = reading.prose.place(layer.start)
-        shown = f"{percent(scored.score)} ({layer.rule}): {phrases}"
-        yield ScanFinding("soft", RULE, path, shown, start, start + layer.end - layer.start)
+        phrases = _format_phrases(model, letters, best_window, folded, layer.text)
+        path, start = prepared.source.locate(layer.start)
+        excerpt = f"{format_probability(best_window.score)} ({layer.rule}): {phrases}"
+        yield ScanFinding("soft", RULE, path, excerpt, start, start + layer.end - layer.start)
         return
 
 
-def _readings(text: str) -> Iterator[TextLayer]:
+def _iterate_layers(text: str) -> Iterator[TextLayer]:
     """Yield other readings of a text: decoded, and with spaces restored."""
     yield from extract_layers(text)
-    apart = insert_spaces(text)
-    if apart is not None:
-        yield TextLayer(MOVED, apart, 0, len(text))
+    spaced_text = insert_spaces(text)
+    if spaced_text is not None:
+        yield TextLayer(MOVED_SPACES, spaced_text, 0, len(text))
 
 
-def _is_enough(layer: TextLayer, weight: float, plainly: float) -> bool:
+def _is_above_threshold(layer: TextLayer, layer_score: float, plain_score: float) -> bool:
     """Tell whether a layer's score is above its threshold."""
-    if layer.rule != MOVED:
-        return weight >= ALONE
-    if weight < plainly + NEWS:
+    if layer.rule != MOVED_SPACES:
+        return layer_score >= ALONE_THRESHOLD
+    if layer_score < plain_score + MIN_SCORE_GAIN:
         return False
-    return weight >= ALONE or (weight >= BESIDE and bool(find_instructions(layer.text)))
+    return layer_score >= ALONE_THRESHOLD or (
+        layer_score >= NAMED_TOOL_THRESHOLD and bool(find_instructions(layer.text))
+    )
 
 
-def _finding(reading: Reading, model: Model, letters: Letters, scored: Scored) -> ScanFinding:
-    folded, text, window = reading.folded, reading.text, scored.window
-    phrases = explain(model, letters, window, folded)
-    first = phrases[0] if phrases else (letters.at[window.start], letters.at[window.end - 1] + 1)
-    begin, final = find_original_positions(text, first[0], max(first[1] - 1, first[0]))
-    path, start = reading.prose.place(begin)
-    shown = f"{percent(scored.score)}: {_phrases(model, letters, scored, folded, text)}"
-    return ScanFinding("soft", RULE, path, shown, start, start + final + 1 - begin)
+def _build_finding(
+    prepared: PreparedDefinition,
+    model: LinearModel,
+    letters: LetterSequence,
+    best_window: ScoredWindow,
+) -> ScanFinding:
+    folded, text, window = prepared.folded, prepared.text, best_window.window
+    phrases = find_heaviest_phrases(model, letters, window, folded)
+    first_phrase = (
+        phrases[0]
+        if phrases
+        else (letters.positions[window.start], letters.positions[window.end - 1] + 1)
+    )
+    text_start, text_end = find_original_positions(
+        text, first_phrase[0], max(first_phrase[1] - 1, first_phrase[0])
+    )
+    path, start = prepared.source.locate(text_start)
+    excerpt = (
+        f"{format_probability(best_window.score)}: "
+        f"{_format_phrases(model, letters, best_window, folded, text)}"
+    )
+    return ScanFinding("soft", RULE, path, excerpt, start, start + text_end + 1 - text_start)
 
 
-def percent(value: float) -> str:
+def format_probability(value: float) -> str:
     """Return a score as a probability, by the training texts."""
     return f"{100 / (1 + math.exp(-max(min(value, 20.0), -20.0))):.0f} %"
 
 
-def _phrases(model: Model, letters: Letters, scored: Scored, folded: str, text: str) -> str:
+def _format_phrases(
+    model: LinearModel, letters: LetterSequence, best_window: ScoredWindow, folded: str, text: str
+) -> str:
     """Return the heaviest phrases as written, and the rules of the window."""
-    said: list[str] = []
-    for start, end in explain(model, letters, scored.window, folded):
-        begin, final = find_original_positions(text, start, max(end - 1, start))
-        said.append(f"»{make_visible(text[begin : final + 1].strip(), _LONGEST_PHRASE)}«")
-    rules = sorted({rule for rule, _ in scored.window.rules})
-    return ", ".join(said) + (f" ({', '.join(rules)})" if rules else "")
+    phrases: list[str] = []
+    for start, end in find_heaviest_phrases(model, letters, best_window.window, folded):
+        text_start, text_end = find_original_positions(text, start, max(end - 1, start))
+        phrases.append(
+            f"»{make_visible(text[text_start : text_end + 1].strip(), _MAX_PHRASE_CHARACTERS)}«"
+        )
+    rules = sorted({rule for rule, _ in best_window.window.rules})
+    return ", ".join(phrases) + (f" ({', '.join(rules)})" if rules else "")

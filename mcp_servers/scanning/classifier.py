@@ -14,30 +14,30 @@ from itertools import pairwise
 from struct import Struct
 from typing import Final, NamedTuple
 
-from mcp_servers.scanning.letters_only import MARK, Letters
+from mcp_servers.scanning.letters_only import NAME_MARK, LetterSequence
 from mcp_servers.scanning.signals import SignalHit
 
-BITS: Final = 17
-BUCKETS: Final = 1 << BITS
+BUCKET_BITS: Final = 17
+BUCKET_COUNT: Final = 1 << BUCKET_BITS
 # Lengths of runs, in bytes of UTF-8.
-LENGTHS: Final = (3, 5, 7)
+RUN_LENGTHS: Final = (3, 5, 7)
 # The weight of a signal relative to a whole window of runs.
-SIGNAL: Final = 0.4
+SIGNAL_FACTOR: Final = 0.4
 # Windows with fewer runs score lower, so that one word is not enough.
-FEWEST: Final = 60
+MIN_RUNS: Final = 60
 # Signals may extend past a window by this many characters.
-EDGE: Final = 30
+EDGE_CHARACTERS: Final = 30
 # Schemas repeat the same parameters in every tool of a server: they score lower.
-ASIDE: Final = 0.7
-MOST_WINDOWS: Final = 4_000
-MOST_PHRASES: Final = 3
-MARK_BYTE: Final = MARK.encode()
-_WORDS_OF_A_PHRASE: Final = 5
+SCHEMA_PENALTY: Final = 0.7
+MAX_WINDOWS: Final = 4_000
+MAX_PHRASES: Final = 3
+MARK_BYTE: Final = NAME_MARK.encode()
+_MAX_PHRASE_WORDS: Final = 5
 _HEADER: Final = Struct("<4sffI")
 _MAGIC: Final = b"BBW1"
 
 
-class Window(NamedTuple):
+class TextWindow(NamedTuple):
     """A byte range of the letters, and the weight of each rule's signals in it."""
 
     start: int
@@ -45,14 +45,14 @@ class Window(NamedTuple):
     rules: tuple[tuple[str, float], ...]
 
 
-class Scored(NamedTuple):
+class ScoredWindow(NamedTuple):
     """A window with its score in log-odds: 0 is a probability of 50 %."""
 
     score: float
-    window: Window
+    window: TextWindow
 
 
-class Model(NamedTuple):
+class LinearModel(NamedTuple):
     """Weights by bucket in units of `scale`, the bias, and the size of a window in bytes.
 
     Windows overlap by half.
@@ -63,150 +63,166 @@ class Model(NamedTuple):
     bias: float
     size: int
 
-    def weight(self, bucket: int) -> float:
+    def get_weight(self, bucket: int) -> float:
         """Return the weight of a bucket."""
         value = self.weights[bucket]
         return (value - 256 if value > 127 else value) * self.scale
 
 
 @lru_cache(maxsize=4)
-def read_model(name: str) -> Model:
+def read_model(name: str) -> LinearModel:
     """Return a model of this package; raises ValueError for an invalid file."""
     return unpack_model(files(__package__).joinpath(f"{name}.weights").read_bytes())
 
 
-def unpack_model(raw: bytes) -> Model:
+def unpack_model(raw: bytes) -> LinearModel:
     """Return the model in a file's bytes; raises ValueError if they are invalid."""
-    if len(raw) != _HEADER.size + BUCKETS or raw[:4] != _MAGIC:
+    if len(raw) != _HEADER.size + BUCKET_COUNT or raw[:4] != _MAGIC:
         raise ValueError("these bytes are no model of the scanner")
     _, scale, bias, size = _HEADER.unpack_from(raw)
-    return Model(raw[_HEADER.size :], scale, bias, size)
+    return LinearModel(raw[_HEADER.size :], scale, bias, size)
 
 
-def pack_model(model: Model) -> bytes:
+def pack_model(model: LinearModel) -> bytes:
     """Return the bytes that `unpack_model` reads."""
     return _HEADER.pack(_MAGIC, model.scale, model.bias, model.size) + model.weights
 
 
 def hash_runs(raw: bytes, length: int) -> list[int]:
     """Return the bucket of the run that starts at each byte."""
-    crc32, mask = zlib.crc32, BUCKETS - 1
-    return [crc32(raw[at : at + length]) & mask for at in range(len(raw) - length + 1)]
+    crc32, mask = zlib.crc32, BUCKET_COUNT - 1
+    return [crc32(raw[start : start + length]) & mask for start in range(len(raw) - length + 1)]
 
 
-def rule_bucket(rule: str) -> int:
+def compute_rule_bucket(rule: str) -> int:
     """Return the bucket of a rule's signals."""
-    return zlib.crc32(b"\xff" + rule.encode()) & (BUCKETS - 1)
+    return zlib.crc32(b"\xff" + rule.encode()) & (BUCKET_COUNT - 1)
 
 
-def windows(letters: Letters, hits: Sequence[SignalHit], size: int) -> Iterator[Window]:
+def iterate_windows(
+    letters: LetterSequence, hits: Sequence[SignalHit], size: int
+) -> Iterator[TextWindow]:
     """Yield the windows of a text, at most 4,000."""
-    whole, stride = len(letters.raw), size // 2
-    starts = range(0, max(whole - size, 0) + stride, stride)[:MOST_WINDOWS]
-    for start in starts if whole > size else (0,) if whole else ():
-        end = min(start + size, whole)
-        first, last = letters.at[start] - EDGE, letters.at[end - 1] + 1 + EDGE
+    length, stride = len(letters.raw), size // 2
+    starts = range(0, max(length - size, 0) + stride, stride)[:MAX_WINDOWS]
+    for start in starts if length > size else (0,) if length else ():
+        end = min(start + size, length)
+        first, last = (
+            letters.positions[start] - EDGE_CHARACTERS,
+            letters.positions[end - 1] + 1 + EDGE_CHARACTERS,
+        )
         rules: dict[str, float] = {}
         for hit in hits:
             if hit.start >= first and hit.end <= last:
                 rules[hit.rule] = max(rules.get(hit.rule, 0), hit.weight)
-        yield Window(start, end, tuple(rules.items()))
+        yield TextWindow(start, end, tuple(rules.items()))
 
 
-def features(
-    letters: Letters, hits: Sequence[SignalHit], size: int
-) -> Iterator[tuple[Window, set[int]]]:
+def iterate_features(
+    letters: LetterSequence, hits: Sequence[SignalHit], size: int
+) -> Iterator[tuple[TextWindow, set[int]]]:
     """Yield each window with the buckets of its runs."""
-    runs = [(length, hash_runs(letters.raw, length)) for length in LENGTHS]
-    for window in windows(letters, hits, size):
+    runs = [(length, hash_runs(letters.raw, length)) for length in RUN_LENGTHS]
+    for window in iterate_windows(letters, hits, size):
         buckets: set[int] = set()
-        for length, hashed in runs:
-            buckets.update(hashed[window.start : max(window.end - length + 1, window.start)])
+        for length, run_buckets in runs:
+            buckets.update(run_buckets[window.start : max(window.end - length + 1, window.start)])
         yield window, buckets
 
 
-def share(runs: int) -> float:
+def compute_run_weight(runs: int) -> float:
     """Return the weight of each run in a window with this number of distinct runs."""
-    return 1 / math.sqrt(max(runs, FEWEST))
+    return 1 / math.sqrt(max(runs, MIN_RUNS))
 
 
-def score(
-    model: Model,
-    letters: Letters,
+def find_heaviest_window(
+    model: LinearModel,
+    letters: LetterSequence,
     hits: Sequence[SignalHit],
     *,
-    marked: bool = False,
-    aside: int | None = None,
-) -> Scored | None:
+    require_mark: bool = False,
+    schema_start: int | None = None,
+) -> ScoredWindow | None:
     """Return the window with the highest score; None for a text without letters. 2 ms per KiB.
 
     `require_mark` only considers windows that name another tool. From byte `schema_start` on,
     windows score lower (`SCHEMA_PENALTY`).
     """
     values = _decode_weights(model.weights)
-    best: Scored | None = None
-    for window, buckets in features(letters, hits, model.size):
-        if marked and MARK_BYTE not in letters.raw[window.start : window.end]:
+    heaviest: ScoredWindow | None = None
+    for window, buckets in iterate_features(letters, hits, model.size):
+        if require_mark and MARK_BYTE not in letters.raw[window.start : window.end]:
             continue
-        summed = sum([values[one] for one in buckets]) * share(len(buckets))
-        summed += sum(SIGNAL * weight * values[rule_bucket(rule)] for rule, weight in window.rules)
-        weight = summed * model.scale + model.bias
-        if aside is not None and window.start >= aside:
-            weight -= ASIDE
-        scored = Scored(weight, window)
-        if best is None or scored.score > best.score:
-            best = scored
-    return best
+        total = sum([values[bucket] for bucket in buckets]) * compute_run_weight(len(buckets))
+        total += sum(
+            SIGNAL_FACTOR * weight * values[compute_rule_bucket(rule)]
+            for rule, weight in window.rules
+        )
+        weight = total * model.scale + model.bias
+        if schema_start is not None and window.start >= schema_start:
+            weight -= SCHEMA_PENALTY
+        scored = ScoredWindow(weight, window)
+        if heaviest is None or scored.score > heaviest.score:
+            heaviest = scored
+    return heaviest
 
 
-def explain(model: Model, letters: Letters, window: Window, folded: str) -> list[tuple[int, int]]:
+def find_heaviest_phrases(
+    model: LinearModel, letters: LetterSequence, window: TextWindow, folded: str
+) -> list[tuple[int, int]]:
     """Return the heaviest phrases of a window as ranges of the folded text, heaviest first."""
-    weighed = _weigh_places(model, letters, window)
-    if not weighed:
+    weights = _weigh_positions(model, letters, window)
+    if not weights:
         return []
-    first, last = min(weighed), max(weighed) + 1
-    words = _words(folded, first, last)
-    sums = [sum(weighed.get(at, 0.0) for at in range(*word)) for word in words]
-    return _heaviest(words, sums)
+    first, last = min(weights), max(weights) + 1
+    words = _find_words(folded, first, last)
+    sums = [sum(weights.get(position, 0.0) for position in range(*word)) for word in words]
+    return _choose_heaviest_runs(words, sums)
 
 
-def _weigh_places(model: Model, letters: Letters, window: Window) -> dict[int, float]:
-    weighed: dict[int, float] = {}
-    for length in LENGTHS:
-        hashed = hash_runs(letters.raw[window.start : window.end], length)
-        for offset, bucket in enumerate(hashed):
-            part = model.weight(bucket) / length
-            for at in range(window.start + offset, window.start + offset + length):
-                weighed[letters.at[at]] = weighed.get(letters.at[at], 0.0) + part
-    return weighed
+def _weigh_positions(
+    model: LinearModel, letters: LetterSequence, window: TextWindow
+) -> dict[int, float]:
+    weights: dict[int, float] = {}
+    for length in RUN_LENGTHS:
+        run_buckets = hash_runs(letters.raw[window.start : window.end], length)
+        for offset, bucket in enumerate(run_buckets):
+            run_weight = model.get_weight(bucket) / length
+            for index in range(window.start + offset, window.start + offset + length):
+                weights[letters.positions[index]] = (
+                    weights.get(letters.positions[index], 0.0) + run_weight
+                )
+    return weights
 
 
-def _words(folded: str, first: int, last: int) -> list[tuple[int, int]]:
+def _find_words(folded: str, first: int, last: int) -> list[tuple[int, int]]:
     """Return the ranges of the words from `first` to `last`."""
-    spaces = [at for at in range(first, last) if folded[at] == " "]
+    spaces = [index for index in range(first, last) if folded[index] == " "]
     edges = [first - 1, *spaces, last]
     return [(start + 1, end) for start, end in pairwise(edges) if end > start + 1]
 
 
-def _heaviest(words: Sequence[tuple[int, int]], sums: Sequence[float]) -> list[tuple[int, int]]:
+def _choose_heaviest_runs(
+    words: Sequence[tuple[int, int]], sums: Sequence[float]
+) -> list[tuple[int, int]]:
     """Return the heaviest runs of neighboring words, without overlaps."""
-    left = set(range(len(words)))
+    remaining = set(range(len(words)))
     phrases: list[tuple[int, int]] = []
-    while len(phrases) < MOST_PHRASES:
+    while len(phrases) < MAX_PHRASES:
         runs = [
             (sum(sums[start : start + count]), start, count)
-            for start in left
-            for count in range(1, _WORDS_OF_A_PHRASE + 1)
-            if all(start + step in left for step in range(count))
+            for start in remaining
+            for count in range(1, _MAX_PHRASE_WORDS + 1)
+            if all(start + step in remaining for step in range(count))
         ]
         weight, start, count = max(runs, default=(0.0, 0, 0))
         if weight <= 0:
             break
-        left -= set(range(start, start + count))
+        remaining -= set(range(start, start + count))
         phrases.append((words[start][0], words[start + count - 1][1]))
     return phrases
 
 
 @lru_cache(maxsize=4)
 def _decode_weights(weights: bytes) -> list[int]:
-    return [one - 256 if one > 127 else one for one in weights]
+    return [value - 256 if value > 127 else value for value in weights]

@@ -11,16 +11,18 @@ from typing import Any, Final
 from bonobot.core.text.untrusted_text import format_path_step
 from mcp_servers.scanning.deobfuscation import split_identifier
 
-MOST: Final = 72_000
-_FIRST: Final = ("name", "title", "description")
+MAX_CHARACTERS: Final = 72_000
+_LEADING_FIELDS: Final = ("name", "title", "description")
 # Fields whose keys are names chosen by the author.
-_NAMED: Final = frozenset({"properties", "patternProperties", "$defs", "definitions"})
+_NAME_KEYED_FIELDS: Final = frozenset({"properties", "patternProperties", "$defs", "definitions"})
 # Fields whose values are defined by a standard or are no prose.
-_PLAIN: Final = frozenset({"type", "format", "$schema", "$ref", "mimeType", "pattern", "sizes"})
+_STANDARD_VALUE_FIELDS: Final = frozenset(
+    {"type", "format", "$schema", "$ref", "mimeType", "pattern", "sizes"}
+)
 
 
 @dataclass(frozen=True, slots=True)
-class Prose:
+class DefinitionText:
     """The text of a definition, and where the string of each JSON path starts in it."""
 
     text: str
@@ -28,61 +30,67 @@ class Prose:
     paths: list[str]
 
     @property
-    def head(self) -> int:
+    def schema_start(self) -> int:
         """Return where the text after name, title and description starts."""
-        heads = {f"$.{name}" for name in _FIRST}
+        leading_paths = {f"$.{name}" for name in _LEADING_FIELDS}
         pairs = zip(self.starts, self.paths, strict=True)
-        return next((start for start, path in pairs if path not in heads), len(self.text))
+        return next((start for start, path in pairs if path not in leading_paths), len(self.text))
 
-    def place(self, at: int) -> tuple[str, int]:
+    def locate(self, position: int) -> tuple[str, int]:
         """Return the JSON path of the string at a position, and the position in that string."""
-        index = max(bisect_right(self.starts, at) - 1, 0)
-        return self.paths[index], max(at - self.starts[index], 0)
+        index = max(bisect_right(self.starts, position) - 1, 0)
+        return self.paths[index], max(position - self.starts[index], 0)
 
 
-def read_prose(payload: Any) -> Prose:
+def read_definition_text(payload: Any) -> DefinitionText:
     """Return the text of a definition, up to 72,000 characters."""
     pieces: list[str] = []
     starts: list[int] = []
     paths: list[str] = []
     length = 0
-    for path, text in _pieces(payload):
-        if length + len(text) > MOST:
-            text = text[: MOST - length]
+    for path, text in _iterate_strings(payload):
+        if length + len(text) > MAX_CHARACTERS:
+            text = text[: MAX_CHARACTERS - length]
         starts.append(length)
         paths.append(path)
         pieces.append(text + "\n")
         length += len(text) + 1
-        if length >= MOST:
+        if length >= MAX_CHARACTERS:
             break
-    return Prose("".join(pieces), starts or [0], paths or ["$"])
+    return DefinitionText("".join(pieces), starts or [0], paths or ["$"])
 
 
-def _pieces(payload: Any) -> Iterator[tuple[str, str]]:
+def _iterate_strings(payload: Any) -> Iterator[tuple[str, str]]:
     """Yield (JSON path, text) in reading order; not recursive, payloads may nest deeply."""
-    waiting: list[tuple[str, Any, bool]] = [("$", payload, False)]
-    while waiting:
-        path, value, names = waiting.pop()
+    pending: list[tuple[str, Any, bool]] = [("$", payload, False)]
+    while pending:
+        path, value, is_name_map = pending.pop()
         if isinstance(value, str):
             if value.strip():
                 yield path, value
         elif isinstance(value, dict):
-            ordered = sorted(value, key=_rank)
+            ordered = sorted(value, key=_get_field_order)
             for key in reversed(ordered):
-                if not names and key in _PLAIN and not _says(value[key]):
+                if (
+                    not is_name_map
+                    and key in _STANDARD_VALUE_FIELDS
+                    and not _is_sentence(value[key])
+                ):
                     continue
-                inner = f"{path}{format_path_step(str(key))}"
-                waiting.append((inner, value[key], not names and key in _NAMED))
-                if names:
-                    waiting.append((f"{inner} (key)", split_identifier(str(key)), False))
+                child_path = f"{path}{format_path_step(str(key))}"
+                pending.append(
+                    (child_path, value[key], not is_name_map and key in _NAME_KEYED_FIELDS)
+                )
+                if is_name_map:
+                    pending.append((f"{child_path} (key)", split_identifier(str(key)), False))
         elif isinstance(value, list | tuple):
-            waiting.extend((f"{path}[{i}]", value[i], False) for i in range(len(value) - 1, -1, -1))
+            pending.extend((f"{path}[{i}]", value[i], False) for i in range(len(value) - 1, -1, -1))
 
 
-def _rank(key: object) -> int:
-    return _FIRST.index(str(key)) if key in _FIRST else len(_FIRST)
+def _get_field_order(key: object) -> int:
+    return _LEADING_FIELDS.index(str(key)) if key in _LEADING_FIELDS else len(_LEADING_FIELDS)
 
 
-def _says(value: object) -> bool:
+def _is_sentence(value: object) -> bool:
     """Tell whether a field that should have a standard value has a sentence instead."""
     return not isinstance(value, str) or " " in value or len(value) > 40

@@ -11,10 +11,10 @@ import re
 from collections.abc import Collection, Iterator
 from typing import Any, Final
 
-from bonobot.core.text.linear_regex import ROOMY, LinearPattern
+from bonobot.core.text.linear_regex import LARGE_MEMORY, LinearPattern
 from bonobot.core.text.untrusted_text import format_path_step, make_visible
-from mcp_servers.scanning.attack_resemblance import judge
-from mcp_servers.scanning.deobfuscation import fold, split_identifier
+from mcp_servers.scanning.attack_resemblance import find_attack_resemblance
+from mcp_servers.scanning.deobfuscation import fold_text, split_identifier
 from mcp_servers.scanning.findings import ScanFinding, Tier
 from mcp_servers.scanning.hidden_characters import find_hidden_runs
 from mcp_servers.scanning.prompt_injection import (
@@ -22,15 +22,15 @@ from mcp_servers.scanning.prompt_injection import (
     find_instructions,
     find_name_instructions,
 )
-from mcp_servers.scanning.signals import PARTS
+from mcp_servers.scanning.signals import PATTERN_PARTS
 
 # A description with fewer letters doesn't count.
-SHORTEST: Final = 12
-_WHOLE: Final = (
+MIN_DESCRIPTION_LETTERS: Final = 12
+_SCOPE_WORDS: Final = (
     "(?:full|entire|complete|whole|current|all|previous|prior|past|recent|last|user|raw)"
 )
-_CONTEXT: Final = LinearPattern(
-    rf"^(?:{_WHOLE} )*(?:"
+_CONTEXT_NAME: Final = LinearPattern(
+    rf"^(?:{_SCOPE_WORDS} )*(?:"
     r"(?:system|developer|initial|hidden|original|assistant|llm|agent|model) (?:prompts?|messages?"
     r"|instructions?|context)"
     r"|(?:conversation|chat|dialogue?|session|message|prompt|thread) (?:history|context|transcript"
@@ -40,26 +40,27 @@ _CONTEXT: Final = LinearPattern(
     r"|chain of thought|(?:internal |hidden )?(?:reasoning|thoughts?)(?: trace| process| chain)?"
     r"|context window|(?:model|assistant|agent|llm) memory|everything .*"
     r")$",
-    ROOMY,
+    LARGE_MEMORY,
 )
 # Names that ask for our data, whatever the description says.
-_FILES: Final = (
+_CREDENTIAL_FILES: Final = (
     "(?:ssh|id rsa|id ed25519|passwd|shadow|aws|netrc|kube|keychain|wallet|env file|private key)"
 )
-_OURS: Final = LinearPattern(
+_PRIVATE_DATA_NAME: Final = LinearPattern(
     r"\b(?:all|previous|prior|entire|full|your|hidden|earlier)(?: \w+){0,2} (?:user )?"
     r"(?:messages|prompts?|conversation|chat|instructions|reasoning|tool calls)(?: text| log)?$"
-    rf"|\bcontents? (?:of|from)\b.*\b(?:{_FILES}|env|credentials?|secrets?|config)\b"
-    rf"|\b(?:read|open|cat|fetch|get|dump|send|leak|steal)(?:ing)? (?:\w+ ){{0,3}}{_FILES}\b",
-    ROOMY,
+    rf"|\bcontents? (?:of|from)\b.*\b(?:{_CREDENTIAL_FILES}|env|credentials?|secrets?|config)\b"
+    rf"|\b(?:read|open|cat|fetch|get|dump|send|leak|steal)(?:ing)? (?:\w+ "
+    rf"){{0,3}}{_CREDENTIAL_FILES}\b",
+    LARGE_MEMORY,
 )
 # A description that starts with it asks for it; "number of previous messages" doesn't.
-_NOUN: Final = LinearPattern(
+_SESSION_NOUN: Final = LinearPattern(
     r"^(?:(?:the|your|a|an|full|copy of|text of|contents? of|verbatim|complete|exact|hidden"
-    rf"|json|optional|required)[ :]+)*(?:{PARTS['session']})",
-    ROOMY,
+    rf"|json|optional|required)[ :]+)*(?:{PATTERN_PARTS['session']})",
+    LARGE_MEMORY,
 )
-_ELSEWHERE: Final = re.compile(r" ?(?:of|from|in|to|for|by|on) (?:the|an?|this|your|each|which) ")
+_OTHER_OWNER: Final = re.compile(r" ?(?:of|from|in|to|for|by|on) (?:the|an?|this|your|each|which) ")
 
 
 def scan_parameter_names(payload: Any) -> Iterator[tuple[str, str]]:
@@ -67,145 +68,169 @@ def scan_parameter_names(payload: Any) -> Iterator[tuple[str, str]]:
     if not isinstance(payload, dict):
         return
     schema = payload.get("inputSchema")
-    waiting: list[tuple[str, Any]] = [("$.inputSchema", schema)]
-    while waiting:
-        path, value = waiting.pop()
+    pending: list[tuple[str, Any]] = [("$.inputSchema", schema)]
+    while pending:
+        path, value = pending.pop()
         if isinstance(value, list):
-            waiting.extend((f"{path}[{i}]", one) for i, one in enumerate(value))
+            pending.extend((f"{path}[{i}]", item) for i, item in enumerate(value))
         if not isinstance(value, dict):
             continue
-        members = value.get("properties")
-        named = members if isinstance(members, dict) else {}
-        for name, member in named.items():
-            if _is_suspicious_parameter(str(name), member):
+        raw_properties = value.get("properties")
+        properties = raw_properties if isinstance(raw_properties, dict) else {}
+        for name, property_schema in properties.items():
+            if _is_suspicious_parameter(str(name), property_schema):
                 yield f"{path}.properties{format_path_step(str(name))} (key)", str(name)
         required = value.get("required")
         for i, name in enumerate(required if isinstance(required, list) else ()):
-            if isinstance(name, str) and name not in named and _is_suspicious_parameter(name, None):
+            if (
+                isinstance(name, str)
+                and name not in properties
+                and _is_suspicious_parameter(name, None)
+            ):
                 yield f"{path}.required[{i}]", name
-        waiting.extend((f"{path}{format_path_step(str(key))}", one) for key, one in value.items())
+        pending.extend((f"{path}{format_path_step(str(key))}", item) for key, item in value.items())
 
 
-def _is_suspicious_parameter(name: str, member: Any) -> bool:
-    words = fold(re.sub(r"\W+", " ", split_identifier(name[:128]))).strip()
-    if _OURS.search(words):
+def _is_suspicious_parameter(name: str, property_schema: Any) -> bool:
+    words = fold_text(re.sub(r"\W+", " ", split_identifier(name[:128]))).strip()
+    if _PRIVATE_DATA_NAME.search(words):
         return True
-    said = member.get("description") if isinstance(member, dict) else None
-    if isinstance(said, str) and _is_ours(fold(said[:512]).strip()):
+    description = property_schema.get("description") if isinstance(property_schema, dict) else None
+    if isinstance(description, str) and _is_private_data(fold_text(description[:512]).strip()):
         return True
-    described = isinstance(said, str) and sum(map(str.isalpha, said)) >= SHORTEST
-    return not described and _CONTEXT.search(words) is not None
+    has_description = (
+        isinstance(description, str)
+        and sum(map(str.isalpha, description)) >= MIN_DESCRIPTION_LETTERS
+    )
+    return not has_description and _CONTEXT_NAME.search(words) is not None
 
 
-def _is_ours(said: str) -> bool:
+def _is_private_data(description: str) -> bool:
     """Tell whether a description starts with our session data, not with something else's."""
-    found = _NOUN.search(said)
-    return found is not None and not _ELSEWHERE.match(said[found.end() :])
+    match = _SESSION_NOUN.search(description)
+    return match is not None and not _OTHER_OWNER.match(description[match.end() :])
 
 
-MOST_FINDINGS = 50
-_AROUND = 24
-_LONGEST_EXCERPT = 160
+MAX_FINDINGS = 50
+_EXCERPT_CONTEXT = 24
+_MAX_EXCERPT_CHARACTERS = 160
 _WORD = re.compile(r"[A-Za-z][A-Za-z0-9_-]{5,127}")
 # Values in a schema are no prose: the threshold is lower.
-_VALUE: Final = re.compile(
+_SCHEMA_VALUE_PATH: Final = re.compile(
     r"Schema\b.*\.(?:default|const|pattern|title|\$comment|(?:enum|examples)\[\d+\])$"
 )
-ENOUGH_OF_A_VALUE: Final = 0.6
+VALUE_THRESHOLD: Final = 0.6
 # `search` is a word; `create_issue` is a name.
-_DISTINCT = re.compile(r"[A-Za-z0-9][_-][A-Za-z0-9]|[a-z][A-Z]", re.A)
+_MULTI_WORD_NAME = re.compile(r"[A-Za-z0-9][_-][A-Za-z0-9]|[a-z][A-Z]", re.A)
 
 
-def scan(
-    payload: Any, *, own: Collection[str] = (), peers: Collection[str] = ()
+def scan_definition(
+    payload: Any, *, own_names: Collection[str] = (), peer_names: Collection[str] = ()
 ) -> tuple[ScanFinding, ...]:
     """Return findings of hidden text (hard) and of instructions to the model (soft).
 
     `own_names` are the server's tools, `peer_names` those of other servers: naming another tool
     weighs more. One finding per rule and path, at most 50; hard ones first.
     """
-    found = scan_by_rules(payload, own=own, peers=peers)
-    if len(found) < MOST_FINDINGS:
-        found += tuple(judge(payload, own=own, peers=peers))
-    return found
+    findings = scan_by_rules(payload, own_names=own_names, peer_names=peer_names)
+    if len(findings) < MAX_FINDINGS:
+        findings += tuple(
+            find_attack_resemblance(payload, own_names=own_names, peer_names=peer_names)
+        )
+    return findings
 
 
 def scan_by_rules(
-    payload: Any, *, own: Collection[str] = (), peers: Collection[str] = ()
+    payload: Any, *, own_names: Collection[str] = (), peer_names: Collection[str] = ()
 ) -> tuple[ScanFinding, ...]:
     """Return the findings of the rules, without the classifier."""
-    found: dict[tuple[str, str], ScanFinding] = {}
-    foreign = frozenset(name for name in peers if len(name) >= 6 and _DISTINCT.search(name))
-    foreign -= frozenset(own)
+    findings: dict[tuple[str, str], ScanFinding] = {}
+    foreign_names = frozenset(
+        name for name in peer_names if len(name) >= 6 and _MULTI_WORD_NAME.search(name)
+    )
+    foreign_names -= frozenset(own_names)
     for path, name in scan_parameter_names(payload):
-        shown = make_visible(name, _LONGEST_EXCERPT)
-        found["asks_for_context", path] = ScanFinding(
-            "soft", "asks_for_context", path, shown, 0, len(name)
+        excerpt = make_visible(name, _MAX_EXCERPT_CHARACTERS)
+        findings["asks_for_context", path] = ScanFinding(
+            "soft", "asks_for_context", path, excerpt, 0, len(name)
         )
     for path, text in _walk_strings(payload):
         for finding in (
             *_scan_hidden_text(path, text),
             *_scan_instructions(path, text),
-            *_scan_tool_names(path, text, foreign),
+            *_scan_tool_names(path, text, foreign_names),
         ):
-            found.setdefault((finding.rule, finding.path), finding)
-        if len(found) >= MOST_FINDINGS:
+            findings.setdefault((finding.rule, finding.path), finding)
+        if len(findings) >= MAX_FINDINGS:
             break
-    ordered = sorted(found.values(), key=lambda finding: finding.tier != "hard")
-    return tuple(ordered[:MOST_FINDINGS])
+    ordered = sorted(findings.values(), key=lambda finding: finding.tier != "hard")
+    return tuple(ordered[:MAX_FINDINGS])
 
 
 def _scan_hidden_text(path: str, text: str) -> Iterator[ScanFinding]:
     for run in find_hidden_runs(text):
-        shown = _cut_excerpt(text, run.start, run.end)
-        yield ScanFinding("hard", run.rule, path, shown, run.start, run.end)
+        excerpt = _cut_excerpt(text, run.start, run.end)
+        yield ScanFinding("hard", run.rule, path, excerpt, run.start, run.end)
 
 
 def _scan_instructions(path: str, text: str) -> Iterator[ScanFinding]:
     """Yield instructions in sentences, or in an identifier split into words."""
-    identifier = path.endswith("(key)") or " " not in text
-    enough = ENOUGH_OF_A_VALUE if _VALUE.search(path) else DEFINITION_THRESHOLD
-    for order in (
-        *find_instructions(text, enough=enough),
-        *(find_name_instructions(text[:512]) if identifier else ()),
+    is_identifier = path.endswith("(key)") or " " not in text
+    threshold = VALUE_THRESHOLD if _SCHEMA_VALUE_PATH.search(path) else DEFINITION_THRESHOLD
+    for instruction in (
+        *find_instructions(text, threshold=threshold),
+        *(find_name_instructions(text[:512]) if is_identifier else ()),
     ):
-        tier: Tier = "hard" if order.disguise else "soft"
-        shown = make_visible(text[order.start : order.end], _LONGEST_EXCERPT)
-        yield ScanFinding(tier, order.disguise or order.rule, path, shown, order.start, order.end)
+        tier: Tier = "hard" if instruction.disguise else "soft"
+        excerpt = make_visible(text[instruction.start : instruction.end], _MAX_EXCERPT_CHARACTERS)
+        yield ScanFinding(
+            tier,
+            instruction.disguise or instruction.rule,
+            path,
+            excerpt,
+            instruction.start,
+            instruction.end,
+        )
 
 
-def _scan_tool_names(path: str, text: str, foreign: frozenset[str]) -> Iterator[ScanFinding]:
+def _scan_tool_names(path: str, text: str, foreign_names: frozenset[str]) -> Iterator[ScanFinding]:
     """Yield the first name of another server's tool; schema keys are ignored."""
-    if not foreign or path.endswith(("(key)", "$.name")):
+    if not foreign_names or path.endswith(("(key)", "$.name")):
         return
     for match in _WORD.finditer(text):
-        if match.group() in foreign:
-            shown = _cut_excerpt(text, match.start(), match.end())
-            yield ScanFinding("soft", "other_tool_named", path, shown, match.start(), match.end())
+        if match.group() in foreign_names:
+            excerpt = _cut_excerpt(text, match.start(), match.end())
+            yield ScanFinding("soft", "other_tool_named", path, excerpt, match.start(), match.end())
             return
 
 
 def _walk_strings(payload: Any) -> Iterator[tuple[str, str]]:
     """Yield (JSON path, text) of every string; not recursive, payloads may nest deeply."""
-    waiting: list[tuple[str, Any]] = [("$", payload)]
-    while waiting:
-        path, value = waiting.pop()
+    pending: list[tuple[str, Any]] = [("$", payload)]
+    while pending:
+        path, value = pending.pop()
         if isinstance(value, str):
             yield path, value
         elif isinstance(value, dict):
             for key in value:
                 yield f"{path}{format_path_step(str(key))} (key)", str(key)
-            waiting.extend(
+            pending.extend(
                 (f"{path}{format_path_step(str(key))}", value[key]) for key in reversed(value)
             )
         elif isinstance(value, list | tuple):
-            waiting.extend((f"{path}[{i}]", value[i]) for i in range(len(value) - 1, -1, -1))
+            pending.extend((f"{path}[{i}]", value[i]) for i in range(len(value) - 1, -1, -1))
 
 
 def _cut_excerpt(text: str, start: int, end: int) -> str:
-    head = "…" if start > _AROUND else ""
-    shown = make_visible(text[max(start - _AROUND, 0) : end + _AROUND], _LONGEST_EXCERPT)
-    return head + shown + ("…" if end + _AROUND < len(text) and not shown.endswith("…") else "")
+    prefix = "…" if start > _EXCERPT_CONTEXT else ""
+    excerpt = make_visible(
+        text[max(start - _EXCERPT_CONTEXT, 0) : end + _EXCERPT_CONTEXT], _MAX_EXCERPT_CHARACTERS
+    )
+    return (
+        prefix
+        + excerpt
+        + ("…" if end + _EXCERPT_CONTEXT < len(text) and not excerpt.endswith("…") else "")
+    )
 
 
-RULES: Final = 4
+RULES_VERSION: Final = 4

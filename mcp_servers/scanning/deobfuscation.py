@@ -47,53 +47,55 @@ def _fold_character(character: str) -> str:
     if character in _LETTERS:
         return _LETTERS[character]
     lowered = unicodedata.normalize("NFKC", character).lower()
-    if any("\xc0" <= one <= "\u024f" or "\u1e00" <= one <= "\u1eff" for one in lowered):
+    if any("\xc0" <= part <= "\u024f" or "\u1e00" <= part <= "\u1eff" for part in lowered):
         lowered = unicodedata.normalize("NFKD", lowered)
-    plain = _DROPPED.sub("", "".join(_LETTERS.get(one, one) for one in lowered))
-    return " " if plain and plain.isspace() else plain
+    folded = _DROPPED.sub("", "".join(_LETTERS.get(part, part) for part in lowered))
+    return " " if folded and folded.isspace() else folded
 
 
-_TABLE: Final = _FoldTable()
+_FOLD_TABLE: Final = _FoldTable()
 
 
-def fold(text: str) -> str:
+def fold_text(text: str) -> str:
     """Return `text` in lower case, without decorations, with single spaces."""
-    return _SPACES.sub(" ", text.translate(_TABLE))
+    return _SPACES.sub(" ", text.translate(_FOLD_TABLE))
 
 
 def find_original_positions(text: str, *positions: int) -> list[int]:
     """Return the positions in `text` of ascending `positions` in `fold_text(text)`."""
-    found: list[int] = []
-    length, spaced = 0, False
+    originals: list[int] = []
+    length, after_space = 0, False
     for index, character in enumerate(text):
-        piece = _TABLE[ord(character)]
-        if piece == " ":
-            piece, spaced = ("" if spaced else " "), True
-        elif piece:
-            spaced = False
-        length += len(piece)
-        while len(found) < len(positions) and length > positions[len(found)]:
-            found.append(index)
-        if len(found) == len(positions):
-            return found
-    return found + [len(text)] * (len(positions) - len(found))
+        folded = _FOLD_TABLE[ord(character)]
+        if folded == " ":
+            folded, after_space = ("" if after_space else " "), True
+        elif folded:
+            after_space = False
+        length += len(folded)
+        while len(originals) < len(positions) and length > positions[len(originals)]:
+            originals.append(index)
+        if len(originals) == len(positions):
+            return originals
+    return originals + [len(text)] * (len(positions) - len(originals))
 
 
-DEEPEST: Final = 3
-MOST: Final = 65_536
-_SHORTEST: Final = 8
+MAX_DEPTH: Final = 3
+MAX_LAYER_CHARACTERS: Final = 65_536
+_MIN_LAYER_CHARACTERS: Final = 8
 
 _BASE64: Final = LinearPattern(r"[A-Za-z0-9+/_-]{16,}={0,2}(?:\s{1,2}[A-Za-z0-9+/_-]{16,}={0,2})*")
 _BASE32: Final = LinearPattern(r"[A-Z2-7]{24,}={0,6}")
 _HEX: Final = LinearPattern(r"(?i)(?:(?:0x|\\x)?[0-9a-f]{2}[\s:,-]{0,2}){12,}")
-_CODES: Final = LinearPattern(
+_CHARACTER_CODES: Final = LinearPattern(
     r"(?:\b(?:3[2-9]|[4-9][0-9]|1[01][0-9]|12[0-6])[\s,;]{1,2}){11,}\d{2,3}"
 )
 _BINARY: Final = LinearPattern(r"(?:[01]{8}\s{0,2}){8,}")
 _ESCAPES: Final = LinearPattern(r"(?i)(?:\\u[0-9a-f]{4}|\\x[0-9a-f]{2}|\\u\{[0-9a-f]{1,6}\}){4,}")
 _PERCENT: Final = LinearPattern(r"(?i)[^\s%]*(?:%[0-9a-f]{2}[^\s%]*){4,}")
 _ENTITY: Final = LinearPattern(r"(?i)&(?:#x[0-9a-f]{1,6}|#[0-9]{1,7}|[a-z]{2,31});")
-_SPACED: Final = LinearPattern(r"(?:^|[^\pL\pN])(?:[\pL\pN][ .\-_*|/]){5,}[\pL\pN](?:$|[^\pL\pN])")
+_SPACED_LETTERS: Final = LinearPattern(
+    r"(?:^|[^\pL\pN])(?:[\pL\pN][ .\-_*|/]){5,}[\pL\pN](?:$|[^\pL\pN])"
+)
 _COMMENT: Final = LinearPattern(
     r"(?s)<!--(.*?)(?:-->|$)"
     r"|(?m:^[ \t]{0,3}\[(?://|[^\]\n]{1,40})\]:[ \t]*#[ \t]*[(\"'](.*?)[)\"'][ \t]*$)"
@@ -107,23 +109,23 @@ _LEET: Final = str.maketrans("013457@$!89", "oieastasibg")
 _LEET_L: Final = str.maketrans("013457@$!89", "oleastasibg")
 _LEET_WORD: Final = LinearPattern(r"\pL[013457@$!]+\pL|\b[013457@$!]\pL{2,}|\pL{2,}[013457@$]\b")
 _LOOKALIKES: Final = str.maketrans(TABLES["lookalikes"]["letters"], TABLES["lookalikes"]["read_as"])
-_MIXED: Final = LinearPattern(
+_MIXED_SCRIPTS: Final = LinearPattern(
     r"[A-Za-z][\p{Cyrillic}\p{Greek}\x{251}\x{261}\x{217c}]"
     r"|[\p{Cyrillic}\p{Greek}\x{251}\x{261}\x{217c}][A-Za-z]"
 )
-_WIDE: Final = LinearPattern(
+_WIDE_LETTERS: Final = LinearPattern(
     "(?:[\uff21-\uff3a\uff41-\uff5a]{3,}"
     "|[\U0001d400-\U0001d7ff]{3,}|[\u249c-\u24e9]{3,}|[\U0001f110-\U0001f189]{3,})"
 )
 # Common words, to detect rotated and reversed text; two of them are enough.
-_OFTEN: Final = 2
-_COMMON: Final = (
+_MIN_COMMON_WORDS: Final = 2
+_COMMON_WORDS: Final = (
     "the|and|you|your|this|that|for|what|when|every|which|must|before|after|all|any|with|from|into|are|one|will|user|users|tool|send"
     "|read|file|files|ignore|instructions|previous|rules|always|never|tell|contents|password|secret"
 )
-_ROTATED: Final = LinearPattern(rf"(?i)\b(?:{codecs.encode(_COMMON, 'rot13')})\b")
-_REVERSED: Final = LinearPattern(
-    rf"(?i)\b(?:{'|'.join(one[::-1] for one in _COMMON.split('|'))})\b"
+_ROTATED_WORDS: Final = LinearPattern(rf"(?i)\b(?:{codecs.encode(_COMMON_WORDS, 'rot13')})\b")
+_REVERSED_WORDS: Final = LinearPattern(
+    rf"(?i)\b(?:{'|'.join(one[::-1] for one in _COMMON_WORDS.split('|'))})\b"
 )
 _CAMEL: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
@@ -141,19 +143,19 @@ class TextLayer:
 
 def extract_layers(text: str) -> Iterator[TextLayer]:
     """Yield the hidden layers of `text`, without `text` itself."""
-    spent = 0
-    waiting = [(layer, 1) for layer in _extract_inner_layers(text)]
-    while waiting:
-        layer, depth = waiting.pop(0)
-        spent += len(layer.text)
-        if spent > MOST:
+    total_characters = 0
+    pending = [(layer, 1) for layer in _extract_inner_layers(text)]
+    while pending:
+        layer, depth = pending.pop(0)
+        total_characters += len(layer.text)
+        if total_characters > MAX_LAYER_CHARACTERS:
             return
         yield layer
-        if depth < DEEPEST and not layer.aligned and len(layer.text) >= _SHORTEST:
-            waiting.extend(
-                (TextLayer(inner.rule, inner.text, layer.start, layer.end), depth + 1)
-                for inner in _extract_inner_layers(layer.text)
-                if inner.text != text
+        if depth < MAX_DEPTH and not layer.aligned and len(layer.text) >= _MIN_LAYER_CHARACTERS:
+            pending.extend(
+                (TextLayer(inner_layer.rule, inner_layer.text, layer.start, layer.end), depth + 1)
+                for inner_layer in _extract_inner_layers(layer.text)
+                if inner_layer.text != text
             )
 
 
@@ -171,8 +173,8 @@ def _extract_inner_layers(text: str) -> Iterator[TextLayer]:
 def _extract_comments(text: str) -> Iterator[TextLayer]:
     if "<!--" in text or "]:" in text:
         for match in _COMMENT.finditer(text):
-            said = next((one for one in match.groups() if one), "")
-            yield TextLayer("hidden_comment", said, match.start(), match.end())
+            comment = next((group for group in match.groups() if group), "")
+            yield TextLayer("hidden_comment", comment, match.start(), match.end())
     if "<" in text:
         for match in _INVISIBLE_STYLE.finditer(text):
             yield TextLayer("hidden_style", match.group(1), match.start(), match.end())
@@ -180,18 +182,18 @@ def _extract_comments(text: str) -> Iterator[TextLayer]:
 
 def _extract_encoded(text: str) -> Iterator[TextLayer]:
     for rule, pattern, decode in (
-        ("encoded_base64", _BASE64, _from_base64),
-        ("encoded_hex", _HEX, _from_hex),
-        ("encoded_codes", _CODES, _from_codes),
-        ("encoded_binary", _BINARY, _from_binary),
-        ("encoded_base32", _BASE32, _from_base32),
-        ("encoded_escapes", _ESCAPES, _from_escapes),
+        ("encoded_base64", _BASE64, _decode_base64),
+        ("encoded_hex", _HEX, _decode_hex),
+        ("encoded_codes", _CHARACTER_CODES, _decode_character_codes),
+        ("encoded_binary", _BINARY, _decode_binary),
+        ("encoded_base32", _BASE32, _decode_base32),
+        ("encoded_escapes", _ESCAPES, _decode_escapes),
         ("encoded_percent", _PERCENT, unquote),
     ):
         for match in pattern.finditer(text):
-            said = decode(match.group())
-            if len(said) >= _SHORTEST and said != match.group():
-                yield TextLayer(rule, said, match.start(), match.end())
+            decoded = decode(match.group())
+            if len(decoded) >= _MIN_LAYER_CHARACTERS and decoded != match.group():
+                yield TextLayer(rule, decoded, match.start(), match.end())
     entities = [(match.start(), match.end()) for match in _ENTITY.finditer(text)]
     if len(entities) >= 3:
         start, end = entities[0][0], entities[-1][1]
@@ -199,37 +201,37 @@ def _extract_encoded(text: str) -> Iterator[TextLayer]:
 
 
 def _extract_disguised(text: str) -> Iterator[TextLayer]:
-    for match in _SPACED.finditer(text):
-        said = re.sub(r"[ .\-_*|/]", "", match.group())
-        yield TextLayer("spaced_letters", said, match.start(), match.end())
-    if _SPACED.search(text):
+    for match in _SPACED_LETTERS.finditer(text):
+        joined = re.sub(r"[ .\-_*|/]", "", match.group())
+        yield TextLayer("spaced_letters", joined, match.start(), match.end())
+    if _SPACED_LETTERS.search(text):
         yield TextLayer("spaced_letters", _join_spaced_letters(text), 0, len(text))
-    if _MIXED.search(text):
+    if _MIXED_SCRIPTS.search(text):
         yield TextLayer(
             "lookalike_letters", text.translate(_LOOKALIKES), 0, len(text), aligned=True
         )
     if _is_leetspeak(text):
         yield TextLayer("leetspeak", text.translate(_LEET), 0, len(text), aligned=True)
         yield TextLayer("leetspeak", text.translate(_LEET_L), 0, len(text), aligned=True)
-    if _is_frequent(_ROTATED, text):
+    if _is_frequent(_ROTATED_WORDS, text):
         yield TextLayer("rot13", codecs.encode(text, "rot13"), 0, len(text), aligned=True)
-    if _is_frequent(_REVERSED, text):
+    if _is_frequent(_REVERSED_WORDS, text):
         yield TextLayer("reversed", text[::-1], 0, len(text))
 
 
 def _is_frequent(words: LinearPattern, text: str) -> bool:
-    return sum(1 for _ in words.finditer(text)) >= _OFTEN
+    return sum(1 for _ in words.finditer(text)) >= _MIN_COMMON_WORDS
 
 
 def has_wide_letters(text: str) -> bool:
     """Tell whether a text has words in full-width or mathematical letters."""
-    return _WIDE.search(text) is not None
+    return _WIDE_LETTERS.search(text) is not None
 
 
 def _is_leetspeak(text: str) -> bool:
     """Tell whether digits replace letters often enough to be leetspeak."""
-    found = sum(1 for _ in _LEET_WORD.finditer(text))
-    return found >= 4 and found * 6 >= text.count(" ")
+    word_count = sum(1 for _ in _LEET_WORD.finditer(text))
+    return word_count >= 4 and word_count * 6 >= text.count(" ")
 
 
 def _join_spaced_letters(text: str) -> str:
@@ -242,18 +244,21 @@ def _join_spaced_letters(text: str) -> str:
 
 def _decode_readable(raw: bytes) -> str:
     try:
-        said = raw.decode()
+        text = raw.decode()
     except UnicodeDecodeError:
         try:
-            said = raw.decode("utf-16-le") if raw[1:8:2] == b"\0\0\0\0" else ""
+            text = raw.decode("utf-16-le") if raw[1:8:2] == b"\0\0\0\0" else ""
         except UnicodeDecodeError:
             return ""
-    seen = sum(one.isalnum() or one.isspace() or one in ".,:;!?'\"()<>/@_-~+&|$=" for one in said)
-    return said if said and seen >= 0.9 * len(said) else ""
+    readable_count = sum(
+        character.isalnum() or character.isspace() or character in ".,:;!?'\"()<>/@_-~+&|$="
+        for character in text
+    )
+    return text if text and readable_count >= 0.9 * len(text) else ""
 
 
-def _from_base64(run: str) -> str:
-    raw = re.sub(r"[\s=]", "", run).replace("-", "+").replace("_", "/")
+def _decode_base64(encoded: str) -> str:
+    raw = re.sub(r"[\s=]", "", encoded).replace("-", "+").replace("_", "/")
     try:
         return _decode_readable(
             base64.b64decode(raw[: len(raw) // 4 * 4 or None] + _build_padding(raw))
@@ -267,30 +272,30 @@ def _build_padding(raw: str) -> str:
     return raw[-rest:] + "=" * (4 - rest) if rest in (2, 3) else ""
 
 
-def _from_base32(run: str) -> str:
-    raw = run.rstrip("=")
+def _decode_base32(encoded: str) -> str:
+    raw = encoded.rstrip("=")
     try:
         return _decode_readable(base64.b32decode(raw + "=" * (-len(raw) % 8)))
     except (binascii.Error, ValueError):
         return ""
 
 
-def _from_hex(run: str) -> str:
-    digits = re.sub(r"(?i)0x|\\x|[^0-9a-f]", "", run)
+def _decode_hex(encoded: str) -> str:
+    digits = re.sub(r"(?i)0x|\\x|[^0-9a-f]", "", encoded)
     return _decode_readable(bytes.fromhex(digits[: len(digits) // 2 * 2]))
 
 
-def _from_codes(run: str) -> str:
-    return "".join(chr(int(one)) for one in re.findall(r"\d+", run) if int(one) < 0x80)
+def _decode_character_codes(encoded: str) -> str:
+    return "".join(chr(int(code)) for code in re.findall(r"\d+", encoded) if int(code) < 0x80)
 
 
-def _from_binary(run: str) -> str:
-    return _decode_readable(bytes(int(one, 2) for one in re.findall("[01]{8}", run)))
+def _decode_binary(encoded: str) -> str:
+    return _decode_readable(bytes(int(bits, 2) for bits in re.findall("[01]{8}", encoded)))
 
 
-def _from_escapes(run: str) -> str:
+def _decode_escapes(encoded: str) -> str:
     return "".join(
-        chr(int(one, 16))
-        for one in re.findall(r"(?i)\\[ux]\{?([0-9a-f]{1,6})", run)
-        if int(one, 16) < 0x110000
+        chr(int(code, 16))
+        for code in re.findall(r"(?i)\\[ux]\{?([0-9a-f]{1,6})", encoded)
+        if int(code, 16) < 0x110000
     )

@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
-from bonobot.core.text.untrusted_text import TERMINAL
+from bonobot.core.text.untrusted_text import TERMINAL_SEQUENCE
 
 # Scripts whose letters change shape with their neighbors, so that joiners matter.
-_JOINING = {
+_JOINING_SCRIPTS = {
     "ADLAM", "ARABIC", "BALINESE", "BENGALI", "BRAHMI", "CHAKMA", "DEVANAGARI", "GRANTHA",
     "GUJARATI", "GURMUKHI", "HANIFI", "JAVANESE", "KAITHI", "KANNADA", "KHMER", "KHOJKI",
     "KHUDAWADI", "MALAYALAM", "MANDAIC", "MANICHAEAN", "MEETEI", "MODI", "MONGOLIAN", "MYANMAR",
@@ -23,7 +23,7 @@ _JOINING = {
     "TELUGU", "TIBETAN", "TIRHUTA",
 }  # fmt: skip
 # Scripts written without spaces, where a zero-width space marks the end of a word.
-SPACELESS = {
+SPACELESS_SCRIPTS = {
     "BALINESE", "JAVANESE", "KHMER", "LAO", "MYANMAR", "NEW", "TAI", "THAI", "TIBETAN",
 }  # fmt: skip
 
@@ -57,7 +57,7 @@ def find_script(character: str) -> str:
 
 def needs_joiners(character: str) -> bool:
     """Tell whether a character is a letter or mark of a script with joiners."""
-    return find_script(character) in _JOINING and unicodedata.category(character)[0] in "LM"
+    return find_script(character) in _JOINING_SCRIPTS and unicodedata.category(character)[0] in "LM"
 
 
 def is_pictographic(character: str) -> bool:
@@ -92,44 +92,44 @@ _FLAG = (
 )
 # One class finds candidates quickly; the rules then match whole sequences first: flags before tags,
 # terminal sequences before control characters.
-_PLACE = re.compile(f"[{''.join(_CLASSES.values())}\U0001f3f4]")
-_PLACE_IN_ASCII = re.compile(f"[{_CLASSES['control_character']}]")
-_EVERYTHING = re.compile(f"{TERMINAL}|[{''.join(_CLASSES.values())}]+")
+_SUSPICIOUS = re.compile(f"[{''.join(_CLASSES.values())}\U0001f3f4]")
+_SUSPICIOUS_ASCII = re.compile(f"[{_CLASSES['control_character']}]")
+_SUSPICIOUS_RUNS = re.compile(f"{TERMINAL_SEQUENCE}|[{''.join(_CLASSES.values())}]+")
 _RULES = re.compile(
-    f"(?P<flag>{_FLAG})|(?P<ansi_escape>{TERMINAL})|"
+    f"(?P<flag>{_FLAG})|(?P<ansi_escape>{TERMINAL_SEQUENCE})|"
     + "|".join(f"(?P<{rule}>[{characters}])" for rule, characters in _CLASSES.items())
 )
 _EMOJI_STYLES = frozenset("\ufe0e\ufe0f")
 _STANDARD_FORMS = frozenset("\ufe00\ufe01\ufe02")
-_AFTER_A_PICTURE = frozenset("\ufe0f\U0001f3fb\U0001f3fc\U0001f3fd\U0001f3fe\U0001f3ff")
+_EMOJI_MODIFIERS = frozenset("\ufe0f\U0001f3fb\U0001f3fc\U0001f3fd\U0001f3fe\U0001f3ff")
 _KEYCAPS = frozenset("0123456789#*")
-_TURN = re.compile("[\u202a-\u202e\u2066-\u2069]")
-_CLOSED_BY = {
+_DIRECTION_CONTROL = re.compile("[\u202a-\u202e\u2066-\u2069]")
+_CLOSING_CONTROLS = {
     "\u202a": "\u202c",
     "\u202b": "\u202c",
     "\u2066": "\u2069",
     "\u2067": "\u2069",
     "\u2068": "\u2069",
 }
-_TURN_TO_THE_LEFT = frozenset("\u202b\u2067")
+_RIGHT_TO_LEFT_CONTROLS = frozenset("\u202b\u2067")
 _DIRECTION_MARKS = frozenset("\u061c\u200e\u200f")
-_DEEPEST_TURN = 4
+_MAX_DIRECTION_DEPTH = 4
 # A regular expression holds the GIL; this many characters take about 10 ms.
-_AT_ONCE = 1 << 18
+_CHUNK_CHARACTERS = 1 << 18
 
 
 def find_hidden_runs(text: str) -> Iterator[HiddenRun]:
     """Yield the hidden runs of `text` in order; adjacent runs of one rule are merged."""
-    last: HiddenRun | None = None
-    for found in _iterate_hidden(text):
-        if last and last.rule == found.rule and last.end == found.start:
-            last = HiddenRun(last.rule, last.start, found.end)
+    previous_run: HiddenRun | None = None
+    for run in _iterate_hidden(text):
+        if previous_run and previous_run.rule == run.rule and previous_run.end == run.start:
+            previous_run = HiddenRun(previous_run.rule, previous_run.start, run.end)
             continue
-        if last:
-            yield last
-        last = found
-    if last:
-        yield last
+        if previous_run:
+            yield previous_run
+        previous_run = run
+    if previous_run:
+        yield previous_run
 
 
 def has_suspicious_characters(text: str) -> bool:
@@ -139,37 +139,40 @@ def has_suspicious_characters(text: str) -> bool:
 
 def count_suspicious_characters(text: str) -> int:
     """Return the number of suspicious characters, without looking at their context."""
-    place = _choose_pattern(text)
-    return sum(len(place.findall(text, at, at + _AT_ONCE)) for at in range(0, len(text), _AT_ONCE))
+    pattern = _choose_pattern(text)
+    return sum(
+        len(pattern.findall(text, position, position + _CHUNK_CHARACTERS))
+        for position in range(0, len(text), _CHUNK_CHARACTERS)
+    )
 
 
 def strip_suspicious_characters(text: str) -> str:
     """Return `text` without any suspicious character, whatever its context."""
     # A function as replacement lets other threads run in between.
-    return _EVERYTHING.sub(lambda _: "", text)
+    return _SUSPICIOUS_RUNS.sub(lambda _: "", text)
 
 
 def _choose_pattern(text: str) -> re.Pattern[str]:
-    return _PLACE_IN_ASCII if text.isascii() else _PLACE
+    return _SUSPICIOUS_ASCII if text.isascii() else _SUSPICIOUS
 
 
 def _iterate_hidden(text: str) -> Iterator[HiddenRun]:
-    around, pattern = _CharacterContext(text), _choose_pattern(text)
-    at = 0
-    while place := _find_next(pattern, text, at):
-        match = _RULES.match(text, place.start())
-        at = match.end() if match else place.end()
+    context, pattern = _CharacterContext(text), _choose_pattern(text)
+    position = 0
+    while candidate := _find_next(pattern, text, position):
+        match = _RULES.match(text, candidate.start())
+        position = match.end() if match else candidate.end()
         if match is None or match.lastgroup in (None, "flag"):
             continue
-        if not around.explain(match.lastgroup, match.start()):
+        if not context.is_legitimate(match.lastgroup, match.start()):
             yield HiddenRun(match.lastgroup, match.start(), match.end())
 
 
-def _find_next(characters: re.Pattern[str], text: str, at: int) -> re.Match[str] | None:
+def _find_next(characters: re.Pattern[str], text: str, position: int) -> re.Match[str] | None:
     """Return the first match of a character class from `position` on."""
-    for start in range(at, len(text), _AT_ONCE):
-        if found := characters.search(text, start, start + _AT_ONCE):
-            return found
+    for start in range(position, len(text), _CHUNK_CHARACTERS):
+        if match := characters.search(text, start, start + _CHUNK_CHARACTERS):
+            return match
     return None
 
 
@@ -179,42 +182,52 @@ class _CharacterContext:
     def __init__(self, text: str) -> None:
         self._text = text
 
-    def explain(self, rule: str, at: int) -> bool:
+    def is_legitimate(self, rule: str, position: int) -> bool:
         """Tell whether the script around `position` needs the character there."""
-        character, before, after = self._text[at], self._before(at), self._text[at + 1 : at + 2]
+        character, before, after = (
+            self._text[position],
+            self._get_previous(position),
+            self._text[position + 1 : position + 2],
+        )
         match rule:
             case "zero_width":
-                return self._parts_or_joins(at, before, after)
+                return self._is_valid_zero_width(position, before, after)
             case "variation_selector":
-                return self._selects(character, before, after)
+                return self._is_valid_selector(character, before, after)
             case "bidi_control":
-                return self._directs(at, before, after)
+                return self._is_valid_direction_control(position, before, after)
             case "invisible_character":
-                return self._belongs(at, before, after)
+                return self._is_valid_invisible(position, before, after)
         return False
 
-    def _before(self, at: int) -> str:
-        return self._text[at - 1 : at] if at else ""
+    def _get_previous(self, position: int) -> str:
+        return self._text[position - 1 : position] if position else ""
 
-    def _parts_or_joins(self, at: int, before: str, after: str) -> bool:
+    def _is_valid_zero_width(self, position: int, before: str, after: str) -> bool:
         if "\u200b" <= before <= "\u200d" or "\u200b" <= after <= "\u200d":
             return False  # two in a row never have a visible effect
-        if self._text[at] == "\u200b":
-            return find_script(before) in SPACELESS or find_script(after) in SPACELESS
+        if self._text[position] == "\u200b":
+            return (
+                find_script(before) in SPACELESS_SCRIPTS or find_script(after) in SPACELESS_SCRIPTS
+            )
         if needs_joiners(before) or needs_joiners(after):
             return True
-        return self._text[at] == "\u200d" and is_pictographic(after) and self._ends_a_picture(at)
+        return (
+            self._text[position] == "\u200d"
+            and is_pictographic(after)
+            and self._is_after_emoji(position)
+        )
 
-    def _ends_a_picture(self, at: int) -> bool:
+    def _is_after_emoji(self, position: int) -> bool:
         # At most a style and a skin tone are between the emoji and the joiner.
-        for end in range(at, max(at - 3, 0), -1):
+        for end in range(position, max(position - 3, 0), -1):
             if is_pictographic(self._text[end - 1]):
                 return True
-            if self._text[end - 1] not in _AFTER_A_PICTURE:
+            if self._text[end - 1] not in _EMOJI_MODIFIERS:
                 return False
         return False
 
-    def _selects(self, selector: str, before: str, after: str) -> bool:
+    def _is_valid_selector(self, selector: str, before: str, after: str) -> bool:
         if not before:
             return False
         if selector in _EMOJI_STYLES:
@@ -224,29 +237,36 @@ class _CharacterContext:
         if "\u180b" <= selector <= "\u180f":
             return find_script(before) == "MONGOLIAN"
         if selector in _STANDARD_FORMS:
-            forms = unicodedata.category(before) == "Sm" or IDEOGRAPH.match(before)
-            return bool(forms) or find_script(before) in ("FULLWIDTH", "MYANMAR", "PHAGS-PA")
+            has_standard_forms = unicodedata.category(before) == "Sm" or IDEOGRAPH.match(before)
+            return bool(has_standard_forms) or find_script(before) in (
+                "FULLWIDTH",
+                "MYANMAR",
+                "PHAGS-PA",
+            )
         # An ideograph has up to 32 variants; a selector on each one would be a hidden message.
         return (
             "\U000e0100" <= selector <= "\U000e011f"
             and bool(IDEOGRAPH.match(before))
-            and self._few_forms
+            and self._has_few_variants
         )
 
-    def _directs(self, at: int, before: str, after: str) -> bool:
-        if not self._right_to_left:
+    def _is_valid_direction_control(self, position: int, before: str, after: str) -> bool:
+        if not self._has_right_to_left:
             return False
-        if self._text[at] not in _DIRECTION_MARKS:
-            return at in self._honest_turns
+        if self._text[position] not in _DIRECTION_MARKS:
+            return position in self._paired_direction_controls
         if before in _DIRECTION_MARKS or after in _DIRECTION_MARKS:
             return False
-        between = before.isalnum() and after.isalnum()
-        return not between or RIGHT_TO_LEFT.search(before + after) is not None
+        is_inside_word = before.isalnum() and after.isalnum()
+        return not is_inside_word or RIGHT_TO_LEFT.search(before + after) is not None
 
-    def _belongs(self, at: int, before: str, after: str) -> bool:
-        match self._text[at]:
+    def _is_valid_invisible(self, position: int, before: str, after: str) -> bool:
+        match self._text[position]:
             case "\xad":  # a soft hyphen, visible only at the end of a line
-                left, right = self._text[max(at - 2, 0) : at], self._text[at + 1 : at + 3]
+                left, right = (
+                    self._text[max(position - 2, 0) : position],
+                    self._text[position + 1 : position + 3],
+                )
                 return len(left + right) == 4 and (left + right).isalpha()
             case "\u034f":  # keeps two marks of one letter apart
                 return unicodedata.category(after or " ") == "Mn"
@@ -257,39 +277,41 @@ class _CharacterContext:
             case "\u180e":
                 return find_script(before) == "MONGOLIAN"
             case "\u2800":  # the blank of Braille
-                return self._braille
+                return self._has_braille
         return False
 
     @cached_property
-    def _right_to_left(self) -> bool:
+    def _has_right_to_left(self) -> bool:
         return _find_next(RIGHT_TO_LEFT, self._text, 0) is not None
 
     @cached_property
-    def _braille(self) -> bool:
+    def _has_braille(self) -> bool:
         return re.search("[\u2801-\u28ff]", self._text) is not None
 
     @cached_property
-    def _few_forms(self) -> bool:
-        forms = sum("\U000e0100" <= character <= "\U000e01ef" for character in self._text)
-        return forms <= 4 + len(IDEOGRAPH.findall(self._text)) // 10
+    def _has_few_variants(self) -> bool:
+        variant_count = sum("\U000e0100" <= character <= "\U000e01ef" for character in self._text)
+        return variant_count <= 4 + len(IDEOGRAPH.findall(self._text)) // 10
 
     @cached_property
-    def _honest_turns(self) -> frozenset[int]:
+    def _paired_direction_controls(self) -> frozenset[int]:
         """Return the positions of direction controls that are closed and needed by their text."""
-        honest: set[int] = set()
-        opened: list[tuple[int, str]] = []
-        for match in _TURN.finditer(self._text):
-            at, character = match.start(), match.group()
-            if character in _CLOSED_BY:
-                opened.append((at, character))
+        paired: set[int] = set()
+        open_controls: list[tuple[int, str]] = []
+        for match in _DIRECTION_CONTROL.finditer(self._text):
+            position, character = match.start(), match.group()
+            if character in _CLOSING_CONTROLS:
+                open_controls.append((position, character))
                 continue
-            if not opened or _CLOSED_BY[opened[-1][1]] != character:
+            if not open_controls or _CLOSING_CONTROLS[open_controls[-1][1]] != character:
                 continue
-            start, opener = opened.pop()
-            inside = RIGHT_TO_LEFT.search(self._text, start, at)
-            if len(opened) < _DEEPEST_TURN and (inside or opener not in _TURN_TO_THE_LEFT):
-                honest.update((start, at))
-        return frozenset(honest)
+            start, opener = open_controls.pop()
+            has_right_to_left = RIGHT_TO_LEFT.search(self._text, start, position)
+            if len(open_controls) < _MAX_DIRECTION_DEPTH and (
+                has_right_to_left or opener not in _RIGHT_TO_LEFT_CONTROLS
+            ):
+                paired.update((start, position))
+        return frozenset(paired)
 
 
 def _is_symbol(character: str) -> bool:

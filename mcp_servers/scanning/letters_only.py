@@ -11,86 +11,96 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
 
-from bonobot.core.text.linear_regex import ROOMY, LinearPattern
-from mcp_servers.scanning.deobfuscation import TABLES, fold
+from bonobot.core.text.linear_regex import LARGE_MEMORY, LinearPattern
+from mcp_servers.scanning.deobfuscation import TABLES, fold_text
 
 # Replaces the name of a tool; no letter folds to it.
-MARK: Final = "\x01"
-SHORTEST_NAME: Final = 7
+NAME_MARK: Final = "\x01"
+MIN_NAME_LETTERS: Final = 7
 _LOOKALIKES: Final = str.maketrans(TABLES["lookalikes"]["letters"], TABLES["lookalikes"]["read_as"])
 # `search` is a word; `create_issue` is a name.
-_DISTINCT: Final = re.compile(r"[A-Za-z0-9][_.\-/ ][A-Za-z0-9]|[a-z][A-Z]", re.A)
+_MULTI_WORD_NAME: Final = re.compile(r"[A-Za-z0-9][_.\-/ ][A-Za-z0-9]|[a-z][A-Z]", re.A)
 
 
 @dataclass(frozen=True, slots=True)
-class Letters:
+class LetterSequence:
     """The letters of a folded text in UTF-8, and each byte's position in the folded text."""
 
     raw: bytes
-    at: list[int]
+    positions: list[int]
 
     @property
-    def marked(self) -> bool:
+    def has_marked_names(self) -> bool:
         """Tell whether it contains the name of another tool."""
-        return MARK.encode() in self.raw
+        return NAME_MARK.encode() in self.raw
 
 
-def read_letters(folded: str) -> Letters:
+def extract_letters(folded: str) -> LetterSequence:
     """Return the letters of a folded text. Takes about 0.1 ms per KiB."""
     text = folded.translate(_LOOKALIKES)
-    at = [index for index, character in enumerate(text) if character.isalpha()]
-    return _encode_letters("".join([text[index] for index in at]), at)
+    positions = [index for index, character in enumerate(text) if character.isalpha()]
+    return _encode_letters("".join([text[index] for index in positions]), positions)
 
 
-def mark_names(letters: Letters, names: Any) -> Letters:
+def mark_names(letters: LetterSequence, pattern: Any) -> LetterSequence:
     """Return `letters` with a mark for each name that `pattern` finds."""
-    kept: list[bytes] = []
-    places: list[int] = []
+    parts: list[bytes] = []
+    positions: list[int] = []
     last = 0
-    for match in names.finditer(letters.raw):
+    for match in pattern.finditer(letters.raw):
         start, end = match.span()
-        kept += (letters.raw[last:start], MARK.encode())
-        places += letters.at[last:start]
-        places.append(letters.at[start])
+        parts += (letters.raw[last:start], NAME_MARK.encode())
+        positions += letters.positions[last:start]
+        positions.append(letters.positions[start])
         last = end
-    if not kept:
+    if not parts:
         return letters
-    return Letters(b"".join((*kept, letters.raw[last:])), places + letters.at[last:])
-
-
-@lru_cache(maxsize=16)
-def name_pattern(names: frozenset[str]) -> LinearPattern | None:
-    """Return a pattern for the letters of multi-word names; None if there are none."""
-    squeezed = {letters_of(name) for name in names if _DISTINCT.search(name)}
-    long = sorted((one for one in squeezed if len(one) >= SHORTEST_NAME), key=len, reverse=True)
-    return LinearPattern("|".join(map(re.escape, long)), ROOMY) if long else None
-
-
-def letters_of(name: str) -> str:
-    """Return the letters of a short text as a string."""
-    return "".join(filter(str.isalpha, fold(name).translate(_LOOKALIKES)))
-
-
-def names_beside(
-    name: object, own: Collection[str], peers: Collection[str] = ()
-) -> LinearPattern | None:
-    """Return a pattern of the other tools' names, except those with the letters of `name`."""
-    mine = letters_of(str(name))
-    return name_pattern(
-        frozenset(one for one in (*own, *peers) if one != name and letters_of(one) != mine)
+    return LetterSequence(
+        b"".join((*parts, letters.raw[last:])), positions + letters.positions[last:]
     )
 
 
-def position(letters: Letters, folded_at: int) -> int:
+@lru_cache(maxsize=16)
+def build_name_pattern(names: frozenset[str]) -> LinearPattern | None:
+    """Return a pattern for the letters of multi-word names; None if there are none."""
+    reduced_names = {reduce_to_letters(name) for name in names if _MULTI_WORD_NAME.search(name)}
+    long_names = sorted(
+        (reduced_name for reduced_name in reduced_names if len(reduced_name) >= MIN_NAME_LETTERS),
+        key=len,
+        reverse=True,
+    )
+    return LinearPattern("|".join(map(re.escape, long_names)), LARGE_MEMORY) if long_names else None
+
+
+def reduce_to_letters(name: str) -> str:
+    """Return the letters of a short text as a string."""
+    return "".join(filter(str.isalpha, fold_text(name).translate(_LOOKALIKES)))
+
+
+def build_other_names_pattern(
+    name: object, own_names: Collection[str], peer_names: Collection[str] = ()
+) -> LinearPattern | None:
+    """Return a pattern of the other tools' names, except those with the letters of `name`."""
+    own_letters = reduce_to_letters(str(name))
+    return build_name_pattern(
+        frozenset(
+            other_name
+            for other_name in (*own_names, *peer_names)
+            if other_name != name and reduce_to_letters(other_name) != own_letters
+        )
+    )
+
+
+def find_byte_position(letters: LetterSequence, folded_position: int) -> int:
     """Return the first byte whose letter is at or after a position of the folded text."""
-    return bisect_left(letters.at, folded_at)
+    return bisect_left(letters.positions, folded_position)
 
 
-def _encode_letters(text: str, at: list[int]) -> Letters:
+def _encode_letters(text: str, positions: list[int]) -> LetterSequence:
     raw = text.encode(errors="replace")
     if len(raw) == len(text):
-        return Letters(raw, at)
-    places: list[int] = []
-    for index, character in zip(at, text, strict=True):
-        places += [index] * len(character.encode(errors="replace"))
-    return Letters(raw, places)
+        return LetterSequence(raw, positions)
+    byte_positions: list[int] = []
+    for index, character in zip(positions, text, strict=True):
+        byte_positions += [index] * len(character.encode(errors="replace"))
+    return LetterSequence(raw, byte_positions)

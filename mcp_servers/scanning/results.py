@@ -20,9 +20,9 @@ from mcp_servers.scanning.hidden_characters import (
 from mcp_servers.scanning.prompt_injection import count_injections
 
 # Removing a run may join two others, so the rest is checked again.
-_PASSES = 2
+_MAX_PASSES = 2
 # No language has more suspicious characters than this, and more than one in six.
-_MOST_SUSPECTS = 4_096
+_MAX_SUSPICIOUS_CHARACTERS = 4_096
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class CleanedText:
     removed: dict[str, int]
 
     @property
-    def total(self) -> int:
+    def removed_count(self) -> int:
         """Return how many characters were removed."""
         return sum(self.removed.values())
 
@@ -59,12 +59,12 @@ def clean_result(text: str) -> CleanedText:
     if not has_suspicious_characters(text):
         return CleanedText(text, {})
     removed: Counter[str] = Counter()
-    flooded = count_suspicious_characters(text) > max(_MOST_SUSPECTS, len(text) // 6)
-    for _ in range(0 if flooded else _PASSES):
-        text, gone = _remove_runs(text, find_hidden_runs(text))
-        if not gone:
+    is_flooded = count_suspicious_characters(text) > max(_MAX_SUSPICIOUS_CHARACTERS, len(text) // 6)
+    for _ in range(0 if is_flooded else _MAX_PASSES):
+        text, removed_in_pass = _remove_runs(text, find_hidden_runs(text))
+        if not removed_in_pass:
             return CleanedText(text, dict(removed))
-        removed += gone
+        removed += removed_in_pass
     # Still not stable, or far too many: remove every suspicious character.
     cleaned = strip_suspicious_characters(text)
     removed["flood"] = len(text) - len(cleaned)
@@ -78,24 +78,26 @@ def inspect_result(text: str) -> InspectedText:
     Takes up to 1 s for 256 KiB of hostile text: keep more than 16 KiB off the loop.
     """
     cleaned = clean_result(text)
-    inert, found = strip_active_content(cleaned.text)
-    return InspectedText(inert, {**cleaned.removed, **found}, count_injections(cleaned.text))
+    safe_text, active_content = strip_active_content(cleaned.text)
+    return InspectedText(
+        safe_text, {**cleaned.removed, **active_content}, count_injections(cleaned.text)
+    )
 
 
 def _remove_runs(text: str, runs: Iterable[HiddenRun]) -> tuple[str, Counter[str]]:
     removed: Counter[str] = Counter()
-    kept: list[str] = []
-    at = 0
+    parts: list[str] = []
+    position = 0
     for run in runs:
-        kept.append(text[at : run.start])
+        parts.append(text[position : run.start])
         removed[run.rule] += run.end - run.start
-        at = run.end
-    return "".join((*kept, text[at:])) if removed else text, removed
+        position = run.end
+    return "".join((*parts, text[position:])) if removed else text, removed
 
 
-MOST_PLACES: Final = 50
+MAX_PLACES: Final = 50
 # These fields hold Base64.
-_BINARY: Final = {"image": "data", "audio": "data"}
+_BINARY_FIELDS: Final = {"image": "data", "audio": "data"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,12 +113,12 @@ class StrippedValue:
     places: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
     @property
-    def changed(self) -> bool:
+    def is_changed(self) -> bool:
         """Tell whether anything was removed."""
         return bool(self.removed)
 
 
-def strip(value: Any) -> StrippedValue:
+def strip_json_value(value: Any) -> StrippedValue:
     """Return a JSON value without hidden characters in its strings and keys.
 
     Returns the value itself if nothing was removed, else a copy. Binary parts (`data` of images and
@@ -126,47 +128,49 @@ def strip(value: Any) -> StrippedValue:
     removed: Counter[str] = Counter()
     places: list[tuple[str, tuple[str, ...]]] = []
     root: list[Any] = [value]
-    waiting: list[tuple[Any, Any, str]] = [(root, 0, "$")]
-    while waiting:
-        holder, key, path = waiting.pop()
-        held = holder[key]
-        if isinstance(held, str):
-            cleaned = _clean_text(held, path, removed, places)
-            if cleaned is not held:
-                holder[key] = cleaned
-        elif isinstance(held, Mapping):
-            own = holder[key] = dict(_clean_keys(held, path, removed, places))
-            waiting.extend(
-                (own, name, f"{path}{format_path_step(name)}")
-                for name in reversed(_list_text_fields(own))
+    pending: list[tuple[Any, Any, str]] = [(root, 0, "$")]
+    while pending:
+        container, key, path = pending.pop()
+        node = container[key]
+        if isinstance(node, str):
+            cleaned = _clean_text(node, path, removed, places)
+            if cleaned is not node:
+                container[key] = cleaned
+        elif isinstance(node, Mapping):
+            cleaned_object = container[key] = dict(_clean_keys(node, path, removed, places))
+            pending.extend(
+                (cleaned_object, name, f"{path}{format_path_step(name)}")
+                for name in reversed(_list_text_fields(cleaned_object))
             )
-        elif isinstance(held, list | tuple):
-            own_list = holder[key] = list(held)
-            waiting.extend((own_list, i, f"{path}[{i}]") for i in reversed(range(len(own_list))))
+        elif isinstance(node, list | tuple):
+            cleaned_list = container[key] = list(node)
+            pending.extend(
+                (cleaned_list, i, f"{path}[{i}]") for i in reversed(range(len(cleaned_list)))
+            )
     return StrippedValue(root[0] if removed else value, dict(removed), tuple(places))
 
 
-def _list_text_fields(holder: Mapping[str, Any]) -> list[str]:
+def _list_text_fields(node: Mapping[str, Any]) -> list[str]:
     """Return the fields that may contain text."""
-    binary = _BINARY.get(str(holder.get("type")), "")
-    return [name for name in holder if name not in ("blob", binary)]
+    binary = _BINARY_FIELDS.get(str(node.get("type")), "")
+    return [name for name in node if name not in ("blob", binary)]
 
 
 def _clean_keys(
-    held: Mapping[Any, Any],
+    node: Mapping[Any, Any],
     path: str,
     removed: Counter[str],
     places: list[tuple[str, tuple[str, ...]]],
 ) -> Iterator[tuple[str, Any]]:
     """Yield fields with cleaned names; a duplicate name shows its hidden characters instead."""
-    names = {str(name) for name in held}
-    for name, member in held.items():
+    used_names = {str(name) for name in node}
+    for name, field_value in node.items():
         text = str(name)
         cleaned = _clean_text(text, f"{path}{format_path_step(text)} (key)", removed, places)
-        if cleaned != text and cleaned in names:
+        if cleaned != text and cleaned in used_names:
             cleaned = make_visible(text)
-        names.add(cleaned)
-        yield cleaned, member
+        used_names.add(cleaned)
+        yield cleaned, field_value
 
 
 def _clean_text(
@@ -179,6 +183,6 @@ def _clean_text(
     if not cleaned.removed:
         return text
     removed.update(cleaned.removed)
-    if len(places) < MOST_PLACES:
+    if len(places) < MAX_PLACES:
         places.append((path, tuple(sorted(cleaned.removed))))
     return cleaned.text

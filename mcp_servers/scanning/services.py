@@ -14,7 +14,7 @@ from uuid import UUID
 
 from django.utils import timezone
 
-from bonobot.core.db.transactions import lock
+from bonobot.core.db.transactions import lock_rows
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.runtime import get_runtime
 from bonobot.core.text.canonical_json import compute_json_digest
@@ -25,11 +25,11 @@ from bonobot.notifications.notify import notify
 from mcp_servers.audit import record_server_change
 from mcp_servers.health import services as health
 from mcp_servers.models import Definition, Server
-from mcp_servers.scanning.definitions import RULES, scan
-from mcp_servers.scanning.results import StrippedValue, strip
+from mcp_servers.scanning.definitions import RULES_VERSION, scan_definition
+from mcp_servers.scanning.results import StrippedValue, strip_json_value
 
-MOST_PEERS = 5_000
-INLINE = 16_384
+MAX_PEER_NAMES = 5_000
+MAX_INLINE_CHARACTERS = 16_384
 
 Findings = list[dict[str, Any]]
 Key = TypeVar("Key", bound=Hashable)
@@ -43,46 +43,61 @@ class KnownToolNames:
     peers: frozenset[str] = frozenset()
 
 
-def load_tool_names(server: Server, own: Iterable[str]) -> KnownToolNames:
+def load_tool_names(server: Server, own_names: Iterable[str]) -> KnownToolNames:
     """Return the tool names of a server (`own_names`) and of the other servers (one query)."""
-    others = Definition.objects.for_organization(server.organization_id).tools()
-    names = others.filter(present=True).exclude(server=server).values_list("name", flat=True)
-    return KnownToolNames(frozenset(own), frozenset(names[:MOST_PEERS]))
-
-
-def read(payload: Any, names: KnownToolNames) -> Findings:
-    """Return the findings of a definition in stored form. Takes about 1 ms per KiB."""
-    found: Findings = make_storable(
-        [one.as_dict() for one in scan(payload, own=names.own, peers=names.peers)]
+    peer_definitions = Definition.objects.for_organization(server.organization_id).tools()
+    names = (
+        peer_definitions.filter(present=True).exclude(server=server).values_list("name", flat=True)
     )
-    return found
+    return KnownToolNames(frozenset(own_names), frozenset(names[:MAX_PEER_NAMES]))
 
 
-async def read_all(payloads: Mapping[Key, Any], names: KnownToolNames) -> dict[Key, Findings]:
+def collect_findings(payload: Any, names: KnownToolNames) -> Findings:
+    """Return the findings of a definition in stored form. Takes about 1 ms per KiB."""
+    findings: Findings = make_storable(
+        [
+            finding.as_dict()
+            for finding in scan_definition(payload, own_names=names.own, peer_names=names.peers)
+        ]
+    )
+    return findings
+
+
+async def collect_all_findings(
+    payloads: Mapping[Key, Any], names: KnownToolNames
+) -> dict[Key, Findings]:
     """Scan many definitions in another thread."""
     if not payloads:
         return {}
     return await asyncio.to_thread(
-        lambda: {key: read(payload, names) for key, payload in payloads.items()}
+        lambda: {key: collect_findings(payload, names) for key, payload in payloads.items()}
     )
 
 
 async def strip_result(result: Any, size: int) -> StrippedValue:
     """Return the stripped result without blocking the loop; `size` is its approximate length."""
-    return strip(result) if size <= INLINE else await asyncio.to_thread(strip, result)
+    return (
+        strip_json_value(result)
+        if size <= MAX_INLINE_CHARACTERS
+        else await asyncio.to_thread(strip_json_value, result)
+    )
 
 
 def describe_hard_finding(findings: Findings) -> str:
     """Return the first hard finding as text; "" if there is none."""
-    hard = next((one for one in findings if one["tier"] == "hard"), None)
-    return f"{hard['rule']} at {hard['path']}: {hard['excerpt']}" if hard else ""
+    hard_finding = next((finding for finding in findings if finding["tier"] == "hard"), None)
+    return (
+        f"{hard_finding['rule']} at {hard_finding['path']}: {hard_finding['excerpt']}"
+        if hard_finding
+        else ""
+    )
 
 
 logger = logging.getLogger(__name__)
 
 SCANNER = Actor(kind="system", id="scanning", label="scanning")
-AT_ONCE = 200
-NAMES_TOLD = 10
+BATCH_SIZE = 200
+MAX_NAMES_IN_NOTIFICATION = 10
 
 
 @dataclass(frozen=True)
@@ -98,20 +113,22 @@ class OutdatedDefinitions:
 class _RescanChanges:
     """What a rescan changed: audit entries, and approved definitions that it refused."""
 
-    told: list[dict[str, object]] = field(default_factory=list)
-    refused: list[Definition] = field(default_factory=list)
+    audit_entries: list[dict[str, object]] = field(default_factory=list)
+    newly_refused: list[Definition] = field(default_factory=list)
 
 
 async def scan_outdated_definitions() -> int:
     """Rescan all definitions that were scanned with older rules; return their number."""
-    orm, done = get_runtime().aside, 0
+    orm, scanned_count = get_runtime().run_background_orm, 0
     while batch := await orm(find_outdated_definitions):
-        findings = await read_all({row.pk: row.payload for row in batch.rows}, batch.names)
-        await orm(write, batch, findings)
-        done += len(batch.rows)
-    if done:
-        logger.info("read %d definitions again with rules %d", done, RULES)
-    return done
+        findings = await collect_all_findings(
+            {row.pk: row.payload for row in batch.rows}, batch.names
+        )
+        await orm(save_findings, batch, findings)
+        scanned_count += len(batch.rows)
+    if scanned_count:
+        logger.info("read %d definitions again with rules %d", scanned_count, RULES_VERSION)
+    return scanned_count
 
 
 def find_outdated_definitions() -> OutdatedDefinitions | None:
@@ -119,74 +136,78 @@ def find_outdated_definitions() -> OutdatedDefinitions | None:
 
     Refused ones are left to the next discovery.
     """
-    due = Definition.objects.sound().filter(rules_version__lt=RULES)
+    due = Definition.objects.without_fault().filter(rules_version__lt=RULES_VERSION)
     first = due.select_related("server").order_by("server", "pk").first()
     if first is None:
         return None
     server: Server = first.server
-    rows = list(due.filter(server=server).order_by("pk")[:AT_ONCE])
-    own = server.definitions.tools().values_list("name", flat=True)
-    return OutdatedDefinitions(server, rows, load_tool_names(server, own))
+    rows = list(due.filter(server=server).order_by("pk")[:BATCH_SIZE])
+    own_names = server.definitions.tools().values_list("name", flat=True)
+    return OutdatedDefinitions(server, rows, load_tool_names(server, own_names))
 
 
-def write(batch: OutdatedDefinitions, findings: dict[UUID, Findings]) -> None:
+def save_findings(batch: OutdatedDefinitions, findings: dict[UUID, Findings]) -> None:
     """Save the findings in one transaction, and notify people of newly refused definitions.
 
     Definitions that changed meanwhile are skipped: the change scanned them.
     """
-    same = [row.pk for row in batch.rows if row.findings == findings[row.pk]]
+    unchanged_ids = [row.pk for row in batch.rows if row.findings == findings[row.pk]]
     with record_changes_at_end():
-        lock(Server.objects.filter(pk=batch.server.pk))
-        Definition.objects.filter(pk__in=same, rules_version__lt=RULES).update(rules_version=RULES)
-        if other := [row for row in batch.rows if row.findings != findings[row.pk]]:
-            _write_other(batch.server, other, findings)
+        lock_rows(Server.objects.filter(pk=batch.server.pk))
+        Definition.objects.filter(pk__in=unchanged_ids, rules_version__lt=RULES_VERSION).update(
+            rules_version=RULES_VERSION
+        )
+        if changed_rows := [row for row in batch.rows if row.findings != findings[row.pk]]:
+            _save_changed_findings(batch.server, changed_rows, findings)
 
 
-def _write_other(
+def _save_changed_findings(
     server: Server, rows: Sequence[Definition], findings: dict[UUID, Findings]
 ) -> None:
-    found = _RescanChanges()
+    changes = _RescanChanges()
     with record_server_change(
         server,
         SCANNER,
         "definitions_rescanned",
-        (details := {"rules_version": RULES, "definitions": found.told}),
+        (details := {"rules_version": RULES_VERSION, "definitions": changes.audit_entries}),
     ):
         for row in rows:
-            _write_one(row, findings[row.pk], found)
-        details["definitions"] = found.told
-    if found.refused:
-        _notify_refused(server, found.refused)
+            _save_definition_findings(row, findings[row.pk], changes)
+        details["definitions"] = changes.audit_entries
+    if changes.newly_refused:
+        _notify_refused(server, changes.newly_refused)
 
 
-def _write_one(row: Definition, findings: Findings, found: _RescanChanges) -> None:
+def _save_definition_findings(row: Definition, findings: Findings, changes: _RescanChanges) -> None:
     fault = describe_hard_finding(findings)
-    mine = Definition.objects.filter(
-        pk=row.pk, digest=row.digest, fault="", rules_version__lt=RULES
+    outdated = Definition.objects.filter(
+        pk=row.pk, digest=row.digest, fault="", rules_version__lt=RULES_VERSION
     )
-    wrote = mine.update(
-        findings=findings, fault=fault, rules_version=RULES, updated_at=timezone.now()
+    updated_count = outdated.update(
+        findings=findings, fault=fault, rules_version=RULES_VERSION, updated_at=timezone.now()
     )
-    if not wrote:
+    if not updated_count:
         return
-    found.told.append(
+    changes.audit_entries.append(
         {
             "kind": row.kind,
             "name": row.name,
-            "before": sorted({one["rule"] for one in row.findings}),
-            "after": sorted({one["rule"] for one in findings}),
+            "before": sorted({finding["rule"] for finding in row.findings}),
+            "after": sorted({finding["rule"] for finding in findings}),
             "refused": bool(fault),
         }
     )
     if fault and row.state == Definition.State.APPROVED:
         row.fault = fault
-        found.refused.append(row)
+        changes.newly_refused.append(row)
 
 
 def _notify_refused(server: Server, rows: Sequence[Definition]) -> None:
     """Notify people, once, of approved definitions that can't be called any more."""
-    why = "; ".join(f"{row.name or row.kind} ({row.fault})" for row in rows[:NAMES_TOLD])
-    more = "; …" if len(rows) > NAMES_TOLD else ""
+    reasons = "; ".join(
+        f"{row.name or row.kind} ({row.fault})" for row in rows[:MAX_NAMES_IN_NOTIFICATION]
+    )
+    ellipsis = "; …" if len(rows) > MAX_NAMES_IN_NOTIFICATION else ""
     digest = compute_json_digest(sorted((row.kind, row.name) for row in rows))
     notify(
         server.organization_id,
@@ -197,7 +218,7 @@ def _notify_refused(server: Server, rows: Sequence[Definition]) -> None:
             "called any more: {why}.",
             server=server.name,
             n=len(rows),
-            why=why + more,
+            why=reasons + ellipsis,
         ),
         topic=f"refused:{server.pk}:{digest}",
     )

@@ -12,22 +12,22 @@ from functools import cache
 from importlib.resources import files
 from typing import Final
 
-from mcp_servers.scanning.deobfuscation import fold
+from mcp_servers.scanning.deobfuscation import fold_text
 
-LONGEST_WORD: Final = 16
+MAX_WORD_LETTERS: Final = 16
 # Shorter runs of unknown pieces can't hide anything that a rule matches.
-SHORTEST_RUN: Final = 8
-LONGEST_RUN: Final = 2_000
+MIN_RUN_LETTERS: Final = 8
+MAX_RUN_LETTERS: Final = 2_000
 # A piece with so few letters is joined to an adjacent unknown piece.
-SHORT: Final = 3
-_UNKNOWN: Final = 14.0
-_MOST_UNKNOWN: Final = 0.2
+MAX_SHORT_PIECE: Final = 3
+_UNKNOWN_LETTER_COST: Final = 14.0
+_MAX_UNKNOWN_SHARE: Final = 0.2
 _PIECE: Final = re.compile(r"[a-z]+")
 # Words separated by something other than spaces.
-_JOINED: Final = re.compile(r"[a-z]+(?:[^a-z\s]{1,3}[a-z]+){3,}")
+_JOINED_WORDS: Final = re.compile(r"[a-z]+(?:[^a-z\s]{1,3}[a-z]+){3,}")
 _SEPARATORS: Final = re.compile(r"[^a-z\s]+")
 # A text with a larger share of unknown pieces is split as a whole.
-MUCH: Final = 0.2
+RESPLIT_SHARE: Final = 0.2
 
 
 @cache
@@ -39,13 +39,16 @@ def load_word_costs() -> dict[str, float]:
 
 def insert_spaces(text: str) -> str | None:
     """Return a folded text with spaces restored; None if nothing changes."""
-    folded = fold(text)
+    folded = fold_text(text)
     parts: list[str] = []
     last = 0
-    for start, end in _stretches(folded):
+    for start, end in _find_stretches(folded):
         letters = "".join(_PIECE.findall(folded, start, end))
-        chunks = [letters[at : at + LONGEST_RUN] for at in range(0, len(letters), LONGEST_RUN)]
-        split = [_split(chunk) for chunk in chunks]
+        chunks = [
+            letters[offset : offset + MAX_RUN_LETTERS]
+            for offset in range(0, len(letters), MAX_RUN_LETTERS)
+        ]
+        split = [_split_words(chunk) for chunk in chunks]
         if any(words is None for words in split):
             continue
         parts += (
@@ -55,60 +58,60 @@ def insert_spaces(text: str) -> str | None:
         )
         parts.append(" ")
         last = end
-    apart = "".join((*parts, folded[last:]))
-    loose = _JOINED.sub(lambda match: _SEPARATORS.sub(" ", match.group()), apart)
-    return loose if parts or loose != apart else None
+    spaced = "".join((*parts, folded[last:]))
+    separated = _JOINED_WORDS.sub(lambda match: _SEPARATORS.sub(" ", match.group()), spaced)
+    return separated if parts or separated != spaced else None
 
 
-def _stretches(folded: str) -> list[tuple[int, int]]:
+def _find_stretches(folded: str) -> list[tuple[int, int]]:
     """Return the ranges to split: the whole text if much of it is unknown, else unknown runs."""
     pieces = _PIECE.findall(folded)
-    strange = sum(len(piece) for piece in pieces if _is_strange(piece))
-    if strange >= MUCH * sum(map(len, pieces)) > 0:
+    unknown_letters = sum(len(piece) for piece in pieces if _is_unknown_piece(piece))
+    if unknown_letters >= RESPLIT_SHARE * sum(map(len, pieces)) > 0:
         return [(0, len(folded))]
-    return list(_runs(folded))
+    return list(_iterate_unknown_runs(folded))
 
 
-def _is_strange(piece: str) -> bool:
+def _is_unknown_piece(piece: str) -> bool:
     return piece not in load_word_costs() or (len(piece) == 1 and piece != "a")
 
 
-def _runs(folded: str) -> Iterator[tuple[int, int]]:
+def _iterate_unknown_runs(folded: str) -> Iterator[tuple[int, int]]:
     """Yield runs of unknown pieces, with the short pieces between them."""
     start = end = -1
     letters = unknown = 0
     for match in _PIECE.finditer(folded):
         size = match.end() - match.start()
-        strange = _is_strange(match.group())
-        if strange or size <= SHORT:
+        is_unknown = _is_unknown_piece(match.group())
+        if is_unknown or size <= MAX_SHORT_PIECE:
             if start < 0:
                 start = match.start()
             end = match.end()
             letters += size
-            unknown += size if strange else 0
+            unknown += size if is_unknown else 0
             continue
-        if letters >= SHORTEST_RUN and unknown * 3 >= letters:
+        if letters >= MIN_RUN_LETTERS and unknown * 3 >= letters:
             yield start, end
         start, letters, unknown = -1, 0, 0
-    if letters >= SHORTEST_RUN and unknown * 3 >= letters:
+    if letters >= MIN_RUN_LETTERS and unknown * 3 >= letters:
         yield start, end
 
 
-def _split(letters: str) -> list[str] | None:
+def _split_words(letters: str) -> list[str] | None:
     """Return the likeliest words of a run of letters; None if too much is unknown."""
-    known = load_word_costs()
+    costs = load_word_costs()
     best: list[tuple[float, int]] = [(0.0, 0)]
     for end in range(1, len(letters) + 1):
-        least = (best[end - 1][0] + _UNKNOWN, end - 1)
-        for start in range(max(end - LONGEST_WORD, 0), end):
-            cost = known.get(letters[start:end])
-            if cost is not None and best[start][0] + cost < least[0]:
-                least = (best[start][0] + cost, start)
-        best.append(least)
+        cheapest = (best[end - 1][0] + _UNKNOWN_LETTER_COST, end - 1)
+        for start in range(max(end - MAX_WORD_LETTERS, 0), end):
+            cost = costs.get(letters[start:end])
+            if cost is not None and best[start][0] + cost < cheapest[0]:
+                cheapest = (best[start][0] + cost, start)
+        best.append(cheapest)
     words: list[str] = []
     end = len(letters)
     while end:
         words.append(letters[best[end][1] : end])
         end = best[end][1]
-    strange = sum(len(word) for word in words if word not in known)
-    return words[::-1] if strange <= len(letters) * _MOST_UNKNOWN else None
+    unknown_letters = sum(len(word) for word in words if word not in costs)
+    return words[::-1] if unknown_letters <= len(letters) * _MAX_UNKNOWN_SHARE else None

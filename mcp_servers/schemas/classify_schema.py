@@ -27,39 +27,39 @@ class ValueSize:
     nodes: int
     characters: int
     depth: int
-    unreadable: bool = False
+    is_invalid: bool = False
 
 
-def measure(value: Any, *, most: int, deepest: int) -> ValueSize:
+def measure_value(value: Any, *, max_values: int, max_depth: int) -> ValueSize:
     """Return the size of a JSON value; stop soon after `max_values` or `max_depth`."""
     values = nodes = characters = depth = 0
-    unreadable = False
+    is_invalid = False
     level: list[Any] = [value]
-    while level and values <= most and depth <= deepest:
+    while level and values <= max_values and depth <= max_depth:
         depth += 1
-        inner: list[Any] = []
+        children: list[Any] = []
         values += len(level)
-        for item in level[: most + 1]:
+        for item in level[: max_values + 1]:
             if isinstance(item, str):
                 characters += len(item)
-                unreadable = unreadable or not (item.isascii() or _is_encodable(item))
+                is_invalid = is_invalid or not (item.isascii() or _is_encodable(item))
             elif isinstance(item, dict):
                 nodes += 1
                 names = "".join(item)
                 characters += len(names)
-                unreadable = unreadable or not (names.isascii() or _is_encodable(names))
-                inner += item.values()
+                is_invalid = is_invalid or not (names.isascii() or _is_encodable(names))
+                children += item.values()
             elif isinstance(item, list | tuple):
                 nodes += 1
-                inner += item
+                children += item
             elif isinstance(item, float):
-                unreadable = unreadable or not isfinite(item)
+                is_invalid = is_invalid or not isfinite(item)
             elif item is True or item is False:
                 nodes += 1
             elif isinstance(item, int):
                 characters += item.bit_length() // 3
-        level = inner
-    return ValueSize(values, nodes, characters, depth, unreadable)
+        level = children
+    return ValueSize(values, nodes, characters, depth, is_invalid)
 
 
 def _is_encodable(text: str) -> bool:
@@ -72,16 +72,16 @@ def _is_encodable(text: str) -> bool:
 
 Verdict = Literal["inline", "confined", "refused"]
 
-MOST_NODES = 2_000
-MOST_VALUES = 50_000
-DEEPEST = 64
-INLINE_NODES = 200
-INLINE_WEIGHT = 2_000
-INLINE_CHAIN = 32
-_VAST = 10**9
+MAX_NODES = 2_000
+MAX_VALUES = 50_000
+MAX_DEPTH = 64
+MAX_INLINE_NODES = 200
+MAX_INLINE_WEIGHT = 2_000
+MAX_INLINE_CHAIN = 32
+_MAX_COST = 10**9
 
 # These depend on the results of other keywords, and are slow in every implementation.
-_LOOKING_BACK = ("unevaluatedProperties", "unevaluatedItems")
+_UNEVALUATED_KEYWORDS = ("unevaluatedProperties", "unevaluatedItems")
 _REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
 _UNRESOLVABLE = (
     referencing.exceptions.Unresolvable,
@@ -106,7 +106,7 @@ class SchemaCost:
     """The maximum cost of one pass: steps per value, steps per character, depth."""
 
     weight: int = 1
-    matching: int = 0
+    pattern_cost: int = 0
     chain: int = 1
 
 
@@ -115,7 +115,7 @@ class SchemaAnalysis:
     """The cost of a schema, and what prevents inline checks."""
 
     cost: SchemaCost = SchemaCost()
-    confining: str = ""
+    confinement_reason: str = ""
     fault: str = ""
     edges: dict[int, list[int]] = field(default_factory=dict)
     costs: dict[int, SchemaCost] = field(default_factory=dict)
@@ -128,18 +128,18 @@ def classify_schema(schema: Any) -> SchemaVerdict:
     """
     if not isinstance(schema, dict):
         return SchemaVerdict("refused", "The schema is not a JSON object.")
-    size = measure(schema, most=MOST_VALUES, deepest=DEEPEST)
-    if size.depth > DEEPEST:
+    size = measure_value(schema, max_values=MAX_VALUES, max_depth=MAX_DEPTH)
+    if size.depth > MAX_DEPTH:
         return SchemaVerdict(
             "refused",
-            format_message("The schema is nested deeper than {deepest}.", deepest=DEEPEST),
+            format_message("The schema is nested deeper than {deepest}.", deepest=MAX_DEPTH),
         )
-    if size.nodes > MOST_NODES or size.values > MOST_VALUES:
+    if size.nodes > MAX_NODES or size.values > MAX_VALUES:
         return SchemaVerdict(
             "refused",
-            format_message("The schema has more than {most_nodes} nodes.", most_nodes=MOST_NODES),
+            format_message("The schema has more than {most_nodes} nodes.", most_nodes=MAX_NODES),
         )
-    if size.unreadable:
+    if size.is_invalid:
         return SchemaVerdict("refused", "The schema holds text that is not valid Unicode.")
     try:
         fault = dialects.find_schema_fault(schema)
@@ -147,60 +147,61 @@ def classify_schema(schema: Any) -> SchemaVerdict:
         return SchemaVerdict("refused", "The schema is nested too deeply to be read.")
     if fault is not None:
         return SchemaVerdict("refused", _describe_fault(fault))
-    reading = read(schema)
-    if reading.fault:
-        return SchemaVerdict("refused", reading.fault)
-    if size.nodes > INLINE_NODES:
+    analysis = analyze_schema(schema)
+    if analysis.fault:
+        return SchemaVerdict("refused", analysis.fault)
+    if size.nodes > MAX_INLINE_NODES:
         return SchemaVerdict(
             "confined",
             format_message(
-                "The schema has more than {inline_nodes} nodes.", inline_nodes=INLINE_NODES
+                "The schema has more than {inline_nodes} nodes.", inline_nodes=MAX_INLINE_NODES
             ),
         )
-    if reading.confining:
-        return SchemaVerdict("confined", reading.confining)
+    if analysis.confinement_reason:
+        return SchemaVerdict("confined", analysis.confinement_reason)
     return SchemaVerdict("inline")
 
 
-def read(schema: dict[str, Any]) -> SchemaAnalysis:
+def analyze_schema(schema: dict[str, Any]) -> SchemaAnalysis:
     """Analyze every subschema and reference of a schema within the size limits."""
-    reading = SchemaAnalysis()
+    analysis = SchemaAnalysis()
     specification = specification_with(
         dialects.get_dialect(schema).META_SCHEMA.get("$schema", ""), default=DRAFT202012
     )
     root = specification.create_resource(schema)
     try:
-        _walk_schema(schema, REGISTRY.resolver_with_root(root), specification, reading)
+        _walk_schema(schema, REGISTRY.resolver_with_root(root), specification, analysis)
     except _UNRESOLVABLE:
-        reading.fault = reading.fault or "The schema's identifiers can't be resolved."
-    if not reading.fault:
-        _sum_costs(id(schema), reading)
-    return reading
+        analysis.fault = analysis.fault or "The schema's identifiers can't be resolved."
+    if not analysis.fault:
+        _sum_costs(id(schema), analysis)
+    return analysis
 
 
 def _walk_schema(
     schema: dict[str, Any],
     resolver: Any,
     specification: Specification[Any],
-    reading: SchemaAnalysis,
+    analysis: SchemaAnalysis,
 ) -> None:
-    waiting: list[tuple[Any, Any]] = [(schema, resolver)]
-    while waiting and not reading.fault:
-        contents, resolver = waiting.pop()
-        if id(contents) in reading.edges or not isinstance(contents, dict):
+    pending: list[tuple[Any, Any]] = [(schema, resolver)]
+    while pending and not analysis.fault:
+        contents, resolver = pending.pop()
+        if id(contents) in analysis.edges or not isinstance(contents, dict):
             continue
-        reading.costs[id(contents)] = SchemaCost(
-            1 + len(contents) + _choices(contents), _note(contents, reading)
+        analysis.costs[id(contents)] = SchemaCost(
+            1 + len(contents) + _compute_choices_cost(contents),
+            _inspect_keywords(contents, analysis),
         )
         if contents is not schema and "$schema" in contents:
             # jsonschema switches to that dialect's class, without our keywords.
-            reading.confining = "A part of the schema is in a dialect of its own."
-        found = [
+            analysis.confinement_reason = "A part of the schema is in a dialect of its own."
+        parts = [
             *_list_subschemas(contents, resolver, specification),
-            *_resolve_references(contents, resolver, reading),
+            *_resolve_references(contents, resolver, analysis),
         ]
-        reading.edges[id(contents)] = [id(part) for part, _ in found if isinstance(part, dict)]
-        waiting += found
+        analysis.edges[id(contents)] = [id(part) for part, _ in parts if isinstance(part, dict)]
+        pending += parts
 
 
 def _list_subschemas(
@@ -212,7 +213,7 @@ def _list_subschemas(
 
 
 def _resolve_references(
-    contents: dict[str, Any], resolver: Any, reading: SchemaAnalysis
+    contents: dict[str, Any], resolver: Any, analysis: SchemaAnalysis
 ) -> Iterator[tuple[Any, Any]]:
     for keyword in _REFERENCES:
         reference = contents.get(keyword)
@@ -221,73 +222,82 @@ def _resolve_references(
         try:
             resolved = resolver.lookup(reference)
         except _UNRESOLVABLE:
-            what = "points nowhere" if reference.startswith("#") else "points outside the schema"
-            reading.fault = f"`{keyword}` {what}: `{reference[:200]}`."
+            problem = "points nowhere" if reference.startswith("#") else "points outside the schema"
+            analysis.fault = f"`{keyword}` {problem}: `{reference[:200]}`."
             return
         if keyword != "$ref":
-            reading.confining = f"The schema uses `{keyword}`."
+            analysis.confinement_reason = f"The schema uses `{keyword}`."
         yield resolved.contents, resolved.resolver
 
 
-def _note(contents: dict[str, Any], reading: SchemaAnalysis) -> int:
+def _inspect_keywords(contents: dict[str, Any], analysis: SchemaAnalysis) -> int:
     """Analyze a subschema's own keywords; return the program size of its patterns."""
-    for keyword in _LOOKING_BACK:
+    for keyword in _UNEVALUATED_KEYWORDS:
         if keyword in contents:
-            reading.confining = f"The schema uses `{keyword}`."
-    by_name = contents.get("patternProperties")
-    matching = 0
-    for pattern in (contents.get("pattern"), *(by_name if isinstance(by_name, dict) else ())):
+            analysis.confinement_reason = f"The schema uses `{keyword}`."
+    pattern_properties = contents.get("patternProperties")
+    pattern_cost = 0
+    for pattern in (
+        contents.get("pattern"),
+        *(pattern_properties if isinstance(pattern_properties, dict) else ()),
+    ):
         if not isinstance(pattern, str):
             continue
         if (compiled := dialects.compile_linear(pattern)) is not None:
-            matching += compiled.programsize
+            pattern_cost += compiled.programsize
         elif dialects.compile_pattern(pattern) is not None:
-            reading.confining = f"The pattern `{pattern[:200]}` can't be matched in linear time."
+            analysis.confinement_reason = (
+                f"The pattern `{pattern[:200]}` can't be matched in linear time."
+            )
         else:
-            reading.fault = f"The pattern `{pattern[:200]}` is not a regular expression."
-    return matching
+            analysis.fault = f"The pattern `{pattern[:200]}` is not a regular expression."
+    return pattern_cost
 
 
-def _sum_costs(root: int, reading: SchemaAnalysis) -> None:
+def _sum_costs(root: int, analysis: SchemaAnalysis) -> None:
     """Compute the maximum cost of one pass; shared parts count once per reference."""
-    done: dict[int, SchemaCost] = {}
-    opened: set[int] = set()
-    waiting = [root]
-    while waiting:
-        node = waiting[-1]
-        parts = reading.edges[node]
-        if node not in opened:
-            opened.add(node)
-            if any(part in opened and part not in done for part in parts):
-                reading.confining = "The schema is recursive."
+    totals: dict[int, SchemaCost] = {}
+    visited: set[int] = set()
+    stack = [root]
+    while stack:
+        node = stack[-1]
+        parts = analysis.edges[node]
+        if node not in visited:
+            visited.add(node)
+            if any(part in visited and part not in totals for part in parts):
+                analysis.confinement_reason = "The schema is recursive."
                 return
-            waiting.extend(part for part in parts if part not in done)
+            stack.extend(part for part in parts if part not in totals)
             continue
-        waiting.pop()
-        if node not in done:
-            done[node] = _merge_costs(reading.costs[node], [done[part] for part in parts])
-    reading.cost = done[root]
-    if reading.cost.chain > INLINE_CHAIN:
-        reading.confining = reading.confining or "The schema's parts follow each other too deeply."
-    elif reading.cost.weight > INLINE_WEIGHT:
-        reading.confining = reading.confining or "The schema's references multiply its parts."
+        stack.pop()
+        if node not in totals:
+            totals[node] = _merge_costs(analysis.costs[node], [totals[part] for part in parts])
+    analysis.cost = totals[root]
+    if analysis.cost.chain > MAX_INLINE_CHAIN:
+        analysis.confinement_reason = (
+            analysis.confinement_reason or "The schema's parts follow each other too deeply."
+        )
+    elif analysis.cost.weight > MAX_INLINE_WEIGHT:
+        analysis.confinement_reason = (
+            analysis.confinement_reason or "The schema's references multiply its parts."
+        )
 
 
-def _merge_costs(own: SchemaCost, below: list[SchemaCost]) -> SchemaCost:
+def _merge_costs(node_cost: SchemaCost, children: list[SchemaCost]) -> SchemaCost:
     return SchemaCost(
-        min(own.weight + sum(part.weight for part in below), _VAST),
-        min(own.matching + sum(part.matching for part in below), _VAST),
-        1 + max((part.chain for part in below), default=0),
+        min(node_cost.weight + sum(part.weight for part in children), _MAX_COST),
+        min(node_cost.pattern_cost + sum(part.pattern_cost for part in children), _MAX_COST),
+        1 + max((part.chain for part in children), default=0),
     )
 
 
-def _choices(contents: dict[str, Any]) -> int:
+def _compute_choices_cost(contents: dict[str, Any]) -> int:
     """Return the cost of comparing with `enum` and `const`, in keyword steps."""
-    fixed = [contents[keyword] for keyword in ("enum", "const") if keyword in contents]
-    size = measure(fixed, most=MOST_VALUES, deepest=DEEPEST)
+    choices = [contents[keyword] for keyword in ("enum", "const") if keyword in contents]
+    size = measure_value(choices, max_values=MAX_VALUES, max_depth=MAX_DEPTH)
     return 2 * size.nodes + size.values // 8
 
 
 def _describe_fault(fault: Any) -> str:
-    place = format_json_path(fault.absolute_path)
-    return f"The schema is broken at `{place}`: {make_visible(fault.message, 200)}."
+    path = format_json_path(fault.absolute_path)
+    return f"The schema is broken at `{path}`: {make_visible(fault.message, 200)}."

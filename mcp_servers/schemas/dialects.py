@@ -19,16 +19,16 @@ from jsonschema_specifications import REGISTRY
 Validator = Any
 Engine = Any
 
-_QUIET = re2.Options()
-_QUIET.log_errors = False
-_LONGEST_BACKTRACKING = 4096
+_RE2_OPTIONS = re2.Options()
+_RE2_OPTIONS.log_errors = False
+_MAX_BACKTRACKING_PATTERN = 4096
 
 
 @lru_cache(maxsize=2048)
 def compile_linear(pattern: str) -> Engine | None:
     """Return the pattern compiled by RE2, or None if RE2 doesn't support it."""
     try:
-        return re2.compile(pattern, _QUIET)
+        return re2.compile(pattern, _RE2_OPTIONS)
     except (re2.error, UnicodeEncodeError):
         return None
 
@@ -36,7 +36,9 @@ def compile_linear(pattern: str) -> Engine | None:
 @lru_cache(maxsize=512)
 def compile_pattern(pattern: str) -> Engine | None:
     """Return the pattern compiled by RE2, else by `re`, else None."""
-    if (compiled := compile_linear(pattern)) is not None or len(pattern) > _LONGEST_BACKTRACKING:
+    if (compiled := compile_linear(pattern)) is not None or len(
+        pattern
+    ) > _MAX_BACKTRACKING_PATTERN:
         return compiled
     try:
         return re.compile(pattern)
@@ -46,10 +48,12 @@ def compile_pattern(pattern: str) -> Engine | None:
 
 def get_dialect(schema: Any) -> type[Validator]:
     """Return the validator class for `$schema`; 2020-12 if it is missing or unknown."""
-    named = isinstance(schema, dict) and isinstance(schema.get("$schema"), str)
+    has_dialect = isinstance(schema, dict) and isinstance(schema.get("$schema"), str)
     default = jsonschema.Draft202012Validator
-    found = jsonschema.validators.validator_for(schema, default=default) if named else default
-    return _extend_dialect(found)
+    validator_class = (
+        jsonschema.validators.validator_for(schema, default=default) if has_dialect else default
+    )
+    return _extend_dialect(validator_class)
 
 
 def build_validator(schema: Any) -> Validator:
@@ -60,20 +64,20 @@ def build_validator(schema: Any) -> Validator:
 def find_schema_fault(schema: Any) -> ValidationError | None:
     """Return the first error of `schema` against its meta-schema, or None."""
     dialect = get_dialect(schema)
-    meta: Any = dialect(dialect.META_SCHEMA, registry=REGISTRY)
-    return next(meta.iter_errors(schema), None)
+    meta_validator: Any = dialect(dialect.META_SCHEMA, registry=REGISTRY)
+    return next(meta_validator.iter_errors(schema), None)
 
 
 @lru_cache(maxsize=16)
 def _extend_dialect(dialect: type[Validator]) -> type[Validator]:
-    replaced = {
+    replacements = {
         "pattern": _validate_pattern,
         "patternProperties": _validate_pattern_properties,
         "additionalProperties": _validate_additional_properties,
         "uniqueItems": _validate_unique_items,
     }
-    known = {name: check for name, check in replaced.items() if name in dialect.VALIDATORS}
-    extended: type[Validator] = jsonschema.validators.extend(dialect, known)
+    applicable = {name: check for name, check in replacements.items() if name in dialect.VALIDATORS}
+    extended: type[Validator] = jsonschema.validators.extend(dialect, applicable)
     return extended
 
 
@@ -100,11 +104,11 @@ def _validate_additional_properties(
 ) -> Iterator[ValidationError]:
     if not validator.is_type(instance, "object"):
         return
-    extras = list_additional_names(instance, schema)
-    if additional is False and extras:
+    additional_names = list_additional_names(instance, schema)
+    if additional is False and additional_names:
         yield ValidationError("has properties that the schema doesn't know")
     elif validator.is_type(additional, "object"):
-        for name in extras:
+        for name in additional_names:
             yield from validator.descend(instance[name], additional, path=name)
 
 
@@ -120,12 +124,13 @@ def _validate_unique_items(
 
 def list_additional_names(instance: dict[str, Any], schema: dict[str, Any]) -> list[str]:
     """Return the properties that neither `properties` nor `patternProperties` cover."""
-    known = schema.get("properties", {})
+    properties = schema.get("properties", {})
     patterns = schema.get("patternProperties", {})
     return [
         name
         for name in instance
-        if name not in known and not any(matches_pattern(pattern, name) for pattern in patterns)
+        if name not in properties
+        and not any(matches_pattern(pattern, name) for pattern in patterns)
     ]
 
 

@@ -15,11 +15,11 @@ from bonobot.core.i18n.messages import format_message
 from bonobot.core.text.untrusted_text import format_json_path, make_visible
 from mcp_servers.schemas.dialects import list_additional_names
 
-_LONGEST_VALUE = 40
-_MOST_CHOICES = 12
+_MAX_VALUE_CHARACTERS = 40
+_MAX_LISTED_VALUES = 12
 # Takes the subject, the keyword's value in the schema, and the invalid value.
-Worded = Callable[[str, Any, Any], str]
-_KINDS = {
+Wording = Callable[[str, Any, Any], str]
+_TYPE_NAMES = {
     "object": format_message("an object"),
     "array": format_message("an array"),
     "string": format_message("text"),
@@ -47,99 +47,107 @@ def build_violation(error: Any) -> ArgumentViolation:
     if error.validator == "additionalProperties":
         return _describe_unknown(error, path)
     subject: str = f"`{path}`" if error.absolute_path else format_message("The arguments")
-    worded = _SAYINGS.get(str(error.validator), _build_default_wording(error.validator))
-    detail = worded(subject, error.validator_value, error.instance)
+    wording = _WORDINGS.get(str(error.validator), _build_default_wording(error.validator))
+    detail = wording(subject, error.validator_value, error.instance)
     return ArgumentViolation(path, detail, "Correct it and call again.")
 
 
-def describe_kind(value: Any, *, shown: bool = False) -> str:
+def describe_kind(value: Any, *, show_value: bool = False) -> str:
     """Describe a value by its type; with `show_value`, show short strings."""
     if isinstance(value, bool) or value is None:
         return json.dumps(value)
     if isinstance(value, str):
-        if shown and len(value) <= _LONGEST_VALUE:
+        if show_value and len(value) <= _MAX_VALUE_CHARACTERS:
             return f"`{make_visible(value)}`"
         return format_message("text of {count} characters", count=len(value))
     if isinstance(value, dict):
         return format_message("an object of {count}", count=len(value))
     if isinstance(value, list):
         return format_message("an array of {count}", count=len(value))
-    return f"`{str(value)[:_LONGEST_VALUE]}`"
+    return f"`{str(value)[:_MAX_VALUE_CHARACTERS]}`"
 
 
 def _describe_missing(error: Any, path: str) -> ArgumentViolation:
     names = [name for name in error.validator_value if name not in error.instance]
-    place = format_json_path((*error.absolute_path, names[0])) if names else path
+    field_path = format_json_path((*error.absolute_path, names[0])) if names else path
     listed = _format_values(names)
-    one = len(names) == 1
-    if error.absolute_path and one:
+    is_single = len(names) == 1
+    if error.absolute_path and is_single:
         detail = format_message("{listed} is missing in `{path}`.", listed=listed, path=path)
     elif error.absolute_path:
         detail = format_message("{listed} are missing in `{path}`.", listed=listed, path=path)
-    elif one:
+    elif is_single:
         detail = format_message("{listed} is missing.", listed=listed)
     else:
         detail = format_message("{listed} are missing.", listed=listed)
-    return ArgumentViolation(place, detail, format_message("Add {listed}.", listed=listed))
+    return ArgumentViolation(field_path, detail, format_message("Add {listed}.", listed=listed))
 
 
 def _describe_unknown(error: Any, path: str) -> ArgumentViolation:
     names = list_additional_names(error.instance, error.schema)
-    known = list(error.schema.get("properties", {}))
-    place = format_json_path((*error.absolute_path, names[0])) if names else path
-    close = get_close_matches(names[0][:64], known[:200], n=1) if names else []
+    known_names = list(error.schema.get("properties", {}))
+    field_path = format_json_path((*error.absolute_path, names[0])) if names else path
+    close_matches = get_close_matches(names[0][:64], known_names[:200], n=1) if names else []
     remedy: str = "Leave it out; nothing may stand here."
-    if close:
-        remedy = format_message("Did you mean `{close}`?", close=make_visible(close[0], 64))
-    elif known:
-        remedy = format_message("Leave it out; known here: {known}.", known=_format_values(known))
+    if close_matches:
+        remedy = format_message("Did you mean `{close}`?", close=make_visible(close_matches[0], 64))
+    elif known_names:
+        remedy = format_message(
+            "Leave it out; known here: {known}.", known=_format_values(known_names)
+        )
     detail = format_message("{listed} are not known to the tool.", listed=_format_values(names))
     if len(names) == 1:
         detail = format_message("{listed} is not known to the tool.", listed=_format_values(names))
-    return ArgumentViolation(place, detail, remedy)
+    return ArgumentViolation(field_path, detail, remedy)
 
 
 def _describe_type(subject: str, expected: Any, value: Any) -> str:
-    kinds = [expected] if isinstance(expected, str) else list(expected)
-    words = [_KINDS.get(kind, str(kind)) for kind in kinds]
-    named = words[0] if len(words) == 1 else " or ".join(words)
+    types = [expected] if isinstance(expected, str) else list(expected)
+    type_names = [_TYPE_NAMES.get(json_type, str(json_type)) for json_type in types]
+    joined_names = type_names[0] if len(type_names) == 1 else " or ".join(type_names)
     return format_message(
         "{subject} must be {kinds}, not {kind}.",
         subject=subject,
-        kinds=named,
+        kinds=joined_names,
         kind=describe_kind(value),
     )
 
 
 def _describe_enum(subject: str, choices: Any, value: Any) -> str:
-    listed, shown = _format_values(choices), describe_kind(value, shown=True)
+    listed, described_value = _format_values(choices), describe_kind(value, show_value=True)
     if len(choices) == 1:
         return format_message(
-            "{subject} must be {kinds}, not {kind}.", subject=subject, kinds=listed, kind=shown
+            "{subject} must be {kinds}, not {kind}.",
+            subject=subject,
+            kinds=listed,
+            kind=described_value,
         )
     return format_message(
-        "{subject} must be one of {listed}, not {kind}.", subject=subject, listed=listed, kind=shown
+        "{subject} must be one of {listed}, not {kind}.",
+        subject=subject,
+        listed=listed,
+        kind=described_value,
     )
 
 
-def _bound(words: Callable[..., str]) -> Worded:
-    return lambda subject, limit, value: words(
+def _build_limit_wording(format_text: Callable[..., str]) -> Wording:
+    return lambda subject, limit, value: format_text(
         subject=subject, limit=limit, kind=describe_kind(value)
     )
 
 
-def _build_default_wording(rule: Any) -> Worded:
-    words = partial(
+def _build_default_wording(rule: Any) -> Wording:
+    format_text = partial(
         format_message, "{subject} must fit the schema's `{rule}`.", rule=rule or "false"
     )
-    return lambda subject, said, value: words(subject=subject)
+    return lambda subject, said, value: format_text(subject=subject)
 
 
-def _build_plain_wording(words: Callable[..., str]) -> Worded:
-    return lambda subject, said, value: words(subject=subject)
+def _build_plain_wording(format_text: Callable[..., str]) -> Wording:
+    return lambda subject, said, value: format_text(subject=subject)
 
 
-_SAYINGS: dict[str, Worded] = {
+_WORDINGS: dict[str, Wording] = {
     "type": _describe_type,
     "enum": _describe_enum,
     "const": lambda subject, only, value: _describe_enum(subject, [only], value),
@@ -148,36 +156,40 @@ _SAYINGS: dict[str, Worded] = {
         subject=subject,
         pattern=make_visible(str(pattern), 100),
     ),
-    "minimum": _bound(partial(format_message, "{subject} must be at least {limit}, not {kind}.")),
-    "maximum": _bound(partial(format_message, "{subject} must be at most {limit}, not {kind}.")),
-    "exclusiveMinimum": _bound(
+    "minimum": _build_limit_wording(
+        partial(format_message, "{subject} must be at least {limit}, not {kind}.")
+    ),
+    "maximum": _build_limit_wording(
+        partial(format_message, "{subject} must be at most {limit}, not {kind}.")
+    ),
+    "exclusiveMinimum": _build_limit_wording(
         partial(format_message, "{subject} must be more than {limit}, not {kind}.")
     ),
-    "exclusiveMaximum": _bound(
+    "exclusiveMaximum": _build_limit_wording(
         partial(format_message, "{subject} must be less than {limit}, not {kind}.")
     ),
-    "multipleOf": _bound(
+    "multipleOf": _build_limit_wording(
         partial(format_message, "{subject} must be a multiple of {limit}, not {kind}.")
     ),
-    "minLength": _bound(
+    "minLength": _build_limit_wording(
         partial(format_message, "{subject} must have at least {limit} characters, not {kind}.")
     ),
-    "maxLength": _bound(
+    "maxLength": _build_limit_wording(
         partial(format_message, "{subject} must have at most {limit} characters, not {kind}.")
     ),
-    "minItems": _bound(
+    "minItems": _build_limit_wording(
         partial(format_message, "{subject} must have at least {limit} items, not {kind}.")
     ),
-    "maxItems": _bound(
+    "maxItems": _build_limit_wording(
         partial(format_message, "{subject} must have at most {limit} items, not {kind}.")
     ),
     "uniqueItems": _build_plain_wording(
         partial(format_message, "{subject} must not hold the same item twice.")
     ),
-    "minProperties": _bound(
+    "minProperties": _build_limit_wording(
         partial(format_message, "{subject} must have at least {limit} properties, not {kind}.")
     ),
-    "maxProperties": _bound(
+    "maxProperties": _build_limit_wording(
         partial(format_message, "{subject} must have at most {limit} properties, not {kind}.")
     ),
     "anyOf": lambda subject, forms, value: format_message(
@@ -197,7 +209,9 @@ _SAYINGS: dict[str, Worded] = {
 
 def _format_values(values: Any) -> str:
     shown = [
-        make_visible(each if isinstance(each, str) else json.dumps(each), 64) for each in values
+        make_visible(item if isinstance(item, str) else json.dumps(item), 64) for item in values
     ]
-    more = f" and {len(shown) - _MOST_CHOICES} more" if len(shown) > _MOST_CHOICES else ""
-    return ", ".join(f"`{each}`" for each in shown[:_MOST_CHOICES]) + more
+    suffix = (
+        f" and {len(shown) - _MAX_LISTED_VALUES} more" if len(shown) > _MAX_LISTED_VALUES else ""
+    )
+    return ", ".join(f"`{item}`" for item in shown[:_MAX_LISTED_VALUES]) + suffix

@@ -14,28 +14,28 @@ from typing import Any
 from mcp_servers.schemas.classify_schema import classify_schema
 from mcp_servers.schemas.validate_arguments import find_violation
 
-MEMORY = 1024 * 1024 * 1024  # bytes of address space
+MAX_MEMORY_BYTES = 1024 * 1024 * 1024  # bytes of address space
 
 
 def main() -> None:
     """Handle requests from standard input until it is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which closes our input
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY_BYTES, MAX_MEMORY_BYTES))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     _send({"ready": True})
     for line in sys.stdin.buffer:
         request = json.loads(line)
         signal.setitimer(signal.ITIMER_PROF, request["cpu_s"])
-        answer = _answer(request)
+        answer = _handle_request(request)
         signal.setitimer(signal.ITIMER_PROF, 0)
         _send(answer)
 
 
-def _answer(request: dict[str, Any]) -> dict[str, Any]:
+def _handle_request(request: dict[str, Any]) -> dict[str, Any]:
     try:
         if request["task"] == "judge":
-            judgement = classify_schema(request["schema"])
-            return {"verdict": judgement.verdict, "reason": judgement.reason}
+            verdict = classify_schema(request["schema"])
+            return {"verdict": verdict.verdict, "reason": verdict.reason}
         if request["task"] == "outline":
             # Few children need this import; without it, the others start in half the time.
             from mcp_servers.openapi.outline import build_outline
@@ -44,13 +44,13 @@ def _answer(request: dict[str, Any]) -> dict[str, Any]:
                 "outline": build_outline(
                     request["text"],
                     document_url=request["document_url"],
-                    chosen=request["chosen"],
+                    operation_keys=request["chosen"],
                 )
             }
-        found = find_violation(request["schema"], request["arguments"])
+        violation = find_violation(request["schema"], request["arguments"])
     except (RecursionError, MemoryError):
         return {"gave_up": True}
-    return {"violation": None if found is None else found.as_dict()}
+    return {"violation": None if violation is None else violation.as_dict()}
 
 
 def _send(answer: dict[str, Any]) -> None:

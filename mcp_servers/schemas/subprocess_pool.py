@@ -33,11 +33,11 @@ logger = logging.getLogger(__name__)
 
 CHILDREN = 2
 MOST_WAITING = 64
-CHECK_CPU_S, CHECK_S = 0.25, 1.0
-JUDGE_CPU_S, JUDGE_S = 2.0, 5.0
-OUTLINE_CPU_S, OUTLINE_S = 15.0, 30.0
-MOST_OUTLINES = 8
-START_S = 30.0
+CHECK_CPU_S, CHECK_TIMEOUT_S = 0.25, 1.0
+CLASSIFY_CPU_S, CLASSIFY_TIMEOUT_S = 2.0, 5.0
+OUTLINE_CPU_S, OUTLINE_TIMEOUT_S = 15.0, 30.0
+MAX_WAITING_OUTLINES = 8
+START_TIMEOUT_S = 30.0
 
 Answer = dict[str, Any]
 
@@ -49,17 +49,17 @@ class ArgumentCheckTimeout(InvalidInput):
     title = "The arguments could not be checked in time"
 
 
-async def check(schema: Any, arguments: Any, judgement: SchemaVerdict) -> None:
+async def check_tool_arguments(schema: Any, arguments: Any, verdict: SchemaVerdict) -> None:
     """Check `arguments`; blocks the loop for about 70 ms (the inline limit) at most.
 
     Raises `InvalidArguments`, `InvalidInput` (`schema_refused`), `ArgumentCheckTimeout`
     (`validation_timeout`) or `ServiceUnavailable` (`validation_busy`).
     """
     try:
-        check_arguments(schema, arguments, judgement)
+        check_arguments(schema, arguments, verdict)
     except ConfinementNeeded:
         request = {"schema": schema, "arguments": arguments}
-        answer = await _run_confined("check", request, cpu_s=CHECK_CPU_S, limit_s=CHECK_S)
+        answer = await _run_confined("check", request, cpu_s=CHECK_CPU_S, limit_s=CHECK_TIMEOUT_S)
     else:
         return
     if answer is None:
@@ -72,29 +72,29 @@ async def check(schema: Any, arguments: Any, judgement: SchemaVerdict) -> None:
             field="$",
             remedy="Send fewer or simpler arguments; if that doesn't help, the schema is at fault.",
         )
-    if found := answer["violation"]:
+    if violation := answer["violation"]:
         raise InvalidArguments(
-            found.pop("detail"),
-            field=found.pop("field", ""),
-            remedy=found.pop("remedy", ""),
-            extra={"errors": found["errors"]} if "errors" in found else None,
+            violation.pop("detail"),
+            field=violation.pop("field", ""),
+            remedy=violation.pop("remedy", ""),
+            extra={"errors": violation["errors"]} if "errors" in violation else None,
         )
 
 
 async def classify_schemas(schemas: Sequence[Any]) -> list[SchemaVerdict]:
     """Classify schemas one by one in a child process; one that takes too long is refused."""
-    judgements = []
+    verdicts = []
     for schema in schemas:
         answer = await _run_confined(
-            "judge", {"schema": schema}, cpu_s=JUDGE_CPU_S, limit_s=JUDGE_S
+            "judge", {"schema": schema}, cpu_s=CLASSIFY_CPU_S, limit_s=CLASSIFY_TIMEOUT_S
         )
         answer = answer or {"verdict": "refused", "reason": "The schema takes too long to read."}
-        judgements.append(SchemaVerdict(answer["verdict"], answer["reason"]))
-    return judgements
+        verdicts.append(SchemaVerdict(answer["verdict"], answer["reason"]))
+    return verdicts
 
 
 def build_outline_in_child(
-    text: str, *, document_url: str = "", chosen: Collection[str] | None = None
+    text: str, *, document_url: str = "", operation_keys: Collection[str] | None = None
 ) -> dict[str, Any]:
     """Return the outline of an OpenAPI document (`mcp_servers.openapi.outline`).
 
@@ -104,9 +104,9 @@ def build_outline_in_child(
     request = {
         "text": text,
         "document_url": document_url,
-        "chosen": None if chosen is None else sorted(chosen),
+        "chosen": None if operation_keys is None else sorted(operation_keys),
     }
-    answer = _submit("outline", request, OUTLINE_CPU_S, OUTLINE_S).result()
+    answer = _submit("outline", request, OUTLINE_CPU_S, OUTLINE_TIMEOUT_S).result()
     if answer is None or "gave_up" in answer:
         raise InvalidInput(
             "The document takes too long to read.",
@@ -114,14 +114,16 @@ def build_outline_in_child(
             field="document",
             remedy="Cut it down to the operations that you need.",
         )
-    found: dict[str, Any] = answer["outline"]
-    if problem := found.get("problem"):
-        known = {name: problem.pop(name, "") for name in ("detail", "code", "field", "remedy")}
-        raise InvalidInput(known.pop("detail"), **known, extra=problem)
-    return found
+    outline: dict[str, Any] = answer["outline"]
+    if problem := outline.get("problem"):
+        problem_fields = {
+            name: problem.pop(name, "") for name in ("detail", "code", "field", "remedy")
+        }
+        raise InvalidInput(problem_fields.pop("detail"), **problem_fields, extra=problem)
+    return outline
 
 
-def close() -> None:
+def close_pools() -> None:
     """Stop the children of this process; the next check starts new ones."""
     for key in [key for key in _pools if key[0] == os.getpid()]:
         _pools.pop(key).close()
@@ -147,23 +149,23 @@ class _WorkerProcess:
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
 
-    def ask(self, line: bytes, limit_s: float) -> Answer | None:
+    def send_request(self, line: bytes, limit_s: float) -> Answer | None:
         """Return the answer, or None on timeout, after which the process is killed."""
-        process = self._started()
+        process = self._ensure_started()
         try:
             if process is None or process.stdin is None:
                 return None
             process.stdin.write(line)
             process.stdin.flush()
-            answer = _read(process, limit_s)
+            answer = _read_answer(process, limit_s)
         except BrokenPipeError:
             answer = None
         if answer is None:
             logger.warning("A schema needed more than its time; its process was ended.")
-            self.end()
+            self.kill()
         return answer
 
-    def end(self) -> None:
+    def kill(self) -> None:
         """Kill the process, if there is one, and reap it."""
         process, self._process = self._process, None
         if process is None:
@@ -174,9 +176,9 @@ class _WorkerProcess:
             with suppress(BrokenPipeError):  # unsent data
                 pipe.close()
 
-    def _started(self) -> "subprocess.Popen[bytes] | None":
+    def _ensure_started(self) -> "subprocess.Popen[bytes] | None":
         if self._process is not None and self._process.poll() is not None:
-            self.end()
+            self.kill()
         if self._process is None:
             # Only PYTHONPATH: our environment has secrets.
             self._process = subprocess.Popen(
@@ -187,76 +189,76 @@ class _WorkerProcess:
                 env={"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
                 start_new_session=True,
             )
-            if _read(self._process, START_S) is None:
-                self.end()
+            if _read_answer(self._process, START_TIMEOUT_S) is None:
+                self.kill()
         return self._process
 
 
 class _WorkerPool:
     """Threads with a child process each, and a limit on waiting requests."""
 
-    def __init__(self, children: int, most_waiting: int) -> None:
+    def __init__(self, children: int, max_waiting: int) -> None:
         self._threads = ThreadPoolExecutor(children, thread_name_prefix="schemas")
-        self._places = threading.BoundedSemaphore(children + most_waiting)
-        self._own = threading.local()
+        self._slots = threading.BoundedSemaphore(children + max_waiting)
+        self._local = threading.local()
         self._children: list[_WorkerProcess] = []
 
     def submit(self, request: dict[str, Any], limit_s: float) -> "Future[Answer | None]":
         """Queue a request; raise `ServiceUnavailable` (`validation_busy`) if too many wait."""
-        if not self._places.acquire(blocking=False):
+        if not self._slots.acquire(blocking=False):
             raise ServiceUnavailable(
                 "Too many arguments wait to be checked.",
                 code="validation_busy",
                 remedy="Try again in a moment.",
                 retry_after=1,
             )
-        future = self._threads.submit(self._ask, request, limit_s)
-        future.add_done_callback(lambda _: self._places.release())
+        future = self._threads.submit(self._send_request, request, limit_s)
+        future.add_done_callback(lambda _: self._slots.release())
         return future
 
     def close(self) -> None:
         """Wait for running requests, then stop the children."""
         self._threads.shutdown(wait=True, cancel_futures=True)
         for child in self._children:
-            child.end()
+            child.kill()
 
-    def _ask(self, request: dict[str, Any], limit_s: float) -> Answer | None:
-        child = getattr(self._own, "child", None)
+    def _send_request(self, request: dict[str, Any], limit_s: float) -> Answer | None:
+        child = getattr(self._local, "child", None)
         if child is None:
-            child = self._own.child = _WorkerProcess()
+            child = self._local.child = _WorkerProcess()
             self._children.append(child)
-        return child.ask(json.dumps(request).encode("ascii") + b"\n", limit_s)
+        return child.send_request(json.dumps(request).encode("ascii") + b"\n", limit_s)
 
 
 _pools: dict[tuple[int, str], _WorkerPool] = {}
-_making = threading.Lock()
-atexit.register(close)
+_pools_lock = threading.Lock()
+atexit.register(close_pools)
 
 
 def _get_pool(task: str) -> _WorkerPool:
     """Return this process's pool for a task; a fork gets its own."""
     key = (os.getpid(), task)
-    with _making:
+    with _pools_lock:
         if key not in _pools:
             # Each discovery waits for one schema at a time, so at most one per server.
-            sizes = {"judge": (1, sys.maxsize // 2), "outline": (1, MOST_OUTLINES)}
+            sizes = {"judge": (1, sys.maxsize // 2), "outline": (1, MAX_WAITING_OUTLINES)}
             _pools[key] = _WorkerPool(*sizes.get(task, (CHILDREN, MOST_WAITING)))
         return _pools[key]
 
 
-def _read(process: "subprocess.Popen[bytes]", limit_s: float) -> Answer | None:
+def _read_answer(process: "subprocess.Popen[bytes]", limit_s: float) -> Answer | None:
     """Return one line of JSON, or None on end of output or timeout."""
     assert process.stdout is not None  # noqa: S101  # opened as a pipe above
-    descriptor, deadline, held = process.stdout.fileno(), time.monotonic() + limit_s, b""
+    descriptor, deadline, buffer = process.stdout.fileno(), time.monotonic() + limit_s, b""
     with selectors.DefaultSelector() as selector:
         selector.register(descriptor, selectors.EVENT_READ)
-        while not held.endswith(b"\n"):
-            left = deadline - time.monotonic()
-            if left <= 0 or not selector.select(left):
+        while not buffer.endswith(b"\n"):
+            remaining_s = deadline - time.monotonic()
+            if remaining_s <= 0 or not selector.select(remaining_s):
                 return None
-            got = os.read(descriptor, 65536)
-            if not got:
+            chunk = os.read(descriptor, 65536)
+            if not chunk:
                 return None
-            held += got
-    answer: Answer = json.loads(held)
+            buffer += chunk
+    answer: Answer = json.loads(buffer)
     return answer

@@ -17,12 +17,12 @@ from bonobot.core.i18n.messages import format_message
 from bonobot.core.object_identity_cache import ObjectIdentityCache
 from bonobot.core.problems import InvalidInput
 from mcp_servers.schemas.classify_schema import (
-    DEEPEST,
+    MAX_DEPTH,
     SchemaCost,
     SchemaVerdict,
     ValueSize,
-    measure,
-    read,
+    analyze_schema,
+    measure_value,
 )
 from mcp_servers.schemas.dialects import (
     Validator,
@@ -32,16 +32,16 @@ from mcp_servers.schemas.dialects import (
 )
 from mcp_servers.schemas.error_messages import ArgumentViolation, build_violation
 
-Fits = Callable[[Any], bool]
+ValueTest = Callable[[Any], bool]
 
 # Values of `$schema` for dialects in which the supported keywords mean the same.
-DIALECTS = frozenset(
+SUPPORTED_DIALECTS = frozenset(
     f"http{secure}://json-schema.org/{name}"
     for secure in ("", "s")
     for name in ("draft/2020-12/schema", "draft-07/schema", "draft-07/schema#")
 )
 # Annotations, which don't affect validity.
-_REMARKS = frozenset(
+_ANNOTATION_KEYWORDS = frozenset(
     {
         *("title", "description", "default", "examples", "$comment"),
         *("format", "deprecated", "readOnly", "writeOnly"),
@@ -49,50 +49,52 @@ _REMARKS = frozenset(
 )
 
 
-class _UnknownKeyword(Exception):  # not an error: `jsonschema` handles it
+class _UnsupportedKeyword(Exception):  # not an error: `jsonschema` handles it
     """The schema has a keyword that the fast path doesn't support."""
 
 
-def build_fast_test(schema: Any) -> Fits | None:
+def build_fast_test(schema: Any) -> ValueTest | None:
     """Return a fast validity test for `schema`, or None if it needs `jsonschema`."""
     if not isinstance(schema, dict):
         return None
-    rest = dict(schema)
-    dialect = rest.pop("$schema", None)
-    if dialect is not None and dialect not in DIALECTS:
+    keywords = dict(schema)
+    dialect = keywords.pop("$schema", None)
+    if dialect is not None and dialect not in SUPPORTED_DIALECTS:
         return None
     try:
-        return _build_test(rest)
-    except (_UnknownKeyword, RecursionError):
+        return _build_test(keywords)
+    except (_UnsupportedKeyword, RecursionError):
         return None
 
 
-def _build_test(schema: Any) -> Fits:
+def _build_test(schema: Any) -> ValueTest:
     if isinstance(schema, bool):
         return _accept_anything if schema else _reject_everything
     if not isinstance(schema, dict):
-        raise _UnknownKeyword
-    every = tuple(_build_keyword_tests(schema))
-    if len(every) < 2:
-        return every[0] if every else _accept_anything
+        raise _UnsupportedKeyword
+    tests = tuple(_build_keyword_tests(schema))
+    if len(tests) < 2:
+        return tests[0] if tests else _accept_anything
 
-    def fits(value: Any) -> bool:
-        for test in every:  # noqa: SIM110  # `all` of a generator costs twice as much
+    def is_valid(value: Any) -> bool:
+        for test in tests:  # noqa: SIM110  # `all` of a generator costs twice as much
             if not test(value):
                 return False
         return True
 
-    return fits
+    return is_valid
 
 
-def _build_keyword_tests(schema: Mapping[str, Any]) -> Iterator[Fits]:
-    for keyword, said in schema.items():
-        if keyword in _REMARKS or (keyword == "additionalProperties" and said is True):
+def _build_keyword_tests(schema: Mapping[str, Any]) -> Iterator[ValueTest]:
+    for keyword, expected in schema.items():
+        if keyword in _ANNOTATION_KEYWORDS or (
+            keyword == "additionalProperties" and expected is True
+        ):
             continue
-        make = _KEYWORDS.get(keyword)
-        if make is None:
-            raise _UnknownKeyword
-        yield make(said, schema)
+        build_test = _KEYWORDS.get(keyword)
+        if build_test is None:
+            raise _UnsupportedKeyword
+        yield build_test(expected, schema)
 
 
 def _accept_anything(_value: Any) -> bool:
@@ -113,7 +115,7 @@ def _is_integer(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-_TYPES: dict[str, Fits] = {
+_TYPES: dict[str, ValueTest] = {
     "string": lambda value: isinstance(value, str),
     "object": lambda value: isinstance(value, dict),
     "array": lambda value: isinstance(value, list),
@@ -124,127 +126,129 @@ _TYPES: dict[str, Fits] = {
 }
 
 
-def _build_type_test(said: Any, _schema: Any) -> Fits:
-    names = [said] if isinstance(said, str) else said
-    if not isinstance(names, list) or not all(isinstance(one, str) for one in names):
-        raise _UnknownKeyword
+def _build_type_test(expected: Any, _schema: Any) -> ValueTest:
+    names = [expected] if isinstance(expected, str) else expected
+    if not isinstance(names, list) or not all(isinstance(item, str) for item in names):
+        raise _UnsupportedKeyword
     if not names or not all(name in _TYPES for name in names):
-        raise _UnknownKeyword
+        raise _UnsupportedKeyword
     if len(names) == 1:
         return _TYPES[names[0]]
     tests = tuple(_TYPES[name] for name in names)
     return lambda value: any(test(value) for test in tests)
 
 
-def _build_properties_test(said: Any, _schema: Any) -> Fits:
-    if not isinstance(said, dict):
-        raise _UnknownKeyword
-    tests = {name: _build_test(inner) for name, inner in said.items()}
-    told = {name: test for name, test in tests.items() if test is not _accept_anything}
+def _build_properties_test(expected: Any, _schema: Any) -> ValueTest:
+    if not isinstance(expected, dict):
+        raise _UnsupportedKeyword
+    tests = {name: _build_test(subschema) for name, subschema in expected.items()}
+    restricting_tests = {name: test for name, test in tests.items() if test is not _accept_anything}
 
-    def fits(value: Any) -> bool:
+    def is_valid(value: Any) -> bool:
         if isinstance(value, dict):
-            for name, test in told.items():
+            for name, test in restricting_tests.items():
                 if name in value and not test(value[name]):
                     return False
         return True
 
-    return fits
+    return is_valid
 
 
-def _build_required_test(said: Any, _schema: Any) -> Fits:
-    names = _parse_names(said)
+def _build_required_test(expected: Any, _schema: Any) -> ValueTest:
+    names = _parse_names(expected)
 
-    def fits(value: Any) -> bool:
+    def is_valid(value: Any) -> bool:
         if isinstance(value, dict):
             for name in names:
                 if name not in value:
                     return False
         return True
 
-    return fits
+    return is_valid
 
 
-def _build_additional_test(said: Any, schema: Mapping[str, Any]) -> Fits:
+def _build_additional_test(expected: Any, schema: Mapping[str, Any]) -> ValueTest:
     properties = schema.get("properties", {})
     if "patternProperties" in schema or not isinstance(properties, dict):
-        raise _UnknownKeyword
-    known = {"properties": properties}
-    test = _build_test(said)
+        raise _UnsupportedKeyword
+    declared = {"properties": properties}
+    test = _build_test(expected)
 
-    def fits(value: Any) -> bool:
+    def is_valid(value: Any) -> bool:
         if not isinstance(value, dict) or value.keys() <= properties.keys():
             return True
-        return all(test(value[name]) for name in list_additional_names(value, known))
+        return all(test(value[name]) for name in list_additional_names(value, declared))
 
-    return fits
+    return is_valid
 
 
-def _build_items_test(said: Any, schema: Mapping[str, Any]) -> Fits:
+def _build_items_test(expected: Any, schema: Mapping[str, Any]) -> ValueTest:
     if "prefixItems" in schema:
-        raise _UnknownKeyword
-    test = _build_test(said)
+        raise _UnsupportedKeyword
+    test = _build_test(expected)
     return lambda value: not isinstance(value, list) or all(map(test, value))
 
 
-def _build_enum_test(said: Any, _schema: Any) -> Fits:
-    if not isinstance(said, list):
-        raise _UnknownKeyword
+def _build_enum_test(expected: Any, _schema: Any) -> ValueTest:
+    if not isinstance(expected, list):
+        raise _UnsupportedKeyword
     # In JSON, 1 equals 1.0 but not true: Python sets differ only for booleans.
-    if not all(one is None or isinstance(one, str) or _is_number(one) for one in said):
-        raise _UnknownKeyword
-    members = frozenset(said)
+    if not all(item is None or isinstance(item, str) or _is_number(item) for item in expected):
+        raise _UnsupportedKeyword
+    choices = frozenset(expected)
 
-    def fits(value: Any) -> bool:
-        plain = value is None or isinstance(value, str) or _is_number(value)
-        return plain and value in members
+    def is_valid(value: Any) -> bool:
+        is_scalar = value is None or isinstance(value, str) or _is_number(value)
+        return is_scalar and value in choices
 
-    return fits
-
-
-def _build_const_test(said: Any, schema: Any) -> Fits:
-    return _build_enum_test([said], schema)
+    return is_valid
 
 
-def _bound(kind: Fits, holds: Callable[[Any, Any], bool]) -> Callable[[Any, Any], Fits]:
-    def make(said: Any, _schema: Any) -> Fits:
-        if not _is_number(said):
-            raise _UnknownKeyword
-        return lambda value: not kind(value) or holds(value, said)
-
-    return make
+def _build_const_test(expected: Any, schema: Any) -> ValueTest:
+    return _build_enum_test([expected], schema)
 
 
-def _build_pattern_test(said: Any, _schema: Any) -> Fits:
-    if not isinstance(said, str):
-        raise _UnknownKeyword
-    return lambda value: not isinstance(value, str) or matches_pattern(said, value)
+def _build_limit_test_factory(
+    is_applicable: ValueTest, is_within: Callable[[Any, Any], bool]
+) -> Callable[[Any, Any], ValueTest]:
+    def build_limit_test(limit: Any, _schema: Any) -> ValueTest:
+        if not _is_number(limit):
+            raise _UnsupportedKeyword
+        return lambda value: not is_applicable(value) or is_within(value, limit)
+
+    return build_limit_test
 
 
-def _build_any_test(said: Any, _schema: Any) -> Fits:
-    tests = _build_subschema_tests(said)
+def _build_pattern_test(expected: Any, _schema: Any) -> ValueTest:
+    if not isinstance(expected, str):
+        raise _UnsupportedKeyword
+    return lambda value: not isinstance(value, str) or matches_pattern(expected, value)
+
+
+def _build_any_test(expected: Any, _schema: Any) -> ValueTest:
+    tests = _build_subschema_tests(expected)
     return lambda value: any(test(value) for test in tests)
 
 
-def _build_all_test(said: Any, _schema: Any) -> Fits:
-    tests = _build_subschema_tests(said)
+def _build_all_test(expected: Any, _schema: Any) -> ValueTest:
+    tests = _build_subschema_tests(expected)
     return lambda value: all(test(value) for test in tests)
 
 
-def _build_subschema_tests(said: Any) -> tuple[Fits, ...]:
-    if not isinstance(said, list) or not said:
-        raise _UnknownKeyword
-    return tuple(map(_build_test, said))
+def _build_subschema_tests(expected: Any) -> tuple[ValueTest, ...]:
+    if not isinstance(expected, list) or not expected:
+        raise _UnsupportedKeyword
+    return tuple(map(_build_test, expected))
 
 
-def _parse_names(said: Any) -> tuple[str, ...]:
-    if not isinstance(said, list) or not all(isinstance(one, str) for one in said):
-        raise _UnknownKeyword
-    return tuple(said)
+def _parse_names(expected: Any) -> tuple[str, ...]:
+    if not isinstance(expected, list) or not all(isinstance(name, str) for name in expected):
+        raise _UnsupportedKeyword
+    return tuple(expected)
 
 
 _TEXT, _OBJECT, _ARRAY = _TYPES["string"], _TYPES["object"], _TYPES["array"]
-_KEYWORDS: dict[str, Callable[[Any, Any], Fits]] = {
+_KEYWORDS: dict[str, Callable[[Any, Any], ValueTest]] = {
     "type": _build_type_test,
     "properties": _build_properties_test,
     "required": _build_required_test,
@@ -255,27 +259,27 @@ _KEYWORDS: dict[str, Callable[[Any, Any], Fits]] = {
     "pattern": _build_pattern_test,
     "anyOf": _build_any_test,
     "allOf": _build_all_test,
-    "minimum": _bound(_is_number, lambda value, least: value >= least),
-    "maximum": _bound(_is_number, lambda value, most: value <= most),
-    "exclusiveMinimum": _bound(_is_number, lambda value, least: value > least),
-    "exclusiveMaximum": _bound(_is_number, lambda value, most: value < most),
-    "minLength": _bound(_TEXT, lambda value, least: len(value) >= least),
-    "maxLength": _bound(_TEXT, lambda value, most: len(value) <= most),
-    "minItems": _bound(_ARRAY, lambda value, least: len(value) >= least),
-    "maxItems": _bound(_ARRAY, lambda value, most: len(value) <= most),
-    "minProperties": _bound(_OBJECT, lambda value, least: len(value) >= least),
-    "maxProperties": _bound(_OBJECT, lambda value, most: len(value) <= most),
+    "minimum": _build_limit_test_factory(_is_number, lambda value, least: value >= least),
+    "maximum": _build_limit_test_factory(_is_number, lambda value, most: value <= most),
+    "exclusiveMinimum": _build_limit_test_factory(_is_number, lambda value, least: value > least),
+    "exclusiveMaximum": _build_limit_test_factory(_is_number, lambda value, most: value < most),
+    "minLength": _build_limit_test_factory(_TEXT, lambda value, least: len(value) >= least),
+    "maxLength": _build_limit_test_factory(_TEXT, lambda value, most: len(value) <= most),
+    "minItems": _build_limit_test_factory(_ARRAY, lambda value, least: len(value) >= least),
+    "maxItems": _build_limit_test_factory(_ARRAY, lambda value, most: len(value) <= most),
+    "minProperties": _build_limit_test_factory(_OBJECT, lambda value, least: len(value) >= least),
+    "maxProperties": _build_limit_test_factory(_OBJECT, lambda value, most: len(value) <= most),
 }
 
 
-INLINE_CHARACTERS = 16 * 1024
-INLINE_VALUES = 1_000
+MAX_INLINE_CHARACTERS = 16 * 1024
+MAX_INLINE_VALUES = 1_000
 # Steps per value × values, and per character × characters: at most about 35 ms each.
-INLINE_COST = 10_000
-INLINE_MATCHING = 4_000_000
-MOST_VALUES = 100_000
-MOST_COMPLAINTS = 5
-_MOST_ERRORS = 50
+MAX_INLINE_COST = 10_000
+MAX_INLINE_PATTERN_COST = 4_000_000
+MAX_ARGUMENT_VALUES = 100_000
+MAX_REPORTED_VIOLATIONS = 5
+_MAX_ERRORS = 50
 
 
 class InvalidArguments(InvalidInput):
@@ -293,29 +297,29 @@ class ConfinementNeeded(Exception):
 class _CompiledSchema:
     validator: Validator
     cost: SchemaCost
-    fits: Fits | None
+    is_valid: ValueTest | None
 
 
-def check_arguments(schema: Any, arguments: Any, judgement: SchemaVerdict) -> None:
+def check_arguments(schema: Any, arguments: Any, verdict: SchemaVerdict) -> None:
     """Check `arguments` inline, within about 70 ms.
 
     Raises `InvalidArguments`, `InvalidInput` (`schema_refused`), or `ConfinementNeeded` if the
     schema, the arguments or both together exceed the inline limits.
     """
     size = measure_arguments(arguments)
-    if judgement.verdict == "refused":
+    if verdict.verdict == "refused":
         raise InvalidInput(
-            f"The tool's input schema can't be used. {judgement.reason}".strip(),
+            f"The tool's input schema can't be used. {verdict.reason}".strip(),
             code="schema_refused",
             remedy="The server has to change it; the tool's page shows where.",
         )
-    if judgement.verdict != "inline":
-        raise ConfinementNeeded(judgement.reason)
+    if verdict.verdict != "inline":
+        raise ConfinementNeeded(verdict.reason)
     compiled = _compile_inline(schema, size)
-    if compiled.fits is not None and compiled.fits(arguments):
+    if compiled.is_valid is not None and compiled.is_valid(arguments):
         return
-    if (found := _find_first_violation(compiled.validator, arguments)) is not None:
-        raise found
+    if (violation := _find_first_violation(compiled.validator, arguments)) is not None:
+        raise violation
 
 
 def is_valid_for_schema(schema: Any, arguments: Any) -> bool:
@@ -324,19 +328,19 @@ def is_valid_for_schema(schema: Any, arguments: Any) -> bool:
     Raises `InvalidArguments` if they are not a JSON object, and `ConfinementNeeded`.
     """
     compiled = _compile_inline(schema, measure_arguments(arguments))
-    if compiled.fits is not None:
-        return compiled.fits(arguments)
+    if compiled.is_valid is not None:
+        return compiled.is_valid(arguments)
     return bool(compiled.validator.is_valid(arguments))
 
 
 def _compile_inline(schema: Any, size: ValueSize) -> _CompiledSchema:
     """Return a compiled schema; raise `ConfinementNeeded` if the arguments are too large for it."""
-    if size.values > INLINE_VALUES or size.characters > INLINE_CHARACTERS:
+    if size.values > MAX_INLINE_VALUES or size.characters > MAX_INLINE_CHARACTERS:
         raise ConfinementNeeded("The arguments are large.")
-    compiled = _at_hand.of(schema)
+    compiled = _compiled_schemas.get(schema)
     if (
-        compiled.cost.weight * size.values > INLINE_COST
-        or compiled.cost.matching * size.characters > INLINE_MATCHING
+        compiled.cost.weight * size.values > MAX_INLINE_COST
+        or compiled.cost.pattern_cost * size.characters > MAX_INLINE_PATTERN_COST
     ):
         raise ConfinementNeeded("The schema and the arguments together are large.")
     return compiled
@@ -353,26 +357,29 @@ def measure_arguments(arguments: Any) -> ValueSize:
         raise build_invalid_arguments(
             ArgumentViolation("$", "Arguments must be a JSON object.", "Send `{…}`.")
         )
-    size = measure(arguments, most=MOST_VALUES, deepest=DEEPEST)
-    if size.depth > DEEPEST:
-        raise build_invalid_arguments(
-            ArgumentViolation(
-                "$",
-                format_message("The arguments are nested deeper than {deepest}.", deepest=DEEPEST),
-                "Flatten them.",
-            )
-        )
-    if size.values > MOST_VALUES:
+    size = measure_value(arguments, max_values=MAX_ARGUMENT_VALUES, max_depth=MAX_DEPTH)
+    if size.depth > MAX_DEPTH:
         raise build_invalid_arguments(
             ArgumentViolation(
                 "$",
                 format_message(
-                    "The arguments hold more than {most_values} values.", most_values=MOST_VALUES
+                    "The arguments are nested deeper than {deepest}.", deepest=MAX_DEPTH
+                ),
+                "Flatten them.",
+            )
+        )
+    if size.values > MAX_ARGUMENT_VALUES:
+        raise build_invalid_arguments(
+            ArgumentViolation(
+                "$",
+                format_message(
+                    "The arguments hold more than {most_values} values.",
+                    most_values=MAX_ARGUMENT_VALUES,
                 ),
                 "Send fewer.",
             )
         )
-    if size.unreadable:
+    if size.is_invalid:
         raise build_invalid_arguments(
             ArgumentViolation(
                 "$",
@@ -384,36 +391,42 @@ def measure_arguments(arguments: Any) -> ValueSize:
 
 
 def build_invalid_arguments(
-    complaint: ArgumentViolation, others: tuple[dict[str, str], ...] = ()
+    violation: ArgumentViolation, further_errors: tuple[dict[str, str], ...] = ()
 ) -> InvalidArguments:
     """Return the problem for a violation; `further_errors` are in REST form."""
     return InvalidArguments(
-        complaint.detail,
-        field=complaint.path,
-        remedy=complaint.remedy,
-        extra={"errors": list(others)} if others else None,
+        violation.detail,
+        field=violation.path,
+        remedy=violation.remedy,
+        extra={"errors": list(further_errors)} if further_errors else None,
     )
 
 
 def _find_first_violation(validator: Validator, arguments: Any) -> InvalidArguments | None:
-    errors = list(islice(validator.iter_errors(arguments), _MOST_ERRORS))
+    errors = list(islice(validator.iter_errors(arguments), _MAX_ERRORS))
     if not errors:
         return None
     first = build_violation(best_match(errors))
-    each = {found.path: found for found in map(build_violation, errors)} if len(errors) > 1 else {}
-    others = tuple(
-        {"field": found.path, "code": InvalidArguments.code, "detail": found.detail}
-        for found in islice(each.values(), MOST_COMPLAINTS)
+    violations_by_path = (
+        {violation.path: violation for violation in map(build_violation, errors)}
+        if len(errors) > 1
+        else {}
     )
-    return build_invalid_arguments(first, others)
+    further_errors = tuple(
+        {"field": violation.path, "code": InvalidArguments.code, "detail": violation.detail}
+        for violation in islice(violations_by_path.values(), MAX_REPORTED_VIOLATIONS)
+    )
+    return build_invalid_arguments(first, further_errors)
 
 
 @lru_cache(maxsize=512)
 def _compile_schema(text: str) -> _CompiledSchema:
     """Return the compiled schema for a JSON text."""
     schema = json.loads(text)
-    return _CompiledSchema(build_validator(schema), read(schema).cost, build_fast_test(schema))
+    return _CompiledSchema(
+        build_validator(schema), analyze_schema(schema).cost, build_fast_test(schema)
+    )
 
 
 # Schemas of a snapshot's tools and rules are reused as the same objects.
-_at_hand = ObjectIdentityCache(lambda schema: _compile_schema(json.dumps(schema)))
+_compiled_schemas = ObjectIdentityCache(lambda schema: _compile_schema(json.dumps(schema)))

@@ -28,9 +28,9 @@ from mcp_servers.models import Followed, Server, Watch
 
 LEASE = timedelta(seconds=15)
 # A resource that no process has wanted for this long is released.
-UNWANTED = timedelta(seconds=15)
+UNWANTED_AFTER = timedelta(seconds=15)
 # Rows of processes that ended without releasing them are deleted after this time.
-FORGOTTEN = timedelta(hours=1)
+FORGOTTEN_AFTER = timedelta(hours=1)
 ORDER = ("server_id", "digest")
 State = Followed.State
 
@@ -63,12 +63,12 @@ def add_watched_resources(
     Returns an empty list if the server no longer exists.
     """
     now = timezone.now()
-    _delete(Followed.objects.filter(wanted_at__lt=now - FORGOTTEN))
+    _delete(Followed.objects.filter(wanted_at__lt=now - FORGOTTEN_AFTER))
     by_digest = {_compute_digest(source, uri): uri for uri in uris}
-    of = {"organization_id": organization_id, "wanted_at": now, **source._asdict()}
+    columns = {"organization_id": organization_id, "wanted_at": now, **source._asdict()}
     try:
         Followed.objects.bulk_create(
-            [Followed(uri=uri, digest=key, **of) for key, uri in sorted(by_digest.items())],
+            [Followed(uri=uri, digest=key, **columns) for key, uri in sorted(by_digest.items())],
             update_conflicts=True,
             unique_fields=["server", "digest"],
             update_fields=["wanted_at"],
@@ -81,7 +81,7 @@ def add_watched_resources(
 
 def load_watched_resources(ids: Collection[UUID]) -> list[ResourceUpdateState]:
     """Return the states of watched resources that still exist (1 query)."""
-    late = timezone.now() - LEASE
+    deadline = timezone.now() - LEASE
     return [
         ResourceUpdateState(
             row.pk,
@@ -90,7 +90,7 @@ def load_watched_resources(ids: Collection[UUID]) -> list[ResourceUpdateState]:
             row.uri,
             row.state,
             row.changes,
-            row.holder if row.beat_at is not None and row.beat_at >= late else None,
+            row.holder if row.beat_at is not None and row.beat_at >= deadline else None,
         )
         for row in Followed.objects.filter(pk__in=ids)
     ]
@@ -105,35 +105,35 @@ def claim_resources(holder: UUID, ids: Collection[UUID]) -> list[ResourceUpdateS
     free = Followed.objects.filter(Q(holder=None) | Q(beat_at__lt=now - LEASE), pk__in=ids)
     _update(free.filter(state=State.REFUSED), state=State.ASKED)
     _update(free, holder=holder, beat_at=now)
-    mine = Followed.objects.filter(pk__in=ids, holder=holder)
-    return load_watched_resources(list(mine.values_list("pk", flat=True)))
+    claimed = Followed.objects.filter(pk__in=ids, holder=holder)
+    return load_watched_resources(list(claimed.values_list("pk", flat=True)))
 
 
-def renew_resource_leases(holder: UUID, wanted: Collection[UUID]) -> None:
+def renew_resource_leases(holder: UUID, wanted_ids: Collection[UUID]) -> None:
     """Renew this process's leases, and record what its clients want (2 queries)."""
     now = timezone.now()
     _update(Followed.objects.filter(holder=holder), beat_at=now)
-    _update(Followed.objects.filter(pk__in=wanted), wanted_at=now)
+    _update(Followed.objects.filter(pk__in=wanted_ids), wanted_at=now)
 
 
 def load_held_resources(holder: UUID) -> set[UUID]:
     """Return the wanted resources of this process; delete the others (2 queries)."""
-    mine = Followed.objects.filter(holder=holder)
-    _delete(mine.filter(wanted_at__lt=timezone.now() - UNWANTED))
-    return set(mine.values_list("pk", flat=True))
+    held = Followed.objects.filter(holder=holder)
+    _delete(held.filter(wanted_at__lt=timezone.now() - UNWANTED_AFTER))
+    return set(held.values_list("pk", flat=True))
 
 
-def settle(holder: UUID, granted: Collection[UUID], refused: Collection[UUID]) -> None:
+def settle_resources(holder: UUID, granted: Collection[UUID], refused: Collection[UUID]) -> None:
     """Record granted and refused subscriptions; refused ones lose their holder."""
-    mine = Followed.objects.filter(holder=holder)
-    _update(mine.filter(pk__in=granted), state=State.GRANTED)
-    _update(mine.filter(pk__in=refused), state=State.REFUSED, holder=None, beat_at=None)
+    held = Followed.objects.filter(holder=holder)
+    _update(held.filter(pk__in=granted), state=State.GRANTED)
+    _update(held.filter(pk__in=refused), state=State.REFUSED, holder=None, beat_at=None)
 
 
 def increment_change_counts(holder: UUID, ids: Collection[UUID]) -> None:
     """Record that resources changed (1 query)."""
-    mine = Followed.objects.filter(pk__in=ids, holder=holder)
-    _update(mine, changes=F("changes") + 1)
+    held = Followed.objects.filter(pk__in=ids, holder=holder)
+    _update(held, changes=F("changes") + 1)
 
 
 def release_resource_leases(holder: UUID) -> None:
@@ -164,20 +164,20 @@ def store_change_topics(server: Server, capabilities: Mapping[str, Any]) -> None
         if server.transport_type == Server.Transport.HTTP
         else ()
     )
-    found = {"asks": " ".join(sorted(topics)), "refused_at": None}
-    if not Watch.objects.filter(server=server).update(**found) and topics:
-        of = {"organization_id": server.organization_id, **found}
-        Watch.objects.get_or_create(server=server, defaults=of)
+    columns = {"asks": " ".join(sorted(topics)), "refused_at": None}
+    if not Watch.objects.filter(server=server).update(**columns) and topics:
+        defaults = {"organization_id": server.organization_id, **columns}
+        Watch.objects.get_or_create(server=server, defaults=defaults)
 
 
-def list_wanted_subscriptions() -> QuerySet[Watch]:
+def query_wanted_subscriptions() -> QuerySet[Watch]:
     """Return the watches of servers that a process should listen to."""
-    wanted = Watch.objects.filter(
-        server__in=Server.objects.going(),
+    watches = Watch.objects.filter(
+        server__in=Server.objects.operational(),
         server__transport_type=Server.Transport.HTTP,
         refused_at=None,
     )
-    return wanted.exclude(asks="")
+    return watches.exclude(asks="")
 
 
 def compute_lease_deadline() -> datetime:
@@ -185,26 +185,28 @@ def compute_lease_deadline() -> datetime:
     return timezone.now() - LEASE
 
 
-def list_unclaimed_subscriptions() -> QuerySet[Watch]:
+def query_unclaimed_subscriptions() -> QuerySet[Watch]:
     """Return the watches without a live holder."""
-    return list_wanted_subscriptions().filter(
+    return query_wanted_subscriptions().filter(
         Q(holder=None) | Q(beat_at__lt=compute_lease_deadline())
     )
 
 
-def claim_servers(holder: UUID, room: int) -> list[UUID]:
+def claim_servers(holder: UUID, limit: int) -> list[UUID]:
     """Claim up to `limit` servers without a live holder; return their ids."""
-    taken = []
+    claimed = []
     for pk, server_id in (
-        list_unclaimed_subscriptions().order_by("created_at").values_list("pk", "server_id")[:room]
+        query_unclaimed_subscriptions()
+        .order_by("created_at")
+        .values_list("pk", "server_id")[:limit]
     ):
         still_free = Q(holder=None) | Q(beat_at__lt=compute_lease_deadline())
-        mine = Watch.objects.filter(still_free, pk=pk).update(
+        updated = Watch.objects.filter(still_free, pk=pk).update(
             holder=holder, beat_at=timezone.now(), listening_since=None, code="", detail=""
         )
-        if mine:
-            taken.append(server_id)
-    return taken
+        if updated:
+            claimed.append(server_id)
+    return claimed
 
 
 def renew_change_leases(holder: UUID) -> None:
@@ -214,25 +216,26 @@ def renew_change_leases(holder: UUID) -> None:
 
 def load_leased_servers(holder: UUID) -> list[ServerLease]:
     """Return the servers that this process must listen to; release the others."""
-    mine = list_wanted_subscriptions().filter(holder=holder)
-    found = list(mine.values_list("server_id", "organization_id"))
-    release_change_leases(holder, besides=[server_id for server_id, _ in found])
-    at = load_policy_generations({organization_id for _, organization_id in found})
+    held = query_wanted_subscriptions().filter(holder=holder)
+    servers = list(held.values_list("server_id", "organization_id"))
+    release_change_leases(holder, besides=[server_id for server_id, _ in servers])
+    generations = load_policy_generations({organization_id for _, organization_id in servers})
     return [
-        ServerLease(server_id, at.get(organization_id, 0)) for server_id, organization_id in found
+        ServerLease(server_id, generations.get(organization_id, 0))
+        for server_id, organization_id in servers
     ]
 
 
 def release_change_leases(holder: UUID, *, besides: list[UUID] | None = None) -> None:
     """Release all servers of this process except `besides`."""
-    mine = Watch.objects.filter(holder=holder).exclude(server_id__in=besides or [])
-    update_in_order(mine, holder=None, beat_at=None, listening_since=None)
+    held = Watch.objects.filter(holder=holder).exclude(server_id__in=besides or [])
+    update_in_order(held, holder=None, beat_at=None, listening_since=None)
 
 
 def mark_stream_opened(holder: UUID, server_id: UUID) -> bool:
     """Record that the stream is open; return False if another process holds the lease."""
-    mine = Watch.objects.filter(server_id=server_id, holder=holder)
-    return bool(mine.update(listening_since=timezone.now(), code="", detail=""))
+    held = Watch.objects.filter(server_id=server_id, holder=holder)
+    return bool(held.update(listening_since=timezone.now(), code="", detail=""))
 
 
 def mark_stream_lost(holder: UUID, server_id: UUID, problem: Problem | None) -> None:
@@ -247,5 +250,5 @@ def mark_stream_lost(holder: UUID, server_id: UUID, problem: Problem | None) -> 
 def mark_stream_refused(holder: UUID, server_id: UUID, problem: Problem) -> None:
     """Record that the server has no stream; it is not retried before the next discovery."""
     mark_stream_lost(holder, server_id, problem)
-    mine = Watch.objects.filter(server_id=server_id, holder=holder)
-    mine.update(refused_at=timezone.now(), holder=None, beat_at=None)
+    held = Watch.objects.filter(server_id=server_id, holder=holder)
+    held.update(refused_at=timezone.now(), holder=None, beat_at=None)

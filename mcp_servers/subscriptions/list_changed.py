@@ -37,7 +37,7 @@ BEAT_S = 5.0
 STUCK_S = 5.0
 
 
-class LeaseNotHeld(Exception):
+class LeaseLost(Exception):
     """Another process holds the lease."""
 
 
@@ -65,103 +65,109 @@ class ListChangedListener:
     def __init__(self) -> None:
         self.id = uuid4()
         self._streams: dict[UUID, _ServerStream] = {}
-        self._crew = TaskSet()
-        self._ticking: asyncio.Task[None] | None = None
-        self._beat_at = 0.0
+        self._tasks = TaskSet()
+        self._ticker: asyncio.Task[None] | None = None
+        self._renewed_at = 0.0
 
-    async def begin(self) -> None:
+    async def start(self) -> None:
         """Start listening; do nothing if already started."""
-        if self._ticking is None and settings.BONOBOT_WATCHED_SERVERS:
-            self._ticking = asyncio.create_task(self._tick_for_ever(), name="watch servers")
+        if self._ticker is None and settings.BONOBOT_WATCHED_SERVERS:
+            self._ticker = asyncio.create_task(self._run_forever(), name="watch servers")
             get_runtime().on_close(self.stop)
 
     async def stop(self) -> None:
         """Close every stream and release the leases."""
-        if self._ticking is not None:
-            self._ticking.cancel()
-            self._ticking = None
-        await self._crew.close()
+        if self._ticker is not None:
+            self._ticker.cancel()
+            self._ticker = None
+        await self._tasks.close()
         self._streams.clear()
-        await get_runtime().orm(leases.release_change_leases, self.id)
+        await get_runtime().run_orm(leases.release_change_leases, self.id)
 
-    async def tick(self) -> None:
+    async def update_streams(self) -> None:
         """Renew the leases, close streams that are no longer needed, open unclaimed ones."""
-        orm = get_runtime().orm
+        orm = get_runtime().run_orm
         if monotonic() - get_runtime().ticked_at > STUCK_S:
             return  # a blocked loop must not keep its leases
-        if self._streams and monotonic() - self._beat_at > BEAT_S:
-            self._beat_at = monotonic()
+        if self._streams and monotonic() - self._renewed_at > BEAT_S:
+            self._renewed_at = monotonic()
             await orm(leases.renew_change_leases, self.id)
-        held = {one.server_id: one for one in await orm(leases.load_leased_servers, self.id)}
+        leased = {
+            lease.server_id: lease for lease in await orm(leases.load_leased_servers, self.id)
+        }
         for server_id, stream in list(self._streams.items()):
-            one = held.get(server_id)
-            if one is None or stream.task.done() or await self._is_other(server_id, stream, one):
+            lease = leased.get(server_id)
+            if (
+                lease is None
+                or stream.task.done()
+                or await self._is_reconfigured(server_id, stream, lease)
+            ):
                 stream.task.cancel()
                 del self._streams[server_id]
-        for server_id, one in held.items():
+        for server_id, lease in leased.items():
             if server_id not in self._streams:
-                self._open(server_id, one.generation)
+                self._open_stream(server_id, lease.generation)
         if (room := settings.BONOBOT_WATCHED_SERVERS - len(self._streams)) > 0:
             for server_id in await orm(leases.claim_servers, self.id, room):
-                self._open(server_id, generation=-1)
+                self._open_stream(server_id, generation=-1)
 
-    async def _tick_for_ever(self) -> None:
+    async def _run_forever(self) -> None:
         while True:
             try:
-                await self.tick()
+                await self.update_streams()
             except DatabaseFault as fault:
                 # While the database is unavailable the leases expire, as they should.
                 logger.warning("the servers' change notices could not be looked after: %s", fault)
             await asyncio.sleep(TICK_S)
 
-    def _open(self, server_id: UUID, generation: int) -> None:
-        task = self._crew.spawn(self._watch(server_id), name=f"watch {server_id}")
+    def _open_stream(self, server_id: UUID, generation: int) -> None:
+        task = self._tasks.spawn(self._watch_server(server_id), name=f"watch {server_id}")
         self._streams[server_id] = _ServerStream(task, generation)
 
-    async def _is_other(
-        self, server_id: UUID, stream: _ServerStream, one: leases.ServerLease
+    async def _is_reconfigured(
+        self, server_id: UUID, stream: _ServerStream, lease: leases.ServerLease
     ) -> bool:
         """Return whether the server's configuration has changed since its stream was opened."""
-        if stream.generation == one.generation or stream.configuration is None:
+        if stream.generation == lease.generation or stream.configuration is None:
             return False
-        stream.generation = one.generation
+        stream.generation = lease.generation
         try:
-            _, now = await get_runtime().orm(_read, server_id)
+            _, configuration = await get_runtime().run_orm(_load_configuration, server_id)
         except (ObjectDoesNotExist, Problem):
             return True
-        return now != stream.configuration
+        return configuration != stream.configuration
 
-    async def _watch(self, server_id: UUID) -> None:
+    async def _watch_server(self, server_id: UUID) -> None:
         """Keep one stream open until canceled or the server refuses."""
         async for _ in ReopenSchedule():
             try:
-                problem = await self._listen(server_id)
-            except (ObjectDoesNotExist, LeaseNotHeld):
+                problem = await self._listen_once(server_id)
+            except (ObjectDoesNotExist, LeaseLost):
                 return
             except Exception:
                 # No caller would report it: it is logged, shown at the server, and retried later.
                 logger.exception("listening to server %s broke off", server_id)
                 problem = InternalError("Listening failed", remedy="It is tried again.")
             if problem is not None and problem.code == "not_offered":
-                await get_runtime().orm(leases.mark_stream_refused, self.id, server_id, problem)
+                await get_runtime().run_orm(leases.mark_stream_refused, self.id, server_id, problem)
                 return
-            await get_runtime().orm(leases.mark_stream_lost, self.id, server_id, problem)
+            await get_runtime().run_orm(leases.mark_stream_lost, self.id, server_id, problem)
 
-    async def _listen(self, server_id: UUID) -> Problem | None:
+    async def _listen_once(self, server_id: UUID) -> Problem | None:
         """Receive one stream to its end; return the problem that ended it, or None."""
         try:
-            endpoint, configuration = await get_runtime().orm(_read, server_id)
+            endpoint, configuration = await get_runtime().run_orm(_load_configuration, server_id)
             if (stream := self._streams.get(server_id)) is not None:
                 stream.configuration = configuration
 
-            async def opened(granted: frozenset[Topic]) -> None:
-                if not await get_runtime().orm(leases.mark_stream_opened, self.id, server_id):
-                    raise LeaseNotHeld
-                get_refresher().want(server_id, noticed=False)
+            async def handle_open(granted: frozenset[Topic]) -> None:
+                if not await get_runtime().run_orm(leases.mark_stream_opened, self.id, server_id):
+                    raise LeaseLost
+                get_refresher().request_refresh(server_id, noticed=False)
 
             async with asyncio.timeout(compute_lifetime_s()):
                 await get_connection_pool().listen(
-                    endpoint, holder=f"watch:{server_id}", on_open=opened
+                    endpoint, holder=f"watch:{server_id}", on_open=handle_open
                 )
         except TimeoutError:
             return None
@@ -170,7 +176,7 @@ class ListChangedListener:
         return None
 
 
-def _read(server_id: UUID) -> tuple[ServerEndpoint, StreamConfiguration]:
+def _load_configuration(server_id: UUID) -> tuple[ServerEndpoint, StreamConfiguration]:
     server = Server.objects.select_related("watch").get(pk=server_id)
     endpoint = build_endpoint(server)
     if is_per_person(endpoint):
@@ -183,13 +189,15 @@ def _read(server_id: UUID) -> tuple[ServerEndpoint, StreamConfiguration]:
             remedy="What it offers is read again from time to time.",
         )
     grants = OAuthGrant.objects.filter(server=server).order_by("pk").values_list("pk", flat=True)
-    found = StreamConfiguration(endpoint.fingerprint, server.watch.asks, tuple(map(str, grants)))
-    return endpoint, found
+    configuration = StreamConfiguration(
+        endpoint.fingerprint, server.watch.asks, tuple(map(str, grants))
+    )
+    return endpoint, configuration
 
 
-_WATCHERS: dict[int, ListChangedListener] = {}
+_LISTENERS: dict[int, ListChangedListener] = {}
 
 
 def get_listener() -> ListChangedListener:
     """Return this process's listener (a forked child gets its own)."""
-    return _WATCHERS.setdefault(os.getpid(), ListChangedListener())
+    return _LISTENERS.setdefault(os.getpid(), ListChangedListener())

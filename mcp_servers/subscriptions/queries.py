@@ -56,14 +56,14 @@ def load_change_notification_status(server: Server) -> ChangeNotificationStatus:
     state = _compute_state(server, watch)
     if watch is None:
         return ChangeNotificationStatus(state, STATES[state])
-    told = watch if state in ("lost", "refused") else None
+    failed_watch = watch if state in ("lost", "refused") else None
     return ChangeNotificationStatus(
         state,
         STATES[state],
         since=watch.listening_since if state == "listening" else None,
         last_notice_at=watch.noticed_at,
-        code=told.code if told else "",
-        detail=told.detail if told else "",
+        code=failed_watch.code if failed_watch else "",
+        detail=failed_watch.detail if failed_watch else "",
     )
 
 

@@ -24,7 +24,7 @@ from weakref import WeakKeyDictionary
 
 from django.core.exceptions import ObjectDoesNotExist
 
-from bonobot.core.db.transactions import AWAY
+from bonobot.core.db.transactions import UNAVAILABLE_ERRORS
 from bonobot.core.problems import Problem
 from bonobot.core.redis_bus import get_bus
 from bonobot.core.runtime import Runtime, get_runtime
@@ -48,7 +48,7 @@ from mcp_servers.subscriptions.leases import ResourceUpdateState, UpdateSource
 logger = logging.getLogger(__name__)
 
 # Takes a URI, whether its subscription was granted, and whether updates may have been missed.
-Told = Callable[[str, bool, bool], None]
+OnWatchResult = Callable[[str, bool, bool], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,15 +74,15 @@ class SourceAccess:
 class ResourceFeed:
     """The resources of one source that this process subscribes to, and their connection."""
 
-    def __init__(self, source: UpdateSource, told: Told) -> None:
+    def __init__(self, source: UpdateSource, on_result: OnWatchResult) -> None:
         self.ids: dict[str, UUID] = {}
         # A separate holder, so that closing this connection closes no other.
         self.holder = f"updates:{uuid4()}"
         self.source = source
         # The policy generation of the last check.
         self.generation = -1
-        self._told = told
-        self._wish = DesiredSubscriptions()
+        self._on_result = on_result
+        self._desired = DesiredSubscriptions()
         self._granted: set[str] = set()
         self._missed: set[str] = set()
         self._running: asyncio.Task[None] | None = None
@@ -91,54 +91,60 @@ class ResourceFeed:
         self._fingerprint = ""
 
     @property
-    def numbers(self) -> list[UUID]:
+    def row_ids(self) -> list[UUID]:
         """Return the ids of the rows that this process holds."""
         return list(self.ids.values())
 
-    def add(self, row: ResourceUpdateState) -> None:
+    def add_resource(self, row: ResourceUpdateState) -> None:
         """Add a resource; if another process held it, updates may have been missed."""
         if row.uri not in self.ids and row.state == "granted":
             self._missed.add(row.uri)
         self.ids[row.uri] = row.id
-        self._wish.add(row.uri)
+        self._desired.add(row.uri)
 
-    def discard(self, uri: str) -> None:
+    def remove_uri(self, uri: str) -> None:
         """Remove a resource."""
         self.ids.pop(uri, None)
         self._granted.discard(uri)
         self._missed.discard(uri)
-        self._wish.discard(uri)
+        self._desired.discard(uri)
 
-    def grants(self, uri: str) -> bool:
+    def is_granted(self, uri: str) -> bool:
         """Return whether the server has granted the subscription."""
         return uri in self._granted
 
-    def meant_by(self, uri: str) -> list[str]:
+    def list_affected_uris(self, uri: str) -> list[str]:
         """Return the watched resources that an update of `uri` affects: itself and its parents."""
-        return [one for one in self.ids if uri == one or uri.startswith(one.rstrip("/") + "/")]
+        return [
+            watched_uri
+            for watched_uri in self.ids
+            if uri == watched_uri or uri.startswith(watched_uri.rstrip("/") + "/")
+        ]
 
-    def begin(self, crew: TaskSet) -> None:
+    def start(self, tasks: TaskSet) -> None:
         """Keep a connection open until the feed or its tasks are stopped."""
-        self._running = crew.spawn(self._run(), name=f"follow {self.source.server_id}")
+        self._running = tasks.spawn(self._keep_open(), name=f"follow {self.source.server_id}")
 
-    def end(self) -> None:
+    def stop(self) -> None:
         """Close the connection and do not reopen it."""
         if self._running is not None:
             self._running.cancel()
 
-    def renew(self, now: SourceAccess | None) -> None:
+    def update_access(self, access: SourceAccess | None) -> None:
         """Reopen the connection if endpoint or login changed; close it without access."""
-        if now is None:
-            self._close()
+        if access is None:
+            self._close_connection()
             return
-        self.generation = now.generation
-        other = now.endpoint is not None and self._fingerprint != now.endpoint.fingerprint
-        if self._fingerprint and (other or now.login != self._login):
-            self._close()
+        self.generation = access.generation
+        is_reconfigured = (
+            access.endpoint is not None and self._fingerprint != access.endpoint.fingerprint
+        )
+        if self._fingerprint and (is_reconfigured or access.login != self._login):
+            self._close_connection()
 
-    async def _run(self) -> None:
+    async def _keep_open(self) -> None:
         async for _ in ReopenSchedule():
-            self._opening = asyncio.ensure_future(self._listen())
+            self._opening = asyncio.ensure_future(self._listen_once())
             try:
                 await asyncio.wait({self._opening})
             finally:
@@ -146,57 +152,67 @@ class ResourceFeed:
                 await asyncio.wait({self._opening})
             self._missed |= self._granted
 
-    async def _listen(self) -> None:
+    async def _listen_once(self) -> None:
         """Receive updates on one connection to its end."""
         try:
-            now = (await get_runtime().orm(load_source_access, {self.source: -1})).get(self.source)
-            if now is None or now.endpoint is None:
+            access = (await get_runtime().run_orm(load_source_access, {self.source: -1})).get(
+                self.source
+            )
+            if access is None or access.endpoint is None:
                 raise ObjectDoesNotExist
-            endpoint = now.endpoint
-            self.generation, self._login = now.generation, now.login
+            endpoint = access.endpoint
+            self.generation, self._login = access.generation, access.login
             self._fingerprint = endpoint.fingerprint
             async with asyncio.timeout(compute_lifetime_s()):
-                await get_connection_pool().follow(
-                    endpoint, self._wish, self._answered, holder=self.holder
+                await get_connection_pool().watch_resources(
+                    endpoint, self._desired, self._handle_result, holder=self.holder
                 )
         except TimeoutError:
             return
         except (ObjectDoesNotExist, Problem):
             # Callers waiting for a first result get one; resources granted before are retried.
             for uri in set(self.ids) - self._granted:
-                self._told(uri, False, False)
+                self._on_result(uri, False, False)
         except Exception:
             # No caller would report it: it is logged and retried later.
             logger.exception("following resources of server %s broke off", self.source.server_id)
 
-    def _answered(self, uri: str, granted: bool) -> None:
+    def _handle_result(self, uri: str, granted: bool) -> None:
         missed = uri in self._missed
         self._missed.discard(uri)
         if granted:
             self._granted.add(uri)
-        self._told(uri, granted, missed and granted)
+        self._on_result(uri, granted, missed and granted)
 
-    def _close(self) -> None:
+    def _close_connection(self) -> None:
         if self._opening is not None:
             self._opening.cancel()
 
 
-def load_source_access(known: Mapping[UpdateSource, int]) -> dict[UpdateSource, SourceAccess]:
+def load_source_access(
+    generations_seen: Mapping[UpdateSource, int],
+) -> dict[UpdateSource, SourceAccess]:
     """Return the access of sources, given the generations of their last check.
 
     Leaves out disabled and deleted servers, people whose login has ended, and logins that the
     server no longer uses (3 queries, and 2 if servers may have been changed).
     """
-    going = Server.objects.going().filter(pk__in={one.server_id for one in known})
-    homes = dict(going.values_list("pk", "organization_id"))
-    at = load_policy_generations(set(homes.values()))
-    now = {one: at.get(homes[one.server_id], 0) for one in known if one.server_id in homes}
-    logins = _load_logins(now)
+    running = Server.objects.operational().filter(
+        pk__in={item.server_id for item in generations_seen}
+    )
+    organization_ids = dict(running.values_list("pk", "organization_id"))
+    generations = load_policy_generations(set(organization_ids.values()))
+    current = {
+        item: generations.get(organization_ids[item.server_id], 0)
+        for item in generations_seen
+        if item.server_id in organization_ids
+    }
+    logins = _load_logins(current)
     # After the generations: rows read before them may be older.
-    changed = {one.server_id for one in now if now[one] != known[one]}
-    servers = {one.pk: one for one in going.filter(pk__in=changed).prefetch_related("secrets")}
-    found = {}
-    for source, then in now.items():
+    changed = {item.server_id for item in current if current[item] != generations_seen[item]}
+    servers = {item.pk: item for item in running.filter(pk__in=changed).prefetch_related("secrets")}
+    access = {}
+    for source, generation in current.items():
         if source.subject is not None and source not in logins:
             continue
         endpoint = None
@@ -204,8 +220,8 @@ def load_source_access(known: Mapping[UpdateSource, int]) -> dict[UpdateSource, 
             endpoint = _find_source_endpoint(servers.get(source.server_id), source)
             if endpoint is None:
                 continue
-        found[source] = SourceAccess(then, logins.get(source), endpoint)
-    return found
+        access[source] = SourceAccess(generation, logins.get(source), endpoint)
+    return access
 
 
 def _find_source_endpoint(server: Server | None, source: UpdateSource) -> ServerEndpoint | None:
@@ -221,15 +237,15 @@ def _find_source_endpoint(server: Server | None, source: UpdateSource) -> Server
 
 def _load_logins(sources: Collection[UpdateSource]) -> dict[UpdateSource, PersonLogin]:
     """Return the valid logins of the people among the sources."""
-    people = {one.subject for one in sources if one.subject is not None}
+    people = {source.subject for source in sources if source.subject is not None}
     if not people:
         return {}
-    servers = {one.server_id for one in sources}
+    servers = {source.server_id for source in sources}
     rows = OAuthGrant.objects.filter(server__in=servers, subject__in=people)
     return {
         UpdateSource(row.server_id, row.subject): PersonLogin(row.pk, row.signed_in_at)
         for row in rows
-        if row.alive()
+        if row.can_authenticate()
     }
 
 
@@ -237,17 +253,17 @@ TICK_S = 1.0
 BEAT_S = 5.0
 STUCK_S = 5.0
 # Maximum wait for the result of a subscription.
-GRANT_S = 10.0
+GRANT_TIMEOUT_S = 10.0
 FLUSH_S = 0.1
-MOST_FOLLOWED = 10_000
+MAX_WATCHED = 10_000
 # The bus channel that wakes other processes after changes.
-PLACE = "followed-resources"
+BUS_CHANNEL = "followed-resources"
 
 State = leases.State
 Key = tuple[UpdateSource, str]
 
 
-def can_follow(endpoint: ServerEndpoint) -> bool:
+def can_watch_resources(endpoint: ServerEndpoint) -> bool:
     """Return whether resources of a server can be watched."""
     capabilities = (endpoint.discovery or {}).get("capabilities")
     return endpoint.transport in ("http", "stdio") and can_subscribe(capabilities)
@@ -275,246 +291,269 @@ class ResourceWatcher:
 
     def __init__(self) -> None:
         self.id = uuid4()
-        self.when_changed: set[Callable[[], object]] = set()
-        self._wanted: dict[Key, _ResourceWatch] = {}
+        self.change_listeners: set[Callable[[], object]] = set()
+        self._watches: dict[Key, _ResourceWatch] = {}
         self._feeds: dict[UpdateSource, ResourceFeed] = {}
         self._by_holder: dict[str, ResourceFeed] = {}
-        self._crew = TaskSet()
-        self._soon = asyncio.Event()
-        self._attending: asyncio.Task[None] | None = None
-        self._flushing: asyncio.Task[None] | None = None
-        self._dirty: set[UUID] = set()
-        self._answers: dict[UUID, bool] = {}
-        self._beaten_at = 0.0
+        self._tasks = TaskSet()
+        self._wake = asyncio.Event()
+        self._poller: asyncio.Task[None] | None = None
+        self._flusher: asyncio.Task[None] | None = None
+        self._changed_ids: set[UUID] = set()
+        self._results: dict[UUID, bool] = {}
+        self._renewed_at = 0.0
 
-    async def follow(self, endpoint: ServerEndpoint, uris: Collection[str]) -> dict[str, int]:
+    async def watch_resources(
+        self, endpoint: ServerEndpoint, uris: Collection[str]
+    ) -> dict[str, int]:
         """Watch resources of a server until `unwatch_resources`.
 
         Returns the granted ones with their change counts. If each person signs in separately,
         `endpoint` is a person's (`oauth_client.access_tokens`).
         """
-        room = MOST_FOLLOWED - len(self._wanted)
+        room = MAX_WATCHED - len(self._watches)
         source = build_source(endpoint)
         keys = [(source, uri) for uri in list(uris)[: max(room, 0)]]
         for key in keys:
-            self._wanted.setdefault(key, _ResourceWatch()).users += 1
+            self._watches.setdefault(key, _ResourceWatch()).users += 1
         try:
-            await self._ask(endpoint.organization_id, source, [uri for _, uri in keys])
+            await self._request_resources(
+                endpoint.organization_id, source, [uri for _, uri in keys]
+            )
         except BaseException:
-            self.leave(keys)
+            self.unwatch_resources(keys)
             raise
-        granted = {key for key in keys if self._wanted[key].state == State.GRANTED}
-        found = {key[1]: self._wanted[key].changes for key in granted}
-        self.leave(key for key in keys if key not in granted)
-        return found
+        granted = {key for key in keys if self._watches[key].state == State.GRANTED}
+        change_counts = {key[1]: self._watches[key].changes for key in granted}
+        self.unwatch_resources(key for key in keys if key not in granted)
+        return change_counts
 
-    def leave(self, keys: Iterable[Key]) -> None:
+    def unwatch_resources(self, keys: Iterable[Key]) -> None:
         """Remove one client of each; resources without clients are released soon."""
         for key in keys:
-            wanted = self._wanted.get(key)
-            if wanted is not None:
-                wanted.users -= 1
-                if not wanted.users:
-                    del self._wanted[key]
+            watch = self._watches.get(key)
+            if watch is not None:
+                watch.users -= 1
+                if not watch.users:
+                    del self._watches[key]
 
-    def changes(self, key: Key) -> int | None:
+    def find_change_count(self, key: Key) -> int | None:
         """Return how often a resource has changed; None if it isn't watched here."""
-        wanted = self._wanted.get(key)
-        return wanted.changes if wanted is not None else None
+        watch = self._watches.get(key)
+        return watch.changes if watch is not None else None
 
-    def heard(self, notice: ChangeNotification) -> None:
+    def handle_notification(self, notification: ChangeNotification) -> None:
         """Record an update of a resource or a part of one, on the connection of a feed.
 
         Updates on other connections are ignored.
         """
-        feed = self._by_holder.get(notice.holder)
+        feed = self._by_holder.get(notification.holder)
         if feed is not None:
-            self._dirty |= {feed.ids[one] for one in feed.meant_by(notice.uri)}
-            self._flush_soon()
+            self._changed_ids |= {
+                feed.ids[uri] for uri in feed.list_affected_uris(notification.uri)
+            }
+            self._schedule_flush()
 
     async def stop(self) -> None:
         """Stop watching, and release the leases so that others can claim them."""
-        for task in filter(None, (self._attending, self._flushing)):
+        for task in filter(None, (self._poller, self._flusher)):
             task.cancel()
-        await self._crew.close()
+        await self._tasks.close()
         self._feeds.clear()
         self._by_holder.clear()
-        with suppress(*AWAY):
-            await get_runtime().orm(leases.release_resource_leases, self.id)
+        with suppress(*UNAVAILABLE_ERRORS):
+            await get_runtime().run_orm(leases.release_resource_leases, self.id)
 
-    async def _ask(self, organization_id: UUID, source: UpdateSource, uris: list[str]) -> None:
+    async def _request_resources(
+        self, organization_id: UUID, source: UpdateSource, uris: list[str]
+    ) -> None:
         """Add resources, claim those without a holder, and wait for the results."""
         if not uris:
             return
-        await self._want(organization_id, source, uris)
-        self._attend_on()
-        waiting = [self._wanted[source, uri].settled.wait() for uri in uris]
+        await self._add_watched_resources(organization_id, source, uris)
+        self._start_polling()
+        waiting = [self._watches[source, uri].settled.wait() for uri in uris]
         with suppress(TimeoutError):
-            async with asyncio.timeout(GRANT_S):
+            async with asyncio.timeout(GRANT_TIMEOUT_S):
                 await asyncio.gather(*waiting)
 
-    async def _want(self, organization_id: UUID, source: UpdateSource, uris: list[str]) -> None:
-        rows = await get_runtime().orm(leases.add_watched_resources, organization_id, source, uris)
+    async def _add_watched_resources(
+        self, organization_id: UUID, source: UpdateSource, uris: list[str]
+    ) -> None:
+        rows = await get_runtime().run_orm(
+            leases.add_watched_resources, organization_id, source, uris
+        )
         for row in rows:
-            if (wanted := self._wanted.get((row.source, row.uri))) is not None:
-                wanted.id, wanted.organization_id = row.id, organization_id
+            if (watch := self._watches.get((row.source, row.uri))) is not None:
+                watch.id, watch.organization_id = row.id, organization_id
             if row.holder is not None:
-                self._see(row)
-        await self._claim(row.id for row in rows if row.holder is None)
+                self._apply_state(row)
+        await self._claim_resources(row.id for row in rows if row.holder is None)
 
-    def _see(self, row: leases.ResourceUpdateState) -> bool:
+    def _apply_state(self, row: leases.ResourceUpdateState) -> bool:
         """Apply the state of a row; return whether its resource changed."""
-        wanted = self._wanted.get((row.source, row.uri))
-        if wanted is None:
+        watch = self._watches.get((row.source, row.uri))
+        if watch is None:
             return False
-        changed = wanted.changes != row.changes
-        wanted.changes = row.changes
+        changed = watch.changes != row.changes
+        watch.changes = row.changes
         if row.holder != self.id:
-            wanted.state = row.state
-        elif self._grants(row):  # a result in this process may not be written yet
-            wanted.state = State.GRANTED
-        if wanted.state != State.ASKED:
-            wanted.settled.set()
+            watch.state = row.state
+        elif self._is_granted(row):  # a result in this process may not be written yet
+            watch.state = State.GRANTED
+        if watch.state != State.ASKED:
+            watch.settled.set()
         return changed
 
-    def _grants(self, row: leases.ResourceUpdateState) -> bool:
+    def _is_granted(self, row: leases.ResourceUpdateState) -> bool:
         """Return whether a subscription of this process is granted."""
         feed = self._feeds.get(row.source)
-        return feed is not None and feed.grants(row.uri)
+        return feed is not None and feed.is_granted(row.uri)
 
-    async def _claim(self, ids: Iterable[UUID]) -> None:
-        found = list(ids)
-        for row in await get_runtime().orm(leases.claim_resources, self.id, found) if found else ():
-            self._see(row)
-            self._feed(row).add(row)
+    async def _claim_resources(self, ids: Iterable[UUID]) -> None:
+        claimable = list(ids)
+        for row in (
+            await get_runtime().run_orm(leases.claim_resources, self.id, claimable)
+            if claimable
+            else ()
+        ):
+            self._apply_state(row)
+            self._get_feed(row).add_resource(row)
 
-    def _feed(self, row: leases.ResourceUpdateState) -> ResourceFeed:
+    def _get_feed(self, row: leases.ResourceUpdateState) -> ResourceFeed:
         feed = self._feeds.get(row.source)
         if feed is None:
-            feed = ResourceFeed(row.source, partial(self._told, row.source))
+            feed = ResourceFeed(row.source, partial(self._handle_result, row.source))
             self._feeds[row.source] = self._by_holder[feed.holder] = feed
-            feed.begin(self._crew)
+            feed.start(self._tasks)
         return feed
 
-    def _told(self, source: UpdateSource, uri: str, granted: bool, missed: bool) -> None:
+    def _handle_result(self, source: UpdateSource, uri: str, granted: bool, missed: bool) -> None:
         """Handle the result of a subscription; `missed` counts as a change."""
         feed = self._feeds.get(source)
-        number = feed.ids.get(uri) if feed is not None else None
-        if feed is None or number is None:
+        row_id = feed.ids.get(uri) if feed is not None else None
+        if feed is None or row_id is None:
             return
-        self._answers[number] = granted
+        self._results[row_id] = granted
         if missed:
-            self._dirty.add(number)
+            self._changed_ids.add(row_id)
         if not granted:
-            self._discard(feed, uri)
-        if (wanted := self._wanted.get((source, uri))) is not None:
-            wanted.state = State.GRANTED if granted else State.REFUSED
-            wanted.settled.set()
-        self._flush_soon()
+            self._remove_uri(feed, uri)
+        if (watch := self._watches.get((source, uri))) is not None:
+            watch.state = State.GRANTED if granted else State.REFUSED
+            watch.settled.set()
+        self._schedule_flush()
 
-    def _flush_soon(self) -> None:
-        if (self._dirty or self._answers) and (self._flushing is None or self._flushing.done()):
-            self._flushing = self._crew.spawn(self._flush(), name="write what servers told")
+    def _schedule_flush(self) -> None:
+        if (self._changed_ids or self._results) and (self._flusher is None or self._flusher.done()):
+            self._flusher = self._tasks.spawn(self._flush(), name="write what servers told")
 
     async def _flush(self) -> None:
         """Write results and changes until there are no more; wake all processes."""
-        orm = get_runtime().orm
-        while self._dirty or self._answers:
-            dirty, self._dirty = self._dirty, set()
-            answers, self._answers = self._answers, {}
+        orm = get_runtime().run_orm
+        while self._changed_ids or self._results:
+            changed_ids, self._changed_ids = self._changed_ids, set()
+            results, self._results = self._results, {}
             try:
-                if answers:
-                    yes = [number for number, granted in answers.items() if granted]
-                    await orm(leases.settle, self.id, yes, list(answers.keys() - set(yes)))
-                if dirty:
-                    await orm(leases.increment_change_counts, self.id, dirty)
-            except AWAY as fault:
+                if results:
+                    granted_ids = [row_id for row_id, granted in results.items() if granted]
+                    await orm(
+                        leases.settle_resources,
+                        self.id,
+                        granted_ids,
+                        list(results.keys() - set(granted_ids)),
+                    )
+                if changed_ids:
+                    await orm(leases.increment_change_counts, self.id, changed_ids)
+            except UNAVAILABLE_ERRORS as fault:
                 logger.warning("what servers told of resources can't be written: %s", fault)
-                self._dirty |= dirty
-                self._answers = answers | self._answers
+                self._changed_ids |= changed_ids
+                self._results = results | self._results
                 await asyncio.sleep(TICK_S)
                 continue
-            get_bus().ring(PLACE)
-            self._soon.set()
+            get_bus().queue_wakeup(BUS_CHANNEL)
+            self._wake.set()
             await asyncio.sleep(FLUSH_S)
 
-    def _attend_on(self) -> None:
-        if self._attending is None or self._attending.done():
-            self._attending = self._crew.spawn(self._attend(), name="follow resources")
+    def _start_polling(self) -> None:
+        if self._poller is None or self._poller.done():
+            self._poller = self._tasks.spawn(self._run_polling(), name="follow resources")
 
-    async def _attend(self) -> None:
+    async def _run_polling(self) -> None:
         """Poll the rows while anything is watched or held here."""
-        woken = self._soon.set
-        await get_bus().listen(PLACE, woken)
+        wake = self._wake.set
+        await get_bus().add_listener(BUS_CHANNEL, wake)
         try:
-            while self._wanted or self._feeds:
-                self._soon.clear()
-                with suppress(*AWAY):  # retried if the database is unavailable
-                    await self._look()
+            while self._watches or self._feeds:
+                self._wake.clear()
+                with suppress(*UNAVAILABLE_ERRORS):  # retried if the database is unavailable
+                    await self._poll_states()
                 with suppress(TimeoutError):
                     async with asyncio.timeout(TICK_S):
-                        await self._soon.wait()
+                        await self._wake.wait()
         finally:
-            get_bus().leave(PLACE, woken)
+            get_bus().remove_listener(BUS_CHANNEL, wake)
 
-    async def _look(self) -> None:
-        orm = get_runtime().orm
-        ids = {wanted.id for wanted in self._wanted.values() if wanted.id is not None}
+    async def _poll_states(self) -> None:
+        orm = get_runtime().run_orm
+        ids = {watch.id for watch in self._watches.values() if watch.id is not None}
         if (
-            monotonic() - self._beaten_at > BEAT_S
+            monotonic() - self._renewed_at > BEAT_S
             and monotonic() - get_runtime().ticked_at < STUCK_S
         ):
-            self._beaten_at = monotonic()
+            self._renewed_at = monotonic()
             await orm(leases.renew_resource_leases, self.id, ids)
-            await self._keep({number for feed in self._feeds.values() for number in feed.numbers})
+            await self._sync_feeds(
+                {row_id for feed in self._feeds.values() for row_id in feed.row_ids}
+            )
         rows = await orm(leases.load_watched_resources, ids) if ids else []
-        changed = [row for row in rows if self._see(row)]
-        await self._claim(
+        changed = [row for row in rows if self._apply_state(row)]
+        await self._claim_resources(
             row.id for row in rows if row.holder is None and row.state != State.REFUSED
         )
-        await self._want_again(ids - {row.id for row in rows})
+        await self._restore_resources(ids - {row.id for row in rows})
         if changed:
-            for tell in tuple(self.when_changed):
-                tell()
+            for listener in tuple(self.change_listeners):
+                listener()
 
-    async def _want_again(self, gone: set[UUID]) -> None:
+    async def _restore_resources(self, deleted: set[UUID]) -> None:
         """Add resources again that another process deleted as unwanted."""
-        for (source, uri), wanted in list(self._wanted.items()):
-            if wanted.id in gone and wanted.organization_id is not None:
-                wanted.id = None  # stays None if the server is deleted
-                await self._want(wanted.organization_id, source, [uri])
+        for (source, uri), watch in list(self._watches.items()):
+            if watch.id in deleted and watch.organization_id is not None:
+                watch.id = None  # stays None if the server is deleted
+                await self._add_watched_resources(watch.organization_id, source, [uri])
 
-    async def _keep(self, mine: set[UUID]) -> None:
+    async def _sync_feeds(self, held_ids: set[UUID]) -> None:
         """Remove resources no longer held here, and reopen feeds whose access changed."""
-        gone = mine - await get_runtime().orm(leases.load_held_resources, self.id)
+        lost_ids = held_ids - await get_runtime().run_orm(leases.load_held_resources, self.id)
         for feed in list(self._feeds.values()):
-            for uri in [uri for uri, number in feed.ids.items() if number in gone]:
-                self._discard(feed, uri)
-        if known := {source: feed.generation for source, feed in self._feeds.items()}:
-            now = await get_runtime().orm(load_source_access, known)
-            for source in known.keys() & self._feeds.keys():
-                self._feeds[source].renew(now.get(source))
+            for uri in [uri for uri, row_id in feed.ids.items() if row_id in lost_ids]:
+                self._remove_uri(feed, uri)
+        if generations := {source: feed.generation for source, feed in self._feeds.items()}:
+            access = await get_runtime().run_orm(load_source_access, generations)
+            for source in generations.keys() & self._feeds.keys():
+                self._feeds[source].update_access(access.get(source))
 
-    def _discard(self, feed: ResourceFeed, uri: str) -> None:
-        feed.discard(uri)
+    def _remove_uri(self, feed: ResourceFeed, uri: str) -> None:
+        feed.remove_uri(uri)
         if not feed.ids and self._feeds.get(feed.source) is feed:
             del self._feeds[feed.source], self._by_holder[feed.holder]
-            feed.end()
+            feed.stop()
 
 
-def handle_change_notification(_server_id: UUID, notice: ChangeNotification) -> None:
+def handle_change_notification(_server_id: UUID, notification: ChangeNotification) -> None:
     """Handle an update of a resource; ignore changes of lists."""
-    if notice.uri:
-        get_resource_watcher().heard(notice)
+    if notification.uri:
+        get_resource_watcher().handle_notification(notification)
 
 
-_by_runtime: WeakKeyDictionary[Runtime, ResourceWatcher] = WeakKeyDictionary()
+_watchers: WeakKeyDictionary[Runtime, ResourceWatcher] = WeakKeyDictionary()
 
 
 def get_resource_watcher() -> ResourceWatcher:
     """Return this process's watcher; only on the loop of `get_runtime()`."""
-    own = get_runtime()
-    if (made := _by_runtime.get(own)) is None:
-        made = _by_runtime[own] = ResourceWatcher()
-        own.on_close(made.stop)
-    return made
+    runtime = get_runtime()
+    if (watcher := _watchers.get(runtime)) is None:
+        watcher = _watchers[runtime] = ResourceWatcher()
+        runtime.on_close(watcher.stop)
+    return watcher

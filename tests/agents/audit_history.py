@@ -18,7 +18,7 @@ def history(
 ) -> None:
     """Write so many allowed calls of an agent: of a server's tool, else of a built-in one."""
     written = [
-        get_writer().note(
+        get_writer().record_event(
             Opening(
                 call_id=uuid4(),
                 organization_id=agent.organization_id,

@@ -20,7 +20,7 @@ from bonobot.ledger.writer.writer_thread import get_writer
 from mcp_servers.client.pool import get_connection_pool
 from mcp_servers.models import Server
 from mcp_servers.server_config import ServerSpec
-from mcp_servers.services import add
+from mcp_servers.services import create_server
 from tests import factories
 from tests.agents.crash_scenarios import Mortals
 from tests.agents.llm.openai_server import FakeOpenAI, openai_server
@@ -53,7 +53,7 @@ def effects(tmp_path: Path) -> Path:
 @pytest.fixture
 def workshop(acme: Organization, helper: Agent, effects: Path) -> Iterator[Server]:
     """A real stdio server, discovered, approved and given to the agent."""
-    server = add(
+    server = create_server(
         factories.administrator(acme),
         ServerSpec(
             name="workshop",
@@ -66,7 +66,7 @@ def workshop(acme: Organization, helper: Agent, effects: Path) -> Iterator[Serve
         ),
     )
     yield factories.ready(acme, server, helper)
-    get_runtime().call(get_connection_pool().forget, server.pk)
+    get_runtime().call(get_connection_pool().forget_server, server.pk)
 
 
 @pytest.fixture(scope="session")
@@ -90,7 +90,7 @@ def counting(
     written.write_text("")
     server = factories.http_server(acme, counting_url, "counting")
     yield factories.ready(acme, server, helper)
-    get_runtime().call(get_connection_pool().forget, server.pk)
+    get_runtime().call(get_connection_pool().forget_server, server.pk)
 
 
 @pytest.fixture(scope="session")
@@ -126,7 +126,7 @@ def mortals(
 @pytest.fixture
 def library(acme: Organization, helper: Agent, effects: Path) -> Iterator[Server]:
     """A real stdio server of resources and prompts, approved and given, nothing of it ticked."""
-    server = add(
+    server = create_server(
         factories.administrator(acme),
         ServerSpec(
             name="library",
@@ -139,7 +139,7 @@ def library(acme: Organization, helper: Agent, effects: Path) -> Iterator[Server
         ),
     )
     yield factories.ready(acme, server, helper)
-    get_runtime().call(get_connection_pool().forget, server.pk)
+    get_runtime().call(get_connection_pool().forget_server, server.pk)
 
 
 @pytest.fixture
@@ -163,7 +163,7 @@ def take(runner: SessionRunner) -> Callable[[Session], str]:
     """A function that runs a session until it rests, and returns in what status."""
 
     async def until_rest(session_id: UUID) -> None:
-        task = await runner.take(session_id)
+        task = await runner.claim_and_run(session_id)
         if task is not None:
             await asyncio.wait_for(task, 60)
 
@@ -184,9 +184,9 @@ def run(
 
     def go(text: str = "hello", session: Session | None = None) -> Session:
         if session is None:
-            session = sessions.start(boss, helper, text)
+            session = sessions.start_session(boss, helper, text)
         else:
-            sessions.send(boss, session, text)
+            sessions.send_message(boss, session, text)
         take(session)
         return session
 
@@ -204,8 +204,8 @@ def call(acme: Organization, helper: Agent) -> Iterator[Callable[..., pipeline.C
     ) -> pipeline.CallOutcome:
         asked = {"principal": boss, "agent_id": helper.pk, "via": "rest", "holder": holder} | more
         request = pipeline.CallRequest(tool=tool, arguments=arguments or {}, **asked)
-        return get_runtime().call(pipeline.call, request)
+        return get_runtime().call(pipeline.make_call, request)
 
     yield make
-    get_runtime().call(pipeline.release, holder)
+    get_runtime().call(pipeline.release_connections, holder)
     get_writer().close()

@@ -18,11 +18,11 @@ from uuid import UUID
 from django.db.models import Q
 from django.utils import timezone
 
-from agents.approvals.services import answer
+from agents.approvals.services import resolve_approval
 from agents.elicitations import services as elicitations
 from agents.models import Approval, Exchange, Question, Replay, Runner, Session, Step
-from agents.sessions.services import answered_while_parking
-from bonobot.ledger.audit.verify_chain import verify
+from agents.sessions.services import requeue_answered_sessions
+from bonobot.ledger.audit.verify_chain import verify_whole_chain
 from bonobot.ledger.models import AuditRow
 from bonobot.ledger.queries import load_organization_balances
 from tests import factories
@@ -196,17 +196,17 @@ def answer_all(root: Session, *, yes: bool) -> int:
     approvals = list(Approval.objects.waiting().filter(session__in=tree(root)))
     for question in approvals:
         assert question.code == "call_interrupted", (question.code, question.reason)
-        answer(boss, question, "approve" if yes else "deny", "Leave it.")
+        resolve_approval(boss, question, "approve" if yes else "deny", "Leave it.")
     questions = list(Question.objects.waiting().filter(session__in=tree(root)))
     for one in questions:
-        elicitations.answer(boss, one, "accept", {"name": "Ada"})
+        elicitations.answer_request(boss, one, "accept", {"name": "Ada"})
     return len(approvals) + len(questions)
 
 
 def _let_time_pass() -> None:
     """Let the time come at which tasks are looked at again, and the sweep look for them."""
     Exchange.objects.filter(next_at__gt=timezone.now()).update(next_at=timezone.now())
-    answered_while_parking()
+    requeue_answered_sessions()
 
 
 def in_order(root: Session, where: str) -> None:
@@ -224,7 +224,7 @@ def in_order(root: Session, where: str) -> None:
 def all_settled(organization_id: UUID, where: str) -> None:
     """Check that everything is accounted for: no open row, nothing reserved, the chain whole."""
     assert not AuditRow.objects.running().exists(), where
-    assert verify(organization_id).ok, where
+    assert verify_whole_chain(organization_id).ok, where
     assert all(
         cell.reserved == 0 for cell in load_organization_balances(organization_id).values()
     ), where

@@ -9,20 +9,20 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from agents.calls.check_and_admit import admit
+from agents.calls.check_and_admit import admit_call
 from agents.calls.root_limits import RootSession
 from agents.calls.types import CallRequest, RelayOptions
-from agents.flow_labels.services import clear_agent, clear_token
+from agents.flow_labels.services import clear_agent_labels, clear_token_labels
 from agents.models import Agent, Session
-from agents.services import bind
+from agents.services import attach_server
 from bonobot.accounts.models import Organization, Token
 from bonobot.accounts.principals import Principal, build_token_principal
 from bonobot.accounts.roles import Role
-from bonobot.accounts.tokens.services import issue
+from bonobot.accounts.tokens.services import create_token
 from bonobot.core.problems import Problem
 from bonobot.core.runtime import get_runtime
 from bonobot.ledger.writer.writer_thread import get_writer
-from mcp_servers.definition_reviews import approve
+from mcp_servers.definition_reviews import approve_definitions
 from mcp_servers.flow_labels import FlowLabel
 from mcp_servers.flow_labels.services import load_label_context, set_labels, suggest_labels
 from mcp_servers.models import Definition, Server
@@ -76,11 +76,11 @@ class Caller:
             "root": self.root,
             "via": "rest",
             "holder": "server:tests",
-            "relay": RelayOptions(more=more) if more else None,
+            "relay": RelayOptions(extra_params=more) if more else None,
         }
         request = CallRequest(tool=tool, arguments=dict(arguments or {}), **(asked | how))
         try:
-            get_runtime().call(admit, request)
+            get_runtime().call(admit_call, request)
         except Problem as problem:
             return problem.code
         return ""
@@ -111,10 +111,10 @@ class World:
         for name, (description, arguments, _labels) in OFFICE.items():
             offer(self.office, name, {"description": description, **arguments})
         self.records = self.store("records")
-        approve(self.boss, self.office)
+        approve_definitions(self.boss, self.office)
         for name, (_description, _arguments, labels) in OFFICE.items():
             set_labels(self.boss, self.office, [*self.office.definitions.filter(name=name)], labels)
-        bind(self.boss, self.helper, self.office)
+        attach_server(self.boss, self.helper, self.office)
 
     def store(self, name: str, *agents: Agent) -> Server:
         """Add a store of records and give it to agents: the helper, if nobody is named."""
@@ -125,7 +125,7 @@ class World:
         admin_client.offer(server, "recall", kind=Definition.Kind.PROMPT)
         template = {"kind": Definition.Kind.RESOURCE_TEMPLATE, "uriTemplate": "note://one/{name}"}
         admin_client.offer(server, "note://one/{name}", **template)
-        approve(self.boss, server)
+        approve_definitions(self.boss, server)
         known = load_label_context(server)
         for row in server.definitions.filter(kind=Definition.Kind.TOOL):
             # It is reached over HTTP, where what changes something is taken to send it out.
@@ -139,12 +139,14 @@ class World:
     def give(self, server: Server, agent: Agent) -> None:
         """Give an agent all of a server."""
         ticked = ["note://all", "note://one/{name}"]
-        bind(self.boss, agent, server, allowed_resources=ticked, allowed_prompts=["recall"])
+        attach_server(
+            self.boss, agent, server, allowed_resources=ticked, allowed_prompts=["recall"]
+        )
 
     def colleague(self) -> Agent:
         """Make another agent with the same servers."""
         agent = factories.agent(self.acme, f"agent{next(self.numbers)}")
-        bind(self.boss, agent, self.office)
+        attach_server(self.boss, agent, self.office)
         self.give(self.records, agent)
         return agent
 
@@ -171,23 +173,23 @@ class World:
     def token(self, agent: Agent | None = None, role: Role = Role.MEMBER) -> Caller:
         """Issue a token for an agent; its calls have no session."""
         agent = agent or self.helper
-        token, _text = issue(
+        token, _text = create_token(
             self.boss, name=f"token{next(self.numbers)}", role=role, agent_ids=[agent.pk]
         )
         return Caller(build_token_principal(token), agent, token=token)
 
     def bearer(self, role: Role = Role.OWNER) -> tuple[Caller, str]:
         """Issue a token that is narrowed to no agent; return it with its text."""
-        token, text = issue(self.boss, name=f"token{next(self.numbers)}", role=role)
+        token, text = create_token(self.boss, name=f"token{next(self.numbers)}", role=role)
         return Caller(build_token_principal(token), self.helper, token=token), text
 
     def forget_callers(self, *callers: Caller) -> None:
         """Let go of what agents and tokens hold, so that only stores can bring it back."""
         for agent in Agent.objects.filter(organization=self.acme):
-            clear_agent(self.boss, agent)
+            clear_agent_labels(self.boss, agent)
         for caller in callers:
             if caller.token is not None:
-                clear_token(self.boss, caller.token)
+                clear_token_labels(self.boss, caller.token)
 
 
 def offer(server: Server, name: str, said: Mapping[str, Any]) -> None:

@@ -31,7 +31,7 @@ def _closed(transactional_db: None) -> Any:
 def called(agent: Agent, outcome: Any = "ok", took: int = 40, **facts: Any) -> None:
     """Let the ledger hold a call of the agent."""
     opening = opening_of(agent.organization_id, agent_id=agent.pk, agent_name="x", **facts)
-    get_writer().admit(Admission(opening)).result(WAIT_S)
+    get_writer().admit_call(Admission(opening)).result(WAIT_S)
     code = "" if outcome == "ok" else "tool_error"
     settlement = Settlement(
         call_id=opening.call_id,
@@ -42,7 +42,7 @@ def called(agent: Agent, outcome: Any = "ok", took: int = 40, **facts: Any) -> N
         cost_microusd=5,
         input_tokens=3,
     )
-    get_writer().settle(settlement).result(WAIT_S)
+    get_writer().settle_call(settlement).result(WAIT_S)
 
 
 def seen(agent: Agent) -> AgentMetrics:
@@ -53,10 +53,10 @@ def test_what_is_counted_and_what_is_new_are_told_together(helper: Agent) -> Non
     with time_machine.travel(NOW, tick=True):
         called(helper)
         called(helper, "error", took=4_000)
-        build_rollups.count_all()
+        build_rollups.count_all_organizations()
         called(helper, tool_name="later")
         refused = opening_of(helper.organization_id, agent_id=helper.pk, decision="deny")
-        get_writer().refuse(refused).result(WAIT_S)
+        get_writer().record_refusal(refused).result(WAIT_S)
         found = seen(helper)
     total = found.total
     assert (total.calls, total.failed, total.refused) == (4, 1, 1)
@@ -90,7 +90,7 @@ def test_it_takes_the_same_queries_however_much_was_done(
 ) -> None:
     for number in range(12):
         called(helper, tool_name=f"tool{number}")
-    build_rollups.count_all()
+    build_rollups.count_all_organizations()
     called(helper)
     with django_assert_num_queries(6):
         seen(helper)

@@ -5,11 +5,11 @@ import base64
 import pytest
 
 from agents.attachments import (
-    LARGEST_TEXT,
-    MOST,
+    MAX_ATTACHMENTS,
+    MAX_TEXT_BYTES,
     Attachment,
     build_model_messages,
-    from_base64,
+    decode_attachments,
     store_attachments,
 )
 from agents.llm import interface as llm_interface
@@ -41,15 +41,15 @@ def test_files_are_what_their_bytes_say(acme):
     [
         ([Attachment("a.exe", b"\xff\xfe\x00")], "neither text"),
         ([Attachment("a.txt", b"a\x00b")], "neither text"),
-        ([Attachment("a.txt", b"x" * (LARGEST_TEXT + 1))], f"{LARGEST_TEXT + 1:,} bytes"),
+        ([Attachment("a.txt", b"x" * (MAX_TEXT_BYTES + 1))], f"{MAX_TEXT_BYTES + 1:,} bytes"),
         ([Attachment("a.png", PNG + b"x" * 4_200_000)], "bytes"),
-        ([Attachment("a.txt", b"x")] * (MOST + 1), f"{MOST + 1} files"),
+        ([Attachment("a.txt", b"x")] * (MAX_ATTACHMENTS + 1), f"{MAX_ATTACHMENTS + 1} files"),
         ([Attachment("a.png", PNG + b"x" * 4_000_000)] * 3, "too much"),
     ],
 )
 def test_what_no_model_takes_is_refused_and_nothing_is_kept(acme, given, why):
     with pytest.raises(InvalidInput) as refused:
-        store_attachments(acme.pk, [Attachment("fine.txt", b"fine"), *given][: MOST + 1])
+        store_attachments(acme.pk, [Attachment("fine.txt", b"fine"), *given][: MAX_ATTACHMENTS + 1])
     assert refused.value.field == "attachments"
     assert why in str(refused.value)
     assert not Blob.objects.exists()
@@ -57,7 +57,7 @@ def test_what_no_model_takes_is_refused_and_nothing_is_kept(acme, given, why):
 
 def test_what_is_not_base64_is_refused():
     with pytest.raises(InvalidInput, match=r"'a\.txt' is not in base64"):
-        from_base64([{"name": "a.txt", "content": "#"}])
+        decode_attachments([{"name": "a.txt", "content": "#"}])
 
 
 def test_a_model_gets_texts_between_marks_and_images_where_it_sees(acme):
@@ -66,15 +66,17 @@ def test_a_model_gets_texts_between_marks_and_images_where_it_sees(acme):
         acme.pk, [Attachment("a]\n.txt", evil.encode()), Attachment("b.png", PNG)]
     )
     message = llm_interface.build_user_message("Look.") | kept
-    [seen] = build_model_messages(acme.pk, [message], sees=True)
+    [seen] = build_model_messages(acme.pk, [message], sees_images=True)
     mark = kept["files"][0]["mark"]
     assert seen["text"] == (
         f"Look.\n\n[attached image b.png]\n\n[attached file {mark} a) .txt]\n{evil}\n"
         f"[end of file {mark}]"
     )
     assert seen["images"] == [{"media_type": "image/png", "data": PNG}]
-    [blind] = build_model_messages(acme.pk, [message], sees=False)
+    [blind] = build_model_messages(acme.pk, [message], sees_images=False)
     assert blind["text"] == seen["text"]
     assert "images" not in blind
-    [foreign] = build_model_messages(factories.organization("other").pk, [message], sees=True)
+    [foreign] = build_model_messages(
+        factories.organization("other").pk, [message], sees_images=True
+    )
     assert "Now obey" not in foreign["text"]

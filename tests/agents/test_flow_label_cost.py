@@ -11,7 +11,7 @@ import pytest
 
 from agents.models import Agent
 from bonobot.accounts.models import Organization
-from mcp_servers.definition_reviews import approve
+from mcp_servers.definition_reviews import approve_definitions
 from mcp_servers.flow_labels import FlowLabel
 from mcp_servers.flow_labels.services import set_labels
 from mcp_servers.models import Server
@@ -84,7 +84,7 @@ def servers(world: World) -> dict[str, Server]:
         server = found[name] = admin_client.web_server(world.acme, name)
         for tool in tools:
             offer(server, tool, {"text": TEXT, "description": DESCRIPTIONS.get(tool, "")})
-        approve(world.boss, server)
+        approve_definitions(world.boss, server)
         for tool, labels in tools.items():
             set_labels(world.boss, server, [*server.definitions.filter(name=tool)], labels)
         world.give(server, world.helper)

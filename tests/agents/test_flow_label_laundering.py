@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from agents.approvals.services import answer
-from agents.builtin_tools.toolset_options import NOTES
+from agents.approvals.services import resolve_approval
+from agents.builtin_tools.toolset_options import NOTES_TOOLSET
 from agents.calls.pipeline import CallOutcome
 from agents.flow_labels.agent_stores import clear_agent_stores, list_agent_stores
 from agents.models import Agent, Approval, StoredResult
 from agents.notes import NoteSpec, save_note
-from agents.services import AgentSpec, unbind, update_agent
+from agents.services import AgentSpec, detach_server, update_agent
 from bonobot.accounts.models import Organization
 from bonobot.accounts.roles import Role
 from bonobot.core.problems import Problem
@@ -27,8 +27,8 @@ from mcp_servers.flow_labels import FlowLabel
 from mcp_servers.flow_labels.services import set_labels
 from mcp_servers.flow_labels.store_labels import (
     clear_store_labels,
+    get_store_labels,
     list_written_labels,
-    store_labels_of,
 )
 from mcp_servers.models import Server
 from tests import factories
@@ -118,7 +118,7 @@ def at_a_private_server(world: World) -> Caller:
 def after_a_new_name(world: World) -> Caller:
     write(world)
     Server.objects.filter(pk=world.records.pk).update(name="Archive", slug="archive")
-    unbind(world.boss, world.helper, world.records)
+    detach_server(world.boss, world.helper, world.records)
     world.records.refresh_from_db()
     world.give(world.records, world.helper)
     return read(world.session(), "mcp_records_get_record")
@@ -126,7 +126,7 @@ def after_a_new_name(world: World) -> Caller:
 
 def after_detaching(world: World) -> Caller:
     write(world)
-    unbind(world.boss, world.helper, world.records)
+    detach_server(world.boss, world.helper, world.records)
     world.give(world.records, world.helper)
     return read(world.session())
 
@@ -244,7 +244,7 @@ def posted_with_approval(world: World) -> Caller:
     set_labels(world.boss, world.records, rows, [FlowLabel.SENDS_OUT])
     writer = world.session().under_labels()
     assert writer.use(WRITE, {"text": "x"}) == ASKED
-    answer(factories.person(world.acme, Role.REVIEWER), Approval.objects.get(), "approve")
+    resolve_approval(factories.person(world.acme, Role.REVIEWER), Approval.objects.get(), "approve")
     assert writer.use(WRITE, {"text": "x"}) == ""
     return read(world.session())
 
@@ -360,21 +360,21 @@ def test_what_was_not_written_under_labels_needs_no_approval(world: World, way: 
 def test_a_store_tells_which_call_left_its_labels_and_who_cleared_them(world: World) -> None:
     write(world)
     write(world)
-    assert store_labels_of(world.records) == BOTH
+    assert get_store_labels(world.records) == BOTH
     (one,) = list_written_labels(world.records)
     row = AuditRow.objects.get(pk=one.call_id)
     assert (one.labels, one.tool, row.tool_name) == (BOTH, "create_record", "create_record")
     assert (one.session_id, one.cleared_at) == (row.session_id, None)
     reviewer = factories.person(world.acme, Role.REVIEWER)
     assert clear_store_labels(reviewer, world.records) == BOTH
-    assert store_labels_of(world.records) == ()
+    assert get_store_labels(world.records) == ()
     (one,) = list_written_labels(world.records)
     assert one.cleared_by == reviewer.label
     cleared = AuditRow.objects.get(action="store_labels_cleared")
     assert (cleared.resource_id, cleared.actor_id) == (str(world.records.pk), reviewer.id)
     # What is written under labels later is labelled again.
     write(world)
-    assert store_labels_of(world.records) == BOTH
+    assert get_store_labels(world.records) == BOTH
     assert StoreLabel.objects.filter(cleared=None).count() == 1
 
 
@@ -388,13 +388,13 @@ def test_only_those_who_label_definitions_clear_stores(world: World) -> None:
         with pytest.raises(Problem) as caught:
             clear_agent_stores(person, world.helper)
         assert caught.value.code == "forbidden"
-    assert store_labels_of(world.records) == BOTH
+    assert get_store_labels(world.records) == BOTH
 
 
 @pytest.fixture
 def keeper(world: World) -> Agent:
     """The agent with its notes and a workspace."""
-    kits = {NOTES: {}, "filesystem": {"read_only": False}}
+    kits = {NOTES_TOOLSET: {}, "filesystem": {"read_only": False}}
     return update_agent(
         world.boss, world.helper, AgentSpec(name=world.helper.name, builtin_tools=kits)
     )

@@ -19,10 +19,10 @@ from agents.models import Agent
 from bonobot.accounts.models import Organization
 from bonobot.core.runtime import get_runtime
 from mcp_servers.client.pool import get_connection_pool
-from mcp_servers.flow_labels.store_labels import store_labels_of
+from mcp_servers.flow_labels.store_labels import get_store_labels
 from mcp_servers.models import Server
 from mcp_servers.server_config import ServerSpec
-from mcp_servers.services import add
+from mcp_servers.services import create_server
 from tests import factories
 from tests.agents.labeled_stores import ASKED, BOTH, Caller, World, world_of
 
@@ -116,9 +116,9 @@ def place(
     settings.BONOBOT_LAUNCHERS = (*settings.BONOBOT_LAUNCHERS, command)
     config = {"command": command, "args": arguments, "env": dict(found.env)}
     spec = ServerSpec(name="place", transport_type="stdio", endpoint_config=config)
-    server = add(world.boss, spec)
+    server = create_server(world.boss, spec)
     yield found, factories.ready(world.acme, server, world.helper)
-    get_runtime().call(get_connection_pool().forget, server.pk)
+    get_runtime().call(get_connection_pool().forget_server, server.pk)
 
 
 PLACES = [
@@ -143,11 +143,11 @@ def test_what_a_real_server_keeps_carries_labels(
     clean, dirty, reader = (world.session() for _ in range(3))
     # Work that has seen nothing leaves no labels, and needs no approval.
     use(*how.writes[0], clean)
-    assert (store_labels_of(server), clean.sends()) == ((), "")
+    assert (get_store_labels(server), clean.sends()) == ((), "")
     dirty.under_labels()
     for name, arguments in how.writes if len(how.writes) == 1 else how.writes[1:]:
         use(name, arguments, dirty)
-    assert store_labels_of(server) == BOTH
+    assert get_store_labels(server) == BOTH
     assert reader.sends() == ""
     assert WRITTEN in use(*how.reads, reader)
     assert reader.sends() == ASKED

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from agents.approvals.services import answer
+from agents.approvals.services import resolve_approval
 from agents.calls.snapshots import get_snapshot_cache
 from agents.flow_labels.services import (
-    clear_agent,
+    clear_agent_labels,
     list_agent_labels,
     list_session_labels,
     list_token_labels,
@@ -25,7 +25,7 @@ from agents.models import Agent, Approval, Session
 from agents.sessions import services as session_services
 from bonobot.accounts.principals import build_token_principal
 from bonobot.accounts.roles import Role
-from bonobot.accounts.tokens.services import issue
+from bonobot.accounts.tokens.services import create_token
 from bonobot.core.problems import Problem
 from bonobot.core.runtime import get_runtime
 from bonobot.ledger.models import AuditRow
@@ -34,7 +34,7 @@ from mcp_servers.client.pool import get_connection_pool
 from mcp_servers.flow_labels import FlowLabel
 from mcp_servers.flow_labels.services import set_labels
 from mcp_servers.server_config import ServerSpec
-from mcp_servers.services import add
+from mcp_servers.services import create_server
 from tests import corpus, factories
 from tests.servers.data_flow_server import READING, SECRET, SENDING
 
@@ -80,7 +80,7 @@ class Obedient:
                 f"mcp_office_{name}",
                 given,
                 json.dumps(given),
-                llm_interface.call_id(number + 1, at),
+                llm_interface.build_call_id(number + 1, at),
             )
             for at, (name, given) in enumerate(wanted)
         )
@@ -127,13 +127,13 @@ def office(acme, helper, sent, texts):
     """A real server with ways in and ways out, labelled by what it is."""
     env = {"OFFICE_FILE": str(texts), "OFFICE_SENT": str(sent.file)}
     config = {"command": sys.executable, "args": [str(OFFICE)], "env": env}
-    server = add(
+    server = create_server(
         factories.administrator(acme),
         ServerSpec(name="office", transport_type="stdio", endpoint_config=config),
     )
     Agent.objects.filter(pk=helper.pk).update(calls_per_minute=100_000)
     yield factories.ready(acme, server, helper)
-    get_runtime().call(get_connection_pool().forget, server.pk)
+    get_runtime().call(get_connection_pool().forget_server, server.pk)
 
 
 @pytest.fixture
@@ -151,7 +151,9 @@ def run(acme, helper, office, runner, monkeypatch):
 
     def go(plans, *, obeys=False):
         monkeypatch.setattr(llm_interface, "build_model", lambda endpoint: Obedient(obeys=obeys))
-        sessions = [session_services.start(boss, helper, json.dumps(plan)) for plan in plans]
+        sessions = [
+            session_services.start_session(boss, helper, json.dumps(plan)) for plan in plans
+        ]
         for at in range(0, len(sessions), AT_ONCE):
             get_runtime().call(some, sessions[at : at + AT_ONCE])
         for session in sessions:
@@ -190,9 +192,9 @@ def test_a_yes_lets_exactly_one_call_out(run, sent, acme, take):
     reviewer = factories.person(acme, Role.REVIEWER)
     plan = [[["read_file", {"path": "x"}]], [["get_issue", {"id": 0}]]]
     run([plan], obeys=True)
-    answer(reviewer, Approval.objects.get(own_name="send_email"), "approve")
+    resolve_approval(reviewer, Approval.objects.get(own_name="send_email"), "approve")
     for other in Approval.objects.exclude(own_name="send_email"):
-        answer(reviewer, other, "deny")
+        resolve_approval(reviewer, other, "deny")
     session = Session.objects.get()
     Session.objects.filter(pk=session.pk).update(status=Session.Status.QUEUED, runner=None)
     assert take(session) == Session.Status.DONE
@@ -239,7 +241,7 @@ def test_a_session_tells_what_it_has_seen_and_which_call_brought_it(run):
 
 
 def token_of(acme, agent, name):
-    token, _text = issue(
+    token, _text = create_token(
         factories.administrator(acme), name=name, role=Role.MEMBER, agent_ids=[agent.pk]
     )
     agent.refresh_from_db()
@@ -264,12 +266,12 @@ def test_callers_without_a_session_hold_by_token_and_by_agent(acme, helper, offi
     assert outcome(call, SEND, two) == "approval_required"
     # What was kept in this process is forgotten: the cells are in the database.
     get_writer().close()
-    get_snapshot_cache().read("agent", helper.pk)
+    get_snapshot_cache().load("agent", helper.pk)
     assert outcome(call, POST, two) == "approval_required"
     assert len(sent()) == 1
     assert (list_token_labels(first), list_token_labels(second)) == (BOTH, ())
     assert list_agent_labels(helper) == BOTH
-    clear_agent(factories.administrator(acme), helper)
+    clear_agent_labels(factories.administrator(acme), helper)
     assert (list_token_labels(first), list_agent_labels(helper)) == ((), ())
     assert outcome(call, SEND, one) == ""
     row = AuditRow.objects.get(action="held_labels_cleared")

@@ -6,14 +6,14 @@ from contextlib import AsyncExitStack
 import pytest
 
 from agents.images import (
-    LARGEST,
-    MOST_IN_A_RESULT,
-    MOST_SHOWN,
+    MAX_IMAGE_BYTES,
+    MAX_RESULT_IMAGES,
+    MAX_SHOWN_IMAGES,
     detect_media_type,
     extract_images,
     get_session_blob,
-    keep,
     load_message_images,
+    store_images,
 )
 from agents.llm.interface import ImageData, build_user_message
 from agents.model_endpoints.services import ModelEndpointSpec, save_endpoint
@@ -62,7 +62,7 @@ def test_an_image_is_told_by_its_bytes_alone(data: bytes, kind: str) -> None:
         [1, None, {"type": "image"}, {"type": "image", "data": 7}],
         [{"type": "image", "data": "not base64!"}],
         [{"type": "resource", "resource": None}],
-        [part(PNG + bytes(LARGEST))],
+        [part(PNG + bytes(MAX_IMAGE_BYTES))],
     ],
 )
 def test_what_is_no_image_is_left_out(content: object) -> None:
@@ -70,14 +70,14 @@ def test_what_is_no_image_is_left_out(content: object) -> None:
 
 
 def test_a_result_gives_so_many_images_and_no_more() -> None:
-    assert len(extract_images({"content": [part(PNG)] * 50})) == MOST_IN_A_RESULT
+    assert len(extract_images({"content": [part(PNG)] * 50})) == MAX_RESULT_IMAGES
 
 
 @pytest.mark.django_db
 def test_the_same_bytes_are_kept_once_for_each_organization() -> None:
     acme, other = factories.organization(), factories.organization("other")
-    named = keep(acme.pk, [ImageData("image/gif", PNG)] * 2)
-    keep(other.pk, [ImageData("image/png", PNG)])
+    named = store_images(acme.pk, [ImageData("image/gif", PNG)] * 2)
+    store_images(other.pk, [ImageData("image/png", PNG)])
     assert [one["media_type"] for one in named] == ["image/png"] * 2
     assert sorted(Blob.objects.values_list("organization_id", flat=True)) == sorted(
         [acme.pk, other.pk]
@@ -87,14 +87,18 @@ def test_the_same_bytes_are_kept_once_for_each_organization() -> None:
 @pytest.mark.django_db
 def test_the_latest_images_go_to_a_model_that_sees() -> None:
     acme = factories.organization()
-    many = [ImageData("image/png", PNG + bytes([n])) for n in range(MOST_SHOWN + 3)]
-    messages = [build_user_message("x") | {"images": [one]} for one in keep(acme.pk, many)]
-    found = load_message_images(acme.pk, messages, sees=True)
-    assert ["images" in one for one in found] == [False] * 3 + [True] * MOST_SHOWN
+    many = [ImageData("image/png", PNG + bytes([n])) for n in range(MAX_SHOWN_IMAGES + 3)]
+    messages = [build_user_message("x") | {"images": [one]} for one in store_images(acme.pk, many)]
+    found = load_message_images(acme.pk, messages, sees_images=True)
+    assert ["images" in one for one in found] == [False] * 3 + [True] * MAX_SHOWN_IMAGES
     assert found[-1]["images"] == [{"media_type": "image/png", "data": many[-1].data}]
-    assert not any("images" in one for one in load_message_images(acme.pk, messages, sees=False))
+    assert not any(
+        "images" in one for one in load_message_images(acme.pk, messages, sees_images=False)
+    )
     other = factories.organization("other")
-    assert not any("images" in one for one in load_message_images(other.pk, messages, sees=True))
+    assert not any(
+        "images" in one for one in load_message_images(other.pk, messages, sees_images=True)
+    )
 
 
 @pytest.fixture
@@ -131,7 +135,7 @@ def looking(acme, helper):
     )
     helper.save()
     yield model
-    get_runtime().call(get_connection_pool().forget, server.pk)
+    get_runtime().call(get_connection_pool().forget_server, server.pk)
     get_runtime().call(stack.aclose)
 
 
@@ -154,7 +158,7 @@ def test_an_image_of_a_tool_reaches_a_model_that_sees_and_no_row(looking, run, a
     (named,) = build_step_data(step)["images"]
     assert base64.b64encode(PNG).decode() not in str(step.payload)
     assert bytes(get_session_blob(session, named["sha256"]).data) == PNG
-    (other,) = keep(acme.pk, [ImageData("image/png", PNG + b"another")])
+    (other,) = store_images(acme.pk, [ImageData("image/png", PNG + b"another")])
     with pytest.raises(NotFound):
         get_session_blob(session, other["sha256"])
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from agents.kill_switch import KillSwitchImpact, halt_organization, load_impact, resume
+from agents.kill_switch import KillSwitchImpact, halt_organization, load_impact, resume_organization
 from agents.model_endpoints import request_budget
 from agents.model_endpoints.services import ModelEndpointSpec, save_endpoint
 from agents.models import Approval, Session, Step
@@ -48,7 +48,7 @@ def refused(made, *args, **more) -> Problem:
 
 
 def children(server) -> bool:
-    return server.pk in get_connection_pool()._seats.servers()
+    return server.pk in get_connection_pool()._stdio_pool.list_server_ids()
 
 
 def test_a_halt_refuses_the_very_next_call_and_resuming_lets_it_through(workshop, call, boss):
@@ -58,7 +58,7 @@ def test_a_halt_refuses_the_very_next_call_and_resuming_lets_it_through(workshop
     assert (problem.code, problem.rule) == ("organization_halted", "organization:halted")
     without = {"agent_id": None, "server_id": workshop.pk, "principal": boss}
     assert refused(call, "echo", {"text": "x"}, **without).code == "organization_halted"
-    resume(boss)
+    resume_organization(boss)
     assert call(ECHO, {"text": "x"}).text == "x"
 
 
@@ -70,7 +70,7 @@ def test_a_halt_closes_what_is_open(workshop, call, boss):
 
 
 def test_a_running_session_is_cancelled_and_told_why(acme, helper, fake, runner, boss):
-    session = sessions.start(boss, helper, "hello")
+    session = sessions.start_session(boss, helper, "hello")
     fake.script.append(Waits())
     get_runtime().call(runner.take, session.pk)
     eventually(lambda: fake.requests, within=30, what="the model's turn")
@@ -85,7 +85,7 @@ def test_a_running_session_is_cancelled_and_told_why(acme, helper, fake, runner,
 
 def test_a_session_that_waits_for_a_person_is_cancelled(acme, helper, workshop, take, boss):
     set_policy(boss, helper, PolicySpec("all", ask=(ECHO,)))
-    session = sessions.start(boss, helper, f'/{ECHO} {{"text": "x"}}')
+    session = sessions.start_session(boss, helper, f'/{ECHO} {{"text": "x"}}')
     assert take(session) == Session.Status.WAITING
     assert load_impact(acme) == KillSwitchImpact(running=0, waiting=1, agents=1, servers=1)
     halt_organization(boss)
@@ -94,24 +94,24 @@ def test_a_session_that_waits_for_a_person_is_cancelled(acme, helper, workshop, 
 
 
 def test_a_session_that_nobody_held_ends_at_once(acme, helper, boss):
-    session = sessions.start(boss, helper, "hello")
+    session = sessions.start_session(boss, helper, "hello")
     halt_organization(boss, "drill")
     session.refresh_from_db()
     assert (session.status, "drill" in session.error_detail) == ("cancelled", True)
 
 
 def test_no_session_starts_and_no_message_is_taken_while_it_is_halted(helper, take, boss):
-    session = sessions.start(boss, helper, "hello")
+    session = sessions.start_session(boss, helper, "hello")
     take(session)
     halt_organization(boss)
     helper.organization.refresh_from_db()
-    assert refused(sessions.start, boss, helper, "hello").code == "organization_halted"
+    assert refused(sessions.start_session, boss, helper, "hello").code == "organization_halted"
     session = Session.objects.get()
-    assert refused(sessions.send, boss, session, "more").code == "organization_halted"
+    assert refused(sessions.send_message, boss, session, "more").code == "organization_halted"
 
 
 def test_a_model_is_not_asked_while_it_is_halted(helper, fake, take, boss):
-    session = sessions.start(boss, helper, "hello")
+    session = sessions.start_session(boss, helper, "hello")
     helper.organization.halted_at = "2026-01-01T00:00:00Z"
     helper.organization.save()
     assert take(session) == Session.Status.FAILED
@@ -122,7 +122,7 @@ def test_a_model_is_not_asked_while_it_is_halted(helper, fake, take, boss):
 
 
 def test_a_switch_turned_while_a_turn_begins_counts(helper, fake, take, boss, monkeypatch):
-    session = sessions.start(boss, helper, "hello")
+    session = sessions.start_session(boss, helper, "hello")
     fake.script += [Says("never")]
 
     def reserve_late(*args, reserves=request_budget.build_reservations):
@@ -136,12 +136,12 @@ def test_a_switch_turned_while_a_turn_begins_counts(helper, fake, take, boss, mo
 
 def test_switching_an_agent_off_ends_its_sessions_alone(acme, helper, boss):
     other = factories.agent(acme, "other")
-    sessions.start(boss, helper, "hello")
-    sessions.start(boss, other, "hello")
+    sessions.start_session(boss, helper, "hello")
+    sessions.start_session(boss, other, "hello")
     update_agent(boss, helper, AgentSpec(name=helper.name, enabled=False))
     stand = dict(Session.objects.values_list("agent__slug", "status"))
     assert stand == {"helper": "cancelled", "other": "queued"}
-    assert refused(sessions.start, boss, helper, "hello").code == "agent_disabled"
+    assert refused(sessions.start_session, boss, helper, "hello").code == "agent_disabled"
 
 
 def test_switching_a_server_off_closes_its_children(workshop, call, boss):
@@ -153,17 +153,17 @@ def test_switching_a_server_off_closes_its_children(workshop, call, boss):
 
 def test_what_another_process_switched_off_is_closed_here_too(workshop, call):
     call(ECHO, {"text": "x"})
-    get_runtime().call(get_connection_pool().end_stopped)
+    get_runtime().call(get_connection_pool().close_stopped_servers)
     assert children(workshop)
     Server.objects.filter(pk=workshop.pk).update(enabled=False)
-    get_runtime().call(get_connection_pool().end_stopped)
+    get_runtime().call(get_connection_pool().close_stopped_servers)
     assert not children(workshop)
 
 
 def test_a_server_reaches_the_sessions_of_agents_that_have_it(acme, helper, workshop, boss):
     other = factories.agent(acme, "other")
-    sessions.start(boss, helper, "hello")
-    sessions.start(boss, other, "hello")
+    sessions.start_session(boss, helper, "hello")
+    sessions.start_session(boss, other, "hello")
     assert load_impact(workshop) == KillSwitchImpact(running=1, waiting=0, agents=1, servers=1)
     assert load_impact(helper) == KillSwitchImpact(running=1, waiting=0, agents=1, servers=1)
     assert load_impact(acme) == KillSwitchImpact(running=2, waiting=0, agents=2, servers=1)
@@ -176,8 +176,8 @@ def test_halting_twice_is_one_change_and_sweeps_up_what_was_left(acme, helper, b
     )
     halt_organization(boss)
     assert Session.objects.get().status == Session.Status.CANCELLED
-    resume(boss)
-    resume(boss)
+    resume_organization(boss)
+    resume_organization(boss)
     actions = AuditRow.objects.filter(resource_type="organization").values_list("action", flat=True)
     assert sorted(actions) == ["organization_halted", "organization_resumed"]
 
@@ -186,20 +186,20 @@ def test_halting_twice_is_one_change_and_sweeps_up_what_was_left(acme, helper, b
 def test_only_owners_halt_and_resume(acme, role):
     somebody = factories.person(acme, role)
     assert refused(halt_organization, somebody).code == "forbidden"
-    assert refused(resume, somebody).code == "forbidden"
+    assert refused(resume_organization, somebody).code == "forbidden"
 
 
 def test_another_organization_goes_on(acme, helper, boss):
     theirs = factories.agent(factories.organization("other"))
-    session = sessions.start(factories.administrator(theirs.organization), theirs, "hello")
+    session = sessions.start_session(factories.administrator(theirs.organization), theirs, "hello")
     halt_organization(boss)
     session.refresh_from_db()
     assert session.status == Session.Status.QUEUED
 
 
 def test_resting_sessions_are_left_alone(helper, take, boss):
-    session = sessions.start(boss, helper, "hello")
+    session = sessions.start_session(boss, helper, "hello")
     take(session)
-    assert sessions.end_sessions(boss, Session.objects.all(), "why") == 0
+    assert sessions.cancel_sessions(boss, Session.objects.all(), "why") == 0
     session.refresh_from_db()
     assert session.status == Session.Status.DONE

@@ -3,7 +3,7 @@
 import pytest
 
 from agents import notes
-from agents.builtin_tools.toolset_options import NOTES
+from agents.builtin_tools.toolset_options import NOTES_TOOLSET
 from agents.calls.pipeline import CallRefused
 from agents.flow_labels.services import list_current_labels, list_session_labels
 from agents.models import Agent, Note
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 def keeper(acme, helper):
     """The agent with its tools for notes."""
     boss = factories.administrator(acme)
-    return update_agent(boss, helper, AgentSpec(name=helper.name, builtin_tools=[NOTES]))
+    return update_agent(boss, helper, AgentSpec(name=helper.name, builtin_tools=[NOTES_TOOLSET]))
 
 
 def test_notes_are_off_until_they_are_switched_on(acme, helper, call):
@@ -69,7 +69,7 @@ def test_the_policy_decides_about_notes_as_about_any_tool(acme, keeper, call):
     [
         ({"title": " ", "text": "b"}, "invalid"),
         ({"title": "a", "text": "\n"}, "invalid"),
-        ({"title": "a", "text": "b" * (bounds.LONGEST_NOTE + 1)}, "invalid_arguments"),
+        ({"title": "a", "text": "b" * (bounds.MAX_NOTE_LENGTH + 1)}, "invalid_arguments"),
     ],
 )
 def test_a_note_has_bounds(keeper, call, arguments, code):
@@ -84,7 +84,7 @@ def test_a_note_has_bounds(keeper, call, arguments, code):
 def test_an_agent_has_so_many_notes_and_no_more(acme, keeper, call):
     Note.objects.bulk_create(
         Note(organization=acme, agent=keeper, title=f"{n}", text="x", written_by="x")
-        for n in range(bounds.MOST_NOTES)
+        for n in range(bounds.MAX_NOTES)
     )
     assert call("remember", {"title": "one more", "text": "b"}).code == "notes_full"
     assert not call("remember", {"title": "7", "text": "changed"}).is_error
@@ -92,7 +92,7 @@ def test_an_agent_has_so_many_notes_and_no_more(acme, keeper, call):
 
 def test_another_agent_has_other_notes(acme, keeper, call):
     call("remember", {"title": "mine", "text": "secretive"})
-    other = factories.agent(acme, "other", builtin_tools=[NOTES])
+    other = factories.agent(acme, "other", builtin_tools=[NOTES_TOOLSET])
     assert call("search_notes", agent_id=other.pk).text == "No notes yet."
 
 
@@ -100,7 +100,7 @@ def test_a_note_brings_what_its_writer_had_seen(acme, keeper, workshop, call):
     boss = factories.administrator(acme)
     rows = list(workshop.definitions.filter(name="echo"))
     set_labels(boss, workshop, rows, [FlowLabel.UNTRUSTED_CONTENT])
-    writing, reading = (sessions.start(boss, keeper, "Hello") for _ in range(2))
+    writing, reading = (sessions.start_session(boss, keeper, "Hello") for _ in range(2))
     call("remember", {"title": "before", "text": "plain"}, session_id=writing.pk)
     call("mcp_workshop_echo", {"text": "from anybody"}, session_id=writing.pk)
     call("remember", {"title": "after", "text": "tainted"}, session_id=writing.pk)
@@ -123,7 +123,7 @@ def test_a_note_brings_what_its_writer_had_seen(acme, keeper, workshop, call):
 def test_a_note_that_comes_after_the_admission_is_not_shown(acme, keeper, call, monkeypatch):
     """Between decision and reading, a note came that brings more than was decided about."""
     late = Note(organization=acme, agent=keeper, title="late", text="x", written_by="x", labels=2)
-    real = notes.search
+    real = notes.search_notes
 
     def search(agent_id: object, query: str, *, limit: int) -> list[Note]:
         found = real(keeper.pk, query, limit=limit)
@@ -131,7 +131,7 @@ def test_a_note_that_comes_after_the_admission_is_not_shown(acme, keeper, call, 
             late.save()
         return found
 
-    monkeypatch.setattr(notes, "search", search)
+    monkeypatch.setattr(notes, "search_notes", search)
     assert call("search_notes").text == "No notes yet."
     assert "late" in call("search_notes").text
 

@@ -10,15 +10,15 @@ from pytest_django import Settings
 
 from agents import organization_offboarding
 from agents.models import Inbox, ModelEndpoint, Session
-from agents.services import AgentSpec, add_agent
+from agents.services import AgentSpec, create_agent
 from bonobot.accounts.models import Membership, Organization, User
 from bonobot.accounts.principals import Principal, build_cli_principal
 from bonobot.accounts.roles import Role
 from bonobot.accounts.services import save_organization
 from bonobot.core.problems import Forbidden
-from bonobot.ledger.audit.export import read
+from bonobot.ledger.audit.export import parse_lines
 from bonobot.ledger.audit.retention import list_organization_rows
-from bonobot.ledger.audit.verify_chain import verify, verify_exported
+from bonobot.ledger.audit.verify_chain import verify_exported, verify_whole_chain
 from bonobot.ledger.models import AuditRow
 from bonobot.maintenance import backups
 
@@ -37,7 +37,7 @@ def filled(slug: str) -> Organization:
         organization=found, name="a", slug="a", model="m", fallback=second
     )
     spec = AgentSpec(name="A", slug="a", model_endpoint=first)
-    agent = add_agent(build_cli_principal(found), spec)
+    agent = create_agent(build_cli_principal(found), spec)
     who = {"started_by_kind": "user", "started_by_id": "1", "started_by": "x"}
     session = Session.objects.create(organization=found, agent=agent, status="done", **who)
     said = {"actor_kind": "user", "actor_id": "1", "actor": "x"}
@@ -59,7 +59,7 @@ def var(tmp_path: Path, settings: Settings) -> Path:
 def test_an_export_holds_everything_but_secrets_and_others(tmp_path: Path, var: Path) -> None:
     acme, _ = filled("acme"), filled("other")
     folder = tmp_path / "left"
-    found = organization_offboarding.export(build_cli_principal(acme), acme, folder)
+    found = organization_offboarding.export_organization(build_cli_principal(acme), acme, folder)
     assert sorted(path.name for path in folder.iterdir()) == [
         *("audit.jsonl", "configuration.yaml", "manifest.json", "people.jsonl", "rows.jsonl"),
         "workspaces.tar.gz",
@@ -73,15 +73,15 @@ def test_an_export_holds_everything_but_secrets_and_others(tmp_path: Path, var: 
         assert "ana-other" not in path.read_text(encoding="utf-8")
     audit = (folder / "audit.jsonl").read_text(encoding="utf-8").splitlines()
     assert json.loads(json.loads(audit[-1])["opened"])["action"] == "organization_exported"
-    assert verify_exported(read(audit)).ok
-    backups.read(folder)
+    assert verify_exported(parse_lines(audit)).ok
+    backups.read_backup(folder)
 
 
 def test_a_deletion_leaves_nothing_but_the_export_and_the_others(tmp_path: Path, var: Path) -> None:
     acme, other = filled("acme"), filled("other")
-    number, before = acme.pk, organization_offboarding.measure(other)
+    number, before = acme.pk, organization_offboarding.count_organization_rows(other)
     folder = tmp_path / "left"
-    organization_offboarding.delete(build_cli_principal(acme), acme, folder)
+    organization_offboarding.delete_organization(build_cli_principal(acme), acme, folder)
     assert not Organization.objects.filter(pk=number).exists()
     for model in apps.get_models():
         if any(field.attname == "organization_id" for field in model._meta.local_fields):
@@ -89,8 +89,8 @@ def test_a_deletion_leaves_nothing_but_the_export_and_the_others(tmp_path: Path,
     assert not any(rows.exists() for rows in list_organization_rows(number))
     assert Inbox.objects.count() == 1
     assert sorted(path.name for path in (var / "workspaces").iterdir()) == ["other"]
-    assert organization_offboarding.measure(other) == before
-    assert verify(other.pk).ok
+    assert organization_offboarding.count_organization_rows(other) == before
+    assert verify_whole_chain(other.pk).ok
     audit = (folder / "audit.jsonl").read_text(encoding="utf-8").splitlines()
     assert json.loads(json.loads(audit[-1])["opened"])["action"] == "organization_deleted"
     assert User.objects.filter(username="ana-acme").exists()
@@ -100,8 +100,8 @@ def test_only_a_platform_administrator_may(tmp_path: Path, var: Path) -> None:
     acme = filled("acme")
     principal: Principal = replace(build_cli_principal(acme), platform_admin=False)
     with pytest.raises(Forbidden):
-        organization_offboarding.delete(principal, acme, None)
+        organization_offboarding.delete_organization(principal, acme, None)
     with pytest.raises(Forbidden):
-        organization_offboarding.export(principal, acme, tmp_path / "left")
+        organization_offboarding.export_organization(principal, acme, tmp_path / "left")
     assert not AuditRow.objects.filter(action="organization_deleted").exists()
     assert not (tmp_path / "left").exists()

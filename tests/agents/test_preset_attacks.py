@@ -23,10 +23,10 @@ from bonobot.core.runtime import get_runtime
 from mcp_servers.client.pool import get_connection_pool
 from mcp_servers.models import Server
 from mcp_servers.presets.allowed_folders import get_organization_folder
-from mcp_servers.presets.availability import enable
+from mcp_servers.presets.availability import enable_preset
 from mcp_servers.presets.instantiate_preset import build_server_spec, get_preset
 from mcp_servers.presets.services import load_presets
-from mcp_servers.services import add
+from mcp_servers.services import create_server
 from tests import factories
 from tests.parts import FIRST_SDK, NODE_SERVERS
 
@@ -77,20 +77,20 @@ def start(acme: Organization, helper: Agent, settings: Settings) -> Iterator[Sta
 
     def make(slug: str, **values: str) -> Server:
         preset = get_preset(boss, slug)
-        enable(boss, preset)
+        enable_preset(boss, preset)
         spec = build_server_spec(boss, preset, values, name=slug)
         words = [str(spec.endpoint_config["command"]), *spec.endpoint_config["args"]]
         command, *args = installed(words, preset.program)
         settings.BONOBOT_LAUNCHERS = (*settings.BONOBOT_LAUNCHERS, command)
         config = {**spec.endpoint_config, "command": command, "args": args}
-        server = add(boss, replace(spec, endpoint_config=config))
+        server = create_server(boss, replace(spec, endpoint_config=config))
         assert (server.confinement, server.network) == ("sandbox", "egress")
         started.append(factories.ready(acme, server, helper))
         return server
 
     yield make
     for server in started:
-        get_runtime().call(get_connection_pool().forget, server.pk)
+        get_runtime().call(get_connection_pool().forget_server, server.pk)
 
 
 def installed(words: Sequence[str], program: str) -> list[str]:

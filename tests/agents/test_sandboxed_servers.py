@@ -19,7 +19,7 @@ from mcp_servers.client.pool import get_connection_pool
 from mcp_servers.models import Server
 from mcp_servers.presets.allowed_folders import get_organization_folder
 from mcp_servers.server_config import ServerSpec
-from mcp_servers.services import add
+from mcp_servers.services import create_server
 from tests import factories
 
 pytestmark = [pytest.mark.sandbox, pytest.mark.django_db(transaction=True)]
@@ -57,9 +57,9 @@ def git(
     config = {"command": sys.executable, "args": ["-m", "mcp_server_git", "--repository"]}
     config["args"].append(str(repository))  # type: ignore[attr-defined]
     spec = ServerSpec(name="git", transport_type="stdio", endpoint_config=config)
-    server = add(factories.administrator(acme), spec)
+    server = create_server(factories.administrator(acme), spec)
     yield factories.ready(acme, server, helper)
-    get_runtime().call(get_connection_pool().forget, server.pk)
+    get_runtime().call(get_connection_pool().forget_server, server.pk)
 
 
 def configure(repository: Path, name: str, value: str) -> None:

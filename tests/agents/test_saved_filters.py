@@ -3,7 +3,7 @@
 import pytest
 
 from agents.models import SavedFilter
-from agents.saved_filters import MOST, save_filter
+from agents.saved_filters import MAX_FILTERS, save_filter
 from bonobot.accounts.roles import Role
 from bonobot.core.problems import Forbidden, Problem
 from bonobot.ledger.models import AuditRow
@@ -94,7 +94,7 @@ def test_what_can_not_be_kept_is_told_at_the_list(acme, anna, name, query):
 
 def test_a_person_keeps_so_many(acme, anna):
     mine = admin_client.principal_at(anna, acme)
-    for number in range(MOST):
+    for number in range(MAX_FILTERS):
         save_filter(mine, f"Filter {number}", "q=a", shared=False)
     with pytest.raises(Problem) as refused:
         save_filter(mine, "One more", "q=a", shared=False)

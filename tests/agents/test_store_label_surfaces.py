@@ -8,7 +8,7 @@ from agents.models import Agent
 from bonobot.accounts.models import Organization
 from bonobot.accounts.roles import Role
 from bonobot.ledger.models import AuditRow
-from mcp_servers.flow_labels.store_labels import store_labels_of
+from mcp_servers.flow_labels.store_labels import get_store_labels
 from tests import admin_client, rest
 from tests.agents.labeled_stores import BOTH, World, world_of
 
@@ -56,7 +56,7 @@ def test_a_page_shows_and_clears_them(world: World) -> None:
     assert "Clear data labels" in reviewer.get(f"{agent}_builtin", world.helper.pk)
     reviewer.post(f"{server}_clear_data_labels", world.records.pk)
     reviewer.post(f"{agent}_clear_data_labels", world.helper.pk)
-    assert store_labels_of(world.records) == ()
+    assert get_store_labels(world.records) == ()
     world.helper.refresh_from_db()
     assert world.helper.workspace_holds == 0
     assert "has no labels" in reviewer.get(f"{server}_data_labels", world.records.pk)

@@ -203,7 +203,7 @@ def second_unfold_importers(sources: Iterable[Source]) -> Iterator[Violation]:
 def second_upstream_callers(sources: Iterable[Source]) -> Iterator[Violation]:
     """Find modules beside the few that may do so that reach for upstream connections."""
     yield from _imports_outside(
-        sources, POOL, CALLERS, "calls go through the door: `agents.calls.pipeline.call`"
+        sources, POOL, CALLERS, "calls go through the door: `agents.calls.pipeline.make_call`"
     )
     yield from _imports_outside(
         sources,

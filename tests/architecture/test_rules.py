@@ -44,7 +44,7 @@ def test_an_arrow_upward_is_found(module: str, text: str) -> None:
     ("module", "text"),
     [
         ("bonobot.urls", "from agents.api import urls"),
-        ("agents.gateway.endpoint", "from agents.calls.pipeline import call"),
+        ("agents.gateway.endpoint", "from agents.calls.pipeline import make_call"),
         ("agents.calls.pipeline", "from mcp_servers.client.pool import connections"),
         ("agents.models.agents", 'server = models.ForeignKey("mcp_servers.Server")'),
         (

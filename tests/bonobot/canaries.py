@@ -16,15 +16,15 @@ from redis import Redis
 from agents.models import ModelEndpoint
 from bonobot.accounts.models import Organization, User
 from bonobot.accounts.roles import Role
-from bonobot.accounts.tokens.services import issue
+from bonobot.accounts.tokens.services import create_token
 from bonobot.celery import app
 from bonobot.core.text import masking
 from bonobot.notifications.models import Channel
 from mcp_servers.models import OAuthGrant, Server
 from mcp_servers.presets.instantiate_preset import build_server_spec
-from mcp_servers.presets.services import PresetSpec, add_preset
+from mcp_servers.presets.services import PresetSpec, create_preset
 from mcp_servers.server_config import ServerSpec
-from mcp_servers.services import add
+from mcp_servers.services import create_server
 from tests import factories
 from tests.bonobot.oauth_server.oauth_client import REDIRECT, Program
 
@@ -61,7 +61,7 @@ def stock(acme: Organization, canaries: dict[str, str]) -> list[Server]:
         asked = {"url": URL, **config}
         more = {"auth_config": auth} if auth else {}
         spec = ServerSpec(name=name, transport_type="http", endpoint_config=asked, **more)
-        return add(boss, spec)
+        return create_server(boss, spec)
 
     key = generate_private_key(SECP256R1())
     pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
@@ -72,7 +72,7 @@ def stock(acme: Organization, canaries: dict[str, str]) -> list[Server]:
         server("headed", headers={"X-Thing": canaries["header"]}),
         server("secretive", {**oauth, "client_secret": canaries["client secret"]}),
         server("signing", {**oauth, "private_key": pem}),
-        add(
+        create_server(
             boss,
             ServerSpec(
                 name="stored",
@@ -85,7 +85,7 @@ def stock(acme: Organization, canaries: dict[str, str]) -> list[Server]:
             ),
         ),
     ]
-    preset = add_preset(
+    preset = create_preset(
         boss,
         PresetSpec(
             name="Filled",
@@ -95,7 +95,7 @@ def stock(acme: Organization, canaries: dict[str, str]) -> list[Server]:
         ),
     )
     values = {"THING": canaries["preset parameter"]}
-    made.append(add(boss, build_server_spec(boss, preset, values, name="filled")))
+    made.append(create_server(boss, build_server_spec(boss, preset, values, name="filled")))
     OAuthGrant.objects.create(
         organization=acme,
         server=made[3],
@@ -114,7 +114,7 @@ def stock(acme: Organization, canaries: dict[str, str]) -> list[Server]:
     )
     User.objects.create_user("canary", password=canaries["password"])
     canaries |= let_in(acme)
-    _row, token = issue(boss, name="canary", role=Role.MEMBER)
+    _row, token = create_token(boss, name="canary", role=Role.MEMBER)
     canaries["private key"] = "".join(pem.splitlines()[1:-1])
     canaries["our token"] = token.rpartition("_")[2] if token.count("_") == 2 else token[17:]
     canaries["pepper"] = next(iter(settings.BONOBOT_TOKEN_PEPPERS.values()))

@@ -10,7 +10,7 @@ from django.contrib.admin import site
 from django.urls import reverse
 
 from agents.models import Agent
-from bonobot.accounts.admin_base.responses import FRAGMENT
+from bonobot.accounts.admin_base.responses import FRAGMENT_HEADER
 from bonobot.accounts.models import Organization
 from bonobot.accounts.roles import Role
 from mcp_servers.models import Definition, Server
@@ -42,7 +42,7 @@ def test_an_object_of_another_organization_is_not_there(
     before = count_rows()
     sought = (foreign, unknown) if role == Role.OWNER else (foreign,)
     # A problem is answered with a piece of a page: its navigation is tested elsewhere.
-    headers = {FRAGMENT: "1"}
+    headers = {FRAGMENT_HEADER: "1"}
     with only_answers():
         for (name, parameters), ids in product(NAMED, sought):
             kwargs = arguments(name, parameters, ids) | (

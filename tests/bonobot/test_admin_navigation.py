@@ -7,11 +7,11 @@ import pytest
 from agents.models import ModelEndpoint
 from bonobot.accounts.admin_base import scoped_admin
 from bonobot.accounts.roles import Role
-from bonobot.accounts.tokens.services import issue
+from bonobot.accounts.tokens.services import create_token
 from bonobot.core.problems import Problem
 from mcp_servers.health.services import record_failure
 from mcp_servers.server_config import ServerSpec
-from mcp_servers.services import add
+from mcp_servers.services import create_server
 from tests import admin_client, factories
 from tests.screens import fill
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.django_db
 
 def test_a_server_that_waits_for_a_sign_in_is_told_once() -> None:
     acme = factories.organization()
-    server = add(
+    server = create_server(
         factories.administrator(acme),
         ServerSpec(
             name="tracker",
@@ -39,7 +39,7 @@ def test_a_server_that_waits_for_a_sign_in_is_told_once() -> None:
 
 def test_the_way_to_a_page_is_named_as_the_navigation_names_it() -> None:
     acme = factories.organization()
-    token = issue(factories.administrator(acme), name="ci", role=Role.MEMBER)[0]
+    token = create_token(factories.administrator(acme), name="ci", role=Role.MEMBER)[0]
     seat = admin_client.sit(acme, Role.OWNER)
 
     def way(name: str, *args: object) -> list[str]:
@@ -72,11 +72,11 @@ def test_a_long_list_is_counted_to_a_bound_and_says_that_there_is_more(
 ) -> None:
     acme = factories.organization()
     seat = admin_client.sit(acme, Role.OWNER)
-    issue(factories.administrator(acme), name="the odd one", role=Role.MEMBER)
+    create_token(factories.administrator(acme), name="the odd one", role=Role.MEMBER)
     for number in range(59):
-        issue(factories.administrator(acme), name=f"ci {number}", role=Role.MEMBER)
+        create_token(factories.administrator(acme), name=f"ci {number}", role=Role.MEMBER)
     assert "60 tokens" in admin_client.words(seat.get("tenancy_token_changelist"))
-    monkeypatch.setattr(scoped_admin, "MOST_LISTED", 55)
+    monkeypatch.setattr(scoped_admin, "MAX_LISTED", 55)
     page = admin_client.words(seat.get("tenancy_token_changelist"))
     assert "55+ tokens" in page
     assert "search or filter" in page

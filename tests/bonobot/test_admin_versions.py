@@ -13,8 +13,8 @@ from django.db import transaction
 
 from agents.models import Agent, ToolRule
 from agents.policies.services import PolicySpec, load_policy_spec, set_policy
-from bonobot.accounts.admin_base.form_controls import FIELD, Form, forms_of
-from bonobot.accounts.admin_base.form_versions import SALT
+from bonobot.accounts.admin_base.form_controls import VERSION_FIELD, Form, parse_forms
+from bonobot.accounts.admin_base.form_versions import VERSION_SALT
 from bonobot.accounts.models import Membership, Organization
 from bonobot.accounts.roles import Role
 from bonobot.core.db.object_version import compute_version
@@ -22,7 +22,7 @@ from bonobot.ledger.models import AuditRow
 from tests import admin_client, factories
 from tests.screens import ABSENT, ADDRESSES, address, fill, only_answers, shared_rows
 
-TOKEN = re.compile(rf'<input type="hidden" name="{FIELD}" value="([^"]*)">')
+TOKEN = re.compile(rf'<input type="hidden" name="{VERSION_FIELD}" value="([^"]*)">')
 HIDDEN = re.compile(r'<input type="hidden" name="([^"]+)"(?: value="([^"]*)")?')
 
 
@@ -52,24 +52,24 @@ def place(shared_place: Place) -> Iterator[Place]:
 
 def fields(page: str, form: Form) -> dict[str, Any]:
     """Return what a browser sends of a form that nobody touched."""
-    end = page.index("</form>", form.at)
-    hidden = {name: unescape(value) for name, value in HIDDEN.findall(page[form.at : end])}
+    end = page.index("</form>", form.insert_at)
+    hidden = {name: unescape(value) for name, value in HIDDEN.findall(page[form.insert_at : end])}
     return hidden | {name: control.values for name, control in form.controls.items()}
 
 
 def outdated(token: str, form: Form) -> str:
     """Return the token of somebody who read another value of the first control."""
-    page, key, _version = signing.loads(token, salt=SALT)
+    page, key, _version = signing.loads(token, salt=VERSION_SALT)
     first, *_others = form.controls
-    parts = form.parts() | {first: ["what was there before"]}
-    return signing.dumps([page, key, compute_version(parts)], salt=SALT)
+    parts = form.build_parts() | {first: ["what was there before"]}
+    return signing.dumps([page, key, compute_version(parts)], salt=VERSION_SALT)
 
 
 def posting(where: Place, name: str, parameters: list[str]) -> tuple[str, str, list[Form]]:
     path = address(name, parameters, where.ids)
     response = where.seat.client.get(path)
     page = "" if response.streaming or response.status_code != 200 else response.content.decode()
-    found = forms_of(page, path.partition("?")[0]) if "<html" in page else []
+    found = parse_forms(page, path.partition("?")[0]) if "<html" in page else []
     return path, page, found
 
 
@@ -85,17 +85,22 @@ def test_every_form_carries_a_version_and_refuses_an_outdated_one(
             pytest.skip("no form that edits anything")
         for form in forms:
             sent = fields(page, form)
-            assert FIELD in sent, f"{path}: a form without a version"
+            assert VERSION_FIELD in sent, f"{path}: a form without a version"
             before = AuditRow.objects.count()
 
-            refused = place.seat.client.post(path, sent | {FIELD: outdated(sent[FIELD], form)})
+            refused = place.seat.client.post(
+                path, sent | {VERSION_FIELD: outdated(sent[VERSION_FIELD], form)}
+            )
 
             assert refused.status_code == 409, (path, refused.status_code)
             assert b"version_conflict" in refused.content, path
             assert AuditRow.objects.count() == before, path
             assert TOKEN.search(refused.content.decode()), path
             again = place.seat.client.get(path).content.decode()
-            assert forms_of(again, path.partition("?")[0])[0].parts() == forms[0].parts()
+            assert (
+                parse_forms(again, path.partition("?")[0])[0].build_parts()
+                == forms[0].build_parts()
+            )
 
             with transaction.atomic():
                 answer = place.seat.client.post(path, sent)
@@ -145,7 +150,7 @@ class Tab:
     def read(self, page: str, number: int = 0) -> None:
         """Fill the form as the page has it."""
         self.page = page
-        form = forms_of(page, self.path.partition("?")[0])[number]
+        form = parse_forms(page, self.path.partition("?")[0])[number]
         self.fields = fields(page, form)
 
     def save(self, **changes: Any) -> int:
@@ -172,13 +177,15 @@ def helper(acme: Organization) -> Agent:
     server = admin_client.web_server(acme, "web")
     for name in ("read", "write", "remove"):
         admin_client.offer(server, name)
-    factories.bind(factories.administrator(acme), agent, server)
+    factories.attach_server(factories.administrator(acme), agent, server)
     return agent
 
 
 def rules(agent: Agent) -> dict[str, str]:
     text = load_policy_spec(Agent.objects.get(pk=agent.pk))
-    return {name: effect for effect in ("allow", "ask", "deny") for name in text.entries(effect)}
+    return {
+        name: effect for effect in ("allow", "ask", "deny") for name in text.get_entries(effect)
+    }
 
 
 READ, WRITE, REMOVE = "mcp_web_read", "mcp_web_write", "mcp_web_remove"
@@ -285,7 +292,7 @@ def test_a_role_that_was_taken_elsewhere_is_not_given_again(
 
 def test_a_form_without_a_version_is_saved_as_it_is(seat: admin_client.Desk, helper: Agent) -> None:
     tab = Tab(seat, admin_client.url("agents_agent_policy", helper.pk))
-    del tab.fields[FIELD]
+    del tab.fields[VERSION_FIELD]
     assert tab.save(**{ruled(REMOVE): "deny"}) == 302
     assert ToolRule.objects.get().effect == "deny"
 
@@ -353,17 +360,19 @@ def test_a_preview_compares_no_versions(seat: admin_client.Desk, helper: Agent) 
 def test_rules_of_rows_that_came_later_are_compared_too(
     seat: admin_client.Desk, helper: Agent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("agents.admin.policies.SHOWN_AT_ONCE", 2)
+    monkeypatch.setattr("agents.admin.policies.PAGE_SIZE", 2)
     tab = Tab(seat, admin_client.url("agents_agent_policy", helper.pk))
     assert ruled(REMOVE) not in tab.fields
     group = helper.bindings.get().server_id
     rows = admin_client.url("agents_agent_policy_rows", helper.pk) + f"?group={group}"
     piece = seat.client.get(rows).content.decode()
-    [form] = forms_of(piece, rows)
+    [form] = parse_forms(piece, rows)
     boss = factories.administrator(helper.organization)
     set_policy(boss, helper, PolicySpec("all", deny=(REMOVE,)))
     read = {name: control.values for name, control in form.controls.items()}
     found = TOKEN.search(piece)
     assert found is not None
-    assert tab.save(**read, **{FIELD: [tab.fields[FIELD], unescape(found[1])]}) == 409
+    assert (
+        tab.save(**read, **{VERSION_FIELD: [tab.fields[VERSION_FIELD], unescape(found[1])]}) == 409
+    )
     assert rules(helper) == {REMOVE: "deny"}

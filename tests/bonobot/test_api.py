@@ -11,7 +11,7 @@ from rest_framework import exceptions
 
 from bonobot.accounts.models import Membership, Organization, Token, User
 from bonobot.accounts.roles import Role
-from bonobot.accounts.tokens.services import revoke
+from bonobot.accounts.tokens.services import revoke_token
 from bonobot.core.api.exception_handler import build_problem_details, handle_exception, to_problem
 from bonobot.core.problems import Conflict, Problem
 from tests import factories, rest
@@ -49,7 +49,7 @@ def test_a_wrong_token_is_answered_alike_whatever_is_wrong(acme, text):
 
 def test_a_revoked_token_ends_at_once(acme, owner):
     assert owner.get("agents").status == 200
-    revoke(factories.administrator(acme), Token.objects.get())
+    revoke_token(factories.administrator(acme), Token.objects.get())
     assert owner.get("agents").code == "bad_token"
 
 

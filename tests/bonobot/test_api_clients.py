@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from bonobot.accounts.roles import Role
-from bonobot.accounts.tokens.services import issue
+from bonobot.accounts.tokens.services import create_token
 from tests import factories
 from tests.parts import NODE
 from tests.processes import Web
@@ -66,7 +66,7 @@ def test_a_python_client_is_generated_without_a_warning_and_works(
 ) -> None:
     acme = factories.organization("python")
     factories.ready(acme, factories.stdio_server(acme), factories.agent(acme))
-    _, token = issue(factories.administrator(acme), name="client", role=Role.OWNER)
+    _, token = create_token(factories.administrator(acme), name="client", role=Role.OWNER)
     with of("client", "AuthenticatedClient")(module_web.url, token) as http:
         listed = of("api.mcp_servers.list_servers").sync(client=http, limit=10)
         assert [(one.name, one.transport_type.value) for one in listed.results] == [
@@ -111,7 +111,7 @@ def test_a_typescript_program_with_generated_types_compiles_strictly_and_works(
 ) -> None:
     acme = factories.organization("typescript")
     factories.ready(acme, factories.stdio_server(acme), factories.agent(acme))
-    _, token = issue(factories.administrator(acme), name="client", role=Role.OWNER)
+    _, token = create_token(factories.administrator(acme), name="client", role=Role.OWNER)
     (tmp_path / "node_modules").symlink_to(MODULES)
     (tmp_path / "package.json").write_text('{"type": "module"}')
     shutil.copy(NODE / "clients" / "typed_client.ts", tmp_path)

@@ -14,7 +14,7 @@ from django.test.utils import CaptureQueriesContext
 
 from agents.models import Agent
 from bonobot.accounts.models import Organization
-from bonobot.core.api.serializers import PART_JSON
+from bonobot.core.api.serializers import SPARSE_JSON
 from tests import factories, rest
 from tests.inventory import everything
 from tests.rest import Rest
@@ -32,7 +32,7 @@ def reads() -> Iterator[tuple[str, dict[str, Any]]]:
     for path, methods in rest.document()["paths"].items():
         operation = methods.get("get", {})
         answers = operation.get("responses", {}).get("200", {}).get("content", {})
-        if PART_JSON in answers and not any(part in path for part in NOT_THERE):
+        if SPARSE_JSON in answers and not any(part in path for part in NOT_THERE):
             yield path, operation
 
 
@@ -99,7 +99,7 @@ def test_the_members_that_are_asked_for_are_answered_as_they_are(acme, owner):
         chosen = named(operation, "fields")[:2]
         part = owner.get(f"{filled(path, ids)}?fields={','.join(chosen)}")
         assert (whole.status, part.status) == (200, 200), path
-        assert part.headers["Content-Type"] == PART_JSON, path
+        assert part.headers["Content-Type"] == SPARSE_JSON, path
         rows, parts = (
             (whole.json["results"], part.json["results"])
             if path in LISTS

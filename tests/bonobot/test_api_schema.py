@@ -12,8 +12,8 @@ from drf_spectacular import validation
 from jsonschema import Draft202012Validator
 from referencing import Registry, Resource
 
-from bonobot.accounts.api.openapi_schema import ANSWERS
-from bonobot.core.api.serializers import PART_JSON
+from bonobot.accounts.api.openapi_schema import ANSWERS_PATH
+from bonobot.core.api.serializers import SPARSE_JSON
 from tests import rest
 
 SPECIFICATION = Path(validation.__file__).with_name("openapi_3_1_schema.json")
@@ -99,7 +99,7 @@ def test_every_list_and_object_that_is_read_has_an_example():
 
 def test_the_examples_of_answers_are_whole_and_of_what_there_is():
     schemas = rest.document()["components"]["schemas"]
-    for name, example in json.loads(ANSWERS.read_text(encoding="utf-8")).items():
+    for name, example in json.loads(ANSWERS_PATH.read_text(encoding="utf-8")).items():
         assert set(example) == set(schemas[name]["properties"]), name
 
 
@@ -112,7 +112,7 @@ def test_every_list_says_how_it_is_ordered_and_every_answer_what_can_be_chosen()
         names = {parameter["name"] for parameter in operation["parameters"]}
         assert ("ordering" in names) == ("/Paginated" in ref), path
         assert "fields" in names, path
-        assert PART_JSON in answers, path
+        assert SPARSE_JSON in answers, path
 
 
 def test_bodies_are_closed_and_answers_are_open():

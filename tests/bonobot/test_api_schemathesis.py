@@ -17,7 +17,7 @@ import pytest
 
 from bonobot.accounts.models import Organization
 from bonobot.accounts.roles import Role
-from bonobot.accounts.tokens.services import issue
+from bonobot.accounts.tokens.services import create_token
 from tests import factories, rest
 from tests.bonobot.test_api_matrix import OPERATIONS, filled, is_allowed, parts
 from tests.inventory import everything
@@ -76,7 +76,7 @@ def allowed_operations(role: Role) -> list[str]:
 def test_an_owner_is_answered_as_the_document_says(module_web: Web, tmp_path: Path) -> None:
     where = factories.organization("owned")
     written = settings(tmp_path, where)
-    _, token = issue(factories.administrator(where), name="fuzz", role=Role.OWNER)
+    _, token = create_token(factories.administrator(where), name="fuzz", role=Role.OWNER)
     ran = run(module_web, written, "-n", EXAMPLES, "-H", f"Authorization: Bearer {token}")
     assert ran.returncode == 0, ran.stdout
 
@@ -84,7 +84,7 @@ def test_an_owner_is_answered_as_the_document_says(module_web: Web, tmp_path: Pa
 def test_a_member_is_answered_as_the_document_says(module_web: Web, tmp_path: Path) -> None:
     where = factories.organization("joined")
     written = settings(tmp_path, where)
-    _, token = issue(factories.administrator(where), name="fuzz", role=Role.MEMBER)
+    _, token = create_token(factories.administrator(where), name="fuzz", role=Role.MEMBER)
     names = allowed_operations(Role.MEMBER)
     assert 0 < len(names) < len(allowed_operations(Role.OWNER))
     chosen = [word for name in names for word in ("--include-operation-id", name)]

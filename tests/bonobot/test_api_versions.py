@@ -13,7 +13,7 @@ from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Role
 from mcp_servers.models import Preset, Server
 from mcp_servers.server_config import ServerSpec
-from mcp_servers.services import add
+from mcp_servers.services import create_server
 from tests import factories, rest
 from tests.bonobot.test_api_matrix import OPERATIONS, ROUTES, filled
 from tests.inventory import everything
@@ -166,7 +166,7 @@ def with_declared(boss: Principal) -> str:
     declared = [{"name": "get", "description": "Get it.", "path": "/a"}]
     config = {"url": "https://api.example.com", "declared": declared}
     spec = ServerSpec(name="api", transport_type="openapi", endpoint_config=config)
-    return str(add(boss, spec).pk)
+    return str(create_server(boss, spec).pk)
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import sys
 from django.contrib.admin import site
 from django.core.checks import Tags, registry
 
-from bonobot.apps import check_pages
+from bonobot.apps import check_admin_pages
 
 LOADED = """
 import sys
@@ -26,7 +26,7 @@ def test_pages_and_addresses_are_loaded_by_what_answers_http_alone() -> None:
 
 
 def test_the_checks_of_the_admin_look_through_all_pages() -> None:
-    assert check_pages in registry.registry.get_checks()
-    assert Tags.admin in check_pages.tags  # type: ignore[attr-defined]  # `register` adds it
-    assert check_pages(None) == []
+    assert check_admin_pages in registry.registry.get_checks()
+    assert Tags.admin in check_admin_pages.tags  # type: ignore[attr-defined]  # `register` adds it
+    assert check_admin_pages(None) == []
     assert len(site._registry) > 20

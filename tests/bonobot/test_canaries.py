@@ -33,14 +33,14 @@ from agents.calls import pipeline
 from agents.models import ModelEndpoint
 from bonobot.accounts.models import Organization, User
 from bonobot.accounts.roles import Role
-from bonobot.accounts.tokens.services import issue
+from bonobot.accounts.tokens.services import create_token
 from bonobot.celery import app
 from bonobot.core.runtime import get_runtime
 from bonobot.core.telemetry.logging import JSONFormatter, TextFormatter
 from mcp_servers.client.pool import get_connection_pool
 from mcp_servers.models import Secret, Server
 from mcp_servers.server_config import ServerSpec
-from mcp_servers.services import add
+from mcp_servers.services import create_server
 from mcp_servers.tasks import discover_server
 from tests import admin_client, factories, rest
 from tests.agents.cli.example_organization import CALLS
@@ -83,7 +83,7 @@ def test_no_route_of_rest_shows_a_secret(acme, pool, canaries):
     sought = needles(canaries)
     known = test_api_matrix.everything(acme)
     found: list[tuple[str, list[str]]] = []
-    token = issue(factories.administrator(acme), name="owner", role=Role.OWNER)[1]
+    token = create_token(factories.administrator(acme), name="owner", role=Role.OWNER)[1]
     client = Client(raise_request_exception=False, headers={"Authorization": f"Bearer {token}"})
     for route, method in test_api_matrix.OPERATIONS:
         servers = [str(one.pk) for one in pool] if "<str:server_id>" in route else [""]
@@ -122,7 +122,7 @@ def test_a_call_takes_no_secret_into_logs_rows_or_another_servers_process(acme, 
     config = {"command": sys.executable, "args": [str(WORKSHOP), "stdio"]}
     boss, helper = factories.administrator(acme), factories.agent(acme)
     spec = ServerSpec(name="workshop", transport_type="stdio", endpoint_config=config)
-    server = factories.ready(acme, add(boss, spec), helper)
+    server = factories.ready(acme, create_server(boss, spec), helper)
     mine = {kind: text for kind, text in canaries.items() if kind in STORED}
     request = pipeline.CallRequest(
         principal=boss,
@@ -133,13 +133,13 @@ def test_a_call_takes_no_secret_into_logs_rows_or_another_servers_process(acme, 
         agent_id=helper.pk,
     )
     with logged() as written:
-        outcome = get_runtime().call(pipeline.call, request)
+        outcome = get_runtime().call(pipeline.make_call, request)
         try:
             raise RuntimeError(canaries["environment"])
         except RuntimeError:
             logging.getLogger("bonobot").exception("It broke off with %s", mine)
     environments = list(children())
-    get_runtime().call(get_connection_pool().forget, server.pk)
+    get_runtime().call(get_connection_pool().forget_server, server.pk)
     assert outcome.outcome == "ok"
     assert environments
     found = {f"child {number}": leaks(text, sought) for number, text in enumerate(environments)}
@@ -184,7 +184,7 @@ def test_no_answer_to_a_write_shows_a_secret(acme, pool, canaries):
     """Neither what is stored, nor what was just sent in a member that holds secrets."""
     sought = needles(canaries | SENT)
     known = test_api_matrix.everything(acme)
-    token = issue(factories.administrator(acme), name="owner", role=Role.OWNER)[1]
+    token = create_token(factories.administrator(acme), name="owner", role=Role.OWNER)[1]
     client = Client(raise_request_exception=False, headers={"Authorization": f"Bearer {token}"})
     found: list[tuple[str, list[str]]] = []
     for route, method in sorted(WRITES, key=lambda one: one[1] == "DELETE"):

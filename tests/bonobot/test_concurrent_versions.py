@@ -79,7 +79,7 @@ def test_of_two_tabs_one_wins() -> None:
     server = admin_client.web_server(acme, "web")
     for name in ("read", "write"):
         admin_client.offer(server, name)
-    factories.bind(factories.administrator(acme), agent, server)
+    factories.attach_server(factories.administrator(acme), agent, server)
     seats = [admin_client.sit(acme, Role.OWNER, name) for name in ("anna", "bert")]
     path = admin_client.url("agents_agent_policy", agent.pk)
     first, second = (Tab(seat, path) for seat in seats)

@@ -15,24 +15,24 @@ from django.db.models import CASCADE, SET_NULL, F
 from django.test.utils import CaptureQueriesContext
 
 from agents.budgets.services import BudgetLine, set_budgets
-from agents.callable_agents import set_callees
-from agents.calls.pipeline import CallRequest, call
+from agents.callable_agents import set_callable_agents
+from agents.calls.pipeline import CallRequest, make_call
 from agents.calls.snapshots import get_snapshot_cache
 from agents.models import Agent, ModelEndpoint, SessionGrant
 from agents.policies.services import PolicySpec, set_policy
-from agents.services import bind
-from agents.sessions.services import start
+from agents.services import attach_server
+from agents.sessions.services import start_session
 from agents.skills.services import SkillSpec, save_skill
 from benchmarks.governed_call_stages import counted
 from bonobot.accounts.models import Organization, User
 from bonobot.accounts.models.abstract_models import Governed
 from bonobot.accounts.roles import Role, TokenScope
-from bonobot.accounts.tokens.services import create_grant, issue
+from bonobot.accounts.tokens.services import create_grant, create_token
 from bonobot.core.runtime import get_runtime
 from bonobot.ledger.queries import load_policy_generation
-from bonobot.ledger.writer.committer import ALONE
+from bonobot.ledger.writer.committer import UNTOUCHED_READS
 from bonobot.ledger.writer.writer_thread import get_writer
-from mcp_servers.definition_reviews import approve
+from mcp_servers.definition_reviews import approve_definitions
 from mcp_servers.models import Preset, Secret, Server
 from tests import factories
 from tests.parts import ROOT
@@ -87,16 +87,16 @@ def helper(transactional_db: None, web: str) -> Agent:
     Secret.objects.create(
         organization=acme, server=server, placement="header", name="X-Key", value="k-e-y-1234"
     )
-    approve(boss, server)
+    approve_definitions(boss, server)
     ModelEndpoint.objects.create(organization=acme, name="Spare", kind="offline", model="offline")
-    bind(boss, agent, server)
+    attach_server(boss, agent, server)
     set_policy(boss, agent, PolicySpec("all", deny=("mcp_web_other",)))
     set_budgets(boss, agent, [BudgetLine("calls", "month", 1_000)])
     set_budgets(boss, server, [BudgetLine("calls", "month", 1_000)])
     save_skill(boss, SkillSpec(name="tell", text="Hello", agents=[agent.slug]))
-    set_callees(boss, agent, [agent.slug])
+    set_callable_agents(boss, agent, [agent.slug])
     factories.workflow(agent)
-    issue(boss, name="ci", role=Role.OPERATOR)
+    create_token(boss, name="ci", role=Role.OPERATOR)
     factories.issuer(acme, "https://login.example.com")
     create_grant(
         User.objects.get(pk=factories.person(acme, Role.OPERATOR).id),
@@ -108,9 +108,9 @@ def helper(transactional_db: None, web: str) -> Agent:
         scopes=[TokenScope.AGENTS],
     )
     SessionGrant.objects.create(
-        organization=acme, agent=agent, session=start(boss, agent, "Hi"), own_name="echo"
+        organization=acme, agent=agent, session=start_session(boss, agent, "Hi"), own_name="echo"
     )
-    get_snapshot_cache().read("agent", agent.pk)  # stores the names of the tools
+    get_snapshot_cache().load("agent", agent.pk)  # stores the names of the tools
     return agent
 
 
@@ -212,7 +212,7 @@ def test_a_snapshot_reads_governed_rows_only(helper: Agent, kind: str) -> None:
     key = helper.pk if kind == "agent" else row_of(Server).pk
     tables = {model._meta.db_table for model in apps.get_models()}
     with CaptureQueriesContext(connection) as queries:
-        get_snapshot_cache().read(kind, key)
+        get_snapshot_cache().load(kind, key)
     read = {
         table
         for query in queries
@@ -269,7 +269,7 @@ def _call(helper: Agent, **whom: Any) -> str:
     boss = factories.administrator(helper.organization)
     named = whom or {"agent_id": helper.pk, "tool": TOOL}
     asked = CallRequest(principal=boss, arguments={}, via="rest", holder="test", **named)
-    return get_runtime().call(call, asked).outcome
+    return get_runtime().call(make_call, asked).outcome
 
 
 def test_another_process_changes_the_very_next_call(
@@ -277,11 +277,11 @@ def test_another_process_changes_the_very_next_call(
 ) -> None:
     assert _call(helper) == "ok"
     for model in GOVERNED.values():
-        before = get_snapshot_cache().cached("agent", helper.pk)
+        before = get_snapshot_cache().find_cached("agent", helper.pk)
         assert before is not None
         elsewhere(row_of(model))
         assert _call(helper) == "ok"
-        decided = get_snapshot_cache().cached("agent", helper.pk)
+        decided = get_snapshot_cache().find_cached("agent", helper.pk)
         assert decided is not None
         assert (
             decided.generation == load_policy_generation(helper.organization_id) > before.generation
@@ -294,7 +294,7 @@ def test_a_warm_call_asks_the_ledger_and_nobody_else(helper: Agent, through: str
     if through == "the server by itself":
         whom = {"server_id": Server.objects.get(name="web").pk, "tool": "echo"}
     # What the set-up writes beside the calls makes their chain a shared one for a while.
-    for _ in range(2 + ALONE):
+    for _ in range(2 + UNTOUCHED_READS):
         assert _call(helper, **whom) == "ok"
     with counted() as watched:
         assert _call(helper, **whom) == "ok"

@@ -33,9 +33,9 @@ def test_a_snapshot_takes_the_same_queries_for_ten_times_the_definitions(kind: s
 
 def reading(kind: str, key: UUID) -> int:
     """Return how many queries a snapshot takes whose tools have their names."""
-    get_snapshot_cache().read(kind, key)
+    get_snapshot_cache().load(kind, key)
     with CaptureQueriesContext(connection) as captured:
-        get_snapshot_cache().read(kind, key)
+        get_snapshot_cache().load(kind, key)
     return len(captured)
 
 

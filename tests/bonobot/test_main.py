@@ -31,7 +31,7 @@ def test_a_command_runs_and_the_runtime_closes_behind_it(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     closed: list[bool] = []
-    monkeypatch.setattr(runtime, "close", lambda: closed.append(True))
+    monkeypatch.setattr(runtime, "close_runtime", lambda: closed.append(True))
     command.main(["version"])
     assert capsys.readouterr().out.strip()
     assert closed == [True]

@@ -25,7 +25,7 @@ from agents.console import command_palette
 from agents.gateway.organization_server import handlers as organization_server_handlers
 from agents.gateway.organization_server import resources as organization_server_resources
 from agents.gateway.organization_server.handlers import find_skill
-from agents.gateway.routes import GatewayAddress, find
+from agents.gateway.routes import GatewayAddress, find_target
 from agents.gateway.transports import count_declarations
 from agents.models import (
     Agent,
@@ -50,7 +50,7 @@ from bonobot.accounts.principals import (
 )
 from bonobot.accounts.roles import Action, Role, TokenScope
 from bonobot.accounts.tokens import services as token_services
-from bonobot.accounts.tokens.services import issue
+from bonobot.accounts.tokens.services import create_token
 from bonobot.core.problems import Forbidden, NotFound, Problem
 from bonobot.core.runtime import Runtime
 from mcp_servers.models import Server
@@ -258,7 +258,7 @@ def tokens(where: Organization, agents: dict[str, Agent]) -> Iterator[Case]:
     boss = factories.administrator(where)
     for role, names in [*((role, (NEAR,)) for role in Role), (Role.MEMBER, ()), (Role.AUDITOR, ())]:
         ids = [agents[name].pk for name in names]
-        token, text = issue(boss, name=f"{role} {names}", role=role, agent_ids=ids)
+        token, text = create_token(boss, name=f"{role} {names}", role=role, agent_ids=ids)
         has = frozenset(names) or frozenset(agents if role in READERS else ())
         yield Case(f"token {role} {names}", build_token_principal(token), has, text)
 
@@ -299,7 +299,9 @@ def strangers(where: Organization, agents: dict[str, Agent]) -> Iterator[Case]:
         said = {"role": role, "agent_ids": ids, "audience": "bonobot"}
         url = f"https://issuer{number}.example.com"
         row = factories.issuer(where, url, f"Issuer {number}", **said)
-        principal = jwt_validation.build_principal(row, {"sub": str(uuid4()), "scope": scope})
+        principal = jwt_validation.build_issuer_principal(
+            row, {"sub": str(uuid4()), "scope": scope}
+        )
         has = frozenset(names) or frozenset(agents if role in READERS else ())
         yield Case(f"issuer {role} {scope} {names}", principal, has)
 
@@ -335,7 +337,7 @@ def world(stocked_world: World, monkeypatch: pytest.MonkeyPatch) -> Iterator[Wor
     async def orm(_self: Runtime, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
         return fn(*args, **kwargs)
 
-    monkeypatch.setattr(Runtime, "orm", orm)
+    monkeypatch.setattr(Runtime, "run_orm", orm)
     with transaction.atomic():
         yield stocked_world
         transaction.set_rollback(True)
@@ -394,7 +396,7 @@ def shown_by_rest(
 
 def resource_is_read(principal: Principal, uri: str) -> bool:
     try:
-        return organization_server_resources.read(principal, uri) is not None
+        return organization_server_resources.read_resource_contents(principal, uri) is not None
     except (NotFound, Forbidden):
         return False
 
@@ -437,23 +439,26 @@ def test_every_object_is_seen_where_the_table_says_and_nowhere_else(world: World
 def gateway_texts(case: Case, world: World) -> Iterator[tuple[str, str]]:
     """Yield all that the organization's address tells a principal, by the way of asking."""
     principal = case.principal
-    for kind, lists in organization_server_handlers.LISTS.items():
+    for kind, lists in organization_server_handlers.LIST_FUNCTIONS.items():
         yield f"list of {kind}", json.dumps(lists(principal))
     tools = organization_server_handlers.load_tools(principal)
     for template, begun in product(
-        organization_server_handlers.TEMPLATES, ("", FAR[0], "helper", "tell")
+        organization_server_handlers.KINDS_BY_TEMPLATE, ("", FAR[0], "helper", "tell")
     ):
         asked = {
             "ref": {"type": "ref/resource", "uri": template},
             "argument": {"name": "id", "value": begun},
         }
-        told = answered(organization_server_handlers.complete(inbound(principal, asked)))
+        told = answered(organization_server_handlers.handle_completion(inbound(principal, asked)))
         yield f"completion of {template} {begun}", json.dumps(told)
     for tool in tools.values():
         for word, ids in world.ids.items():
-            takes = tool.takes.schema["properties"]
+            takes = tool.input_schema.schema["properties"]
             given = {name: value for name, value in ids.items() if name in takes}
-            if tool.hints.reads and set(tool.takes.schema.get("required", ())) <= given.keys():
+            if (
+                tool.hints.read_only
+                and set(tool.input_schema.schema.get("required", ())) <= given.keys()
+            ):
                 told = outcome(tool.run(inbound(principal), given))
                 yield (
                     f"{tool.name} of {word}",
@@ -465,9 +470,9 @@ def inbound(principal: Principal, params: dict[str, Any] | None = None) -> Any:
     """Return a request of a principal that is known already."""
     said = params or {}
     return SimpleNamespace(
-        visitor=SimpleNamespace(principal=principal),
-        client="ide",
-        members=lambda name: said.get(name, {}),
+        caller=SimpleNamespace(principal=principal),
+        client_name="ide",
+        get_object=lambda name: said.get(name, {}),
         wants_progress=False,
     )
 
@@ -517,7 +522,7 @@ Deed = tuple[str, bool, bool]
 
 def is_there(address: GatewayAddress, principal: Principal) -> bool:
     try:
-        return bool(find(address, principal).id)
+        return bool(find_target(address, principal).id)
     except (NotFound, InsufficientScope):
         return False
 

@@ -15,8 +15,8 @@ from django.urls import URLPattern, URLResolver, get_resolver
 
 from bonobot import asgi
 from bonobot.accounts.roles import Role
-from bonobot.accounts.tokens.services import issue
-from bonobot.core.http.response_headers import usual_headers
+from bonobot.accounts.tokens.services import create_token
+from bonobot.core.http.response_headers import build_default_headers
 from bonobot.ledger.writer.writer_thread import get_writer
 from tests import admin_client, factories
 from tests.processes import Web
@@ -29,7 +29,7 @@ OUTSIDE = (
     *("/.well-known/oauth-protected-resource/mcp", "/.well-known/nothing", "/no/such/page"),
     *("/static/bonobot/admin.js", "/static/none.js", "/api/none", "/admin", "//", "/%00"),
 )
-NEEDED = frozenset(name.lower() for name in usual_headers())
+NEEDED = frozenset(name.lower() for name in build_default_headers())
 
 
 def paths(patterns: Any = None, before: str = "") -> Iterator[str]:
@@ -102,7 +102,7 @@ def test_other_methods_answer_with_them(module_web: Web, method: str) -> None:
 
 
 def test_what_is_too_large_or_of_another_host_answers_with_them(module_web: Web) -> None:
-    token = issue(
+    token = create_token(
         factories.administrator(factories.Organization.objects.first()), name="t", role=Role.OWNER
     )[1]
     bearer = {"Authorization": f"Bearer {token}", "Content_Type": "application/json"}
@@ -154,7 +154,7 @@ def test_what_fails_answers_with_them(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_stream_of_events_answers_with_them(module_web: Web) -> None:
     organization = factories.Organization.objects.first()
     session = factories.rested_session(factories.agent(organization))
-    _, token = issue(factories.administrator(organization), name="s", role=Role.OWNER)
+    _, token = create_token(factories.administrator(organization), name="s", role=Role.OWNER)
     headers = {"Authorization": f"Bearer {token}", "Accept": "text/event-stream"}
     status, wrong = ask(module_web, "GET", f"/api/sessions/{session.pk}/events", **headers)
     assert (status, wrong) == (200, "")

@@ -11,7 +11,7 @@ from bonobot.accounts.models import Organization
 from bonobot.accounts.principals import Principal
 from bonobot.notifications.services import NotificationChannelSpec, save_channel
 from mcp_servers.server_config import ServerSpec
-from mcp_servers.services import add
+from mcp_servers.services import create_server
 from tests import factories, rest
 
 pytestmark = pytest.mark.django_db
@@ -36,7 +36,7 @@ def server(boss: Principal, **auth: Any) -> Any:
     spec = ServerSpec(
         name="web", transport_type="http", endpoint_config=config, auth_config=auth or None
     )
-    return add(boss, spec)
+    return create_server(boss, spec)
 
 
 def oauth(**more: str) -> Callable[[Principal], Any]:

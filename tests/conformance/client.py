@@ -52,8 +52,8 @@ def _alone(part: dict[str, Any]) -> str:
         try:
             return play(**part)
         finally:
-            runtime.close()
-            writer_thread.close()
+            runtime.close_runtime()
+            writer_thread.close_writer()
 
 
 if __name__ == "__main__":

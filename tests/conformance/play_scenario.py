@@ -12,18 +12,18 @@ from uuid import uuid4
 import httpx
 from django.test import Client
 
-from agents.calls.pipeline import CallRequest, call
+from agents.calls.pipeline import CallRequest, make_call
 from bonobot.accounts.models import User
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Role
 from bonobot.core.problems import Problem
 from bonobot.core.runtime import get_runtime
 from mcp_servers.client.pool import get_connection_pool
-from mcp_servers.definition_reviews import approve
-from mcp_servers.discovery import discover
+from mcp_servers.definition_reviews import approve_definitions
+from mcp_servers.discovery import run_discovery
 from mcp_servers.models import Definition, Server
 from mcp_servers.server_config import ServerSpec
-from mcp_servers.services import add
+from mcp_servers.services import create_server
 from tests import factories
 from tests.conformance.use_server import use
 
@@ -48,7 +48,7 @@ def _as_people(url: str, scenario: str, context: Mapping[str, Any]) -> None:
     where = factories.organization(f"conformance-{uuid4().hex[:12]}")
     boss = factories.administrator(where)
     owner = factories.person(where, Role.OWNER)
-    server = add(
+    server = create_server(
         boss,
         ServerSpec(
             name="conformance",
@@ -70,7 +70,7 @@ def _as_people(url: str, scenario: str, context: Mapping[str, Any]) -> None:
             _log_in(browser, server)
         _use(boss, owner, server)
     finally:
-        get_runtime().call(get_connection_pool().forget, server.pk)
+        get_runtime().call(get_connection_pool().forget_server, server.pk)
 
 
 def scenario_has_logins(scenario: str) -> bool:
@@ -89,8 +89,8 @@ def _sign_in(scenario: str, context: Mapping[str, Any]) -> dict[str, Any]:
 
 def _use(boss: Principal, owner: Principal, server: Server) -> None:
     """Discover and approve the server, and call its tools through the door."""
-    get_runtime().call(discover, server.pk, actor=boss.actor)
-    approve(boss, server)
+    get_runtime().call(run_discovery, server.pk, actor=boss.actor)
+    approve_definitions(boss, server)
     for tool in Definition.objects.tools().filter(server=server):
         request = CallRequest(
             principal=owner,
@@ -100,7 +100,7 @@ def _use(boss: Principal, owner: Principal, server: Server) -> None:
             holder=f"server:{server.pk}:{owner.id}",
             server_id=server.pk,
         )
-        outcome = get_runtime().call(call, request)
+        outcome = get_runtime().call(make_call, request)
         if outcome.code:
             raise Problem(outcome.text, code=outcome.code)
 

@@ -63,7 +63,7 @@ async def use(url: str, scenario: str, context: Mapping[str, Any]) -> None:
     host = Answers() if scenario in ASKING else NullHost()
     connections = ConnectionPool(host=host)
     try:
-        survey = await connections.survey(endpoint)
+        survey = await connections.fetch_declarations(endpoint)
         usable = [item for item in survey.items if not item.fault]
         for method, params, schema in _uses(usable, context):
             await _use(connections, endpoint, host, method, params, schema)
@@ -102,7 +102,7 @@ async def _use(
     more: Params = {}
     for _ in range(ROUNDS):
         try:
-            result = await connections.request(
+            result = await connections.send_request(
                 endpoint, method, params | more, holder=HOLDER, input_schema=schema
             )
         except UpstreamError as error:

@@ -120,7 +120,7 @@ def test_made_secrets_are_taken_and_kept(tmp_path: Path) -> None:
     assert passes("sh", DEPLOY / "secrets", folder)
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     texts = {path.name: path.read_text(encoding="utf-8").strip() for path in folder.iterdir()}
-    assert key_files.field_keys(texts["field_keys"], name="x")
+    assert key_files.parse_field_keys(texts["field_keys"], name="x")
     assert key_files.parse_signing_keys(texts["audit_keys"], name="x")
     assert key_files.parse_peppers(texts["token_peppers"], name="x")
     assert len(texts["secret_key"]) >= 50

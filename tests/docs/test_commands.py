@@ -132,7 +132,7 @@ def unknown(words: list[str]) -> str:
         for verb in rest[0].split("|"):
             if verb not in verbs:
                 return f"{name} has no verb {verb}"
-        verbs[rest[0].split("|")[0]].declare(parser)
+        verbs[rest[0].split("|")[0]].add_arguments(parser)
         parser.add_argument("--org"), parser.add_argument("--json")
     known = set(parser._option_string_actions)
     given = [

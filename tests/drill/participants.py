@@ -4,11 +4,11 @@ from uuid import UUID
 
 from agents.budgets.services import BudgetLine, set_budgets
 from bonobot.accounts.roles import Role
-from bonobot.accounts.tokens.services import issue
+from bonobot.accounts.tokens.services import create_token
 from mcp_servers.flow_labels.services import set_labels
 from mcp_servers.models import Server
 from mcp_servers.server_config import ServerSpec
-from mcp_servers.services import add
+from mcp_servers.services import create_server
 from tests import factories
 
 MANY = 1_000_000  # calls, more than there will be
@@ -27,10 +27,12 @@ def found(url: str, clients: int) -> tuple[UUID, list[str], str]:
         approval=Server.Approval.ALWAYS,
         calls_per_minute=0,
     )
-    server = factories.ready(where, add(boss, spec), agent)
+    server = factories.ready(where, create_server(boss, spec), agent)
     # Harmless, but not to be repeated.
     set_labels(boss, server, list(server.definitions.all()), [])
     set_budgets(boss, agent, [BudgetLine("calls", period, MANY) for period in ("day", "total")])
-    tokens = [issue(boss, name=f"client {one}", role=Role.OPERATOR)[1] for one in range(clients)]
-    _, person = issue(boss, name="person", role=Role.OWNER)
+    tokens = [
+        create_token(boss, name=f"client {one}", role=Role.OPERATOR)[1] for one in range(clients)
+    ]
+    _, person = create_token(boss, name="person", role=Role.OWNER)
     return where.pk, tokens, person

@@ -9,8 +9,8 @@ from django.db import connection
 from django.utils import timezone
 
 from agents.models import Session, Step
-from bonobot.ledger.audit.abandoned_calls import settle_abandoned
-from bonobot.ledger.audit.verify_chain import verify
+from bonobot.ledger.audit.abandoned_calls import settle_abandoned_calls
+from bonobot.ledger.audit.verify_chain import verify_whole_chain
 from bonobot.ledger.models import AuditRow, BudgetCell
 from tests.drill.load_generator import Load
 
@@ -19,7 +19,7 @@ def findings(organization_id: UUID, load: Load) -> tuple[list[str], list[str]]:
     """Return what there is to tell, and what is wrong."""
     # The sweep does it after nine minutes; nobody is left who could.
     connection.close()  # it may be one of before the restart
-    abandoned = settle_abandoned(opened_before=timezone.now() - timedelta(seconds=1))
+    abandoned = settle_abandoned_calls(opened_before=timezone.now() - timedelta(seconds=1))
     charged = Counter(load.charged())
     told, faults = _sessions(load, charged)
     told += [
@@ -32,7 +32,7 @@ def findings(organization_id: UUID, load: Load) -> tuple[list[str], list[str]]:
     faults += [
         f"{key} was answered and never charged" for key in load.tally.answered - set(charged)
     ]
-    report = verify(organization_id)
+    report = verify_whole_chain(organization_id)
     told.append(f"{report.rows} rows of the audit, {report.seq} entries")
     faults += [f"audit: {fault}" for fault in report.faults]
     rows = AuditRow.objects.filter(organization_id=organization_id, event_type="call")

@@ -4,7 +4,7 @@ from django.conf import settings
 from django.test import Client
 from playwright.sync_api import Page
 
-from bonobot.accounts.current_organization import SESSION_KEY
+from bonobot.accounts.current_organization import ORGANIZATION_SESSION_KEY
 from bonobot.accounts.models import Organization, User
 from bonobot.accounts.roles import Role
 from tests import factories
@@ -15,7 +15,7 @@ def sign_in(page: Page, user: User, organization: Organization, base_url: str) -
     client = Client()
     client.force_login(user)
     session = client.session
-    session[SESSION_KEY] = organization.slug
+    session[ORGANIZATION_SESSION_KEY] = organization.slug
     session.save()
     cookie = client.cookies[settings.SESSION_COOKIE_NAME]
     page.context.add_cookies([{"name": cookie.key, "value": cookie.value, "url": base_url}])

@@ -23,20 +23,20 @@ from agents.model_endpoints.services import ModelEndpointSpec, save_endpoint
 from agents.models import Agent, Approval, Session, Step
 from agents.models.recordings import Replay
 from agents.policies.services import PolicySpec, set_policy
-from agents.sessions.export import report
-from agents.sessions.services import start
+from agents.sessions.export import build_report
+from agents.sessions.services import start_session
 from bonobot.accounts.models import Membership, Organization, User
 from bonobot.accounts.principals import build_user_principal
 from bonobot.accounts.roles import Role
 from bonobot.celery import app
 from bonobot.core.runtime import get_runtime
-from bonobot.jobs.queues import NAMES
-from bonobot.ledger.audit.verify_chain import verify
+from bonobot.jobs.queues import QUEUE_NAMES
+from bonobot.ledger.audit.verify_chain import verify_whole_chain
 from bonobot.ledger.models import AuditRow
 from mcp_servers.client.pool import get_connection_pool
 from mcp_servers.models import Check, Round, Server, Stop
 from mcp_servers.server_config import ServerSpec
-from mcp_servers.services import add
+from mcp_servers.services import create_server
 from mcp_servers.tasks import carry_out_round, check_due
 from tests import admin_client, factories, processes
 from tests.agents.conftest import WORKSHOP
@@ -101,13 +101,13 @@ def add_program(acme: Organization, tmp_path: Path) -> Iterator[Callable[..., Se
             "env": {f"{name.upper()}_FILE": str(tmp_path / name)},
         }
         spec = ServerSpec(name=name, transport_type="stdio", endpoint_config=config)
-        server = add(factories.administrator(acme), spec)
+        server = create_server(factories.administrator(acme), spec)
         added.append(server)
         return factories.ready(acme, server, agent)
 
     yield register
     for server in added:
-        get_runtime().call(get_connection_pool().forget, server.pk)
+        get_runtime().call(get_connection_pool().forget_server, server.pk)
 
 
 def get_status(session: Session) -> str:
@@ -203,7 +203,7 @@ def test_an_administrator_connects_a_server_and_sees_an_agent_use_it(
     expect(call).to_contain_text("decision: allow")
 
     session = Session.objects.get(organization=acme)
-    assert [one["name"] for one in report(session.pk)["calls"]] == ["mcp_everything_echo"]
+    assert [one["name"] for one in build_report(session.pk)["calls"]] == ["mcp_everything_echo"]
     anna.goto(f"/admin/agents/session/{session.pk}/change/")
     expect(anna.locator("[data-steps]")).to_contain_text("mcp_everything_echo")
     anna.locator("details.bb-call summary").click()
@@ -211,7 +211,7 @@ def test_an_administrator_connects_a_server_and_sees_an_agent_use_it(
     expect(anna.locator("body")).to_contain_text("№")
     row = AuditRow.objects.get(organization_id=acme.pk, event_type="call", tool_name="echo")
     assert (row.session_id, row.outcome, row.agent_name) == (session.pk, "ok", "Tester")
-    assert verify(acme.pk).ok
+    assert verify_whole_chain(acme.pk).ok
 
     process.kill()
     server = Server.objects.get(organization=acme)
@@ -368,7 +368,9 @@ def parked(
     add_program(agent, "workshop", "stdio")
     set_policy(factories.administrator(acme), agent, PolicySpec("all", ask=(COUNT,)))
     operator = create_member(acme, Role.OPERATOR)
-    session = start(build_user_principal(operator, acme), agent, f'/{COUNT} {{"what": "one"}}')
+    session = start_session(
+        build_user_principal(operator, acme), agent, f'/{COUNT} {{"what": "one"}}'
+    )
     eventually(lambda: get_status(session) == Session.Status.WAITING, within=60)
     assert session.runner_id is None, "no worker holds it"
     return session
@@ -410,7 +412,7 @@ def test_a_call_is_approved_from_the_inbox_and_its_session_continues(
     assert Approval.objects.get(session=parked).decided_by == f"rita-{acme.slug}"
     rows = AuditRow.objects.filter(organization_id=acme.pk, tool_name="count", outcome="ok")
     assert rows.count() == 1
-    assert verify(acme.pk).ok
+    assert verify_whole_chain(acme.pk).ok
 
 
 def test_a_call_is_denied_with_a_reason_that_the_model_reads(
@@ -423,10 +425,10 @@ def test_a_call_is_denied_with_a_reason_that_the_model_reads(
     expect(rita.locator(".bb-server-text").first).to_have_text(REASON)
     eventually(lambda: get_status(parked) == Session.Status.DONE, within=60)
     assert effects.read_text() == ""
-    (call,) = report(parked.pk)["calls"]
+    (call,) = build_report(parked.pk)["calls"]
     assert REASON in str(call)
     assert Approval.objects.get(session=parked).state == Approval.State.DENIED
-    assert verify(acme.pk).ok
+    assert verify_whole_chain(acme.pk).ok
 
 
 def test_an_approval_for_the_session_continues_it_on_the_open_page(
@@ -597,7 +599,7 @@ def set_consuming(module_worker: Process) -> Iterator[Callable[[bool], None]]:
 
     def change(consuming: bool) -> None:
         command = app.control.add_consumer if consuming else app.control.cancel_consumer
-        for queue in NAMES:
+        for queue in QUEUE_NAMES:
             assert command(queue, destination=[node], reply=True, timeout=10, limit=1)
 
     yield change

@@ -16,7 +16,7 @@ from bonobot.accounts.roles import Role
 from bonobot.ledger.models import AuditRow
 from mcp_servers.models import OAuthGrant
 from mcp_servers.server_config import ServerSpec
-from mcp_servers.services import add
+from mcp_servers.services import create_server
 from tests import factories
 from tests.approved_server import Published, publish
 from tests.browser import open_context
@@ -165,7 +165,7 @@ def test_another_bonobot_signs_in_as_to_any_server(
         auth_config={"type": "oauth2", "grant": "authorization_code"},
         allow_private=True,
     )
-    server = add(factories.administrator(visit.published.where), spec)
+    server = create_server(factories.administrator(visit.published.where), spec)
     page.goto(f"{other.url}/oauth/start/{server.pk}")
     sign_in(visit)
     page.get_by_role("button", name="Continue").click()
@@ -175,7 +175,7 @@ def test_another_bonobot_signs_in_as_to_any_server(
     page.get_by_role("button", name="Let it in").click()
     page.wait_for_url(f"{other.url}/**")
     found = OAuthGrant.objects.get(server=server)
-    assert found.alive()
+    assert found.can_authenticate()
     grant = visit.grant()
     assert grant.client == "Bonobot"
     assert grant.digest

@@ -9,9 +9,9 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 from pytest_django.live_server_helper import LiveServer
 
-from bonobot.accounts.invitations import invite
+from bonobot.accounts.invitations import create_invitation
 from bonobot.accounts.models import Membership
-from bonobot.accounts.password_reset import link_of
+from bonobot.accounts.password_reset import build_reset_link
 from bonobot.accounts.roles import Role
 from bonobot.ledger.writer.writer_thread import get_writer
 from tests import factories
@@ -62,7 +62,7 @@ def test_somebody_is_invited_and_signs_in_with_a_passkey(
     live_server: LiveServer, module_browser: Browser
 ) -> None:
     acme = factories.organization()
-    posted = invite(factories.administrator(acme), "anna@example.com", Role.OWNER)
+    posted = create_invitation(factories.administrator(acme), "anna@example.com", Role.OWNER)
     faults: list[str] = []
     with open_context(module_browser, live_server.url) as page:
         page.add_init_script(path=AXE)
@@ -107,7 +107,11 @@ def test_somebody_is_invited_and_signs_in_with_a_passkey(
         expect(page).to_have_url("/admin/")
 
         page.context.clear_cookies()
-        for path in ("/admin/account/password/", path_of(link_of(user)), path_of(posted.link)):
+        for path in (
+            "/admin/account/password/",
+            path_of(build_reset_link(user)),
+            path_of(posted.link),
+        ):
             page.goto(path)
             faults += look(page)
     get_writer().close()

@@ -11,7 +11,7 @@ from agents.models import Agent
 from agents.policies.services import PolicySpec, load_policy_spec, set_policy
 from bonobot.accounts.roles import Role
 from bonobot.ledger.writer.writer_thread import get_writer
-from mcp_servers.definition_reviews import approve
+from mcp_servers.definition_reviews import approve_definitions
 from mcp_servers.models import Definition
 from tests import admin_client, factories
 from tests.browser import PATIENCE_MS, PHONE, open_page, picture
@@ -45,8 +45,8 @@ def test_two_thousand_tools_are_ruled_by_their_servers(
             for tool in range(1, TOOLS)
         ]
         Definition.objects.bulk_create(rows)
-        approve(boss, server)
-        factories.bind(boss, agent, server)
+        approve_definitions(boss, server)
+        factories.attach_server(boss, agent, server)
     set_policy(boss, agent, PolicySpec("all"))
     monkeypatch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "true")
     with open_page(live_server.url) as page:

@@ -15,17 +15,17 @@ from agents.models import Agent, Runner, Session, Step
 from agents.sessions import services as session_services
 from agents.tasks import sweep
 from bonobot.accounts.models import Organization
-from bonobot.core.concurrency_limits import BESIDE_EACH_OTHER
+from bonobot.core.concurrency_limits import MAX_CONCURRENCY
 from bonobot.core.runtime import get_runtime
 from bonobot.jobs import broker
-from bonobot.ledger.audit.verify_chain import verify
+from bonobot.ledger.audit.verify_chain import verify_whole_chain
 from bonobot.ledger.models import AuditRow
 from mcp_servers.client.pool import get_connection_pool
 from mcp_servers.flow_labels import FlowLabel
 from mcp_servers.flow_labels.services import set_labels
 from mcp_servers.models import Check, Server
 from mcp_servers.server_config import ServerSpec
-from mcp_servers.services import add
+from mcp_servers.services import create_server
 from mcp_servers.tasks import check_due, discover_server
 from tests import factories, large_organization
 from tests.agents.conftest import WORKSHOP
@@ -54,10 +54,10 @@ def workshop(acme: Organization, helper: Agent) -> Iterator[Server]:
     boss = factories.administrator(acme)
     config = {"command": sys.executable, "args": [str(WORKSHOP), "stdio"]}
     spec = ServerSpec(name="workshop", transport_type="stdio", endpoint_config=config)
-    server = factories.ready(acme, add(boss, spec), helper)
+    server = factories.ready(acme, create_server(boss, spec), helper)
     set_labels(boss, server, list(server.definitions.filter(name="wait")), [FlowLabel.REPEATABLE])
     yield server
-    get_runtime().call(get_connection_pool().forget, server.pk)
+    get_runtime().call(get_connection_pool().forget_server, server.pk)
 
 
 def is_at_rest(session: Session) -> bool:
@@ -71,7 +71,7 @@ def test_two_workers_share_sessions_and_one_finishes_those_of_the_other_before_i
     workers = [start_worker(), start_worker()]
     boss = factories.administrator(acme)
     sessions = [
-        session_services.start(boss, helper, f'/mcp_workshop_echo {{"text": "{number}"}}')
+        session_services.start_session(boss, helper, f'/mcp_workshop_echo {{"text": "{number}"}}')
         for number in range(4)
     ]
     for session in sessions:
@@ -80,7 +80,7 @@ def test_two_workers_share_sessions_and_one_finishes_those_of_the_other_before_i
         assert session.steps.filter(kind=Step.Kind.END).count() == 1
     assert AuditRow.objects.filter(event_type="call").count() == len(sessions)
 
-    session = session_services.start(
+    session = session_services.start_session(
         boss, helper, "\n".join(['/mcp_workshop_wait {"seconds": 1}'] * 3)
     )
     eventually(lambda: session.steps.filter(kind=Step.Kind.CALL).count() == 3, within=30)
@@ -101,7 +101,7 @@ def test_two_workers_share_sessions_and_one_finishes_those_of_the_other_before_i
     rows = AuditRow.objects.filter(event_type="call", session_id=session.pk)
     assert rows.count() == 3 + again
     assert not AuditRow.objects.running().exists()
-    assert verify(acme.pk).ok
+    assert verify_whole_chain(acme.pk).ok
 
     others = Runner.objects.exclude(pk=holder.pk)
     assert others.filter(stopped_at=None).exists()
@@ -181,31 +181,31 @@ def test_a_flood_of_slow_discoveries_and_checks_leaves_sessions_their_place(
     start_worker: Callable[..., Process],
 ) -> None:
     boss = factories.administrator(acme)
-    most = BESIDE_EACH_OTHER["discovery"]
+    most = MAX_CONCURRENCY["discovery"]
     silent, servers = add_silent()
     start_worker(BONOBOT_WORKER_THREADS="1")
     for server in servers:
         discover_server.delay(str(server.pk))
-    session = session_services.start(boss, helper, "Good morning")
+    session = session_services.start_session(boss, helper, "Good morning")
     eventually(lambda: is_done(session), within=30)
     assert not Check.objects.exists()
     eventually(is_queue_empty, within=30)
     eventually(lambda: silent.connections == most, within=30)
-    session = session_services.start(boss, helper, "And now?")
+    session = session_services.start_session(boss, helper, "And now?")
     eventually(lambda: is_done(session), within=30)
     assert (silent.connections, Check.objects.count()) == (most, 0)
 
     # A worker claims the checks that it has room for, and leaves the others to other workers.
-    most = BESIDE_EACH_OTHER["health"]
+    most = MAX_CONCURRENCY["health"]
     silent, servers = add_silent()
     Server.objects.filter(pk__in=[server.pk for server in servers]).update(
         next_check_at=timezone.now()
     )
     check_due.delay()
     eventually(lambda: silent.connections == most, within=30)
-    session = session_services.start(boss, helper, "Still there?")
+    session = session_services.start_session(boss, helper, "Still there?")
     eventually(lambda: is_done(session), within=30)
-    assert Server.objects.due().count() == FLOOD - most
+    assert Server.objects.due_for_check().count() == FLOOD - most
     start_worker()
 
     def is_flooded() -> bool:
@@ -214,4 +214,4 @@ def test_a_flood_of_slow_discoveries_and_checks_leaves_sessions_their_place(
         return silent.connections >= 2 * most
 
     eventually(is_flooded, within=30)
-    assert Server.objects.due().count() >= FLOOD - 2 * most
+    assert Server.objects.due_for_check().count() >= FLOOD - 2 * most

@@ -26,9 +26,9 @@ def acme(transactional_db: None) -> Organization:
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let nothing that waits for its turn wait for longer than a moment."""
     monkeypatch.setattr(refresh_definitions, "INTERVAL", timedelta(seconds=0.05))
-    monkeypatch.setattr(refresh_definitions, "SHARE", 0)
+    monkeypatch.setattr(refresh_definitions, "PAUSE_FACTOR", 0)
     monkeypatch.setattr(change_notifications, "FIRST_PAUSE_S", 0.05)
-    monkeypatch.setattr(change_notifications, "LONGEST_PAUSE_S", 0.1)
+    monkeypatch.setattr(change_notifications, "MAX_PAUSE_S", 0.1)
 
 
 async def _stop_reading() -> None:
@@ -49,5 +49,5 @@ def serve(acme: Organization) -> Iterator[Callable[..., tuple[Serving, Server]]]
     yield begin
     get_runtime().call(_stop_reading)
     for one, server in made:
-        get_runtime().call(get_connection_pool().forget, server.pk)
+        get_runtime().call(get_connection_pool().forget_server, server.pk)
         get_runtime().call(one.stop)

@@ -35,7 +35,7 @@ def servers(acme: Organization) -> list[Server]:
 
 
 def go(made: Round) -> Round:
-    get_runtime().call(bulk_jobs.carry_out, made.pk)
+    get_runtime().call(bulk_jobs.run_bulk_job, made.pk)
     made.refresh_from_db()
     return made
 
@@ -48,7 +48,7 @@ def states(made: Round) -> dict[str, int]:
 def test_each_server_is_done_and_a_failure_disturbs_no_other(
     ann: Principal, servers: list[Server]
 ) -> None:
-    made = bulk_jobs.begin(ann, Round.Kind.DISABLE, servers)
+    made = bulk_jobs.start_bulk_job(ann, Round.Kind.DISABLE, servers)
     servers[2].delete()
     go(made)
     assert states(made) == {"total": 5, "done": 4, "failed": 1}
@@ -58,7 +58,7 @@ def test_each_server_is_done_and_a_failure_disturbs_no_other(
 
 
 def test_servers_are_asked_and_what_fails_says_why(ann: Principal, servers: list[Server]) -> None:
-    made = go(bulk_jobs.begin(ann, Round.Kind.TEST, servers))
+    made = go(bulk_jobs.start_bulk_job(ann, Round.Kind.TEST, servers))
     assert states(made) == {"total": 5, "failed": 5}
     assert set(made.stops.values_list("code", flat=True)) == {"server_unreachable"}
     assert all(made.stops.values_list("detail", flat=True))
@@ -67,12 +67,12 @@ def test_servers_are_asked_and_what_fails_says_why(ann: Principal, servers: list
 def test_exactly_what_was_shown_is_approved(ann: Principal, servers: list[Server]) -> None:
     row, other = admin_client.offer(servers[0], "add"), admin_client.offer(servers[1], "sub")
     seen = {servers[0].pk: {str(row.pk): row.digest}, servers[1].pk: {str(other.pk): "0" * 64}}
-    go(bulk_jobs.begin(ann, Round.Kind.APPROVE, servers, seen))
+    go(bulk_jobs.start_bulk_job(ann, Round.Kind.APPROVE, servers, seen))
     assert [one.name for one in Definition.objects.callable()] == ["add"]
 
 
 def test_removed_servers_are_told_by_their_names(ann: Principal, servers: list[Server]) -> None:
-    made = go(bulk_jobs.begin(ann, Round.Kind.REMOVE, servers))
+    made = go(bulk_jobs.start_bulk_job(ann, Round.Kind.REMOVE, servers))
     assert not Server.objects.exists()
     assert made.stops.first().server_name == "web0"
 
@@ -80,7 +80,7 @@ def test_removed_servers_are_told_by_their_names(ann: Principal, servers: list[S
 def test_a_message_that_comes_twice_does_nothing_the_second_time(
     ann: Principal, servers: list[Server]
 ) -> None:
-    made = bulk_jobs.begin(ann, Round.Kind.DISABLE, servers)
+    made = bulk_jobs.start_bulk_job(ann, Round.Kind.DISABLE, servers)
     Round.objects.filter(pk=made.pk).update(held_until=timezone.now() + bulk_jobs.LEASE)
     go(made)
     assert states(made) == {"total": 5, "waiting": 5}
@@ -88,7 +88,7 @@ def test_a_message_that_comes_twice_does_nothing_the_second_time(
 
 
 def test_a_round_whose_worker_died_is_taken_up(ann: Principal, servers: list[Server]) -> None:
-    made = bulk_jobs.begin(ann, Round.Kind.DISABLE, servers)
+    made = bulk_jobs.start_bulk_job(ann, Round.Kind.DISABLE, servers)
     Round.objects.filter(pk=made.pk).update(held_until=timezone.now() - timedelta(seconds=1))
     made.stops.filter(server_id=servers[0].pk).update(state=Stop.State.RUNNING)
     assert bulk_jobs.list_abandoned_jobs() == [made.pk]
@@ -100,7 +100,7 @@ def test_a_round_whose_worker_died_is_taken_up(ann: Principal, servers: list[Ser
 def test_who_lost_the_right_meanwhile_does_nothing(
     acme: Organization, ann: Principal, servers: list[Server]
 ) -> None:
-    made = bulk_jobs.begin(ann, Round.Kind.DISABLE, servers)
+    made = bulk_jobs.start_bulk_job(ann, Round.Kind.DISABLE, servers)
     Membership.objects.filter(user_id=ann.id).update(role=Role.AUDITOR)
     go(made)
     assert states(made) == {"total": 5, "failed": 5}
@@ -110,22 +110,22 @@ def test_who_lost_the_right_meanwhile_does_nothing(
 def test_who_may_not_do_one_begins_none(acme: Organization, servers: list[Server]) -> None:
     auditor = factories.person(acme, Role.AUDITOR)
     with pytest.raises(Forbidden):
-        bulk_jobs.begin(auditor, Round.Kind.DISABLE, servers)
+        bulk_jobs.start_bulk_job(auditor, Round.Kind.DISABLE, servers)
     operator = factories.person(acme, Role.OPERATOR)
     with pytest.raises(Forbidden):
-        bulk_jobs.begin(operator, Round.Kind.APPROVE, servers)
+        bulk_jobs.start_bulk_job(operator, Round.Kind.APPROVE, servers)
     assert not Round.objects.exists()
 
 
 def test_the_task_carries_it_out(ann: Principal, servers: list[Server]) -> None:
-    made = bulk_jobs.begin(ann, Round.Kind.DISABLE, servers)
+    made = bulk_jobs.start_bulk_job(ann, Round.Kind.DISABLE, servers)
     carry_out_round(str(made.pk))
     eventually(lambda: Round.objects.get(pk=made.pk).finished_at)
     assert states(made) == {"total": 5, "done": 5}
 
 
 def test_old_rounds_go(ann: Principal, servers: list[Server]) -> None:
-    made = go(bulk_jobs.begin(ann, Round.Kind.DISABLE, servers))
+    made = go(bulk_jobs.start_bulk_job(ann, Round.Kind.DISABLE, servers))
     Round.objects.filter(pk=made.pk).update(finished_at=timezone.now() - timedelta(days=31))
     prune_checks()
     assert not Round.objects.exists()
@@ -152,20 +152,20 @@ def test_the_list_begins_a_round_and_leads_to_it(
 
 
 def test_what_failed_is_done_again_and_nothing_else(ann: Principal, servers: list[Server]) -> None:
-    made = bulk_jobs.begin(ann, Round.Kind.DISABLE, servers)
+    made = bulk_jobs.start_bulk_job(ann, Round.Kind.DISABLE, servers)
     made.stops.filter(server_id=servers[0].pk).update(state=Stop.State.FAILED)
     go(made)
-    again = bulk_jobs.begin_again(ann, made)
+    again = bulk_jobs.retry_failed_items(ann, made)
     assert [stop.server_name for stop in again.stops.all()] == ["web0"]
     assert states(go(again)) == {"total": 1, "done": 1}
     with pytest.raises(Conflict) as refused:
-        bulk_jobs.begin_again(ann, again)
+        bulk_jobs.retry_failed_items(ann, again)
     assert refused.value.code == "nothing_failed"
 
 
 def test_a_round_that_nobody_goes_says_so(ann: Principal, servers: list[Server]) -> None:
-    made = bulk_jobs.begin(ann, Round.Kind.DISABLE, servers)
+    made = bulk_jobs.start_bulk_job(ann, Round.Kind.DISABLE, servers)
     assert not bulk_jobs.is_stalled(made)
-    made.created_at -= bulk_jobs.TAKEN_UP_WITHIN
+    made.created_at -= bulk_jobs.PICKUP_LIMIT
     assert bulk_jobs.is_stalled(made)
     assert not bulk_jobs.is_stalled(go(made))

@@ -2,17 +2,21 @@
 
 import pytest
 
-from agents.config_file.apply_config import apply
-from agents.config_file.export_config import as_yaml, export_config
-from agents.config_file.read_config import read_wanted
+from agents.config_file.apply_config import apply_config
+from agents.config_file.export_config import export_config, to_yaml
+from agents.config_file.read_config import read_config_file
 from bonobot.accounts.roles import Role
 from bonobot.core.problems import Problem
 from bonobot.ledger.models import AuditRow
 from mcp_servers.build_endpoint import build_endpoint
-from mcp_servers.client_capabilities import get_sampling_tokens, may_ask, set_asked_back
+from mcp_servers.client_capabilities import (
+    get_allowed_requests,
+    get_sampling_tokens,
+    set_client_capabilities,
+)
 from mcp_servers.import_export.export_servers import SecretPlaceholders, export_server
 from mcp_servers.server_config import ServerSpec
-from mcp_servers.services import add, update_server
+from mcp_servers.services import create_server, update_server
 from tests import admin_client, factories, rest
 
 pytestmark = pytest.mark.django_db
@@ -34,12 +38,12 @@ def spec(**more):
 
 
 def test_the_model_and_the_folder_are_not_given_unasked(boss, settings):
-    server = add(boss, spec())
-    assert may_ask(server) == build_endpoint(server).may_ask == {"elicitation"}
+    server = create_server(boss, spec())
+    assert get_allowed_requests(server) == build_endpoint(server).may_ask == {"elicitation"}
     assert get_sampling_tokens(server) == settings.BONOBOT_SAMPLING_TOKENS == 10_000
     before = build_endpoint(server).fingerprint
     server = update_server(boss, server, spec(sampling="ask", sampling_tokens=7, roots=True))
-    assert may_ask(server) == {"elicitation", "sampling", "roots"}
+    assert get_allowed_requests(server) == {"elicitation", "sampling", "roots"}
     assert get_sampling_tokens(server) == 7
     # What is declared at a handshake holds for its session: another one is opened.
     assert build_endpoint(server).fingerprint != before
@@ -55,37 +59,39 @@ def test_the_model_and_the_folder_are_not_given_unasked(boss, settings):
 )
 def test_what_makes_no_sense_is_refused(boss, said):
     with pytest.raises(Problem) as caught:
-        add(boss, spec(**said))
+        create_server(boss, spec(**said))
     assert (caught.value.code, caught.value.field) == ("invalid", next(iter(said)))
     assert caught.value.remedy
 
 
 def test_a_change_is_in_the_audit_and_needs_the_right(acme, boss):
-    server = add(boss, spec())
+    server = create_server(boss, spec())
     with pytest.raises(Problem):
-        set_asked_back(factories.person(acme, Role.MEMBER), server, sampling="allow")
-    set_asked_back(boss, server, sampling="allow")
+        set_client_capabilities(factories.person(acme, Role.MEMBER), server, sampling="allow")
+    set_client_capabilities(boss, server, sampling="allow")
     assert server.sampling == "allow"
     assert AuditRow.objects.filter(action="server_asking_changed").count() == 1
-    set_asked_back(boss, server, sampling="allow")
+    set_client_capabilities(boss, server, sampling="allow")
     assert AuditRow.objects.filter(action="server_asking_changed").count() == 1
 
 
 def test_it_is_exported_and_applied(boss):
-    server = add(boss, spec(sampling="ask", sampling_tokens=500, elicitation=False))
+    server = create_server(boss, spec(sampling="ask", sampling_tokens=500, elicitation=False))
     ours = export_server(server, SecretPlaceholders())
     assert (ours["sampling"], ours["sampling_tokens"], ours["elicitation"]) == ("ask", 500, False)
     assert "roots" not in ours
-    text = as_yaml(export_config(boss, None))
-    assert not apply(boss, read_wanted(text, {}), dry_run=True).changes
-    plan = apply(boss, read_wanted(text.replace("sampling: ask", "sampling: allow"), {}))
+    text = to_yaml(export_config(boss, None))
+    assert not apply_config(boss, read_config_file(text, {}), dry_run=True).changes
+    plan = apply_config(
+        boss, read_config_file(text.replace("sampling: ask", "sampling: allow"), {})
+    )
     assert not plan.problems
     server.refresh_from_db()
     assert (server.sampling, server.elicitation) == ("allow", False)
 
 
 def test_rest_and_the_form_read_and_write_it(acme, boss):
-    server = add(boss, spec())
+    server = create_server(boss, spec())
     operator = rest.as_role(acme, Role.OPERATOR)
     shown = operator.get(f"mcp-servers/{server.pk}").json
     assert (shown["sampling"], shown["elicitation"], shown["roots"]) == ("off", True, False)

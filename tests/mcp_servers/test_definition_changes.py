@@ -11,8 +11,8 @@ from agents.calls.snapshots import get_snapshot_cache
 from bonobot.accounts.principals import Principal
 from bonobot.core.runtime import get_runtime
 from mcp_servers.client.pool import get_connection_pool
-from mcp_servers.definition_reviews import approve
-from mcp_servers.discovery import DiscoveryResult, discover
+from mcp_servers.definition_reviews import approve_definitions
+from mcp_servers.discovery import DiscoveryResult, run_discovery
 from tests import factories
 from tests.servers import raw_http_server
 from tests.servers.raw_http_server import Asked, RawHttp
@@ -74,11 +74,11 @@ def states(boss: Principal) -> Callable[..., list[dict[str, str]]]:
                 greeting.update(greetings[number] if greetings else {})
                 _look(boss, row.pk)
                 if not found:
-                    approve(boss, row)
-                tools = get_snapshot_cache().current("server", row.pk).tools.values()
+                    approve_definitions(boss, row)
+                tools = get_snapshot_cache().load_current("server", row.pk).tools.values()
                 found.append({tool.name: tool.decision.code or "approved" for tool in tools})
         finally:
-            get_runtime().call(get_connection_pool().forget, row.pk)
+            get_runtime().call(get_connection_pool().forget_server, row.pk)
             get_runtime().call(stack.aclose)
         return found
 
@@ -86,7 +86,7 @@ def states(boss: Principal) -> Callable[..., list[dict[str, str]]]:
 
 
 def _look(boss: Principal, server_id: Any) -> DiscoveryResult:
-    return get_runtime().call(discover, server_id, actor=boss.actor)
+    return get_runtime().call(run_discovery, server_id, actor=boss.actor)
 
 
 def test_a_number_that_is_written_otherwise_is_no_change(

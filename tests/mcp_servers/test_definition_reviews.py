@@ -5,7 +5,11 @@ import pytest
 from bonobot.accounts.roles import Role
 from bonobot.core.problems import Conflict, Forbidden
 from bonobot.ledger.models import AuditRow
-from mcp_servers.definition_reviews import approve, pin_all, reset_review
+from mcp_servers.definition_reviews import (
+    approve_definitions,
+    pin_trusted_definitions,
+    reset_review,
+)
 from mcp_servers.models import Definition, Server
 from tests import factories
 
@@ -40,7 +44,7 @@ def server(acme):
 
 
 def test_approving_all_pins_what_waits_as_it_stands(reviewer, server):
-    done = approve(reviewer, server)
+    done = approve_definitions(reviewer, server)
     assert set(done.approved) == {"one", "two"}
     row = server.definitions.get(name="one")
     assert (row.state, row.pinned, row.pinned_digest) == ("approved", row.payload, row.digest)
@@ -48,14 +52,14 @@ def test_approving_all_pins_what_waits_as_it_stands(reviewer, server):
 
 
 def test_an_approval_is_in_the_audit_with_its_digests(reviewer, server):
-    approve(reviewer, server)
+    approve_definitions(reviewer, server)
     assert "digest of one" in AuditRow.objects.get(action="definitions_approved").opened
 
 
 def test_only_what_was_seen_is_approved(reviewer, server):
     one, two = server.definitions.order_by("name")
     Definition.objects.filter(pk=two.pk).update(digest="changed meanwhile")
-    done = approve(reviewer, server, {one.pk: one.digest, two.pk: two.digest})
+    done = approve_definitions(reviewer, server, {one.pk: one.digest, two.pk: two.digest})
     assert (done.approved, done.skipped) == (("one",), ("two",))
     assert server.definitions.get(name="two").state == "pending"
 
@@ -63,13 +67,13 @@ def test_only_what_was_seen_is_approved(reviewer, server):
 def test_approving_only_what_changed_meanwhile_is_a_conflict(reviewer, server):
     one = server.definitions.get(name="one")
     with pytest.raises(Conflict) as refused:
-        approve(reviewer, server, {one.pk: "what was shown before"})
+        approve_definitions(reviewer, server, {one.pk: "what was shown before"})
     assert refused.value.code == "nothing_approved"
 
 
 def test_what_is_refused_can_not_be_approved(reviewer, server):
     Definition.objects.filter(name="one").update(fault="it hides text")
-    assert approve(reviewer, server).approved == ("two",)
+    assert approve_definitions(reviewer, server).approved == ("two",)
 
 
 def test_a_definition_of_another_server_is_skipped(acme, reviewer, server):
@@ -78,19 +82,19 @@ def test_a_definition_of_another_server_is_skipped(acme, reviewer, server):
     )
     one = server.definitions.get(name="one")
     with pytest.raises(Conflict):
-        approve(reviewer, other, {one.pk: one.digest})
+        approve_definitions(reviewer, other, {one.pk: one.digest})
     assert server.definitions.get(name="one").state == "pending"
 
 
 @pytest.mark.parametrize("role", [Role.MEMBER, Role.AUDITOR, Role.OPERATOR])
 def test_whoever_may_not_approve_approves_nothing(acme, server, role):
     with pytest.raises(Forbidden):
-        approve(factories.person(acme, role), server)
+        approve_definitions(factories.person(acme, role), server)
     assert not server.definitions.callable().exists()
 
 
 def test_a_withdrawn_approval_waits_again(reviewer, server):
-    approve(reviewer, server)
+    approve_definitions(reviewer, server)
     reset_review(reviewer, server.definitions.get(name="one"))
     assert server.definitions.get(name="one").state == "pending"
 
@@ -111,7 +115,7 @@ def test_the_state_and_the_querysets_say_the_same(server, values, state):
     assert row.state == state
     only = server.definitions.filter(name="one")
     assert only.callable().exists() == (state == "approved")
-    assert only.waiting().exists() == (state in ("pending", "changed"))
+    assert only.awaiting_review().exists() == (state in ("pending", "changed"))
 
 
 def suspect(server, name="two"):
@@ -121,7 +125,7 @@ def suspect(server, name="two"):
 
 def test_what_reads_like_orders_is_left_out_of_approving_all(reviewer, server):
     suspect(server)
-    done = approve(reviewer, server)
+    done = approve_definitions(reviewer, server)
     assert (done.approved, done.skipped, done.held) == (("one",), (), ("two",))
     assert server.definitions.get(name="two").state == "pending"
 
@@ -129,12 +133,12 @@ def test_what_reads_like_orders_is_left_out_of_approving_all(reviewer, server):
 def test_it_is_approved_by_name(reviewer, server):
     suspect(server)
     two = server.definitions.get(name="two")
-    assert approve(reviewer, server, {two.pk: two.digest}).approved == ("two",)
+    assert approve_definitions(reviewer, server, {two.pk: two.digest}).approved == ("two",)
 
 
 @pytest.mark.parametrize(("mode", "pinned"), [("first", {"one"}), ("always", {"one", "two"})])
 def test_a_rule_trusts_no_orders_unless_it_trusts_everything(server, mode, pinned):
     suspect(server)
     server.approval = mode
-    pin_all(server, server.definitions.all(), by=f"approval:{mode}")
+    pin_trusted_definitions(server, server.definitions.all(), pinned_by=f"approval:{mode}")
     assert {row.name for row in Definition.objects.callable()} == pinned

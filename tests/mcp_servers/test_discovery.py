@@ -9,11 +9,11 @@ from bonobot.core.problems import Problem
 from bonobot.core.runtime import get_runtime
 from bonobot.ledger.models import AuditRow
 from mcp_servers.client.pool import get_connection_pool
-from mcp_servers.definition_reviews import approve
-from mcp_servers.discovery import discover
+from mcp_servers.definition_reviews import approve_definitions
+from mcp_servers.discovery import run_discovery
 from mcp_servers.models import Check, Definition, Server
 from mcp_servers.server_config import ServerSpec
-from mcp_servers.services import add, update_server
+from mcp_servers.services import create_server, update_server
 from tests import factories
 from tests.agents.conftest import WORKSHOP
 
@@ -37,13 +37,13 @@ def workshop(tools="", **more):
 
 @pytest.fixture
 def server(boss):
-    made = add(boss, workshop("one two"))
+    made = create_server(boss, workshop("one two"))
     yield made
-    get_runtime().call(get_connection_pool().forget, made.pk)
+    get_runtime().call(get_connection_pool().forget_server, made.pk)
 
 
 def look(boss, server):
-    found = get_runtime().call(discover, server.pk, actor=boss.actor)
+    found = get_runtime().call(run_discovery, server.pk, actor=boss.actor)
     server.refresh_from_db()
     return found
 
@@ -86,7 +86,7 @@ def test_a_second_look_at_the_same_changes_nothing(boss, server):
 
 def test_what_disappears_is_gone_and_keeps_its_pin(boss, server):
     look(boss, server)
-    approve(boss, server)
+    approve_definitions(boss, server)
     update_server(boss, server, workshop("one"))
     assert look(boss, server).gone == 1
     assert states(server)["two"] == "gone"
@@ -96,7 +96,7 @@ def test_what_disappears_is_gone_and_keeps_its_pin(boss, server):
 
 
 def test_a_server_that_is_kept_to_some_tools_has_the_others_switched_off(boss):
-    server = add(boss, replace(workshop("one two"), only_tools=["o*"]))
+    server = create_server(boss, replace(workshop("one two"), only_tools=["o*"]))
     look(boss, server)
     on = dict(server.definitions.tools().values_list("name", "enabled"))
     assert {name for name, enabled in on.items() if enabled} == {"one"}
@@ -105,7 +105,7 @@ def test_a_server_that_is_kept_to_some_tools_has_the_others_switched_off(boss):
 
 def test_what_is_new_after_an_approval_waits(boss, server):
     look(boss, server)
-    approve(boss, server)
+    approve_definitions(boss, server)
     update_server(boss, server, workshop("one two three"))
     assert look(boss, server).new == 1
     assert states(server)["three"] == "pending"
@@ -113,22 +113,22 @@ def test_what_is_new_after_an_approval_waits(boss, server):
 
 
 def test_trusting_the_first_discovery_trusts_only_the_first(boss):
-    server = add(boss, workshop("one", approval="first"))
+    server = create_server(boss, workshop("one", approval="first"))
     look(boss, server)
     assert set(states(server).values()) == {"approved"}
     update_server(boss, server, workshop("one two", approval="first"))
     look(boss, server)
     assert states(server)["two"] == "pending"
-    get_runtime().call(get_connection_pool().forget, server.pk)
+    get_runtime().call(get_connection_pool().forget_server, server.pk)
 
 
 def test_trusting_always_trusts_changes_too(boss):
-    server = add(boss, workshop("one", approval="always"))
+    server = create_server(boss, workshop("one", approval="always"))
     look(boss, server)
     update_server(boss, server, workshop("one two", approval="always"))
     look(boss, server)
     assert set(states(server).values()) == {"approved"}
-    get_runtime().call(get_connection_pool().forget, server.pk)
+    get_runtime().call(get_connection_pool().forget_server, server.pk)
 
 
 def test_a_tool_that_hides_text_is_refused_and_hides_no_other(boss, server):
@@ -137,7 +137,7 @@ def test_a_tool_that_hides_text_is_refused_and_hides_no_other(boss, server):
     found = states(server)
     assert found["ev\u200bil"] == "refused"
     assert found["one"] == "pending"
-    approve(boss, server)
+    approve_definitions(boss, server)
     assert states(server)["ev\u200bil"] == "refused"
 
 
@@ -161,7 +161,7 @@ def test_a_server_that_does_not_start_is_an_error_that_says_why(boss, server):
 
 def test_a_failed_look_leaves_what_was_known(boss, server):
     look(boss, server)
-    approve(boss, server)
+    approve_definitions(boss, server)
     Server.objects.filter(pk=server.pk).update(
         endpoint_config={"command": "/nowhere/at-all", "args": []}
     )

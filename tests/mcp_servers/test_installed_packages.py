@@ -7,12 +7,12 @@ import pytest
 from bonobot.core.runtime import get_runtime
 from bonobot.ledger.models import AuditRow
 from mcp_servers.client.pool import get_connection_pool
-from mcp_servers.discovery import discover
+from mcp_servers.discovery import run_discovery
 from mcp_servers.health.check_servers import SYSTEM
-from mcp_servers.installed_packages import install_package, installation_of_server
+from mcp_servers.installed_packages import find_server_installation, reinstall_package
 from mcp_servers.models import Server
 from mcp_servers.server_config import ServerSpec
-from mcp_servers.services import add
+from mcp_servers.services import create_server
 from tests import factories, rest
 from tests.servers.npm_registry import NAME, Registry, open_registry
 from tests.wait import eventually
@@ -43,14 +43,14 @@ def server(boss, registry, tmp_path) -> Iterator[Server]:
         env_exceptions=dict.fromkeys(env, "the registry of a test"),
         confinement="none",
     )
-    made = add(boss, spec)
+    made = create_server(boss, spec)
     yield made
-    get_runtime().call(get_connection_pool().forget, made.pk)
+    get_runtime().call(get_connection_pool().forget_server, made.pk)
 
 
 def test_a_server_is_installed_before_its_first_discovery_and_its_page_tells(boss, server):
-    assert installation_of_server(server) == {"state": "needed", "detail": ""}
-    found = get_runtime().call(discover, server.pk, actor=SYSTEM, patience_s=120)
+    assert find_server_installation(server) == {"state": "needed", "detail": ""}
+    found = get_runtime().call(run_discovery, server.pk, actor=SYSTEM, patience_s=120)
     assert found.tools == ("hello",)
     shown = rest.as_administrator().get(f"mcp-servers/{server.pk}").json
     assert shown["installation"] == {"state": "installed", "detail": ""}
@@ -76,8 +76,8 @@ def test_a_server_that_was_installed_too_late_for_its_start_is_discovered_by_its
 
 
 def test_a_package_is_installed_again_and_the_audit_says_by_whom(boss, server):
-    get_runtime().call(discover, server.pk, actor=SYSTEM, patience_s=120)
-    found = get_runtime().call(install_package, boss, server)
+    get_runtime().call(run_discovery, server.pk, actor=SYSTEM, patience_s=120)
+    found = get_runtime().call(reinstall_package, boss, server)
     assert found is not None
     assert found.state == "installed"
     assert AuditRow.objects.get(action="server_installed").actor_id == boss.actor.id
@@ -85,5 +85,5 @@ def test_a_package_is_installed_again_and_the_audit_says_by_whom(boss, server):
 
 def test_a_server_of_another_launcher_has_nothing_to_install(boss):
     other = factories.stdio_server(factories.Organization.objects.get())
-    assert installation_of_server(other) is None
-    assert get_runtime().call(install_package, boss, other) is None
+    assert find_server_installation(other) is None
+    assert get_runtime().call(reinstall_package, boss, other) is None

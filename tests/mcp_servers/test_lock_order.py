@@ -7,18 +7,18 @@ from uuid import UUID, uuid4
 import pytest
 from django.utils import timezone
 
-from agents.services import remove_agent
+from agents.services import delete_agent
 from bonobot.accounts.models import Organization
 from bonobot.core.text.canonical_json import compute_digest
 from bonobot.ledger.types import Actor
 from mcp_servers import discovery
 from mcp_servers.client.errors import UpstreamError
 from mcp_servers.client.list_definitions import RawDefinition, ServerDeclarations
-from mcp_servers.definition_reviews import approve
+from mcp_servers.definition_reviews import approve_definitions
 from mcp_servers.flow_labels.services import set_labels
 from mcp_servers.health.services import record_failure
 from mcp_servers.models import Definition, Followed, Server, Watch
-from mcp_servers.services import remove
+from mcp_servers.services import delete_server
 from mcp_servers.subscriptions import leases
 from tests import factories
 from tests.concurrent_writers import behind, cross, on_postgresql
@@ -48,7 +48,7 @@ def survey(*tools: str, text: str = "") -> ServerDeclarations:
 
 
 def keep(server: Server, found: ServerDeclarations) -> discovery.DiscoveryResult:
-    return discovery.keep(server.pk, found, {}, actor=SYSTEM, kind="discovery")
+    return discovery.save_declarations(server.pk, found, {}, actor=SYSTEM, kind="discovery")
 
 
 def discovered(where: Organization, name: str = "web", scope_id: UUID | None = None) -> Server:
@@ -77,7 +77,7 @@ def test_a_server_is_removed_while_it_is_discovered(acme: Organization) -> None:
     server, boss = discovered(acme), factories.administrator(acme)
     cross(
         lambda: keep(server, survey("a", text="Altered.")),
-        lambda: remove(boss, server),
+        lambda: delete_server(boss, server),
         at='UPDATE "mcp_servers_server"',
     )
     assert not Server.objects.exists()
@@ -90,7 +90,7 @@ def test_a_server_is_removed_while_a_contact_fails(acme: Organization) -> None:
     problem = UpstreamError("Away.", code="server_unreachable", server=server.name)
     cross(
         lambda: record_failure(server.pk, "health", problem),
-        lambda: remove(boss, server),
+        lambda: delete_server(boss, server),
         at='INSERT INTO "mcp_servers_unasked"',
     )
     assert not Server.objects.exists()
@@ -100,7 +100,7 @@ def test_what_a_server_offers_is_approved_while_it_is_discovered(acme: Organizat
     server, boss = discovered(acme), factories.administrator(acme)
     seen = dict(reversed(waiting(server).items()))
     _, found = cross(
-        lambda: approve(boss, server, seen),
+        lambda: approve_definitions(boss, server, seen),
         lambda: keep(server, survey("a", "b", "c", text="Altered.")),
         at='UPDATE "mcp_servers_definition"',
     )
@@ -111,12 +111,12 @@ def test_two_people_approve_and_label_the_same(acme: Organization) -> None:
     server, boss = discovered(acme), factories.administrator(acme)
     rows = list(Definition.objects.filter(server=server))
     cross(
-        lambda: approve(boss, server, dict(reversed(waiting(server).items()))),
+        lambda: approve_definitions(boss, server, dict(reversed(waiting(server).items()))),
         lambda: set_labels(boss, server, rows, ["private_data"]),
         at='UPDATE "mcp_servers_definition"',
     )
     assert not server.definitions.filter(labels=None).exists()
-    assert not server.definitions.waiting().exists()
+    assert not server.definitions.awaiting_review().exists()
 
 
 def test_a_server_that_comes_back_is_discovered_while_it_is_approved(acme: Organization) -> None:
@@ -126,7 +126,7 @@ def test_a_server_that_comes_back_is_discovered_while_it_is_approved(acme: Organ
     found = replace(found, items=found.items + survey("b", "c").items)
     _, approval = cross(
         lambda: keep(server, found),
-        lambda: approve(boss, server, seen),
+        lambda: approve_definitions(boss, server, seen),
         at='INSERT INTO "mcp_servers_check"',
     )
     assert (sorted(approval.approved), approval.skipped) == (["b", "c"], ("a",))
@@ -140,7 +140,7 @@ def test_the_servers_of_an_agent_are_removed_while_their_leases_are_renewed(
         discovered(acme, f"s{number}", scope_id=agent.pk)
     Watch.objects.update(holder=holder, beat_at=timezone.now())
     cross(
-        lambda: remove_agent(boss, agent),
+        lambda: delete_agent(boss, agent),
         lambda: leases.renew_change_leases(holder),
         at='DELETE FROM "mcp_servers_watch"',
     )
@@ -161,7 +161,7 @@ def test_what_two_processes_write_of_the_same_resources_goes_one_by_one(
         "want": lambda: leases.add_watched_resources(acme.pk, source, list(reversed(URIS))),
         "beat": lambda: leases.renew_resource_leases(holder, list(reversed(ids))),
         "changed": lambda: leases.increment_change_counts(holder, list(reversed(ids))),
-        "settle": lambda: leases.settle(holder, list(reversed(ids)), []),
+        "settle": lambda: leases.settle_resources(holder, list(reversed(ids)), []),
         "let_go": lambda: leases.release_resource_leases(holder),
     }
     middle = Followed.objects.filter(server=server, digest=compute_digest(URIS[4]))
@@ -180,6 +180,6 @@ def test_a_server_is_removed_while_what_is_followed_there_is_written(acme: Organ
     behind(
         lambda: middle.update(state=Followed.State.ASKED),
         lambda: leases.increment_change_counts(holder, ids),
-        lambda: remove(boss, server),
+        lambda: delete_server(boss, server),
     )
     assert not Followed.objects.exists()

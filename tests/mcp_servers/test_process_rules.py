@@ -5,24 +5,24 @@ import json
 import pytest
 from django.utils.datastructures import MultiValueDict
 
-from agents.config_file.apply_config import apply
-from agents.config_file.export_config import as_yaml, export_config
-from agents.config_file.read_config import read_wanted
-from agents.console.settings_check import stdio_configuration
+from agents.config_file.apply_config import apply_config
+from agents.config_file.export_config import export_config, to_yaml
+from agents.config_file.read_config import read_config_file
+from agents.console.settings_check import inspect_stdio_configuration
 from bonobot.accounts.roles import Role
 from bonobot.core.problems import Problem
 from bonobot.core.runtime import get_runtime
 from bonobot.ledger.models import AuditRow
 from mcp_servers.admin.server_forms import ServerForm, build_initial
 from mcp_servers.build_endpoint import build_endpoint
-from mcp_servers.client.child_process import StderrTail, spawn
+from mcp_servers.client.child_process import StderrTail, spawn_child
 from mcp_servers.import_export.export_servers import SecretPlaceholders, export_server
-from mcp_servers.import_export.import_plan import plan
+from mcp_servers.import_export.import_plan import plan_servers
 from mcp_servers.models import Secret, Server
 from mcp_servers.presets.allowed_folders import get_organization_folder
-from mcp_servers.presets.services import PresetSpec, add_preset, save_as_preset
+from mcp_servers.presets.services import PresetSpec, create_preset, save_as_preset
 from mcp_servers.server_config import ServerSpec, build_changed_spec
-from mcp_servers.services import add, update_server
+from mcp_servers.services import create_server, update_server
 from tests import factories, rest
 
 pytestmark = pytest.mark.django_db
@@ -63,12 +63,12 @@ def start(server):
     server.refresh_from_db()
     endpoint = build_endpoint(server)
     nobody = lambda _: None  # noqa: E731
-    return get_runtime().call(spawn, endpoint, nobody, nobody, StderrTail(endpoint.secrets))
+    return get_runtime().call(spawn_child, endpoint, nobody, nobody, StderrTail(endpoint.secrets))
 
 
 def old_row(boss, name="NODE_OPTIONS"):
     """Return a server as it was stored before there were rules."""
-    server = add(boss, spec(STDIO))
+    server = create_server(boss, spec(STDIO))
     row = Secret(organization_id=server.organization_id, server=server, placement="env", name=name)
     row.value = "--require ./secret-canary.js"
     row.save()
@@ -79,7 +79,7 @@ def old_row(boss, name="NODE_OPTIONS"):
 
 
 def test_a_dangerous_variable_is_refused_by_name_even_to_a_platform_administrator(boss):
-    problem = refusal(add, boss, spec())
+    problem = refusal(create_server, boss, spec())
     assert (problem.code, problem.status) == ("variable_not_allowed", 403)
     assert problem.field == "endpoint_config.env.NODE_OPTIONS"
     assert "NODE_OPTIONS" in str(problem)
@@ -89,7 +89,7 @@ def test_a_dangerous_variable_is_refused_by_name_even_to_a_platform_administrato
 
 
 def test_an_exception_lets_one_variable_through_and_is_audited_with_its_reason(boss):
-    server = add(boss, spec(env_exceptions=WHY))
+    server = create_server(boss, spec(env_exceptions=WHY))
     assert server.env_exceptions == WHY
     row = AuditRow.objects.get(action="server_added")
     assert (row.actor_kind, row.actor_id) == (boss.actor.kind, boss.actor.id)
@@ -101,7 +101,7 @@ def test_an_exception_lets_one_variable_through_and_is_audited_with_its_reason(b
 
 
 def test_what_is_not_said_of_exceptions_stays_and_ends_with_its_variable(boss):
-    server = add(boss, spec(env_exceptions=WHY))
+    server = create_server(boss, spec(env_exceptions=WHY))
     update_server(boss, server, build_changed_spec(server, description="new"))
     assert server.env_exceptions == WHY
     update_server(boss, server, build_changed_spec(server, endpoint_config=STDIO))
@@ -122,13 +122,13 @@ def test_what_is_not_said_of_exceptions_stays_and_ends_with_its_variable(boss):
     ],
 )
 def test_an_exception_needs_a_reason_and_a_variable(boss, exceptions, code):
-    problem = refusal(add, boss, spec(env_exceptions=exceptions))
+    problem = refusal(create_server, boss, spec(env_exceptions=exceptions))
     assert problem.code == code
     assert problem.field.startswith("env_exceptions.")
 
 
 def test_nobody_but_a_platform_administrator_changes_exceptions(boss, owner):
-    server = add(boss, spec(env_exceptions=WHY))
+    server = create_server(boss, spec(env_exceptions=WHY))
     update_server(owner, server, build_changed_spec(server, description="mine"))
     assert server.env_exceptions == WHY
     for said in ({}, {"NODE_OPTIONS": "because"}):
@@ -140,8 +140,8 @@ def test_nobody_but_a_platform_administrator_changes_exceptions(boss, owner):
 
 def test_a_preset_hands_on_no_dangerous_variable(boss):
     wanted = PresetSpec(name="options", transport_type="stdio", endpoint_config=WITH_OPTIONS)
-    assert refusal(add_preset, boss, wanted).code == "variable_not_allowed"
-    server = add(boss, spec(env_exceptions=WHY))
+    assert refusal(create_preset, boss, wanted).code == "variable_not_allowed"
+    server = create_server(boss, spec(env_exceptions=WHY))
     assert refusal(save_as_preset, boss, server, "options").code == "variable_not_allowed"
 
 
@@ -149,17 +149,17 @@ def test_a_pasted_file_of_a_client_can_not_bring_one(boss):
     text = (
         '{"mcpServers": {"ours": {"command": "npx", "args": ["x@1.0.0"], "env": {"PATH": "/x"}}}}'
     )
-    (planned,) = plan(boss, text)
+    (planned,) = plan_servers(boss, text)
     assert [problem.code for problem in planned.problems] == ["variable_not_allowed"]
 
 
 def test_a_configuration_file_carries_the_exceptions(acme, boss):
-    server = add(boss, spec(env_exceptions=WHY))
+    server = create_server(boss, spec(env_exceptions=WHY))
     assert export_server(server, SecretPlaceholders())["env_exceptions"] == WHY
-    text = as_yaml(export_config(boss))
+    text = to_yaml(export_config(boss))
     server.delete()
     values = {"OURS_NODE_OPTIONS": "--max-old-space-size=8192", "OURS_TOKEN": "t"}
-    apply(boss, read_wanted(text, values))
+    apply_config(boss, read_config_file(text, values))
     assert Server.objects.get().env_exceptions == WHY
     without = text.replace("NODE_OPTIONS: needs more memory for large documents", "{}")
     assert without != text
@@ -181,10 +181,10 @@ def test_a_row_from_before_the_rule_is_not_started_and_told_by_the_doctor(boss):
     assert problem.code == "variable_not_allowed"
     assert problem.field == "endpoint_config.env.NODE_OPTIONS"
     assert "secret-canary" not in str(problem.as_dict())
-    (finding,) = stdio_configuration()
+    (finding,) = inspect_stdio_configuration()
     assert (finding.state, "NODE_OPTIONS" in finding.detail) == ("failed", True)
     Server.objects.filter(pk=server.pk).update(env_exceptions=WHY)
-    assert list(stdio_configuration()) == []
+    assert list(inspect_stdio_configuration()) == []
 
 
 # --- texts and folders
@@ -201,7 +201,7 @@ def test_a_row_from_before_the_rule_is_not_started_and_told_by_the_doctor(boss):
     ],
 )
 def test_a_nul_is_refused_wherever_it_stands(boss, config, field):
-    problem = refusal(add, boss, spec(config))
+    problem = refusal(create_server, boss, spec(config))
     assert problem.field.startswith(f"endpoint_config.{field}")
     assert "NUL" in str(problem)
 
@@ -214,19 +214,22 @@ def test_folders_of_the_system_and_of_others_are_refused(acme, boss, settings, t
     others = own.parent / "others"
     others.mkdir()
     for folder in ("/", "/etc", "/root", "/usr/lib", tmp_path / "var" / "keys", others):
-        problem = refusal(add, boss, spec({**STDIO, "cwd": str(folder)}))
+        problem = refusal(create_server, boss, spec({**STDIO, "cwd": str(folder)}))
         assert (problem.code, problem.field) == ("folder_not_allowed", "endpoint_config.cwd")
     for folder in (own / "out", f"{own}/../others"):
-        assert refusal(add, boss, spec({**STDIO, "cwd": str(folder)})).code == "folder_not_allowed"
+        assert (
+            refusal(create_server, boss, spec({**STDIO, "cwd": str(folder)})).code
+            == "folder_not_allowed"
+        )
     mounting = {"command": "docker", "args": ["run", "-i", "-v", "/etc:/x", "image@sha256:1"]}
-    assert refusal(add, boss, spec(mounting)).field == "endpoint_config.args"
-    assert add(boss, spec({**STDIO, "cwd": str(own)})).endpoint_config["cwd"] == str(own)
+    assert refusal(create_server, boss, spec(mounting)).field == "endpoint_config.args"
+    assert create_server(boss, spec({**STDIO, "cwd": str(own)})).endpoint_config["cwd"] == str(own)
 
 
 def test_a_folder_that_became_a_link_is_refused_at_the_start(boss, tmp_path):
     folder = tmp_path / "folder"
     folder.mkdir()
-    server = add(boss, spec({**STDIO, "cwd": str(folder)}))
+    server = create_server(boss, spec({**STDIO, "cwd": str(folder)}))
     folder.rmdir()
     folder.symlink_to("/etc")
     assert refusal(start, server).code == "folder_not_allowed"
@@ -234,7 +237,7 @@ def test_a_folder_that_became_a_link_is_refused_at_the_start(boss, tmp_path):
 
 def test_a_folder_of_presets_that_is_the_systems_is_of_no_use(acme, boss, settings, tmp_path):
     settings.BONOBOT_VAR, settings.BONOBOT_PRESET_FOLDERS = tmp_path / "var", ("/etc",)
-    preset = add_preset(
+    preset = create_preset(
         boss,
         PresetSpec(
             name="files",
@@ -267,6 +270,6 @@ def test_the_form_takes_reasons_line_by_line(acme, boss):
     data = MultiValueDict({k: v if isinstance(v, list) else [v] for k, v in said.items()})
     form = ServerForm(boss, data)
     assert form.is_valid(), form.errors
-    server = add(boss, form.spec())
+    server = create_server(boss, form.build_spec())
     assert server.env_exceptions == {"NODE_OPTIONS": "needs more memory"}
     assert build_initial(server)["env_exceptions"] == "NODE_OPTIONS: needs more memory"

@@ -11,7 +11,11 @@ from bonobot.ledger.writer.writer_thread import get_writer
 from mcp_servers import refresh_definitions
 from mcp_servers.client.change_notifications import ChangeNotification
 from mcp_servers.models import Server, Watch
-from mcp_servers.refresh_definitions import get_refresher, handle_change_notification, take_up
+from mcp_servers.refresh_definitions import (
+    get_refresher,
+    handle_change_notification,
+    refresh_abandoned_servers,
+)
 from mcp_servers.tasks import check_due
 from tests import factories
 from tests.mcp_servers.raw_list_changed_server import discoveries
@@ -50,7 +54,7 @@ def test_a_call_that_is_answered_as_unknown_has_the_catalogue_read(acme, serve, 
         holder="server:test",
         server_id=server.pk,
     )
-    outcome = get_runtime().call(pipeline.call, request)
+    outcome = get_runtime().call(pipeline.make_call, request)
     get_writer().close()
     assert outcome.code == told
     if read:
@@ -75,7 +79,7 @@ def test_what_is_told_together_is_read_together(serve):
         (server.pk, ChangeNotification("tools", holder=f"session:{n % 2}")) for n in range(100)
     ]
     get_runtime().call(heard, *notices)
-    eventually(lambda: server.pk not in get_refresher()._wanted)
+    eventually(lambda: server.pk not in get_refresher()._requests)
     assert discoveries(server) == 2
     assert Watch.objects.get().stale_at is None
 
@@ -85,24 +89,24 @@ def test_who_uses_a_server_waits_until_its_notice_was_read(serve, monkeypatch):
 
     async def tell_and_wait():
         handle_change_notification(server.pk, ChangeNotification("tools", holder="session:a"))
-        await get_refresher().caught_up("session:other")
-        await get_refresher().caught_up("session:a")
+        await get_refresher().wait_until_refreshed("session:other")
+        await get_refresher().wait_until_refreshed("session:a")
 
     get_runtime().call(tell_and_wait)
     assert discoveries(server) == 2
     Watch.objects.update(reread_after=timezone.now() + timedelta(hours=1))
     get_runtime().call(tell_and_wait)  # whose turn has not come, so nobody waits for it
     assert discoveries(server) == 2
-    monkeypatch.setattr(refresh_definitions, "CAUGHT_UP_S", 0.01)
+    monkeypatch.setattr(refresh_definitions, "MAX_WAIT_S", 0.01)
 
     async def wait_in_vain():
-        get_refresher()._wanted[server.pk].quiet.clear()
-        await get_refresher().caught_up("session:a")
+        get_refresher()._requests[server.pk].settled.clear()
+        await get_refresher().wait_until_refreshed("session:a")
 
     get_runtime().call(wait_in_vain)
     Watch.objects.update(reread_after=None)
     eventually(lambda: discoveries(server) == 3)
-    eventually(lambda: server.pk not in get_refresher()._wanted)
+    eventually(lambda: server.pk not in get_refresher()._requests)
 
 
 def test_the_sweep_reads_what_a_dead_process_left(serve):
@@ -118,12 +122,12 @@ def test_the_sweep_reads_what_a_dead_process_left(serve):
 def test_a_server_that_is_away_stays_stale_and_one_that_is_gone_is_forgotten(serve):
     serving, server = serve(refusing(-32601))
     serving.http.respond = lambda asked: raw_http_server.response(503)
-    get_runtime().call(take_up, [server.pk])
+    get_runtime().call(refresh_abandoned_servers, [server.pk])
     eventually(lambda: server.checks.filter(ok=False).exists())
-    eventually(lambda: server.pk not in get_refresher()._wanted)
+    eventually(lambda: server.pk not in get_refresher()._requests)
     assert Watch.objects.get().stale_at is not None
     pk = server.pk
     server.delete()
-    get_runtime().call(take_up, [pk])
-    eventually(lambda: pk not in get_refresher()._wanted)
+    get_runtime().call(refresh_abandoned_servers, [pk])
+    eventually(lambda: pk not in get_refresher()._requests)
     assert not Watch.objects.exists()

@@ -25,57 +25,57 @@ def grow_old(**moments):
 
 
 def test_a_mark_is_claimed_once(server):
-    assert refresh_definitions.mark(server.pk, noticed=True)
-    assert refresh_definitions.claim_refresh(server.pk).taken
+    assert refresh_definitions.mark_stale(server.pk, noticed=True)
+    assert refresh_definitions.claim_refresh(server.pk).acquired
     again = refresh_definitions.claim_refresh(server.pk, anyway=True)
-    assert (again.taken, again.wait_s) == (False, 10)
+    assert (again.acquired, again.wait_s) == (False, 10)
 
 
 def test_what_nobody_marked_is_not_read(server):
     assert refresh_definitions.claim_refresh(server.pk) == refresh_definitions.RefreshClaim()
-    refresh_definitions.mark(server.pk, noticed=False)
-    refresh_definitions.finish(
+    refresh_definitions.mark_stale(server.pk, noticed=False)
+    refresh_definitions.finish_refresh(
         server.pk, refresh_definitions.claim_refresh(server.pk), took_s=0, read=True
     )
     grow_old(reread_after=True)
     assert refresh_definitions.claim_refresh(server.pk) == refresh_definitions.RefreshClaim()
-    assert refresh_definitions.claim_refresh(server.pk, anyway=True).taken
+    assert refresh_definitions.claim_refresh(server.pk, anyway=True).acquired
 
 
 def test_only_the_servers_own_word_counts_as_a_notice(server):
-    refresh_definitions.mark(server.pk, noticed=False)
+    refresh_definitions.mark_stale(server.pk, noticed=False)
     assert Watch.objects.get().noticed_at is None
-    refresh_definitions.mark(server.pk, noticed=True)
+    refresh_definitions.mark_stale(server.pk, noticed=True)
     assert Watch.objects.get().noticed_at is not None
 
 
 def test_a_server_that_is_off_or_gone_is_not_marked(server):
     Server.objects.update(enabled=False)
-    assert not refresh_definitions.mark(server.pk, noticed=True)
+    assert not refresh_definitions.mark_stale(server.pk, noticed=True)
     server.delete()
-    assert not refresh_definitions.mark(server.pk, noticed=True)
+    assert not refresh_definitions.mark_stale(server.pk, noticed=True)
 
 
 def test_what_is_marked_during_a_reading_stays_stale(server):
-    refresh_definitions.mark(server.pk, noticed=True)
+    refresh_definitions.mark_stale(server.pk, noticed=True)
     claim = refresh_definitions.claim_refresh(server.pk)
-    refresh_definitions.mark(server.pk, noticed=True)
-    refresh_definitions.finish(server.pk, claim, took_s=0, read=True)
+    refresh_definitions.mark_stale(server.pk, noticed=True)
+    refresh_definitions.finish_refresh(server.pk, claim, took_s=0, read=True)
     assert Watch.objects.get().stale_at is not None
     claim = refresh_definitions.claim_refresh(server.pk)
     assert 0 < claim.wait_s <= 10
 
 
 def test_a_reading_that_failed_leaves_the_mark(server):
-    refresh_definitions.mark(server.pk, noticed=True)
-    refresh_definitions.finish(
+    refresh_definitions.mark_stale(server.pk, noticed=True)
+    refresh_definitions.finish_refresh(
         server.pk, refresh_definitions.claim_refresh(server.pk), took_s=0, read=False
     )
     assert Watch.objects.get().stale_at is not None
 
 
 def test_the_sweep_finds_what_a_dead_process_left(server):
-    refresh_definitions.mark(server.pk, noticed=True)
+    refresh_definitions.mark_stale(server.pk, noticed=True)
     assert refresh_definitions.list_abandoned_servers() == []  # who heard it comes first
     grow_old(stale_at=True)
     assert refresh_definitions.list_abandoned_servers() == [server.pk]
@@ -88,6 +88,6 @@ def test_the_sweep_finds_what_a_dead_process_left(server):
 
 @given(st.floats(min_value=0, max_value=10_000))
 def test_a_reading_gets_a_tenth_of_the_time_at_most(took_s):
-    pause = refresh_definitions.pause_after(took_s).total_seconds()
+    pause = refresh_definitions.compute_pause(took_s).total_seconds()
     assert pause >= 10
     assert pause >= 9.99 * took_s

@@ -6,7 +6,7 @@ from bonobot.accounts.roles import Role
 from bonobot.core.problems import Problem
 from mcp_servers.models import Secret, Server
 from mcp_servers.server_config import ServerSpec, mask_auth_config, mask_endpoint_config
-from mcp_servers.services import add, update_server
+from mcp_servers.services import create_server, update_server
 from tests import factories
 
 pytestmark = pytest.mark.django_db
@@ -33,7 +33,7 @@ def spec(name="docs", transport_type="http", endpoint_config=None, **more):
 
 def refused(principal, one) -> Problem:
     with pytest.raises(Problem) as caught:
-        add(principal, one)
+        create_server(principal, one)
     assert not Server.objects.exists()
     assert not Secret.objects.exists()
     return caught.value
@@ -155,16 +155,16 @@ def test_other_roles_register_nothing(boss, role):
 
 
 def test_a_name_is_taken_once_in_the_pool(boss):
-    add(boss, spec(name="Docs One"))
+    create_server(boss, spec(name="Docs One"))
     for name in ("Docs One", "docs-one", "docs_one", "D\u043ecs One"):
         with pytest.raises(Problem) as caught:
-            add(boss, spec(name=name))
+            create_server(boss, spec(name=name))
         assert caught.value.field == "name"
     assert Server.objects.count() == 1
 
 
 def test_secrets_are_sealed_and_read_back_as_a_mask(boss):
-    server = add(
+    server = create_server(
         boss,
         spec(
             endpoint_config={**HTTP, "headers": {"X-Key": "s3cret-value"}},
@@ -195,7 +195,7 @@ def test_a_write_with_the_mask_keeps_what_is_stored(boss, auth):
         endpoint_config={**HTTP, "headers": {"X-Key": "s3cret"}},
         auth_config={"type": "bearer_token", "token": "t0ken"},
     )
-    server = add(boss, stored)
+    server = create_server(boss, stored)
     masked = spec(endpoint_config=mask_endpoint_config(server), auth_config=auth)
     update_server(boss, server, masked)
     assert {s.name: s.value.open() for s in server.secrets.all()} == {
@@ -205,7 +205,7 @@ def test_a_write_with_the_mask_keeps_what_is_stored(boss, auth):
 
 
 def test_what_is_no_longer_named_is_forgotten(boss):
-    server = add(boss, spec(endpoint_config={**HTTP, "headers": {"X-Key": "s3cret"}}))
+    server = create_server(boss, spec(endpoint_config={**HTTP, "headers": {"X-Key": "s3cret"}}))
     update_server(boss, server, spec(endpoint_config=HTTP, auth_config={"type": "none"}))
     assert not server.secrets.exists()
 
@@ -222,7 +222,7 @@ def test_a_stored_value_is_never_sent_to_another_host(boss, headers, auth, field
         endpoint_config={**HTTP, "headers": {"X-Key": "s3cret"}},
         auth_config={"type": "bearer_token", "token": "t0ken"},
     )
-    server = add(boss, stored)
+    server = create_server(boss, stored)
     moved = {"url": "https://elsewhere.example.net/mcp", "headers": headers}
     with pytest.raises(Problem) as caught:
         update_server(boss, server, spec(endpoint_config=moved, auth_config=auth))
@@ -231,13 +231,13 @@ def test_a_stored_value_is_never_sent_to_another_host(boss, headers, auth, field
 
 
 def test_another_path_of_the_same_host_keeps_what_is_stored(boss):
-    server = add(boss, spec(auth_config={"type": "bearer_token", "token": "t0ken"}))
+    server = create_server(boss, spec(auth_config={"type": "bearer_token", "token": "t0ken"}))
     update_server(boss, server, spec(endpoint_config={"url": "https://mcp.example.com/other"}))
     assert server.secrets.get().value.open() == "t0ken"
 
 
 def test_another_address_is_asked_for_its_era_anew(boss):
-    server = add(boss, spec())
+    server = create_server(boss, spec())
     Server.objects.filter(pk=server.pk).update(era="modern", discovery={"a": 1})
     server.refresh_from_db()
     update_server(boss, server, spec(endpoint_config={"url": "https://other.example.com/mcp"}))

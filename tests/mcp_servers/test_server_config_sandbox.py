@@ -2,18 +2,18 @@
 
 import pytest
 
-from agents.config_file.apply_config import apply
-from agents.config_file.export_config import as_yaml, export_config
-from agents.config_file.read_config import read_wanted
+from agents.config_file.apply_config import apply_config
+from agents.config_file.export_config import export_config, to_yaml
+from agents.config_file.read_config import read_config_file
 from bonobot.accounts.roles import Role
 from bonobot.core.problems import Problem
 from mcp_servers.build_endpoint import build_endpoint
 from mcp_servers.import_export.export_servers import SecretPlaceholders, export_server
 from mcp_servers.models import Server
-from mcp_servers.presets.catalog import fill
+from mcp_servers.presets.catalog import fill_preset
 from mcp_servers.presets.services import save_as_preset
 from mcp_servers.server_config import ServerSpec
-from mcp_servers.services import add, update_server
+from mcp_servers.services import create_server, update_server
 from tests import admin_client, factories, rest
 
 pytestmark = pytest.mark.django_db
@@ -52,7 +52,7 @@ def box(server):
     ],
 )
 def test_what_is_not_said_of_a_box_has_a_safe_default(boss, said, stored):
-    assert box(add(boss, spec(confinement=said[0], network=said[1]))) == stored
+    assert box(create_server(boss, spec(confinement=said[0], network=said[1]))) == stored
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_what_is_not_said_of_a_box_has_a_safe_default(boss, said, stored):
     ],
 )
 def test_what_is_not_said_of_a_stored_box_stays(boss, before, said, stored):
-    server = add(boss, spec(confinement=before[0], network=before[1]))
+    server = create_server(boss, spec(confinement=before[0], network=before[1]))
     assert box(update_server(boss, server, spec(confinement=said[0], network=said[1]))) == stored
 
 
@@ -82,18 +82,18 @@ def test_what_is_not_said_of_a_stored_box_stays(boss, before, said, stored):
 )
 def test_what_makes_no_sense_is_refused(boss, transport, said, code, field):
     with pytest.raises(Problem) as caught:
-        add(boss, spec(transport, **said))
+        create_server(boss, spec(transport, **said))
     assert (caught.value.code, caught.value.field) == (code, field)
     assert caught.value.remedy
 
 
 def test_a_server_that_becomes_remote_has_no_box(boss):
-    server = add(boss, spec(confinement="bubblewrap"))
+    server = create_server(boss, spec(confinement="bubblewrap"))
     assert box(update_server(boss, server, spec("http"))) == ("none", "host")
 
 
 def test_only_a_platform_administrator_changes_a_box(acme, boss):
-    server = add(boss, spec(confinement="bubblewrap"))
+    server = create_server(boss, spec(confinement="bubblewrap"))
     owner = factories.person(acme, Role.OWNER)
     for said in ({"confinement": "none"}, {"network": "host"}, {"confinement": "namespaces"}):
         with pytest.raises(Problem) as caught:
@@ -104,34 +104,36 @@ def test_only_a_platform_administrator_changes_a_box(acme, boss):
 
 
 def test_an_organization_uses_a_preset_in_the_box_that_it_brings(acme, boss):
-    saved = save_as_preset(boss, add(boss, spec(confinement="bubblewrap")), "Boxed")
+    saved = save_as_preset(boss, create_server(boss, spec(confinement="bubblewrap")), "Boxed")
     owner = factories.person(acme, Role.OWNER)
-    made = add(owner, fill(saved, {}, name="mine"), preset=saved)
+    made = create_server(owner, fill_preset(saved, {}, name="mine"), preset=saved)
     assert box(made) == ("bubblewrap", "none")
 
 
 def test_the_endpoint_hides_our_own_folder(boss, settings):
-    asked = build_endpoint(add(boss, spec(confinement="bubblewrap"))).confinement
+    asked = build_endpoint(create_server(boss, spec(confinement="bubblewrap"))).confinement
     assert (asked.kind, asked.network) == ("bubblewrap", "none")
     assert asked.hidden == (str(settings.BONOBOT_VAR),)
 
 
 def test_another_box_is_another_configuration(boss):
-    server = add(boss, spec(confinement="namespaces"))
+    server = create_server(boss, spec(confinement="namespaces"))
     before = build_endpoint(server).fingerprint
     assert build_endpoint(update_server(boss, server, spec(network="none"))).fingerprint != before
 
 
 def test_a_box_is_exported_and_applied(boss):
-    server = add(boss, spec(confinement="bubblewrap", network="host"))
+    server = create_server(boss, spec(confinement="bubblewrap", network="host"))
     ours = export_server(server, SecretPlaceholders())
     assert (ours["confinement"], ours["network"]) == ("bubblewrap", "host")
-    text = as_yaml(export_config(boss, None))
-    assert not apply(boss, read_wanted(text, {}), dry_run=True).changes
-    plan = apply(boss, read_wanted(text.replace("bubblewrap", "namespaces"), {}))
+    text = to_yaml(export_config(boss, None))
+    assert not apply_config(boss, read_config_file(text, {}), dry_run=True).changes
+    plan = apply_config(boss, read_config_file(text.replace("bubblewrap", "namespaces"), {}))
     assert not plan.problems
     assert box(server) == ("namespaces", "host")
-    plain = add(boss, ServerSpec(name="plain", transport_type="stdio", endpoint_config=STDIO))
+    plain = create_server(
+        boss, ServerSpec(name="plain", transport_type="stdio", endpoint_config=STDIO)
+    )
     assert "confinement" not in export_server(plain, SecretPlaceholders())
 
 
@@ -164,7 +166,7 @@ def test_the_admin_offers_and_shows_the_box(acme):
 
 
 def test_an_operators_form_leaves_the_box_alone(acme, boss):
-    server = add(boss, spec(confinement="namespaces", network="none"))
+    server = create_server(boss, spec(confinement="namespaces", network="none"))
     fields = {
         **{"name": "ours", "description": "new", "transport_type": "stdio", "command": "npx"},
         **{"args": "-y\npackage@1.2.3", "auth_type": "none", "approval": "manual"},

@@ -37,8 +37,10 @@ def words(server, text="", ended="", child_id=None) -> StderrSnapshot:
 
 def test_a_child_has_one_row_that_follows_it(server):
     first = words(server, "starting\n")
-    stderr_log.write(first)
-    stderr_log.write(words(server, "starting\nready\n", "it exited with status 3", first.child_id))
+    stderr_log.write_snapshot(first)
+    stderr_log.write_snapshot(
+        words(server, "starting\nready\n", "it exited with status 3", first.child_id)
+    )
     [row] = ErrorOutput.objects.all()
     assert (row.text, row.ended) == ("starting\nready\n", "it exited with status 3")
     assert row.organization_id == server.organization_id
@@ -47,56 +49,62 @@ def test_a_child_has_one_row_that_follows_it(server):
 
 def test_the_latest_children_of_a_server_are_kept(server, acme):
     other = factories.stdio_server(acme, name="other")
-    stderr_log.write(words(other, "other"))
-    for number in range(stderr_log.KEPT_OF_A_SERVER + 3):
-        stderr_log.write(words(server, f"child {number}\n"))
+    stderr_log.write_snapshot(words(other, "other"))
+    for number in range(stderr_log.MAX_OUTPUTS_PER_SERVER + 3):
+        stderr_log.write_snapshot(words(server, f"child {number}\n"))
     kept = [row.text for row in stderr_log.list_error_outputs(server)]
-    assert kept == [f"child {number}\n" for number in range(3, stderr_log.KEPT_OF_A_SERVER + 3)]
+    assert kept == [
+        f"child {number}\n" for number in range(3, stderr_log.MAX_OUTPUTS_PER_SERVER + 3)
+    ]
     assert (
         stderr_log.load_latest_output(server).splitlines()[-1]
-        == f"child {stderr_log.KEPT_OF_A_SERVER + 2}"
+        == f"child {stderr_log.MAX_OUTPUTS_PER_SERVER + 2}"
     )
     assert stderr_log.load_latest_output(other) == "other"
 
 
 def test_all_that_is_shown_is_bounded(server):
     for _ in range(3):
-        stderr_log.write(words(server, "x" * stderr_log.RING))
-    assert len(stderr_log.load_latest_output(server)) == stderr_log.RING
+        stderr_log.write_snapshot(words(server, "x" * stderr_log.MAX_STDERR_BYTES))
+    assert len(stderr_log.load_latest_output(server)) == stderr_log.MAX_STDERR_BYTES
 
 
 def test_the_words_of_a_removed_server_are_dropped(server):
     gone = words(server, "late")
     server.delete()
-    stderr_log.write(gone)
+    stderr_log.write_snapshot(gone)
     assert not ErrorOutput.objects.exists()
 
 
 def test_writing_changes_no_decision(server):
     before = Head.objects.get(organization_id=server.organization_id).generation
-    stderr_log.write(words(server, "x"))
-    stderr_log.write(words(server, "y"))
+    stderr_log.write_snapshot(words(server, "x"))
+    stderr_log.write_snapshot(words(server, "y"))
     assert Head.objects.get(organization_id=server.organization_id).generation == before
 
 
 def test_old_output_is_pruned(server):
-    stderr_log.write(words(server, "old"))
-    ErrorOutput.objects.update(updated_at=timezone.now() - stderr_log.KEPT_FOR - timedelta(hours=1))
-    stderr_log.write(words(server, "new"))
+    stderr_log.write_snapshot(words(server, "old"))
+    ErrorOutput.objects.update(
+        updated_at=timezone.now() - stderr_log.RETENTION - timedelta(hours=1)
+    )
+    stderr_log.write_snapshot(words(server, "new"))
     assert prune_checks() == 1
     assert stderr_log.load_latest_output(server) == "new"
 
 
 @pytest.mark.parametrize(("role", "shown"), [(Role.OPERATOR, "fatal"), (Role.AUDITOR, "")])
 def test_rest_shows_it_to_who_manages_servers(acme, server, role, shown):
-    stderr_log.write(words(server, "fatal\n"))
+    stderr_log.write_snapshot(words(server, "fatal\n"))
     reader = rest.as_role(acme, role)
     assert reader.get(f"mcp-servers/{server.pk}").json["stderr"] == shown
     assert "stderr" not in reader.get("mcp-servers").json["results"][0]
 
 
 def test_the_admin_shows_it_escaped_to_who_manages_servers(acme, server):
-    stderr_log.write(words(server, "<script>alert(1)</script> & \u202e", "it exited with status 3"))
+    stderr_log.write_snapshot(
+        words(server, "<script>alert(1)</script> & \u202e", "it exited with status 3")
+    )
     page = admin_client.sit(acme, Role.OPERATOR).get("mcp_servers_server_health", server.pk)
     assert "&lt;script&gt;alert(1)&lt;/script&gt; &amp; ⟨U+202E⟩" in page
     assert "it exited with status 3" in page
@@ -147,7 +155,7 @@ def test_a_command_that_can_not_start_leaves_why(acme, bonobot):
 def test_a_silent_child_that_was_closed_leaves_nothing(acme, bonobot):
     server = factories.stdio_server(acme)
     assert bonobot("mcp", "test", server.slug).status == 0
-    get_runtime().call(get_connection_pool().forget, server.pk)
+    get_runtime().call(get_connection_pool().forget_server, server.pk)
     assert "No program of" in bonobot("mcp", "logs", server.slug).out
     assert bonobot("mcp", "logs", server.slug, "--json").json == []
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from mcp_servers.uri_templates import LONGEST_URI, list_variables, matches_template
+from mcp_servers.uri_templates import MAX_URI_LENGTH, list_variables, matches_template
 
 BOOK = "lib://books/{book}"
 FILES = "lib://files/{+path}"
@@ -59,7 +59,7 @@ def test_a_variable_neither_leaves_its_segment_nor_hides_what_it_is(filled):
             "lib://books",
             "lib://books/",
         ),
-        "lib://books/" + "a" * LONGEST_URI,
+        "lib://books/" + "a" * MAX_URI_LENGTH,
     ],
 )
 def test_the_rest_of_the_uri_is_compared_as_it_stands(uri):
@@ -106,4 +106,4 @@ def test_a_harmless_value_matches_once_it_is_encoded(filled):
 
 
 def test_a_hostile_uri_costs_little_time():
-    assert not matches_template("a://{a}-{b}-{c}-{d}-{e}x", "a://" + "-" * (LONGEST_URI - 10))
+    assert not matches_template("a://{a}-{b}-{c}-{d}-{e}x", "a://" + "-" * (MAX_URI_LENGTH - 10))

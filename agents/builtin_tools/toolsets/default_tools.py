@@ -4,23 +4,23 @@ from typing import Any
 from uuid import UUID
 
 from agents.builtin_tools.types import BuiltinTool, BuiltinToolContext, ServerIdentity
-from agents.flow_labels.rules import SEEN
+from agents.flow_labels.rules import HELD_LABELS
 from agents.flow_labels.services import parse_labels
 from agents.models import Step, StoredResult
-from agents.skills.templates import TemplateArgument, as_prompt
+from agents.skills.templates import TemplateArgument, to_prompt
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import NotFound, Problem
 from bonobot.core.runtime import get_runtime
 from bonobot.ledger.models import AuditRow, FlowCell
 from mcp_servers.flow_labels import FlowLabel, decode_labels, encode_labels
-from mcp_servers.flow_labels.store_labels import server_store
-from mcp_servers.uri_templates import LONGEST_URI
+from mcp_servers.flow_labels.store_labels import build_store_key
+from mcp_servers.uri_templates import MAX_URI_LENGTH
 
-CHUNK = 32_768
+CHUNK_LENGTH = 32_768
 
 
-async def _run(context: BuiltinToolContext, arguments: dict[str, Any]) -> str:
-    return await get_runtime().orm(_read_result, context, arguments)
+async def _handle_read_result(context: BuiltinToolContext, arguments: dict[str, Any]) -> str:
+    return await get_runtime().run_orm(_read_result, context, arguments)
 
 
 def _read_result(context: BuiltinToolContext, arguments: dict[str, Any]) -> str:
@@ -28,11 +28,11 @@ def _read_result(context: BuiltinToolContext, arguments: dict[str, Any]) -> str:
 
     A result of another session would bypass the flow labels of this one.
     """
-    mine = StoredResult.objects.for_organization(context.organization_id).filter(
+    own_results = StoredResult.objects.for_organization(context.organization_id).filter(
         agent=context.agent_id, session_id=context.session_id
     )
-    found = mine.filter(pk=arguments["result_id"]).values_list("text", flat=True).first()
-    if found is None and (found := _find_step_text(context, arguments["result_id"])) is None:
+    text = own_results.filter(pk=arguments["result_id"]).values_list("text", flat=True).first()
+    if text is None and (text := _find_step_text(context, arguments["result_id"])) is None:
         raise NotFound(
             format_message(
                 "There is no stored result {result_id!r}.", result_id=arguments["result_id"]
@@ -41,28 +41,30 @@ def _read_result(context: BuiltinToolContext, arguments: dict[str, Any]) -> str:
             remedy="Use the id that stands at the end of the cut result.",
         )
     start = arguments.get("offset", 0)
-    piece = found[start : start + CHUNK]
+    piece = text[start : start + CHUNK_LENGTH]
     end = start + len(piece)
-    return f"{piece}\n[characters {start} to {end} of {len(found)}]"
+    return f"{piece}\n[characters {start} to {end} of {len(text)}]"
 
 
-def _brings(agent_id: UUID, arguments: dict[str, Any]) -> tuple[FlowLabel, ...]:
+def _list_result_labels(agent_id: UUID, arguments: dict[str, Any]) -> tuple[FlowLabel, ...]:
     """Return the flow labels of the call whose result is read.
 
     If its audit entry is gone, it is assumed to have all of them.
     """
-    mine = StoredResult.objects.filter(pk=arguments["result_id"], agent=agent_id)
-    stored = mine.values_list("organization_id", flat=True).first()
-    if stored is None:
+    own_results = StoredResult.objects.filter(pk=arguments["result_id"], agent=agent_id)
+    organization_id = own_results.values_list("organization_id", flat=True).first()
+    if organization_id is None:
         return ()
-    row = AuditRow.objects.filter(pk=arguments["result_id"], organization_id=stored).first()
+    row = AuditRow.objects.filter(
+        pk=arguments["result_id"], organization_id=organization_id
+    ).first()
     if row is None:
-        return decode_labels(SEEN)
-    found = encode_labels(parse_labels(row))
+        return decode_labels(HELD_LABELS)
+    labels = encode_labels(parse_labels(row))
     if row.server_id is not None:
-        cells = FlowCell.objects.filter(pk=server_store(stored, row.server_id))
-        found |= cells.values_list("labels", flat=True).first() or 0
-    return decode_labels(found & SEEN)
+        label_rows = FlowCell.objects.filter(pk=build_store_key(organization_id, row.server_id))
+        labels |= label_rows.values_list("labels", flat=True).first() or 0
+    return decode_labels(labels & HELD_LABELS)
 
 
 def _find_step_text(context: BuiltinToolContext, result_id: str) -> str | None:
@@ -90,14 +92,14 @@ READ_RESULT = BuiltinTool(
         "required": ["result_id"],
         "additionalProperties": False,
     },
-    run=_run,
+    run=_handle_read_result,
     labels=(FlowLabel.REPEATABLE,),
-    brings=_brings,
+    list_result_labels=_list_result_labels,
 )
 
 
-SHOWN_AT_MOST = 200
-DESCRIPTION_SHOWN = 200
+MAX_LISTED_RESOURCES = 200
+MAX_DESCRIPTION_LENGTH = 200
 
 
 class ResourceReadFailed(Problem):
@@ -107,28 +109,30 @@ class ResourceReadFailed(Problem):
     status = 502
 
 
-async def _list_resources(context: BuiltinToolContext, arguments: dict[str, Any]) -> str:
+async def _handle_list_resources(context: BuiltinToolContext, arguments: dict[str, Any]) -> str:
     """Return the resources and templates that the agent may read, one per line."""
-    offers = context.snapshot.offers_of("resource", "resource_template")
-    wanted = arguments.get("server")
-    server = _get_server(context, wanted) if wanted else None
+    definitions = context.snapshot.list_definitions("resource", "resource_template")
+    server_slug = arguments.get("server")
+    server = _get_server(context, server_slug) if server_slug else None
     lines = []
-    for offer in offers:
-        if not offer.decision.allowed or (server and offer.facts.server_id != server.id):
+    for definition in definitions:
+        if not definition.decision.allowed or (server and definition.facts.server_id != server.id):
             continue
-        slug = context.snapshot.servers[offer.facts.server_id].slug
-        about = " – ".join(part for part in (offer.title, offer.description) if part)
-        mime = offer.declaration.get("mimeType") or ""
-        template = " (template: fill in its variables)" if "template" in offer.facts.kind else ""
-        about = " ".join(about.split())[:DESCRIPTION_SHOWN]
-        lines.append(f"{slug} {offer.name} {mime}{template} {about}".strip())
-    shown = lines[:SHOWN_AT_MOST]
-    if more := len(lines) - len(shown):
-        shown.append(f"[{more} more: name a server to see fewer]")
+        slug = context.snapshot.servers[definition.facts.server_id].slug
+        summary = " – ".join(part for part in (definition.title, definition.description) if part)
+        mime = definition.declaration.get("mimeType") or ""
+        template = (
+            " (template: fill in its variables)" if "template" in definition.facts.kind else ""
+        )
+        summary = " ".join(summary.split())[:MAX_DESCRIPTION_LENGTH]
+        lines.append(f"{slug} {definition.name} {mime}{template} {summary}".strip())
+    shown = lines[:MAX_LISTED_RESOURCES]
+    if omitted := len(lines) - len(shown):
+        shown.append(f"[{omitted} more: name a server to see fewer]")
     return "\n".join(shown) or "There are no resources to read."
 
 
-async def _read_resource(context: BuiltinToolContext, arguments: dict[str, Any]) -> str:
+async def _handle_read_resource(context: BuiltinToolContext, arguments: dict[str, Any]) -> str:
     """Return a resource as text; the read is a nested call."""
     server = _get_server(context, arguments["server"])
     outcome = await context.call("resources/read", server.id, arguments["uri"])
@@ -138,14 +142,17 @@ async def _read_resource(context: BuiltinToolContext, arguments: dict[str, Any])
 
 
 def _get_server(context: BuiltinToolContext, name: str) -> ServerIdentity:
-    found = next((one for one in context.snapshot.servers.values() if one.slug == name), None)
-    if found is None:
+    server = next(
+        (candidate for candidate in context.snapshot.servers.values() if candidate.slug == name),
+        None,
+    )
+    if server is None:
         raise NotFound(
             format_message("There is no server {name!r}.", name=name),
             field="server",
             remedy="Take the name from `list_resources`: the first word of each line.",
         )
-    return found
+    return server
 
 
 LIST_RESOURCES = BuiltinTool(
@@ -158,8 +165,8 @@ LIST_RESOURCES = BuiltinTool(
         "properties": {"server": {"type": "string", "description": "Only of this server."}},
         "additionalProperties": False,
     },
-    run=_list_resources,
-    of_resources=True,
+    run=_handle_list_resources,
+    needs_resources=True,
     labels=(FlowLabel.REPEATABLE,),
 )
 
@@ -172,30 +179,33 @@ READ_RESOURCE = BuiltinTool(
         "type": "object",
         "properties": {
             "server": {"type": "string"},
-            "uri": {"type": "string", "minLength": 1, "maxLength": LONGEST_URI},
+            "uri": {"type": "string", "minLength": 1, "maxLength": MAX_URI_LENGTH},
         },
         "required": ["server", "uri"],
         "additionalProperties": False,
     },
-    run=_read_resource,
-    of_resources=True,
+    run=_handle_read_resource,
+    needs_resources=True,
     labels=(FlowLabel.REPEATABLE,),
 )
 
 
-async def _list_skills(context: BuiltinToolContext, arguments: dict[str, Any]) -> str:
+async def _handle_list_skills(context: BuiltinToolContext, arguments: dict[str, Any]) -> str:
     """Return the skills with their arguments, one per line."""
     lines = []
     for skill in context.snapshot.skills.values():
-        prompt = as_prompt(skill)
-        taken = ", ".join(
-            f"{one['name']}{'' if one['required'] else '?'}" for one in prompt["arguments"]
+        prompt = to_prompt(skill)
+        argument_names = ", ".join(
+            f"{argument['name']}{'' if argument['required'] else '?'}"
+            for argument in prompt["arguments"]
         )
-        lines.append(f"{skill.name}({taken}): {skill.description or skill.title}".rstrip(": "))
+        lines.append(
+            f"{skill.name}({argument_names}): {skill.description or skill.title}".rstrip(": ")
+        )
     return "\n".join(lines)
 
 
-async def _read_skill(context: BuiltinToolContext, arguments: dict[str, Any]) -> str:
+async def _handle_read_skill(context: BuiltinToolContext, arguments: dict[str, Any]) -> str:
     """Return a skill's text with its placeholders unfilled.
 
     If arguments were filled in here, untrusted text that the model quotes would be returned as
@@ -211,17 +221,19 @@ async def _read_skill(context: BuiltinToolContext, arguments: dict[str, Any]) ->
         )
     if not skill.arguments:
         return skill.text
-    lines = [f"- ${{{one.name}}}: {_describe_argument(one)}" for one in skill.arguments]
+    lines = [
+        f"- ${{{argument.name}}}: {_describe_argument(argument)}" for argument in skill.arguments
+    ]
     return "\n".join((skill.text, "", "What stands for these, take from the task:", *lines))
 
 
-def _describe_argument(one: TemplateArgument) -> str:
-    words = [one.description or "as the name says"]
-    if one.choices:
-        words.append(f"one of {', '.join(one.choices)}")
-    if one.default:
-        words.append(f"{one.default} if nothing is said")
-    return "; ".join(words)
+def _describe_argument(argument: TemplateArgument) -> str:
+    parts = [argument.description or "as the name says"]
+    if argument.choices:
+        parts.append(f"one of {', '.join(argument.choices)}")
+    if argument.default:
+        parts.append(f"{argument.default} if nothing is said")
+    return "; ".join(parts)
 
 
 LIST_SKILLS = BuiltinTool(
@@ -230,9 +242,9 @@ LIST_SKILLS = BuiltinTool(
         "List the skills: instructions for tasks, with the arguments that each takes."
     ),
     input_schema={"type": "object", "properties": {}, "additionalProperties": False},
-    run=_list_skills,
-    of_skills=True,
-    instructs=True,
+    run=_handle_list_skills,
+    needs_skills=True,
+    returns_instructions=True,
     labels=(FlowLabel.REPEATABLE,),
 )
 
@@ -247,8 +259,8 @@ READ_SKILL = BuiltinTool(
         "required": ["name"],
         "additionalProperties": False,
     },
-    run=_read_skill,
-    of_skills=True,
-    instructs=True,
+    run=_handle_read_skill,
+    needs_skills=True,
+    returns_instructions=True,
     labels=(FlowLabel.REPEATABLE,),
 )

@@ -18,17 +18,17 @@ from urllib.parse import urljoin, urlsplit
 import httpx2
 import re2
 
-from agents.builtin_tools.toolset_options import KITS, METHODS, Options
+from agents.builtin_tools.toolset_options import HTTP_METHODS, TOOLSETS, OptionValues
 from agents.builtin_tools.types import BuiltinTool, BuiltinToolContext, BuiltinToolHints
 from agents.builtin_tools.workspaces import run_in_thread
-from agents.images import LARGEST, detect_media_type
-from bonobot.core.http.egress import LONGEST_URL, EgressDenied, build_guarded_client
+from agents.images import MAX_IMAGE_BYTES, detect_media_type
+from bonobot.core.http.egress import MAX_URL_LENGTH, EgressDenied, build_guarded_client
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Forbidden, InvalidInput, Problem, ServiceUnavailable
 from mcp_servers.flow_labels import FlowLabel
 
 # Left out together with their content.
-LEFT_OUT = frozenset(
+SKIPPED_ELEMENTS = frozenset(
     [
         "script",
         "style",
@@ -47,7 +47,7 @@ LEFT_OUT = frozenset(
         "head",
     ]
 )
-VOID = frozenset(
+VOID_ELEMENTS = frozenset(
     [
         "area",
         "base",
@@ -64,7 +64,7 @@ VOID = frozenset(
         "wbr",
     ]
 )
-BLOCKS = frozenset(
+BLOCK_ELEMENTS = frozenset(
     [
         "address",
         "article",
@@ -104,67 +104,67 @@ BLOCKS = frozenset(
 )
 HEADINGS: Mapping[str, str] = {f"h{level}": "#" * level + " " for level in range(1, 7)}
 # Their content is text up to their closing tag (HTML, 13.2.6.2).
-RAW = frozenset(("script", "style", "textarea", "title", "iframe", "noscript"))
-CLOSER = re.compile("[>\"']")
-LONGEST_TAG = 4096  # the attributes of longer tags are ignored
-NAME = re.compile(r"/?([A-Za-z][A-Za-z0-9:-]*)")
+RAW_TEXT_ELEMENTS = frozenset(("script", "style", "textarea", "title", "iframe", "noscript"))
+TAG_DELIMITER = re.compile("[>\"']")
+MAX_TAG_LENGTH = 4096  # the attributes of longer tags are ignored
+TAG_NAME = re.compile(r"/?([A-Za-z][A-Za-z0-9:-]*)")
 ATTRIBUTE = re2.compile(
     r"""([A-Za-z][A-Za-z0-9:_-]*)(?:\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s"'>]+)))?"""
 )
-DEEPEST = 500
-LONGEST_LINK = 500
+MAX_DEPTH = 500
+MAX_LINK_LENGTH = 500
 
 
 def extract_page_text(html: str, url: str) -> str:
     """Return a page's text: title, headings, lists, links; without hidden elements."""
-    page, lower, at = _PageTextParser(url), html.lower(), 0
-    while (start := html.find("<", at)) >= 0:
-        page.text_part(unescape(html[at:start]))
+    parser, lowercase_html, position = _PageTextParser(url), html.lower(), 0
+    while (start := html.find("<", position)) >= 0:
+        parser.add_text(unescape(html[position:start]))
         if html.startswith("<!--", start):
             end = html.find("-->", start + 4)
-            at = end + 3
+            position = end + 3
         elif html[start + 1 : start + 2] in ("!", "?"):
             end = html.find(">", start)
-            at = end + 1
-        elif not (name := NAME.match(html[start + 1 : start + 64])):
-            page.text_part("<")
-            end = at = start + 1
+            position = end + 1
+        elif not (name := TAG_NAME.match(html[start + 1 : start + 64])):
+            parser.add_text("<")
+            end = position = start + 1
         else:
-            end = _end_of_tag(html, start)
-            at = end + 1
-            tag, closing = name.group(1).lower(), html[start + 1] == "/"
-            if end >= 0 and closing:
-                page.close(tag)
+            end = _find_tag_end(html, start)
+            position = end + 1
+            tag, is_closing = name.group(1).lower(), html[start + 1] == "/"
+            if end >= 0 and is_closing:
+                parser.close_element(tag)
             elif end >= 0:
-                page.open(tag, _parse_attributes(html[start + 1 + name.end() : end]))
-                if tag in RAW:
-                    end = lower.find(f"</{tag}", at)
-                    page.text_part(unescape(html[at:end]) if tag == "title" else "")
-                    at = end
+                parser.open_element(tag, _parse_attributes(html[start + 1 + name.end() : end]))
+                if tag in RAW_TEXT_ELEMENTS:
+                    end = lowercase_html.find(f"</{tag}", position)
+                    parser.add_text(unescape(html[position:end]) if tag == "title" else "")
+                    position = end
         if end < 0:  # an unfinished tag: the rest belongs to it
-            return page.text()
-    page.text_part(unescape(html[at:]))
-    return page.text()
+            return parser.to_text()
+    parser.add_text(unescape(html[position:]))
+    return parser.to_text()
 
 
-def _end_of_tag(html: str, at: int) -> int:
+def _find_tag_end(html: str, position: int) -> int:
     """Return the index of a tag's `>` outside quotes; -1 if the tag is unfinished."""
-    while found := CLOSER.search(html, at):
-        at = found.start()
-        if html[at] == ">":
-            return at
-        at = html.find(html[at], at + 1) + 1
-        if not at:
+    while match := TAG_DELIMITER.search(html, position):
+        position = match.start()
+        if html[position] == ">":
+            return position
+        position = html.find(html[position], position + 1) + 1
+        if not position:
             return -1
     return -1
 
 
 def _parse_attributes(text: str) -> dict[str, str]:
-    if ("=" not in text and "hidden" not in text) or len(text) > LONGEST_TAG:
+    if ("=" not in text and "hidden" not in text) or len(text) > MAX_TAG_LENGTH:
         return {}
     return {
-        one.group(1).lower(): unescape(one.group(2) or one.group(3) or one.group(4) or "")
-        for one in ATTRIBUTE.finditer(text)
+        match.group(1).lower(): unescape(match.group(2) or match.group(3) or match.group(4) or "")
+        for match in ATTRIBUTE.finditer(text)
     }
 
 
@@ -175,79 +175,79 @@ class _PageTextParser:
         self._url = url
         self._lines: list[str] = []
         self._line: list[str] = []
-        self._hidden: list[str] = []
-        self._links: list[str] = []
+        self._hidden_elements: list[str] = []
+        self._open_links: list[str] = []
         self._title: list[str] | None = None
-        self._pre = 0
+        self._pre_depth = 0
 
-    def open(self, tag: str, said: Mapping[str, str]) -> None:
+    def open_element(self, tag: str, attributes: Mapping[str, str]) -> None:
         """Handle a start tag."""
         if tag == "title" and self._title is None:
             self._title = []
-            self._hidden.append(tag)
+            self._hidden_elements.append(tag)
             return
-        hides = tag in LEFT_OUT or (said and _is_hidden(said))
-        if self._hidden or hides:
+        is_skipped = tag in SKIPPED_ELEMENTS or (attributes and _is_hidden(attributes))
+        if self._hidden_elements or is_skipped:
             # `</head>` is optional: `<body>` ends the head too.
-            if tag == "body" and self._hidden == ["head"]:
-                self._hidden.clear()
-            elif tag not in VOID and len(self._hidden) < DEEPEST:
-                self._hidden.append(tag)
+            if tag == "body" and self._hidden_elements == ["head"]:
+                self._hidden_elements.clear()
+            elif tag not in VOID_ELEMENTS and len(self._hidden_elements) < MAX_DEPTH:
+                self._hidden_elements.append(tag)
             return
-        if tag in BLOCKS:
+        if tag in BLOCK_ELEMENTS:
             self._end_line()
-        self._pre += tag == "pre"
+        self._pre_depth += tag == "pre"
         self._line.append(HEADINGS.get(tag, "- " if tag == "li" else ""))
         if tag == "a":
-            self._links.append(said.get("href", ""))
-        if tag == "img" and (alt := said.get("alt")):
+            self._open_links.append(attributes.get("href", ""))
+        if tag == "img" and (alt := attributes.get("alt")):
             self._line.append(f"[image: {alt}]")
         if tag in ("td", "th"):
             self._line.append(" | ")
 
-    def close(self, tag: str) -> None:
+    def close_element(self, tag: str) -> None:
         """Handle an end tag."""
-        if self._hidden:
-            if tag in self._hidden:
-                while self._hidden.pop() != tag:
+        if self._hidden_elements:
+            if tag in self._hidden_elements:
+                while self._hidden_elements.pop() != tag:
                     pass
             return
-        if tag == "a" and self._links:
-            self._line.append(self._link(self._links.pop()))
-        if tag in BLOCKS:
-            self._end_line(keep=self._pre > 0)
-        self._pre -= tag == "pre" and self._pre > 0
+        if tag == "a" and self._open_links:
+            self._line.append(self._format_link(self._open_links.pop()))
+        if tag in BLOCK_ELEMENTS:
+            self._end_line(keep_spaces=self._pre_depth > 0)
+        self._pre_depth -= tag == "pre" and self._pre_depth > 0
 
-    def text_part(self, data: str) -> None:
+    def add_text(self, data: str) -> None:
         """Handle text."""
-        if self._hidden:
-            if self._hidden[-1] == "title" and self._title is not None:
+        if self._hidden_elements:
+            if self._hidden_elements[-1] == "title" and self._title is not None:
                 self._title.append(data)
-        elif self._pre:
+        elif self._pre_depth:
             *lines, rest = data.split("\n")
             for line in lines:
                 self._line.append(line)
-                self._end_line(keep=True)
+                self._end_line(keep_spaces=True)
             self._line.append(rest)
         else:
             self._line.append(data)
 
-    def text(self) -> str:
+    def to_text(self) -> str:
         """Return the collected text."""
         self._end_line()
         title = " ".join("".join(self._title or ()).split())
         return "\n".join([*([f"# {title}", ""] if title else []), *self._lines]).strip()
 
-    def _link(self, href: str) -> str:
+    def _format_link(self, href: str) -> str:
         target = urljoin(self._url, href) if _is_link(href) else ""
-        return f" ({target})" if target and len(target) <= LONGEST_LINK else ""
+        return f" ({target})" if target and len(target) <= MAX_LINK_LENGTH else ""
 
-    def _end_line(self, *, keep: bool = False) -> None:
+    def _end_line(self, *, keep_spaces: bool = False) -> None:
         text = "".join(self._line)
         self._line.clear()
-        shown = text.rstrip() if keep else " ".join(text.split())
-        if shown and shown not in ("-", "|"):
-            self._lines.append(shown)
+        line = text.rstrip() if keep_spaces else " ".join(text.split())
+        if line and line not in ("-", "|"):
+            self._lines.append(line)
 
 
 def _is_link(href: str) -> bool:
@@ -255,24 +255,24 @@ def _is_link(href: str) -> bool:
     return bool(href) and not href.startswith("#") and scheme in ("", "http", "https")
 
 
-def _is_hidden(said: Mapping[str, str]) -> bool:
-    style = "".join(said.get("style", "").lower().split())
-    unseen = ("display:none", "visibility:hidden", "opacity:0;", "font-size:0;")
+def _is_hidden(attributes: Mapping[str, str]) -> bool:
+    style = "".join(attributes.get("style", "").lower().split())
+    hiding_rules = ("display:none", "visibility:hidden", "opacity:0;", "font-size:0;")
     return (
-        "hidden" in said
-        or said.get("aria-hidden") == "true"
-        or any(rule in f"{style};" for rule in unseen)
+        "hidden" in attributes
+        or attributes.get("aria-hidden") == "true"
+        or any(rule in f"{style};" for rule in hiding_rules)
     )
 
 
-MOST_BYTES = 4 * 1024 * 1024
-LONGEST_PAGE = 1024 * 1024  # characters of HTML
-MOST_SENT = 256 * 1024  # characters
-REDIRECTS = 5
-CONNECT_S = 10.0
-SECONDS = 60.0
+MAX_RESPONSE_BYTES = 4 * 1024 * 1024
+MAX_HTML_LENGTH = 1024 * 1024  # characters of HTML
+MAX_REQUEST_LENGTH = 256 * 1024  # characters
+MAX_REDIRECTS = 5
+CONNECT_TIMEOUT_S = 10.0
+FETCH_TIMEOUT_S = 60.0
 # Media types of text that don't start with `text/`.
-TEXTS = ("json", "xml", "yaml", "javascript", "x-www-form-urlencoded", "csv", "toml")
+TEXT_TYPES = ("json", "xml", "yaml", "javascript", "x-www-form-urlencoded", "csv", "toml")
 
 
 class UnreadableContent(Problem):
@@ -283,8 +283,10 @@ class UnreadableContent(Problem):
     title = "Not readable"
 
 
-async def _fetch(context: BuiltinToolContext, arguments: dict[str, Any]) -> str | dict[str, Any]:
-    options = context.toolbox.kits.get("fetch", KITS["fetch"].usual)
+async def _handle_http_fetch(
+    context: BuiltinToolContext, arguments: dict[str, Any]
+) -> str | dict[str, Any]:
+    options = context.toolbox.options_by_toolset.get("fetch", TOOLSETS["fetch"].defaults)
     method = arguments.get("method", "GET")
     if method not in options["methods"]:
         raise Forbidden(
@@ -301,9 +303,11 @@ async def _fetch(context: BuiltinToolContext, arguments: dict[str, Any]) -> str 
             field="body",
             remedy="Leave `body` out.",
         )
-    seconds = SECONDS if context.timeout_s is None else min(SECONDS, context.timeout_s)
+    timeout_s = (
+        FETCH_TIMEOUT_S if context.timeout_s is None else min(FETCH_TIMEOUT_S, context.timeout_s)
+    )
     try:
-        return await _fetch_with_redirects(method, arguments, options, seconds)
+        return await _fetch_with_redirects(method, arguments, options, timeout_s)
     except httpx2.HTTPError as error:
         raise ServiceUnavailable(
             format_message(
@@ -318,7 +322,7 @@ async def _fetch(context: BuiltinToolContext, arguments: dict[str, Any]) -> str 
 
 
 async def _fetch_with_redirects(
-    method: str, arguments: Mapping[str, Any], options: Options, seconds: float
+    method: str, arguments: Mapping[str, Any], options: OptionValues, timeout_s: float
 ) -> str | dict[str, Any]:
     """Fetch a URL and follow redirects, each checked like the first URL."""
     url, body = arguments["url"], arguments.get("body")
@@ -328,25 +332,25 @@ async def _fetch_with_redirects(
     client = build_guarded_client(
         allow_private=options["allow_private"],
         headers=headers,
-        connect_s=min(CONNECT_S, seconds),
-        read_s=seconds,
-        max_body=MOST_BYTES,
+        connect_s=min(CONNECT_TIMEOUT_S, timeout_s),
+        read_s=timeout_s,
+        max_body=MAX_RESPONSE_BYTES,
     )
     async with client:
-        for _ in range(REDIRECTS + 1):
-            _require_host(url, options["hosts"])
+        for _ in range(MAX_REDIRECTS + 1):
+            _require_allowed_host(url, options["hosts"])
             try:
-                answer = await client.request(method, url, content=body)
-            except EgressDenied as refused:
-                if refused.code != "redirect_refused" or method not in ("GET", "HEAD"):
+                response = await client.request(method, url, content=body)
+            except EgressDenied as denied:
+                if denied.code != "redirect_refused" or method not in ("GET", "HEAD"):
                     raise
-                url = urljoin(url, str(refused.extra["location"]))
+                url = urljoin(url, str(denied.extra["location"]))
                 continue
-            return await run_in_thread(_format_response, url, answer)
+            return await run_in_thread(_format_response, url, response)
     raise ServiceUnavailable(
         format_message(
             "More than {redirects} redirects led on from `{url}`.",
-            redirects=REDIRECTS,
+            redirects=MAX_REDIRECTS,
             url=_parse_host(arguments["url"]),
         ),
         code="too_many_redirects",
@@ -355,7 +359,7 @@ async def _fetch_with_redirects(
     )
 
 
-def _require_host(url: str, hosts: Sequence[str]) -> None:
+def _require_allowed_host(url: str, hosts: Sequence[str]) -> None:
     host = _parse_host(url)
     if hosts and not any(fnmatchcase(host, pattern) for pattern in hosts):
         raise Forbidden(
@@ -376,31 +380,36 @@ def _parse_host(url: str) -> str:
         return ""
 
 
-def _format_response(url: str, answer: httpx2.Response) -> str | dict[str, Any]:
+def _format_response(url: str, response: httpx2.Response) -> str | dict[str, Any]:
     """Return a summary line and the text or image of a response."""
-    kind = answer.headers.get("content-type", "").partition(";")[0].strip().lower()
-    data = answer.content
-    line = (
-        f"[{answer.status_code} {kind or 'no type'}, {len(data):,} bytes, from {_strip_query(url)}]"
+    media_type = response.headers.get("content-type", "").partition(";")[0].strip().lower()
+    data = response.content
+    summary = (
+        f"[{response.status_code} {media_type or 'no type'}, {len(data):,} bytes, from "
+        f"{_strip_query(url)}]"
     )
-    if image := detect_media_type(data):
-        if len(data) > LARGEST:
-            raise _build_unreadable_error(kind, len(data))
-        part = {"type": "image", "mimeType": image, "data": base64.b64encode(data).decode()}
-        return {"content": [{"type": "text", "text": line}, part]}
-    if kind in ("text/html", "application/xhtml+xml"):
-        return f"{line}\n{extract_page_text(_decode_body(answer)[:LONGEST_PAGE], url)}"
-    is_text = kind.startswith("text/") or any(word in kind for word in TEXTS)
-    if data and not is_text and (kind or b"\0" in data[:8192]):
-        raise _build_unreadable_error(kind, len(data))
-    return f"{line}\n{_decode_body(answer)}"
+    if image_type := detect_media_type(data):
+        if len(data) > MAX_IMAGE_BYTES:
+            raise _build_unreadable_error(media_type, len(data))
+        image_content = {
+            "type": "image",
+            "mimeType": image_type,
+            "data": base64.b64encode(data).decode(),
+        }
+        return {"content": [{"type": "text", "text": summary}, image_content]}
+    if media_type in ("text/html", "application/xhtml+xml"):
+        return f"{summary}\n{extract_page_text(_decode_body(response)[:MAX_HTML_LENGTH], url)}"
+    is_text = media_type.startswith("text/") or any(word in media_type for word in TEXT_TYPES)
+    if data and not is_text and (media_type or b"\0" in data[:8192]):
+        raise _build_unreadable_error(media_type, len(data))
+    return f"{summary}\n{_decode_body(response)}"
 
 
-def _decode_body(answer: httpx2.Response) -> str:
+def _decode_body(response: httpx2.Response) -> str:
     try:
-        return answer.content.decode(answer.charset_encoding or "utf-8", "replace")
+        return response.content.decode(response.charset_encoding or "utf-8", "replace")
     except LookupError:
-        return answer.content.decode("utf-8", "replace")
+        return response.content.decode("utf-8", "replace")
 
 
 def _strip_query(url: str) -> str:
@@ -409,10 +418,12 @@ def _strip_query(url: str) -> str:
     return f"{parts.scheme}://{parts.netloc}{parts.path}"
 
 
-def _build_unreadable_error(kind: str, size: int) -> UnreadableContent:
+def _build_unreadable_error(media_type: str, size: int) -> UnreadableContent:
     return UnreadableContent(
         format_message(
-            "What came back is {kind}, {size:,} bytes.", kind=kind or "of no known type", size=size
+            "What came back is {kind}, {size:,} bytes.",
+            kind=media_type or "of no known type",
+            size=size,
         ),
         field="url",
         remedy="Only text and images (PNG, JPEG, GIF, WebP) can be read.",
@@ -429,16 +440,16 @@ FETCH_TOOLS = (
         input_schema={
             "type": "object",
             "properties": {
-                "url": {"type": "string", "minLength": 1, "maxLength": LONGEST_URL},
-                "method": {"enum": list(METHODS)},
-                "body": {"type": "string", "maxLength": MOST_SENT},
+                "url": {"type": "string", "minLength": 1, "maxLength": MAX_URL_LENGTH},
+                "method": {"enum": list(HTTP_METHODS)},
+                "body": {"type": "string", "maxLength": MAX_REQUEST_LENGTH},
                 "content_type": {"type": "string", "pattern": "^[A-Za-z0-9.+/; =_-]{1,100}$"},
             },
             "required": ["url"],
             "additionalProperties": False,
         },
-        run=_fetch,
-        kit="fetch",
+        run=_handle_http_fetch,
+        toolset="fetch",
         labels=(FlowLabel.UNTRUSTED_CONTENT, FlowLabel.SENDS_OUT),
         hints=BuiltinToolHints(
             read_only=False, destructive=True, idempotent=False, open_world=True

@@ -9,8 +9,8 @@ from io import StringIO
 from typing import Any
 
 from agents.builtin_tools.types import BuiltinTool, BuiltinToolContext, BuiltinToolHints
-from agents.builtin_tools.workspaces import INSIDE, Workspace, build_workspace, run_in_thread
-from agents.images import LARGEST, detect_media_type
+from agents.builtin_tools.workspaces import SANDBOX_PATH, Workspace, build_workspace, run_in_thread
+from agents.images import MAX_IMAGE_BYTES, detect_media_type
 from bonobot.core.confined_folder import (
     ConfinedFolder,
     FolderEntry,
@@ -22,16 +22,18 @@ from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Forbidden, InvalidInput
 from mcp_servers.flow_labels import FlowLabel
 
-KIT = "filesystem"
-MOST_READ = 4 * 1024 * 1024
-MOST_WRITTEN = 2 * 1024 * 1024  # characters of one call
-MOST_LISTED = 1000
-LOOKED_AT = 50_000
-TEXT_LINES = 2000
-REPOSITORY = ".git"
+TOOLSET_NAME = "filesystem"
+MAX_FILE_BYTES = 4 * 1024 * 1024
+MAX_WRITE_LENGTH = 2 * 1024 * 1024  # characters of one call
+MAX_LISTED = 1000
+MAX_SCANNED = 50_000
+DEFAULT_LINES = 2000
+GIT_FOLDER = ".git"
 
-PATH = {"type": "string", "minLength": 1, "maxLength": 4096}
-FOLDER_PATH = PATH | {"description": "A folder of the workspace; left out: the workspace itself."}
+PATH_SCHEMA = {"type": "string", "minLength": 1, "maxLength": 4096}
+FOLDER_PATH_SCHEMA = PATH_SCHEMA | {
+    "description": "A folder of the workspace; left out: the workspace itself."
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,17 +41,17 @@ class FileText:
     """A file's text, and whether it starts with a byte order mark."""
 
     text: str
-    mark: bool = False
+    has_bom: bool = False
 
-    def encoded(self, text: str) -> bytes:
+    def encode(self, text: str) -> bytes:
         """Return a text encoded as this file is."""
-        return text.encode("utf-8-sig" if self.mark else "utf-8")
+        return text.encode("utf-8-sig" if self.has_bom else "utf-8")
 
 
 def normalize_path(path: str) -> str:
     """Return a path relative to the workspace; `/workspace/…` is accepted too."""
-    if path == INSIDE or path.startswith(f"{INSIDE}/"):
-        path = path[len(INSIDE) :].lstrip("/")
+    if path == SANDBOX_PATH or path.startswith(f"{SANDBOX_PATH}/"):
+        path = path[len(SANDBOX_PATH) :].lstrip("/")
     return "/".join(split_path(path))
 
 
@@ -58,15 +60,17 @@ def resolve_writable_path(path: str) -> str:
 
     Files in `.git` decide what git runs (hooks, filters), which only the shell may do.
     """
-    found = normalize_path(path)
-    if REPOSITORY in (part.lower() for part in found.split("/")):
+    normalized = normalize_path(path)
+    if GIT_FOLDER in (part.lower() for part in normalized.split("/")):
         raise Forbidden(
-            format_message("`{found}` belongs to a repository's own files.", found=found[:200]),
+            format_message(
+                "`{found}` belongs to a repository's own files.", found=normalized[:200]
+            ),
             code="repository_inside",
             field="path",
             remedy="The git tools change a repository; its files beside `.git` can be written.",
         )
-    return found
+    return normalized
 
 
 def get_workspace(context: BuiltinToolContext) -> Workspace:
@@ -76,7 +80,7 @@ def get_workspace(context: BuiltinToolContext) -> Workspace:
 
 def decode_text(path: str, data: bytes) -> FileText:
     """Return a file's text; raises `PathRefused` (`not_text`) for anything but UTF-8."""
-    mark = data.startswith(b"\xef\xbb\xbf")
+    has_bom = data.startswith(b"\xef\xbb\xbf")
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError:
@@ -92,7 +96,7 @@ def decode_text(path: str, data: bytes) -> FileText:
             field="path",
             remedy="Only text and images (PNG, JPEG, GIF, WebP) can be read.",
         )
-    return FileText(text, mark)
+    return FileText(text, has_bom)
 
 
 def split_lines(text: str) -> list[str]:
@@ -100,148 +104,160 @@ def split_lines(text: str) -> list[str]:
     return StringIO(text, newline="\n").readlines()
 
 
-async def _list(context: BuiltinToolContext, arguments: dict[str, Any]) -> str:
+async def _handle_list_files(context: BuiltinToolContext, arguments: dict[str, Any]) -> str:
     return await run_in_thread(_list_entries, get_workspace(context), arguments)
 
 
-def _list_entries(place: Workspace, arguments: dict[str, Any]) -> str:
+def _list_entries(workspace: Workspace, arguments: dict[str, Any]) -> str:
     path, glob = normalize_path(arguments.get("path", ".")), arguments.get("glob", "")
-    with place.open() as folder:
+    with workspace.open() as folder:
         if glob or arguments.get("recursive"):
             entries, more = _filter_entries(folder, path, glob)
         else:
-            entries, more = folder.children(path, MOST_LISTED)
-    lines = [_format_entry(one) for one in entries]
+            entries, more = folder.list_entries(path, MAX_LISTED)
+    lines = [_format_entry(entry) for entry in entries]
     if more:
         lines.append(f"[more than {len(entries)}: name a folder or a glob to see fewer]")
     return "\n".join(lines) or "There is nothing here."
 
 
 def _filter_entries(folder: ConfinedFolder, path: str, glob: str) -> tuple[list[FolderEntry], bool]:
-    found: list[FolderEntry] = []
-    for number, entry in enumerate(folder.walk(path, skip=(REPOSITORY,))):
-        if number == LOOKED_AT or len(found) == MOST_LISTED:
-            return found, True
+    matches: list[FolderEntry] = []
+    for number, entry in enumerate(folder.iterate_entries(path, skip=(GIT_FOLDER,))):
+        if number == MAX_SCANNED or len(matches) == MAX_LISTED:
+            return matches, True
         if not glob or match_glob(entry.path, path, glob):
-            found.append(entry)
-    return found, False
+            matches.append(entry)
+    return matches, False
 
 
 def match_glob(path: str, base: str, glob: str) -> bool:
     """Return whether a glob matches a file's name, or its path below `base` if it has a slash."""
-    below = path[len(base) + 1 :] if base else path
+    relative_path = path[len(base) + 1 :] if base else path
     if "/" not in glob:
-        return fnmatchcase(below.rpartition("/")[2], glob)
-    return fnmatchcase(below, glob) or (glob.startswith("**/") and fnmatchcase(below, glob[3:]))
+        return fnmatchcase(relative_path.rpartition("/")[2], glob)
+    return fnmatchcase(relative_path, glob) or (
+        glob.startswith("**/") and fnmatchcase(relative_path, glob[3:])
+    )
 
 
 def _format_entry(entry: FolderEntry) -> str:
-    tail = {"folder": "/", "link": " (symbolic link, not followed)", "other": " (no file)"}
+    suffixes = {"folder": "/", "link": " (symbolic link, not followed)", "other": " (no file)"}
     size = f"  {entry.size:,} bytes" if entry.kind == "file" else ""
-    return f"{entry.path}{tail.get(entry.kind, '')}{size}"
+    return f"{entry.path}{suffixes.get(entry.kind, '')}{size}"
 
 
-async def _describe(context: BuiltinToolContext, arguments: dict[str, Any]) -> str:
+async def _handle_file_info(context: BuiltinToolContext, arguments: dict[str, Any]) -> str:
     return await run_in_thread(
         _describe_path, get_workspace(context), normalize_path(arguments["path"])
     )
 
 
-def _describe_path(place: Workspace, path: str) -> str:
-    with place.open() as folder:
-        entry = folder.look(path)
+def _describe_path(workspace: Workspace, path: str) -> str:
+    with workspace.open() as folder:
+        entry = folder.find_entry(path)
         if entry is None:
             raise build_not_found_error(path)
-        used = "" if path or place.attached else _format_usage(place, folder)
-    changed = datetime.fromtimestamp(entry.changed / 1e9, UTC).isoformat(timespec="seconds")
+        usage_text = "" if path or workspace.attached else _format_usage(workspace, folder)
+    changed = datetime.fromtimestamp(entry.modified_ns / 1e9, UTC).isoformat(timespec="seconds")
     lines = [path or ".", f"kind: {entry.kind}", f"bytes: {entry.size}", f"changed: {changed}"]
-    if entry.kind == "file" and entry.links > 1:
-        lines.append(f"names: {entry.links} (hard links: not read or written)")
-    return "\n".join(lines) + used
+    if entry.kind == "file" and entry.link_count > 1:
+        lines.append(f"names: {entry.link_count} (hard links: not read or written)")
+    return "\n".join(lines) + usage_text
 
 
-def _format_usage(place: Workspace, folder: ConfinedFolder) -> str:
-    used = place.usage(folder)
-    more = "more than " if used.more else ""
+def _format_usage(workspace: Workspace, folder: ConfinedFolder) -> str:
+    usage = workspace.measure_usage(folder)
+    prefix = "more than " if usage.is_partial else ""
     return (
-        f"\nholds: {more}{used.size:,} of {place.most_bytes:,} bytes, "
-        f"{more}{used.files:,} of {place.most_files:,} files and folders"
+        f"\nholds: {prefix}{usage.size:,} of {workspace.max_bytes:,} bytes, "
+        f"{prefix}{usage.file_count:,} of {workspace.max_files:,} files and folders"
     )
 
 
-async def _read(context: BuiltinToolContext, arguments: dict[str, Any]) -> str | dict[str, Any]:
+async def _handle_read_file(
+    context: BuiltinToolContext, arguments: dict[str, Any]
+) -> str | dict[str, Any]:
     return await run_in_thread(_read_file, get_workspace(context), arguments)
 
 
-def _read_file(place: Workspace, arguments: dict[str, Any]) -> str | dict[str, Any]:
+def _read_file(workspace: Workspace, arguments: dict[str, Any]) -> str | dict[str, Any]:
     path = normalize_path(arguments["path"])
-    with place.open() as folder:
-        data = folder.read(path, MOST_READ)
-    if (kind := detect_media_type(data)) and len(data) <= LARGEST:
-        return _build_image(path, kind, data)
+    with workspace.open() as folder:
+        data = folder.read(path, MAX_FILE_BYTES)
+    if (media_type := detect_media_type(data)) and len(data) <= MAX_IMAGE_BYTES:
+        return _build_image_result(path, media_type, data)
     lines = split_lines(decode_text(path, data).text)
-    first = arguments.get("first_line", 1)
-    shown = lines[first - 1 : first - 1 + arguments.get("lines", TEXT_LINES)]
-    last = first - 1 + len(shown)
-    if first == 1 and last == len(lines):
-        return "".join(shown)
-    return f"{''.join(shown)}\n[lines {first} to {last} of {len(lines)}]"
+    first_line = arguments.get("first_line", 1)
+    shown_lines = lines[first_line - 1 : first_line - 1 + arguments.get("lines", DEFAULT_LINES)]
+    last_line = first_line - 1 + len(shown_lines)
+    if first_line == 1 and last_line == len(lines):
+        return "".join(shown_lines)
+    return f"{''.join(shown_lines)}\n[lines {first_line} to {last_line} of {len(lines)}]"
 
 
-def _build_image(path: str, kind: str, data: bytes) -> dict[str, Any]:
-    image = {"type": "image", "mimeType": kind, "data": base64.b64encode(data).decode()}
+def _build_image_result(path: str, media_type: str, data: bytes) -> dict[str, Any]:
+    image = {"type": "image", "mimeType": media_type, "data": base64.b64encode(data).decode()}
     return {"content": [{"type": "text", "text": f"{path}, {len(data):,} bytes"}, image]}
 
 
-async def _write(context: BuiltinToolContext, arguments: dict[str, Any]) -> str:
+async def _handle_write_file(context: BuiltinToolContext, arguments: dict[str, Any]) -> str:
     return await run_in_thread(_write_file, get_workspace(context), arguments)
 
 
-def _write_file(place: Workspace, arguments: dict[str, Any]) -> str:
+def _write_file(workspace: Workspace, arguments: dict[str, Any]) -> str:
     path, data = (
         resolve_writable_path(arguments["path"]),
         arguments["text"].encode("utf-8", "replace"),
     )
-    with place.open() as folder, place.changing(folder):
-        there = folder.look(path)
-        if there is not None and arguments.get("new"):
+    with workspace.open() as folder, workspace.lock(folder):
+        existing_entry = folder.find_entry(path)
+        if existing_entry is not None and arguments.get("new"):
             raise PathRefused(
                 format_message("`{path}` is there already.", path=path),
                 code="already_there",
                 field="path",
                 remedy="Choose another name, or leave `new` out to replace it.",
             )
-        require_room(place, folder, path, len(data), there)
-        made = folder.write(path, data, make_folders=True)
-    return f"{'Made' if made else 'Replaced'} {path}, {len(data):,} bytes."
+        require_room_for_file(workspace, folder, path, len(data), existing_entry)
+        is_new = folder.write(path, data, create_parents=True)
+    return f"{'Made' if is_new else 'Replaced'} {path}, {len(data):,} bytes."
 
 
-def require_room(
-    place: Workspace, folder: ConfinedFolder, path: str, size: int, there: FolderEntry | None
+def require_room_for_file(
+    workspace: Workspace,
+    folder: ConfinedFolder,
+    path: str,
+    size: int,
+    existing_entry: FolderEntry | None,
 ) -> None:
     """Raise `QuotaExceeded` if a file of this size doesn't fit in place of the existing one."""
     parts = path.split("/")
-    above = ("/".join(parts[:depth]) for depth in range(1, len(parts)))
-    folders = 0 if there else sum(folder.look(one) is None for one in above)
-    place.require_room(
-        folder, size - (there.size if there else 0), folders + (0 if there is not None else 1)
+    parent_folders = ("/".join(parts[:depth]) for depth in range(1, len(parts)))
+    new_folder_count = (
+        0 if existing_entry else sum(folder.find_entry(parent) is None for parent in parent_folders)
+    )
+    workspace.require_room(
+        folder,
+        size - (existing_entry.size if existing_entry else 0),
+        new_folder_count + (0 if existing_entry is not None else 1),
     )
 
 
-async def _make_folder(context: BuiltinToolContext, arguments: dict[str, Any]) -> str:
+async def _handle_make_folder(context: BuiltinToolContext, arguments: dict[str, Any]) -> str:
     return await run_in_thread(
         _create_folder, get_workspace(context), resolve_writable_path(arguments["path"])
     )
 
 
-def _create_folder(place: Workspace, path: str) -> str:
-    with place.open() as folder, place.changing(folder):
-        place.require_room(folder, 0, len(split_path(path)))
-        made = folder.make_folder(path)
-    return f"Made {path}." if made else f"{path} was there."
+def _create_folder(workspace: Workspace, path: str) -> str:
+    with workspace.open() as folder, workspace.lock(folder):
+        workspace.require_room(folder, 0, len(split_path(path)))
+        is_new = folder.create_folder(path)
+    return f"Made {path}." if is_new else f"{path} was there."
 
 
-async def _move(context: BuiltinToolContext, arguments: dict[str, Any]) -> str:
+async def _handle_move_file(context: BuiltinToolContext, arguments: dict[str, Any]) -> str:
     path, target = resolve_writable_path(arguments["path"]), resolve_writable_path(arguments["to"])
     return await run_in_thread(
         _move_path,
@@ -252,22 +268,24 @@ async def _move(context: BuiltinToolContext, arguments: dict[str, Any]) -> str:
     )
 
 
-def _move_path(place: Workspace, path: str, target: str, *, overwrite: bool) -> str:
-    with place.open() as folder, place.changing(folder):
+def _move_path(workspace: Workspace, path: str, target: str, *, overwrite: bool) -> str:
+    with workspace.open() as folder, workspace.lock(folder):
         folder.move(path, target, overwrite=overwrite)
     return f"Moved {path} to {target}."
 
 
-async def _delete(context: BuiltinToolContext, arguments: dict[str, Any]) -> str:
+async def _handle_delete_file(context: BuiltinToolContext, arguments: dict[str, Any]) -> str:
     path = resolve_writable_path(arguments["path"])
-    whole = arguments.get("with_contents", False)
-    return await run_in_thread(_delete_path, get_workspace(context), path, with_contents=whole)
+    with_contents = arguments.get("with_contents", False)
+    return await run_in_thread(
+        _delete_path, get_workspace(context), path, with_contents=with_contents
+    )
 
 
-def _delete_path(place: Workspace, path: str, *, with_contents: bool) -> str:
-    with place.open() as folder, place.changing(folder):
-        found = folder.delete(path, with_contents=with_contents)
-    return f"Deleted the {found.kind} {path}."
+def _delete_path(workspace: Workspace, path: str, *, with_contents: bool) -> str:
+    with workspace.open() as folder, workspace.lock(folder):
+        entry = folder.delete(path, with_contents=with_contents)
+    return f"Deleted the {entry.kind} {path}."
 
 
 def _build_schema(required: tuple[str, ...], **properties: dict[str, Any]) -> dict[str, Any]:
@@ -279,7 +297,7 @@ def _build_schema(required: tuple[str, ...], **properties: dict[str, Any]) -> di
     }
 
 
-_CHANGES = BuiltinToolHints(read_only=False, destructive=True, idempotent=False)
+_DESTRUCTIVE_HINTS = BuiltinToolHints(read_only=False, destructive=True, idempotent=False)
 
 FILESYSTEM_TOOLS = (
     BuiltinTool(
@@ -290,14 +308,14 @@ FILESYSTEM_TOOLS = (
         ),
         input_schema=_build_schema(
             (),
-            path=FOLDER_PATH,
+            path=FOLDER_PATH_SCHEMA,
             glob={"type": "string", "maxLength": 256},
             recursive={"type": "boolean"},
         ),
-        run=_list,
-        kit=KIT,
+        run=_handle_list_files,
+        toolset=TOOLSET_NAME,
         labels=(FlowLabel.REPEATABLE,),
-        reads=True,
+        reads_workspace=True,
     ),
     BuiltinTool(
         name="file_info",
@@ -305,11 +323,11 @@ FILESYSTEM_TOOLS = (
             "Say what a path of the workspace is: file or folder, bytes, when changed. Of "
             "`.` also how much the workspace may hold."
         ),
-        input_schema=_build_schema(("path",), path=PATH),
-        run=_describe,
-        kit=KIT,
+        input_schema=_build_schema(("path",), path=PATH_SCHEMA),
+        run=_handle_file_info,
+        toolset=TOOLSET_NAME,
         labels=(FlowLabel.REPEATABLE,),
-        reads=True,
+        reads_workspace=True,
     ),
     BuiltinTool(
         name="read_file",
@@ -319,14 +337,14 @@ FILESYSTEM_TOOLS = (
         ),
         input_schema=_build_schema(
             ("path",),
-            path=PATH,
+            path=PATH_SCHEMA,
             first_line={"type": "integer", "minimum": 1, "description": "1 is the first."},
             lines={"type": "integer", "minimum": 1, "maximum": 100_000},
         ),
-        run=_read,
-        kit=KIT,
+        run=_handle_read_file,
+        toolset=TOOLSET_NAME,
         labels=(FlowLabel.REPEATABLE,),
-        reads=True,
+        reads_workspace=True,
     ),
     BuiltinTool(
         name="write_file",
@@ -336,55 +354,55 @@ FILESYSTEM_TOOLS = (
         ),
         input_schema=_build_schema(
             ("path", "text"),
-            path=PATH,
-            text={"type": "string", "maxLength": MOST_WRITTEN},
+            path=PATH_SCHEMA,
+            text={"type": "string", "maxLength": MAX_WRITE_LENGTH},
             new={"type": "boolean", "description": "Refuse where the file is there already."},
         ),
-        run=_write,
-        kit=KIT,
-        writes=True,
+        run=_handle_write_file,
+        toolset=TOOLSET_NAME,
+        writes_workspace=True,
         hints=BuiltinToolHints(read_only=False, destructive=True, idempotent=True),
     ),
     BuiltinTool(
         name="make_folder",
         description=format_message("Make a folder of the workspace, with those above it."),
-        input_schema=_build_schema(("path",), path=PATH),
-        run=_make_folder,
-        kit=KIT,
+        input_schema=_build_schema(("path",), path=PATH_SCHEMA),
+        run=_handle_make_folder,
+        toolset=TOOLSET_NAME,
         labels=(FlowLabel.REPEATABLE,),
-        writes=True,
+        writes_workspace=True,
         hints=BuiltinToolHints(read_only=False, destructive=False, idempotent=True),
     ),
     BuiltinTool(
         name="move_file",
         description=format_message("Move or rename a file or folder within the workspace."),
         input_schema=_build_schema(
-            ("path", "to"), path=PATH, to=PATH, overwrite={"type": "boolean"}
+            ("path", "to"), path=PATH_SCHEMA, to=PATH_SCHEMA, overwrite={"type": "boolean"}
         ),
-        run=_move,
-        kit=KIT,
-        writes=True,
-        hints=_CHANGES,
+        run=_handle_move_file,
+        toolset=TOOLSET_NAME,
+        writes_workspace=True,
+        hints=_DESTRUCTIVE_HINTS,
     ),
     BuiltinTool(
         name="delete_file",
         description=format_message(
             "Delete a file or an empty folder of the workspace, or a folder with its contents."
         ),
-        input_schema=_build_schema(("path",), path=PATH, with_contents={"type": "boolean"}),
-        run=_delete,
-        kit=KIT,
-        writes=True,
-        hints=_CHANGES,
+        input_schema=_build_schema(("path",), path=PATH_SCHEMA, with_contents={"type": "boolean"}),
+        run=_handle_delete_file,
+        toolset=TOOLSET_NAME,
+        writes_workspace=True,
+        hints=_DESTRUCTIVE_HINTS,
     ),
 )
 
 
-MOST_EDITS = 100
-PASSAGE = 200_000
-DIFF_SHOWN = 16_384
-DIFFED = 400_000  # characters; longer files get no diff
-PLACES_NAMED = 5
+MAX_EDITS = 100
+MAX_PASSAGE_LENGTH = 200_000
+MAX_DIFF_LENGTH = 16_384
+MAX_DIFFED_LENGTH = 400_000  # characters; longer files get no diff
+MAX_LINES_NAMED = 5
 
 
 def apply_edits(text: str, edits: list[dict[str, Any]]) -> str:
@@ -398,21 +416,21 @@ def apply_edits(text: str, edits: list[dict[str, Any]]) -> str:
             raise _build_edit_error(
                 number, "same_text", "`old` and `new` are the same.", "Leave it out."
             )
-        found = text.count(old)
-        if not found:
+        count = text.count(old)
+        if not count:
             raise _build_edit_error(
                 number,
                 "not_found",
                 _describe_missing_text(text, old),
                 _suggest_near_match(text, old),
             )
-        if found > 1 and not edit.get("every"):
+        if count > 1 and not edit.get("every"):
             raise _build_edit_error(
                 number,
                 "ambiguous",
                 format_message(
                     "`old` is there {found} times, on the lines {text}.",
-                    found=found,
+                    found=count,
                     text=_format_line_numbers(text, old),
                 ),
                 "Write more of what stands around it, or set `every`.",
@@ -421,9 +439,9 @@ def apply_edits(text: str, edits: list[dict[str, Any]]) -> str:
     return text
 
 
-def _build_edit_error(number: int, code: str, why: str, remedy: str) -> InvalidInput:
+def _build_edit_error(number: int, code: str, detail: str, remedy: str) -> InvalidInput:
     return InvalidInput(
-        format_message("Nothing was changed. Edit {number}: {why}", number=number + 1, why=why),
+        format_message("Nothing was changed. Edit {number}: {why}", number=number + 1, why=detail),
         code=code,
         field=f"edits[{number}].old",
         remedy=remedy,
@@ -438,48 +456,52 @@ def _describe_missing_text(text: str, old: str) -> str:
 
 def _suggest_near_match(text: str, old: str) -> str:
     """Return advice that names a line which differs only in whitespace."""
-    wanted = "".join(old.split("\n", 1)[0].split())
+    stripped_line = "".join(old.split("\n", 1)[0].split())
     for number, line in enumerate(split_lines(text), start=1):
-        if wanted and "".join(line.split()) == wanted:
+        if stripped_line and "".join(line.split()) == stripped_line:
             return f"Line {number} differs in its blanks only; read it again and copy it exactly."
     return "Read the file again and copy the passage exactly, blanks and all."
 
 
 def _format_line_numbers(text: str, old: str) -> str:
-    found: list[str] = []
-    at = text.find(old)
-    while at >= 0 and len(found) <= PLACES_NAMED:
-        found.append(str(text.count("\n", 0, at) + 1))
-        at = text.find(old, at + len(old))
-    more = " …" if len(found) > PLACES_NAMED else ""
-    return ", ".join(found[:PLACES_NAMED]) + more
+    line_numbers: list[str] = []
+    position = text.find(old)
+    while position >= 0 and len(line_numbers) <= MAX_LINES_NAMED:
+        line_numbers.append(str(text.count("\n", 0, position) + 1))
+        position = text.find(old, position + len(old))
+    ellipsis = " …" if len(line_numbers) > MAX_LINES_NAMED else ""
+    return ", ".join(line_numbers[:MAX_LINES_NAMED]) + ellipsis
 
 
-async def _edit(context: BuiltinToolContext, arguments: dict[str, Any]) -> str:
+async def _handle_edit_file(context: BuiltinToolContext, arguments: dict[str, Any]) -> str:
     path = resolve_writable_path(arguments["path"])
     return await run_in_thread(_edit_file, get_workspace(context), path, arguments["edits"])
 
 
-def _edit_file(place: Workspace, path: str, edits: list[dict[str, Any]]) -> str:
-    with place.open() as folder, place.changing(folder):
-        there = folder.look(path)
-        if there is None:
+def _edit_file(workspace: Workspace, path: str, edits: list[dict[str, Any]]) -> str:
+    with workspace.open() as folder, workspace.lock(folder):
+        existing_entry = folder.find_entry(path)
+        if existing_entry is None:
             raise build_not_found_error(path)
-        before = decode_text(path, folder.read(path, MOST_READ))
+        before = decode_text(path, folder.read(path, MAX_FILE_BYTES))
         after = apply_edits(before.text, edits)
-        data = before.encoded(after)
-        require_room(place, folder, path, len(data), there)
+        data = before.encode(after)
+        require_room_for_file(workspace, folder, path, len(data), existing_entry)
         folder.write(path, data)
     count = "1 edit" if len(edits) == 1 else f"{len(edits)} edits"
-    return f"Changed {path}: {count}.\n{_diff(before.text, after)}"
+    return f"Changed {path}: {count}.\n{_format_diff(before.text, after)}"
 
 
-def _diff(before: str, after: str) -> str:
-    if len(before) + len(after) > DIFFED:
+def _format_diff(before: str, after: str) -> str:
+    if len(before) + len(after) > MAX_DIFFED_LENGTH:
         return ""
     lines = difflib.unified_diff(before.splitlines(), after.splitlines(), lineterm="", n=2)
     text = "\n".join(list(lines)[2:])
-    return text if len(text) <= DIFF_SHOWN else f"{text[:DIFF_SHOWN]}\n[the difference goes on]"
+    return (
+        text
+        if len(text) <= MAX_DIFF_LENGTH
+        else f"{text[:MAX_DIFF_LENGTH]}\n[the difference goes on]"
+    )
 
 
 EDIT_TOOLS = (
@@ -492,16 +514,20 @@ EDIT_TOOLS = (
         input_schema={
             "type": "object",
             "properties": {
-                "path": PATH,
+                "path": PATH_SCHEMA,
                 "edits": {
                     "type": "array",
                     "minItems": 1,
-                    "maxItems": MOST_EDITS,
+                    "maxItems": MAX_EDITS,
                     "items": {
                         "type": "object",
                         "properties": {
-                            "old": {"type": "string", "minLength": 1, "maxLength": PASSAGE},
-                            "new": {"type": "string", "maxLength": PASSAGE},
+                            "old": {
+                                "type": "string",
+                                "minLength": 1,
+                                "maxLength": MAX_PASSAGE_LENGTH,
+                            },
+                            "new": {"type": "string", "maxLength": MAX_PASSAGE_LENGTH},
                             "every": {"type": "boolean"},
                         },
                         "required": ["old", "new"],
@@ -512,10 +538,10 @@ EDIT_TOOLS = (
             "required": ["path", "edits"],
             "additionalProperties": False,
         },
-        run=_edit,
-        kit="edit",
-        reads=True,
-        writes=True,
+        run=_handle_edit_file,
+        toolset="edit",
+        reads_workspace=True,
+        writes_workspace=True,
         hints=BuiltinToolHints(read_only=False, destructive=True, idempotent=False),
     ),
 )

@@ -15,42 +15,42 @@ from typing import Any
 
 import re2
 
-from agents.builtin_tools.command_sandbox import CommandSandbox, run
+from agents.builtin_tools.command_sandbox import CommandSandbox, run_command
 from agents.builtin_tools.toolsets.filesystem import (
-    FOLDER_PATH,
-    PATH,
+    FOLDER_PATH_SCHEMA,
+    PATH_SCHEMA,
     get_workspace,
     normalize_path,
     resolve_writable_path,
 )
 from agents.builtin_tools.types import BuiltinTool, BuiltinToolContext, BuiltinToolHints
-from agents.builtin_tools.workspaces import INSIDE, Workspace, run_in_thread
+from agents.builtin_tools.workspaces import SANDBOX_PATH, Workspace, run_in_thread
 from bonobot.core.confined_folder import PathRefused
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Conflict, Problem
 from mcp_servers.client.server_sandbox import ProcessLimits
 from mcp_servers.flow_labels import FlowLabel
 
-Words = Sequence[str]
-Env = Mapping[str, str]
+GitArguments = Sequence[str]
+Environment = Mapping[str, str]
 
-LARGEST_CONFIG = 256 * 1024
-GIT_S = 60.0
-SHOWN_OF_FAILED = 4000  # characters, the last ones
-LIMITS = ProcessLimits(memory_mib=1024, processes=64, open_files=1024, cpu_s=int(GIT_S))
+MAX_CONFIG_BYTES = 256 * 1024
+GIT_TIMEOUT_S = 60.0
+MAX_ERROR_LENGTH = 4000  # characters, the last ones
+LIMITS = ProcessLimits(memory_mib=1024, processes=64, open_files=1024, cpu_s=int(GIT_TIMEOUT_S))
 # Keys as `git config --list` writes them, in lower case.
-HARMLESS = re2.compile(
+SAFE_KEYS = re2.compile(
     r"core\.(?:repositoryformatversion|bare|filemode|symlinks|ignorecase|precomposeunicode|eol|"
     r"autocrlf|safecrlf|quotepath|abbrev|logallrefupdates|compression|bigfilethreshold)"
     r"|extensions\.(?:objectformat|compatobjectformat|refstorage)"
     r"|user\.(?:name|email)|i18n\.[a-z]+|init\.defaultbranch"
     r"|branch\..+\.(?:remote|merge)|remote\..+\.fetch"
 )
-SECTION = re2.compile(r'\[([A-Za-z0-9-]+)(?:\s+"([^"\\]*)")?\]')
-MEMBER = re2.compile(r"([A-Za-z][A-Za-z0-9-]*)\s*=\s*(.*)")
-UNQUOTED = re2.compile(r'["\\\x00-\x1f]')
+SECTION_LINE = re2.compile(r'\[([A-Za-z0-9-]+)(?:\s+"([^"\\]*)")?\]')
+KEY_LINE = re2.compile(r"([A-Za-z][A-Za-z0-9-]*)\s*=\s*(.*)")
+UNSAFE_CHARACTERS = re2.compile(r'["\\\x00-\x1f]')
 # Overrides every configuration file: no hooks, no network, no prompts.
-SETTINGS = {
+ENFORCED_CONFIG = {
     "safe.directory": "*",
     "safe.bareRepository": "explicit",
     "core.hooksPath": "/dev/null",
@@ -79,9 +79,9 @@ ENVIRONMENT = {
     "GIT_LITERAL_PATHSPECS": "1",
     "GIT_OPTIONAL_LOCKS": "0",
     "GIT_NO_REPLACE_OBJECTS": "1",
-    **{f"GIT_CONFIG_KEY_{n}": name for n, name in enumerate(SETTINGS)},
-    **{f"GIT_CONFIG_VALUE_{n}": value for n, value in enumerate(SETTINGS.values())},
-    "GIT_CONFIG_COUNT": str(len(SETTINGS)),
+    **{f"GIT_CONFIG_KEY_{n}": name for n, name in enumerate(ENFORCED_CONFIG)},
+    **{f"GIT_CONFIG_VALUE_{n}": value for n, value in enumerate(ENFORCED_CONFIG.values())},
+    "GIT_CONFIG_COUNT": str(len(ENFORCED_CONFIG)),
 }
 
 
@@ -99,39 +99,39 @@ def filter_config(config: bytes) -> str:
     Lines that this parses differently from git are left out, so git never sees them.
     """
     lines = ["[core]\n\trepositoryformatversion = 0\n"]
-    section = inner = ""
+    section = subsection = ""
     for line in config.decode("utf-8", "replace").splitlines():
-        if header := SECTION.fullmatch(line.strip()):
-            section, inner = header.group(1).lower(), header.group(2) or ""
+        if header := SECTION_LINE.fullmatch(line.strip()):
+            section, subsection = header.group(1).lower(), header.group(2) or ""
             continue
-        if not (member := MEMBER.fullmatch(line.strip())):
+        if not (key_line := KEY_LINE.fullmatch(line.strip())):
             continue
-        name, value = member.group(1).lower(), member.group(2).strip()
+        name, value = key_line.group(1).lower(), key_line.group(2).strip()
         value = value[1:-1] if len(value) > 1 and value[0] == value[-1] == '"' else value
-        path = ".".join(part for part in (section, inner, name) if part)
-        if HARMLESS.fullmatch(path) and not UNQUOTED.search(value + inner):
-            shown = f'{section} "{inner}"' if inner else section
-            lines.append(f'[{shown}]\n\t{name} = "{value}"\n')
+        key = ".".join(part for part in (section, subsection, name) if part)
+        if SAFE_KEYS.fullmatch(key) and not UNSAFE_CHARACTERS.search(value + subsection):
+            full_section = f'{section} "{subsection}"' if subsection else section
+            lines.append(f'[{full_section}]\n\t{name} = "{value}"\n')
     return "".join(lines)
 
 
-def read_config(place: Workspace, path: str) -> bytes:
+def read_config(workspace: Workspace, path: str) -> bytes:
     """Return a repository's unfiltered configuration; raises `GitFailed` or `PathRefused`.
 
     `.git` must be a folder with its own `config`: a linked worktree or a submodule has its
     repository, and so another configuration, elsewhere. Blocks.
     """
-    base = f"{path}/.git" if path else ".git"
-    with place.open() as folder:
-        there = folder.look(base)
-        if there is None:
+    git_folder = f"{path}/.git" if path else ".git"
+    with workspace.open() as folder:
+        entry = folder.find_entry(git_folder)
+        if entry is None:
             raise GitFailed(
                 format_message("There is no repository at `{path}`.", path=path or "."),
                 code="no_repository",
                 field="path",
                 remedy="Name the folder that holds `.git`, or make one with `git_init`.",
             )
-        if there.kind != "folder" or folder.look(f"{base}/commondir"):
+        if entry.kind != "folder" or folder.find_entry(f"{git_folder}/commondir"):
             raise PathRefused(
                 format_message(
                     "`{path}` is a linked worktree or a submodule, or was made to look so.",
@@ -141,71 +141,89 @@ def read_config(place: Workspace, path: str) -> bytes:
                 field="path",
                 remedy="Work in the repository that it belongs to.",
             )
-        return folder.read(f"{base}/config", LARGEST_CONFIG)
+        return folder.read(f"{git_folder}/config", MAX_CONFIG_BYTES)
 
 
-def has(place: Workspace, path: str) -> bool:
+def has_path(workspace: Workspace, path: str) -> bool:
     """Return whether a path exists in the workspace. Blocks."""
-    with place.open() as folder:
-        return folder.look(path) is not None
+    with workspace.open() as folder:
+        return folder.find_entry(path) is not None
 
 
 @contextmanager
 def open_safe_config(config: bytes) -> Iterator[Path]:
     """Yield a temporary file with the safe part of a configuration."""
     with TemporaryDirectory(prefix="bonobot-git-") as folder:
-        file = Path(folder, "config")
-        file.write_text(filter_config(config), encoding="utf-8")
-        yield file
+        config_file = Path(folder, "config")
+        config_file.write_text(filter_config(config), encoding="utf-8")
+        yield config_file
 
 
-async def run_git(place: Workspace, path: str, config: bytes, words: Words, env: Env) -> str:
+async def run_git(
+    workspace: Workspace, path: str, config: bytes, arguments: GitArguments, env: Environment
+) -> str:
     """Run git in the repository at `path` and return its output; raises `GitFailed`."""
-    root = f"{INSIDE}/{path}" if path else INSIDE
-    inner = f"{path}/.git/config".lstrip("/")
+    root = f"{SANDBOX_PATH}/{path}" if path else SANDBOX_PATH
+    config_path = f"{path}/.git/config".lstrip("/")
     # Set explicitly: git searches for nothing, and the repository can't override it.
-    where = {"GIT_DIR": f"{root}/.git", "GIT_WORK_TREE": root}
-    with open_safe_config(config) as file:
-        box = CommandSandbox(root=place.root, at=path, limits=LIMITS, covers={inner: file})
-        return await run_sandboxed_git(place, box, words, {**where, **env})
+    location = {"GIT_DIR": f"{root}/.git", "GIT_WORK_TREE": root}
+    with open_safe_config(config) as config_file:
+        sandbox = CommandSandbox(
+            root=workspace.root,
+            start_folder=path,
+            limits=LIMITS,
+            read_only_files={config_path: config_file},
+        )
+        return await run_sandboxed_git(workspace, sandbox, arguments, {**location, **env})
 
 
-async def run_sandboxed_git(place: Workspace, box: CommandSandbox, words: Words, env: Env) -> str:
+async def run_sandboxed_git(
+    workspace: Workspace, sandbox: CommandSandbox, arguments: GitArguments, env: Environment
+) -> str:
     """Run git in a sandbox and return its output; raises `GitFailed`."""
-    found = await run(place, box, ("git", *words), seconds=GIT_S, env={**ENVIRONMENT, **env})
-    if found.ended or found.status:
-        why = f"it was stopped ({found.ended})" if found.ended else f"status {found.status}"
+    result = await run_command(
+        workspace, sandbox, ("git", *arguments), timeout_s=GIT_TIMEOUT_S, env={**ENVIRONMENT, **env}
+    )
+    if result.ended_by or result.exit_status:
+        reason = (
+            f"it was stopped ({result.ended_by})"
+            if result.ended_by
+            else f"status {result.exit_status}"
+        )
         raise GitFailed(
-            f"git did not do it, {why}.\n{found.out[-SHOWN_OF_FAILED:]}".strip(),
+            f"git did not do it, {reason}.\n{result.output[-MAX_ERROR_LENGTH:]}".strip(),
             remedy="Read what it says, and try otherwise.",
         )
-    return found.out
+    return result.output
 
 
-KIT = "git"
-MOST_PATHS = 200
-MOST_COMMITS = 200
-LONGEST_MESSAGE = 20_000
+TOOLSET_NAME = "git"
+MAX_PATHS = 200
+MAX_COMMITS = 200
+MAX_MESSAGE_LENGTH = 20_000
 # Excludes options and unusual revision syntax.
-REVISION = r"^[A-Za-z0-9_@][A-Za-z0-9_./~^@{}:+=-]{0,255}$"
-PLAIN = ("--no-ext-diff", "--no-textconv", "--no-color")
-LOG = "--format=%H%n%an <%ae>, %aI%n    %s%n"
+REVISION_PATTERN = r"^[A-Za-z0-9_@][A-Za-z0-9_./~^@{}:+=-]{0,255}$"
+PLAIN_OUTPUT = ("--no-ext-diff", "--no-textconv", "--no-color")
+LOG_FORMAT = "--format=%H%n%an <%ae>, %aI%n    %s%n"
 
 
-async def _run(
-    context: BuiltinToolContext, arguments: dict[str, Any], *words: str, changes: bool = False
+async def _run_in_repository(
+    context: BuiltinToolContext,
+    arguments: dict[str, Any],
+    *git_arguments: str,
+    changes: bool = False,
 ) -> str:
     """Run git as the agent in the repository that the arguments name."""
-    place, path = get_workspace(context), normalize_path(arguments.get("repository", "."))
-    config = await run_in_thread(_read_repository_config, place, path, changes=changes)
-    return await run_git(place, path, config, words, _build_identity(context))
+    workspace, path = get_workspace(context), normalize_path(arguments.get("repository", "."))
+    config = await run_in_thread(_read_repository_config, workspace, path, changes=changes)
+    return await run_git(workspace, path, config, git_arguments, _build_identity(context))
 
 
-def _read_repository_config(place: Workspace, path: str, *, changes: bool) -> bytes:
+def _read_repository_config(workspace: Workspace, path: str, *, changes: bool) -> bytes:
     if changes:
-        with place.open() as folder:
-            place.require_room(folder, 1)
-    return read_config(place, path)
+        with workspace.open() as folder:
+            workspace.require_room(folder, 1)
+    return read_config(workspace, path)
 
 
 def _build_identity(context: BuiltinToolContext) -> dict[str, str]:
@@ -223,71 +241,108 @@ def _build_path_arguments(arguments: dict[str, Any]) -> tuple[str, ...]:
     return ("--", *paths) if paths else ("--",)
 
 
-async def _show_status(context: BuiltinToolContext, arguments: dict[str, Any]) -> str:
-    words = ("status", "--short", "--branch", "--ignore-submodules=all", "--untracked-files=normal")
-    return await _run(context, arguments, *words)
+async def _handle_status(context: BuiltinToolContext, arguments: dict[str, Any]) -> str:
+    git_arguments = (
+        "status",
+        "--short",
+        "--branch",
+        "--ignore-submodules=all",
+        "--untracked-files=normal",
+    )
+    return await _run_in_repository(context, arguments, *git_arguments)
 
 
-async def _diff(context: BuiltinToolContext, arguments: dict[str, Any]) -> str:
-    between = [arguments[name] for name in ("from", "to") if name in arguments]
+async def _handle_diff(context: BuiltinToolContext, arguments: dict[str, Any]) -> str:
+    revisions = [arguments[name] for name in ("from", "to") if name in arguments]
     staged = ("--cached",) if arguments.get("staged") else ()
-    words = ("diff", *PLAIN, "--ignore-submodules=all", *staged, "--end-of-options", *between)
-    found = await _run(context, arguments, *words, *_build_path_arguments(arguments))
-    return found or "There is no difference."
+    git_arguments = (
+        "diff",
+        *PLAIN_OUTPUT,
+        "--ignore-submodules=all",
+        *staged,
+        "--end-of-options",
+        *revisions,
+    )
+    diff = await _run_in_repository(
+        context, arguments, *git_arguments, *_build_path_arguments(arguments)
+    )
+    return diff or "There is no difference."
 
 
-async def _log(context: BuiltinToolContext, arguments: dict[str, Any]) -> str:
-    most = str(arguments.get("most", 20))
+async def _handle_log(context: BuiltinToolContext, arguments: dict[str, Any]) -> str:
+    max_count = str(arguments.get("most", 20))
     start = (arguments["revision"],) if "revision" in arguments else ()
-    words = ("log", LOG, "--no-show-signature", "--no-color", f"--max-count={most}")
-    return await _run(
-        context, arguments, *words, "--end-of-options", *start, *_build_path_arguments(arguments)
+    git_arguments = (
+        "log",
+        LOG_FORMAT,
+        "--no-show-signature",
+        "--no-color",
+        f"--max-count={max_count}",
+    )
+    return await _run_in_repository(
+        context,
+        arguments,
+        *git_arguments,
+        "--end-of-options",
+        *start,
+        *_build_path_arguments(arguments),
     )
 
 
-async def _show(context: BuiltinToolContext, arguments: dict[str, Any]) -> str:
-    words = ("show", *PLAIN, "--no-show-signature", "--ignore-submodules=all", "--end-of-options")
-    return await _run(
-        context, arguments, *words, arguments["revision"], *_build_path_arguments(arguments)
+async def _handle_show(context: BuiltinToolContext, arguments: dict[str, Any]) -> str:
+    git_arguments = (
+        "show",
+        *PLAIN_OUTPUT,
+        "--no-show-signature",
+        "--ignore-submodules=all",
+        "--end-of-options",
+    )
+    return await _run_in_repository(
+        context, arguments, *git_arguments, arguments["revision"], *_build_path_arguments(arguments)
     )
 
 
-async def _add(context: BuiltinToolContext, arguments: dict[str, Any]) -> str:
-    chosen = _build_path_arguments(arguments) if arguments.get("paths") else ("--all",)
-    await _run(context, arguments, "add", *chosen, changes=True)
-    return await _show_status(context, arguments)
+async def _handle_add(context: BuiltinToolContext, arguments: dict[str, Any]) -> str:
+    path_arguments = _build_path_arguments(arguments) if arguments.get("paths") else ("--all",)
+    await _run_in_repository(context, arguments, "add", *path_arguments, changes=True)
+    return await _handle_status(context, arguments)
 
 
-async def _commit(context: BuiltinToolContext, arguments: dict[str, Any]) -> str:
-    words = ("commit", "--no-verify", "--no-gpg-sign", "--no-edit", "--cleanup=verbatim")
+async def _handle_commit(context: BuiltinToolContext, arguments: dict[str, Any]) -> str:
+    git_arguments = ("commit", "--no-verify", "--no-gpg-sign", "--no-edit", "--cleanup=verbatim")
     message = f"--message={arguments['message']}"
-    return await _run(context, arguments, *words, message, changes=True)
+    return await _run_in_repository(context, arguments, *git_arguments, message, changes=True)
 
 
-async def _init(context: BuiltinToolContext, arguments: dict[str, Any]) -> str:
-    place, path = get_workspace(context), resolve_writable_path(arguments.get("repository", "."))
-    await run_in_thread(_make_way, place, path)
-    box = CommandSandbox(root=place.root, at=path, limits=LIMITS)
-    words = ("init", "--template=", "--initial-branch=main", "--quiet", ".")
-    await run_sandboxed_git(place, box, words, {})
+async def _handle_init(context: BuiltinToolContext, arguments: dict[str, Any]) -> str:
+    workspace, path = (
+        get_workspace(context),
+        resolve_writable_path(arguments.get("repository", ".")),
+    )
+    await run_in_thread(_create_repository_folder, workspace, path)
+    sandbox = CommandSandbox(root=workspace.root, start_folder=path, limits=LIMITS)
+    git_arguments = ("init", "--template=", "--initial-branch=main", "--quiet", ".")
+    await run_sandboxed_git(workspace, sandbox, git_arguments, {})
     return f"Made a repository at {path or '.'}, on the branch main."
 
 
-def _make_way(place: Workspace, path: str) -> None:
-    if has(place, f"{path}/.git" if path else ".git"):
+def _create_repository_folder(workspace: Workspace, path: str) -> None:
+    if has_path(workspace, f"{path}/.git" if path else ".git"):
         raise Conflict(
             format_message("There is a repository at `{path}` already.", path=path or "."),
             code="already_there",
             field="repository",
             remedy="Use it, or name another folder.",
         )
-    with place.open() as folder, place.changing(folder):
-        place.require_room(folder, 1)
-        folder.make_folder(path)
+    with workspace.open() as folder, workspace.lock(folder):
+        workspace.require_room(folder, 1)
+        folder.create_folder(path)
 
 
 def _build_schema(*required: str, **properties: dict[str, Any]) -> dict[str, Any]:
-    repository = FOLDER_PATH | {"description": "The folder with `.git`; left out: the workspace."}
+    repository = FOLDER_PATH_SCHEMA | {
+        "description": "The folder with `.git`; left out: the workspace."
+    }
     return {
         "type": "object",
         "properties": {"repository": repository, **properties},
@@ -296,14 +351,14 @@ def _build_schema(*required: str, **properties: dict[str, Any]) -> dict[str, Any
     }
 
 
-_REVISION = {"type": "string", "pattern": REVISION}
-_PATHS = {
+_REVISION_SCHEMA = {"type": "string", "pattern": REVISION_PATTERN}
+_PATHS_SCHEMA = {
     "type": "array",
-    "items": PATH,
-    "maxItems": MOST_PATHS,
+    "items": PATH_SCHEMA,
+    "maxItems": MAX_PATHS,
     "description": "In the repository.",
 }
-_CHANGES = BuiltinToolHints(read_only=False, destructive=False, idempotent=False)
+_WRITE_HINTS = BuiltinToolHints(read_only=False, destructive=False, idempotent=False)
 
 
 def _build_read_tool(name: str, description: str, run: Any, schema: dict[str, Any]) -> BuiltinTool:
@@ -312,9 +367,9 @@ def _build_read_tool(name: str, description: str, run: Any, schema: dict[str, An
         description=description,
         input_schema=schema,
         run=run,
-        kit=KIT,
+        toolset=TOOLSET_NAME,
         labels=(FlowLabel.REPEATABLE,),
-        reads=True,
+        reads_workspace=True,
     )
 
 
@@ -324,10 +379,10 @@ def _build_write_tool(name: str, description: str, run: Any, schema: dict[str, A
         description=description,
         input_schema=schema,
         run=run,
-        kit=KIT,
-        reads=True,
-        writes=True,
-        hints=_CHANGES,
+        toolset=TOOLSET_NAME,
+        reads_workspace=True,
+        writes_workspace=True,
+        hints=_WRITE_HINTS,
     )
 
 
@@ -335,25 +390,27 @@ GIT_TOOLS = (
     _build_read_tool(
         "git_status",
         format_message("Say what is changed, staged and new in a repository."),
-        _show_status,
+        _handle_status,
         _build_schema(),
     ),
     _build_read_tool(
         "git_diff",
         format_message("Show what differs: in the working tree, staged, or between two revisions."),
-        _diff,
+        _handle_diff,
         _build_schema(
-            paths=_PATHS, staged={"type": "boolean"}, **{"from": _REVISION, "to": _REVISION}
+            paths=_PATHS_SCHEMA,
+            staged={"type": "boolean"},
+            **{"from": _REVISION_SCHEMA, "to": _REVISION_SCHEMA},
         ),
     ),
     _build_read_tool(
         "git_log",
         format_message("List commits, the newest first."),
-        _log,
+        _handle_log,
         _build_schema(
-            revision=_REVISION,
-            paths=_PATHS,
-            most={"type": "integer", "minimum": 1, "maximum": MOST_COMMITS},
+            revision=_REVISION_SCHEMA,
+            paths=_PATHS_SCHEMA,
+            most={"type": "integer", "minimum": 1, "maximum": MAX_COMMITS},
         ),
     ),
     _build_read_tool(
@@ -361,30 +418,30 @@ GIT_TOOLS = (
         format_message(
             "Show a commit with its changes, or a file as it was (`HEAD~2:src/main.py`)."
         ),
-        _show,
-        _build_schema("revision", revision=_REVISION, paths=_PATHS),
+        _handle_show,
+        _build_schema("revision", revision=_REVISION_SCHEMA, paths=_PATHS_SCHEMA),
     ),
     _build_write_tool(
         "git_add",
         format_message("Stage files for the next commit; without paths, everything that changed."),
-        _add,
-        _build_schema(paths=_PATHS),
+        _handle_add,
+        _build_schema(paths=_PATHS_SCHEMA),
     ),
     _build_write_tool(
         "git_commit",
         format_message(
             "Commit what is staged, in the agent's name. No hook runs and nothing is signed."
         ),
-        _commit,
+        _handle_commit,
         _build_schema(
             "message",
-            message={"type": "string", "minLength": 1, "maxLength": LONGEST_MESSAGE},
+            message={"type": "string", "minLength": 1, "maxLength": MAX_MESSAGE_LENGTH},
         ),
     ),
     _build_write_tool(
         "git_init",
         format_message("Make a repository in a folder of the workspace."),
-        _init,
+        _handle_init,
         _build_schema(),
     ),
 )

@@ -8,68 +8,72 @@ from typing import Any
 from uuid import UUID
 
 from agents import notes
-from agents.builtin_tools.toolset_options import NOTES
+from agents.builtin_tools.toolset_options import NOTES_TOOLSET
 from agents.builtin_tools.types import BuiltinTool, BuiltinToolContext, BuiltinToolHints
 from agents.flow_labels.services import list_current_labels
 from agents.models import Note
-from agents.models.agents import LONGEST_NOTE, LONGEST_TITLE
+from agents.models.agents import MAX_NOTE_LENGTH, MAX_TITLE_LENGTH
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import NotFound
 from bonobot.core.runtime import get_runtime
 from mcp_servers.flow_labels import FlowLabel, decode_labels, encode_labels
 
-FOUND_AT_MOST = 20
-_TITLE = {"type": "string", "minLength": 1, "maxLength": LONGEST_TITLE}
+MAX_FOUND = 20
+_TITLE_SCHEMA = {"type": "string", "minLength": 1, "maxLength": MAX_TITLE_LENGTH}
 
 
-async def _remember(context: BuiltinToolContext, arguments: dict[str, Any]) -> str:
-    return await get_runtime().orm(_write, context, arguments)
+async def _handle_remember(context: BuiltinToolContext, arguments: dict[str, Any]) -> str:
+    return await get_runtime().run_orm(_save_note, context, arguments)
 
 
-def _write(context: BuiltinToolContext, arguments: dict[str, Any]) -> str:
-    held = list_current_labels(
-        context.principal, session_id=context.holding_session, agent_id=_require_agent_id(context)
+def _save_note(context: BuiltinToolContext, arguments: dict[str, Any]) -> str:
+    current_labels = list_current_labels(
+        context.principal, session_id=context.label_session_id, agent_id=_require_agent_id(context)
     )
-    note, added = notes.keep(
+    note, is_new = notes.save_agent_note(
         context.organization_id,
         _require_agent_id(context),
         arguments["title"],
         arguments["text"],
-        labels=encode_labels(held),
-        by=context.principal.label,
+        labels=encode_labels(current_labels),
+        written_by=context.principal.label,
         session_id=context.session_id,
     )
-    return f"{'Kept' if added else 'Replaced'} the note {note.title!r}."
+    return f"{'Kept' if is_new else 'Replaced'} the note {note.title!r}."
 
 
-async def _search(context: BuiltinToolContext, arguments: dict[str, Any]) -> str:
-    return await get_runtime().orm(_search_notes, context, arguments)
+async def _handle_search_notes(context: BuiltinToolContext, arguments: dict[str, Any]) -> str:
+    return await get_runtime().run_orm(_search_notes, context, arguments)
 
 
 def _search_notes(context: BuiltinToolContext, arguments: dict[str, Any]) -> str:
     admitted = encode_labels(context.labels)
-    found = _load_matching_notes(_require_agent_id(context), arguments)
+    matching_notes = _load_matching_notes(_require_agent_id(context), arguments)
     # A note saved after admission may have labels that weren't part of the decision.
-    shown = [one for one in found if not one.labels & ~admitted]
+    shown = [note for note in matching_notes if not note.labels & ~admitted]
     if not shown:
         return "No note says anything about that." if arguments.get("query") else "No notes yet."
-    return "\n\n".join(f"## {one.title} ({one.updated_at:%Y-%m-%d})\n{one.text}" for one in shown)
+    return "\n\n".join(
+        f"## {note.title} ({note.updated_at:%Y-%m-%d})\n{note.text}" for note in shown
+    )
 
 
 def _load_matching_notes(agent_id: UUID, arguments: dict[str, Any]) -> list[Note]:
-    limit = arguments.get("limit", FOUND_AT_MOST // 4)
-    return notes.search(agent_id, arguments.get("query", ""), limit=limit)
+    limit = arguments.get("limit", MAX_FOUND // 4)
+    return notes.search_notes(agent_id, arguments.get("query", ""), limit=limit)
 
 
 def _collect_labels(agent_id: UUID, arguments: dict[str, Any]) -> tuple[FlowLabel, ...]:
     labels = 0
-    for one in _load_matching_notes(agent_id, arguments):
-        labels |= one.labels
+    for note in _load_matching_notes(agent_id, arguments):
+        labels |= note.labels
     return decode_labels(labels)
 
 
-async def _forget(context: BuiltinToolContext, arguments: dict[str, Any]) -> str:
-    if not await get_runtime().orm(notes.forget, _require_agent_id(context), arguments["title"]):
+async def _handle_forget(context: BuiltinToolContext, arguments: dict[str, Any]) -> str:
+    if not await get_runtime().run_orm(
+        notes.delete_agent_note, _require_agent_id(context), arguments["title"]
+    ):
         raise NotFound(
             format_message("There is no note {title!r}.", title=arguments["title"]),
             field="title",
@@ -92,14 +96,14 @@ REMEMBER = BuiltinTool(
     input_schema={
         "type": "object",
         "properties": {
-            "title": _TITLE,
-            "text": {"type": "string", "minLength": 1, "maxLength": LONGEST_NOTE},
+            "title": _TITLE_SCHEMA,
+            "text": {"type": "string", "minLength": 1, "maxLength": MAX_NOTE_LENGTH},
         },
         "required": ["title", "text"],
         "additionalProperties": False,
     },
-    run=_remember,
-    kit=NOTES,
+    run=_handle_remember,
+    toolset=NOTES_TOOLSET,
     labels=(FlowLabel.REPEATABLE,),
     hints=BuiltinToolHints(read_only=False, destructive=True, idempotent=True),
 )
@@ -113,14 +117,14 @@ SEARCH_NOTES = BuiltinTool(
         "type": "object",
         "properties": {
             "query": {"type": "string", "maxLength": 500, "description": "Words to look for."},
-            "limit": {"type": "integer", "minimum": 1, "maximum": FOUND_AT_MOST},
+            "limit": {"type": "integer", "minimum": 1, "maximum": MAX_FOUND},
         },
         "additionalProperties": False,
     },
-    run=_search,
-    kit=NOTES,
+    run=_handle_search_notes,
+    toolset=NOTES_TOOLSET,
     labels=(FlowLabel.REPEATABLE,),
-    brings=_collect_labels,
+    list_result_labels=_collect_labels,
 )
 
 FORGET = BuiltinTool(
@@ -128,11 +132,11 @@ FORGET = BuiltinTool(
     description=format_message("Remove a note by its title."),
     input_schema={
         "type": "object",
-        "properties": {"title": _TITLE},
+        "properties": {"title": _TITLE_SCHEMA},
         "required": ["title"],
         "additionalProperties": False,
     },
-    run=_forget,
-    kit=NOTES,
+    run=_handle_forget,
+    toolset=NOTES_TOOLSET,
     hints=BuiltinToolHints(read_only=False, destructive=True, idempotent=False),
 )

@@ -11,9 +11,9 @@ from typing import Any
 import re2
 
 from agents.builtin_tools.toolsets.filesystem import (
-    FOLDER_PATH,
-    LOOKED_AT,
-    REPOSITORY,
+    FOLDER_PATH_SCHEMA,
+    GIT_FOLDER,
+    MAX_SCANNED,
     get_workspace,
     match_glob,
     normalize_path,
@@ -26,12 +26,12 @@ from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import InvalidInput, Problem
 from mcp_servers.flow_labels import FlowLabel
 
-MOST_FOUND = 200
-MOST_AROUND = 5
-LINE_SHOWN = 300
-LARGEST_FILE = 4 * 1024 * 1024
-MOST_READ = 256 * 1024 * 1024
-SECONDS = 20.0
+MAX_RESULTS = 200
+MAX_CONTEXT_LINES = 5
+MAX_LINE_LENGTH = 300
+MAX_FILE_BYTES = 4 * 1024 * 1024
+MAX_READ_BYTES = 256 * 1024 * 1024
+MAX_SEARCH_S = 20.0
 
 
 @dataclass(slots=True)
@@ -41,53 +41,53 @@ class _FileSearch:
     pattern: Any
     glob: str
     base: str
-    around: int
-    most: int
+    context_lines: int
+    max_results: int
     lines: list[str] = field(default_factory=list)
-    found: int = 0
-    files: int = 0
-    left_out: int = 0
-    read: int = 0
-    ended: str = ""
-    until: float = field(default_factory=lambda: monotonic() + SECONDS)
+    result_count: int = 0
+    file_count: int = 0
+    skipped_count: int = 0
+    bytes_read: int = 0
+    stopped_by: str = ""
+    deadline: float = field(default_factory=lambda: monotonic() + MAX_SEARCH_S)
 
     def is_over(self) -> bool:
         """Return whether a limit is reached, and set `stopped_by`."""
-        bounds = (
-            (self.found >= self.most, f"the first {self.most} are shown"),
-            (self.files >= LOOKED_AT, f"{LOOKED_AT:,} files were looked at"),
-            (self.read >= MOST_READ, f"{MOST_READ:,} bytes were read"),
-            (monotonic() > self.until, f"{SECONDS:.0f} s are over"),
+        limits = (
+            (self.result_count >= self.max_results, f"the first {self.max_results} are shown"),
+            (self.file_count >= MAX_SCANNED, f"{MAX_SCANNED:,} files were looked at"),
+            (self.bytes_read >= MAX_READ_BYTES, f"{MAX_READ_BYTES:,} bytes were read"),
+            (monotonic() > self.deadline, f"{MAX_SEARCH_S:.0f} s are over"),
         )
-        self.ended = next((why for reached, why in bounds if reached), "")
-        return bool(self.ended)
+        self.stopped_by = next((reason for is_reached, reason in limits if is_reached), "")
+        return bool(self.stopped_by)
 
 
-async def _search(context: BuiltinToolContext, arguments: dict[str, Any]) -> str:
-    said = arguments.get("text")
-    if said is None and "name" not in arguments:
+async def _handle_search_files(context: BuiltinToolContext, arguments: dict[str, Any]) -> str:
+    text = arguments.get("text")
+    if text is None and "name" not in arguments:
         raise InvalidInput(
             "It has to be said what is looked for.",
             field="text",
             remedy="Give `text`, `name`, or both.",
         )
     search = _FileSearch(
-        pattern=None if said is None else _compile_pattern(said, arguments),
+        pattern=None if text is None else _compile_pattern(text, arguments),
         glob=arguments.get("name", ""),
         base=normalize_path(arguments.get("path", ".")),
-        around=arguments.get("around", 0),
-        most=arguments.get("most", MOST_FOUND),
+        context_lines=arguments.get("around", 0),
+        max_results=arguments.get("most", MAX_RESULTS),
     )
-    return await run_in_thread(_run, get_workspace(context), search)
+    return await run_in_thread(_run_search, get_workspace(context), search)
 
 
-def _compile_pattern(said: str, arguments: dict[str, Any]) -> Any:
+def _compile_pattern(text: str, arguments: dict[str, Any]) -> Any:
     options = re2.Options()
     options.log_errors = False
     options.literal = not arguments.get("regex", False)
     options.case_sensitive = not arguments.get("ignore_case", False)
     try:
-        return re2.compile(said, options)
+        return re2.compile(text, options)
     except re2.error as error:
         raise InvalidInput(
             format_message(
@@ -101,66 +101,70 @@ def _compile_pattern(said: str, arguments: dict[str, Any]) -> Any:
 
 
 def _format_error(error: Exception) -> str:
-    said = error.args[0] if error.args else ""
-    return said.decode("utf-8", "replace") if isinstance(said, bytes) else str(said)
+    message = error.args[0] if error.args else ""
+    return message.decode("utf-8", "replace") if isinstance(message, bytes) else str(message)
 
 
-def _run(place: Workspace, search: _FileSearch) -> str:
-    with place.open() as folder:
-        for entry in folder.walk(search.base, skip=(REPOSITORY,)):
+def _run_search(workspace: Workspace, search: _FileSearch) -> str:
+    with workspace.open() as folder:
+        for entry in folder.iterate_entries(search.base, skip=(GIT_FOLDER,)):
             if search.is_over():
                 break
             if search.glob and not match_glob(entry.path, search.base, search.glob):
                 continue
             if search.pattern is None:
-                search.found += 1
+                search.result_count += 1
                 search.lines.append(entry.path + ("/" if entry.kind == "folder" else ""))
             elif entry.kind == "file":
-                search.files += 1
-                _read(folder, entry, search)
+                search.file_count += 1
+                _search_file(folder, entry, search)
         else:
             search.is_over()
     return _format_results(search)
 
 
-def _read(folder: ConfinedFolder, entry: FolderEntry, search: _FileSearch) -> None:
+def _search_file(folder: ConfinedFolder, entry: FolderEntry, search: _FileSearch) -> None:
     try:
-        data = folder.read(entry.path, LARGEST_FILE)
+        data = folder.read(entry.path, MAX_FILE_BYTES)
     except (Problem, OSError):
-        search.left_out += 1
+        search.skipped_count += 1
         return
-    search.read += len(data)
+    search.bytes_read += len(data)
     if b"\0" in data[:8192]:
-        search.left_out += 1
+        search.skipped_count += 1
         return
     lines = [line.rstrip("\r\n") for line in split_lines(data.decode("utf-8", "replace"))]
     hits = [number for number, line in enumerate(lines) if search.pattern.search(line)]
-    hits = hits[: search.most - search.found]
-    search.found += len(hits)
-    search.lines += _format_matches(entry.path, lines, hits, search.around)
+    hits = hits[: search.max_results - search.result_count]
+    search.result_count += len(hits)
+    search.lines += _format_matches(entry.path, lines, hits, search.context_lines)
 
 
-def _format_matches(path: str, lines: list[str], hits: list[int], around: int) -> Iterator[str]:
+def _format_matches(
+    path: str, lines: list[str], hits: list[int], context_lines: int
+) -> Iterator[str]:
     """Yield matching lines in grep's format; `-` marks context lines."""
-    last = -1
-    for number in sorted({n + d for n in hits for d in range(-around, around + 1)}):
+    last_number = -1
+    for number in sorted({n + d for n in hits for d in range(-context_lines, context_lines + 1)}):
         if not 0 <= number < len(lines):
             continue
-        if around and last >= 0 and number > last + 1:
+        if context_lines and last_number >= 0 and number > last_number + 1:
             yield "--"
-        mark = ":" if number in hits else "-"
+        separator = ":" if number in hits else "-"
         line = lines[number]
-        cut = "…" if len(line) > LINE_SHOWN else ""
-        yield f"{path}{mark}{number + 1}{mark}{line[:LINE_SHOWN]}{cut}"
-        last = number
+        ellipsis = "…" if len(line) > MAX_LINE_LENGTH else ""
+        yield f"{path}{separator}{number + 1}{separator}{line[:MAX_LINE_LENGTH]}{ellipsis}"
+        last_number = number
 
 
 def _format_results(search: _FileSearch) -> str:
     lines = search.lines or ["Nothing was found."]
-    if search.ended:
-        lines.append(f"[there may be more: {search.ended}]")
-    if search.left_out:
-        lines.append(f"[{search.left_out} files were left out: no text, too large, or refused]")
+    if search.stopped_by:
+        lines.append(f"[there may be more: {search.stopped_by}]")
+    if search.skipped_count:
+        lines.append(
+            f"[{search.skipped_count} files were left out: no text, too large, or refused]"
+        )
     return "\n".join(lines)
 
 
@@ -176,17 +180,17 @@ SEARCH_TOOLS = (
             "properties": {
                 "text": {"type": "string", "minLength": 1, "maxLength": 1000},
                 "name": {"type": "string", "minLength": 1, "maxLength": 256},
-                "path": FOLDER_PATH,
+                "path": FOLDER_PATH_SCHEMA,
                 "regex": {"type": "boolean", "description": "`text` is a regular expression."},
                 "ignore_case": {"type": "boolean"},
-                "around": {"type": "integer", "minimum": 0, "maximum": MOST_AROUND},
-                "most": {"type": "integer", "minimum": 1, "maximum": MOST_FOUND},
+                "around": {"type": "integer", "minimum": 0, "maximum": MAX_CONTEXT_LINES},
+                "most": {"type": "integer", "minimum": 1, "maximum": MAX_RESULTS},
             },
             "additionalProperties": False,
         },
-        run=_search,
-        kit="search",
+        run=_handle_search_files,
+        toolset="search",
         labels=(FlowLabel.REPEATABLE,),
-        reads=True,
+        reads_workspace=True,
     ),
 )

@@ -2,18 +2,22 @@
 
 from typing import Any
 
-from agents.builtin_tools.command_sandbox import CommandResult, CommandSandbox, run
-from agents.builtin_tools.toolset_options import KITS, Options
-from agents.builtin_tools.toolsets.filesystem import FOLDER_PATH, get_workspace, normalize_path
+from agents.builtin_tools.command_sandbox import CommandResult, CommandSandbox, run_command
+from agents.builtin_tools.toolset_options import TOOLSETS, OptionValues
+from agents.builtin_tools.toolsets.filesystem import (
+    FOLDER_PATH_SCHEMA,
+    get_workspace,
+    normalize_path,
+)
 from agents.builtin_tools.types import BuiltinTool, BuiltinToolContext, BuiltinToolHints
 from agents.builtin_tools.workspaces import QuotaExceeded, Workspace, run_in_thread
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Problem
 from mcp_servers.client.server_sandbox import ProcessLimits
 
-LONGEST = 32_768
-OPEN_FILES = 1024
-SHOWN_OF_STOPPED = 8_000  # the last characters
+MAX_COMMAND_LENGTH = 32_768
+MAX_OPEN_FILES = 1024
+MAX_STOPPED_OUTPUT = 8_000  # the last characters
 SHELL = "/bin/sh"
 
 
@@ -25,58 +29,66 @@ class CommandStopped(Problem):
     title = "The command was stopped"
 
 
-async def _run(context: BuiltinToolContext, arguments: dict[str, Any]) -> dict[str, Any]:
-    options = context.toolbox.kits.get("shell", KITS["shell"].usual)
-    place, at = get_workspace(context), normalize_path(arguments.get("path", "."))
-    await run_in_thread(_prepare, place, at)
-    seconds = float(min(arguments.get("time_s", options["time_s"]), options["time_s"]))
+async def _handle_run_shell(
+    context: BuiltinToolContext, arguments: dict[str, Any]
+) -> dict[str, Any]:
+    options = context.toolbox.options_by_toolset.get("shell", TOOLSETS["shell"].defaults)
+    workspace, start_folder = get_workspace(context), normalize_path(arguments.get("path", "."))
+    await run_in_thread(_prepare_start_folder, workspace, start_folder)
+    timeout_s = float(min(arguments.get("time_s", options["time_s"]), options["time_s"]))
     if context.timeout_s is not None:
-        seconds = min(seconds, context.timeout_s)
-    box = CommandSandbox(
-        root=place.root, at=at, network=options["network"], limits=_build_limits(place, options)
+        timeout_s = min(timeout_s, context.timeout_s)
+    sandbox = CommandSandbox(
+        root=workspace.root,
+        start_folder=start_folder,
+        network=options["network"],
+        limits=_build_limits(workspace, options),
     )
-    found = await run(place, box, (SHELL, "-c", arguments["command"]), seconds=seconds)
-    if found.ended:
-        raise _build_stop_error(found, seconds)
-    text = f"{found.out}\n[exit status {found.status}]".lstrip()
+    result = await run_command(
+        workspace, sandbox, (SHELL, "-c", arguments["command"]), timeout_s=timeout_s
+    )
+    if result.ended_by:
+        raise _build_stop_error(result, timeout_s)
+    text = f"{result.output}\n[exit status {result.exit_status}]".lstrip()
     return {
         "content": [{"type": "text", "text": text}],
-        "structuredContent": {"exit_status": found.status},
+        "structuredContent": {"exit_status": result.exit_status},
     }
 
 
-def _prepare(place: Workspace, at: str) -> None:
+def _prepare_start_folder(workspace: Workspace, start_folder: str) -> None:
     """Create the agent's own folder if missing, and check that the path is a folder."""
-    with place.open() as folder:
-        place.require_room(folder, 1)
-        with folder.folder(at):
+    with workspace.open() as folder:
+        workspace.require_room(folder, 1)
+        with folder.open_folder(start_folder):
             pass
 
 
-def _build_limits(place: Workspace, options: Options) -> ProcessLimits:
+def _build_limits(workspace: Workspace, options: OptionValues) -> ProcessLimits:
     return ProcessLimits(
         memory_mib=options["memory_mib"],
         processes=options["processes"],
-        open_files=OPEN_FILES,
+        open_files=MAX_OPEN_FILES,
         cpu_s=options["time_s"],
-        file_mib=0 if place.attached else max(1, place.most_bytes // (1024 * 1024)),
+        file_mib=0 if workspace.attached else max(1, workspace.max_bytes // (1024 * 1024)),
     )
 
 
-def _build_stop_error(found: CommandResult, seconds: float) -> Problem:
-    said = found.out[-SHOWN_OF_STOPPED:]
-    if found.ended == "quota":
+def _build_stop_error(result: CommandResult, timeout_s: float) -> Problem:
+    output = result.output[-MAX_STOPPED_OUTPUT:]
+    if result.ended_by == "quota":
         return QuotaExceeded(
             format_message(
                 "The command was stopped: it filled the workspace beyond its quota.\n{said}",
-                said=said,
+                said=output,
             ),
             remedy="Delete what isn't needed any more, or ask for a larger workspace.",
         )
-    if found.ended == "output":
+    if result.ended_by == "output":
         return CommandStopped(
             format_message(
-                "The command was stopped: it wrote more than anybody will read.\n{said}", said=said
+                "The command was stopped: it wrote more than anybody will read.\n{said}",
+                said=output,
             ),
             code="shell_output",
             remedy="Write to a file, or show less of it.",
@@ -84,8 +96,8 @@ def _build_stop_error(found: CommandResult, seconds: float) -> Problem:
     return CommandStopped(
         format_message(
             "The command was stopped: it was not done after {seconds:.0f} s.\n{said}",
-            seconds=seconds,
-            said=said,
+            seconds=timeout_s,
+            said=output,
         ),
         remedy="Do less at a time, or have an administrator give the shell more time.",
     )
@@ -102,18 +114,19 @@ SHELL_TOOLS = (
         input_schema={
             "type": "object",
             "properties": {
-                "command": {"type": "string", "minLength": 1, "maxLength": LONGEST},
-                "path": FOLDER_PATH | {"description": "Where to run it; left out: /workspace."},
+                "command": {"type": "string", "minLength": 1, "maxLength": MAX_COMMAND_LENGTH},
+                "path": FOLDER_PATH_SCHEMA
+                | {"description": "Where to run it; left out: /workspace."},
                 "time_s": {"type": "integer", "minimum": 1, "maximum": 600},
             },
             "required": ["command"],
             "additionalProperties": False,
         },
-        run=_run,
-        kit="shell",
-        reads=True,
-        writes=True,
-        online="network",
+        run=_handle_run_shell,
+        toolset="shell",
+        reads_workspace=True,
+        writes_workspace=True,
+        network_option="network",
         hints=BuiltinToolHints(
             read_only=False, destructive=True, idempotent=False, open_world=True
         ),

@@ -9,10 +9,10 @@ from agents.console.admin import settings_check
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
 
-PROVIDERS = "tenancy_provider_changelist"
+IDENTITY_PROVIDERS = "tenancy_provider_changelist"
 ORGANIZATION = "tenancy_organization_changelist"
 WORKFLOWS = "agents_workflow_changelist"
-PROGRAMS = "programs"
+OAUTH_CLIENTS = "programs"
 SCHEDULES = "django_celery_beat_periodictask_changelist"
 
 # (title, icon, URL name, required action, platform administrators only)
@@ -50,8 +50,8 @@ NAVIGATION: tuple[tuple[Any, tuple[Entry, ...]], ...] = (
             (_("Channels"), "campaign", "notices_channel_changelist", Action.VIEW_AUDIT, False),
             (_("Members"), "group", "tenancy_membership_changelist", Action.VIEW, False),
             (_("Tokens"), "key", "tenancy_token_changelist", Action.MANAGE_TOKENS, False),
-            (_("Programs let in"), "apps", PROGRAMS, Action.MANAGE_TOKENS, False),
-            (_("Sign-in"), "login", PROVIDERS, Action.MANAGE_ORGANIZATION, False),
+            (_("Programs let in"), "apps", OAUTH_CLIENTS, Action.MANAGE_TOKENS, False),
+            (_("Sign-in"), "login", IDENTITY_PROVIDERS, Action.MANAGE_ORGANIZATION, False),
             (_("Organization"), "domain", ORGANIZATION, Action.MANAGE_ORGANIZATION, False),
         ),
     ),
@@ -62,18 +62,18 @@ NAVIGATION: tuple[tuple[Any, tuple[Entry, ...]], ...] = (
             (_("Issuers of tokens"), "passkey", "tenancy_issuer_changelist", Action.VIEW, True),
             (_("Launchers"), "terminal", "mcp_servers_launcher_changelist", Action.VIEW, True),
             (_("Schedules"), "schedule", SCHEDULES, Action.VIEW, True),
-            (_("Settings check"), "troubleshoot", settings_check.ADDRESS, Action.VIEW, True),
+            (_("Settings check"), "troubleshoot", settings_check.URL_NAME, Action.VIEW, True),
         ),
     ),
 )
 
 
-def may_open(principal: Principal, entry: Entry) -> bool:
+def can_open(principal: Principal, entry: Entry) -> bool:
     """Return whether the navigation shows an entry to the principal."""
-    _title, _icon, address, action, platform = entry
-    if address == PROGRAMS and not settings.BONOBOT_OAUTH:
+    _title, _icon, address, action, is_platform_only = entry
+    if address == OAUTH_CLIENTS and not settings.BONOBOT_OAUTH:
         return False
-    if platform:
+    if is_platform_only:
         return principal.platform_admin
     # Auditors and reviewers can't run agents, but can view them.
     return principal.may(action) or (action == Action.RUN_AGENTS and principal.may(Action.VIEW))

@@ -20,15 +20,15 @@ from agents.console.onboarding import (
     SLUGS,
     OnboardingProgress,
     OnboardingStep,
-    close,
     load_onboarding_progress,
-    skip,
+    set_onboarding_closed,
+    set_step_skipped,
 )
 from agents.model_endpoints.services import ModelEndpointSpec, save_endpoint
 from agents.model_endpoints.try_endpoint import EndpointTestResult, try_endpoint
 from agents.models import Agent, ModelEndpoint
 from agents.policies.services import PolicySpec, set_policy
-from agents.services import AgentSpec, add_agent, bind
+from agents.services import AgentSpec, attach_server, create_agent
 from bonobot.accounts.admin_base.responses import View, add_problem_to_form, render_screen
 from bonobot.accounts.current_organization import resolve_principal
 from bonobot.accounts.principals import Principal
@@ -38,11 +38,11 @@ from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import NotFound, Problem
 from mcp_servers.admin import add_servers, openapi
 from mcp_servers.admin.definitions import DefinitionRow, build_definition_row
-from mcp_servers.admin.servers import POOL
+from mcp_servers.admin.servers import POOL_DESTINATION
 from mcp_servers.flow_labels.services import load_label_context
 from mcp_servers.models import Definition, Server
 
-OFFERED = 50
+MAX_OFFERED = 50
 INSTRUCTIONS = _("Use your tools. Say plainly what you did, and what did not work.")
 EVERY_TOOL_OF_SERVERS = "mcp_*"
 
@@ -82,11 +82,13 @@ class OnboardingModelEndpointForm(forms.Form):
 
     def save(self, principal: Principal) -> ModelEndpoint:
         """Create the endpoint, or update one with the same name."""
-        mine = ModelEndpoint.objects.for_organization(principal.organization_id)
-        said = dict(self.cleaned_data)
-        stored = mine.filter(name=said["name"]).first()
-        found: ModelEndpoint = save_endpoint(principal, ModelEndpointSpec(**said), endpoint=stored)
-        return found
+        endpoints = ModelEndpoint.objects.for_organization(principal.organization_id)
+        values = dict(self.cleaned_data)
+        existing_endpoint = endpoints.filter(name=values["name"]).first()
+        saved: ModelEndpoint = save_endpoint(
+            principal, ModelEndpointSpec(**values), endpoint=existing_endpoint
+        )
+        return saved
 
 
 class OnboardingAgentForm(forms.Form):
@@ -113,60 +115,60 @@ class OnboardingAgentForm(forms.Form):
     def __init__(self, principal: Principal, *args: Any, **kwargs: Any) -> None:
         """Offer the organization's models and pool servers."""
         super().__init__(*args, **kwargs)
-        here = principal.organization_id
+        organization_id = principal.organization_id
         models: Any = self.fields["model_endpoint"]
-        models.queryset = ModelEndpoint.objects.for_organization(here)
+        models.queryset = ModelEndpoint.objects.for_organization(organization_id)
         servers: Any = self.fields["servers"]
-        pool = Server.objects.in_scope(here).filter(enabled=True).order_by("name")
-        offered = list(pool.values_list("pk", flat=True)[:OFFERED])
-        servers.queryset = pool.filter(pk__in=offered)
-        servers.required = bool(offered)  # optional if the server step was skipped
+        pool = Server.objects.in_scope(organization_id).filter(enabled=True).order_by("name")
+        offered_ids = list(pool.values_list("pk", flat=True)[:MAX_OFFERED])
+        servers.queryset = pool.filter(pk__in=offered_ids)
+        servers.required = bool(offered_ids)  # optional if the server step was skipped
 
     def save(self, principal: Principal) -> Agent:
         """Create the agent, attach the servers and allow their tools, in one transaction."""
-        said = self.cleaned_data
+        values = self.cleaned_data
         with transaction.atomic():
-            agent = add_agent(
+            agent = create_agent(
                 principal,
                 AgentSpec(
-                    name=said["name"],
-                    instructions=said["instructions"],
-                    model_endpoint=said["model_endpoint"],
+                    name=values["name"],
+                    instructions=values["instructions"],
+                    model_endpoint=values["model_endpoint"],
                 ),
             )
-            for server in said["servers"]:
-                bind(principal, agent, server)
+            for server in values["servers"]:
+                attach_server(principal, agent, server)
             set_policy(principal, agent, PolicySpec("allowlist", allow=(EVERY_TOOL_OF_SERVERS,)))
         return agent
 
 
-SERVERS_SHOWN = 10
-DEFINITIONS_SHOWN = 50
-OFFLINE = {"name": "Offline", "kind": "offline", "model": "offline"}
-WAYS: dict[str, Callable[..., HttpResponseBase]] = {
+MAX_SERVERS = 10
+MAX_DEFINITIONS = 50
+OFFLINE_ENDPOINT = {"name": "Offline", "kind": "offline", "model": "offline"}
+ADD_SERVER_VIEWS: dict[str, Callable[..., HttpResponseBase]] = {
     "presets": add_servers.choose_preset,
     "paste": import_servers,
     "openapi": openapi.add_api,
-    "operations": openapi.add_declared,
+    "operations": openapi.add_declared_api,
     "form": add_servers.add_by_form,
 }
 
 
-def _build_action_url(way: str, *args: Any) -> str:
-    return reverse(f"admin:first_run_{way}", args=args)
+def _build_action_url(view_name: str, *args: Any) -> str:
+    return reverse(f"admin:first_run_{view_name}", args=args)
 
 
 def build_onboarding_url(step: str = "", **query: Any) -> str:
     """Return the URL of onboarding, at an optional step."""
-    asked = {**({"step": step} if step else {}), **query}
-    return f"{reverse('admin:first_run')}{f'?{urlencode(asked)}' if asked else ''}"
+    parameters = {**({"step": step} if step else {}), **query}
+    return f"{reverse('admin:first_run')}{f'?{urlencode(parameters)}' if parameters else ''}"
 
 
-HERE = replace(
-    POOL,
+ONBOARDING_DESTINATION = replace(
+    POOL_DESTINATION,
     title=_("Connect your first server"),
     url=_build_action_url,
-    after=lambda server: build_onboarding_url("connect", connect=server.pk),
+    build_next_url=lambda server: build_onboarding_url("connect", connect=server.pk),
     onward=lazy(build_onboarding_url, str)("approve"),
 )
 
@@ -175,58 +177,60 @@ def show_onboarding(request: HttpRequest) -> HttpResponseBase:
     """Show the checklist with the current step, or perform the posted action."""
     principal = resolve_principal(request)
     principal.require(Action.MANAGE_SERVERS)
-    if request.method == "POST" and (answer := _perform_action(request, principal)):
-        return answer
-    found = load_onboarding_progress(principal.organization_id)
-    step = _select_step(request, found)
-    form = _form(request, principal, step)
+    if request.method == "POST" and (response := _perform_action(request, principal)):
+        return response
+    progress = load_onboarding_progress(principal.organization_id)
+    step = _select_step(request, progress)
+    form = _build_form(request, principal, step)
     saved = _save_form(principal, form)
     if isinstance(saved, Agent):
         return _redirect_after_creation(request, saved)
-    trial = problem = None
+    test_result = problem = None
     if saved is not None:
-        trial, problem = _try_model_endpoint(principal, saved)
-        found = load_onboarding_progress(principal.organization_id)
+        test_result, problem = _try_model_endpoint(principal, saved)
+        progress = load_onboarding_progress(principal.organization_id)
     return render_screen(
         request,
         "first_run.html",
         title=_("First steps"),
-        begun=found,
+        begun=progress,
         step=step,
-        onward=found.after(step.slug) if step else None,
+        onward=progress.find_step_after(step.slug) if step else None,
         form=form,
-        trial=trial,
+        trial=test_result,
         problem=problem,
-        ways=[(way, _build_action_url(way)) for way in WAYS],
+        ways=[(view_name, _build_action_url(view_name)) for view_name in ADD_SERVER_VIEWS],
         **_build_step_context(request, principal, step),
     )
 
 
 def _perform_action(request: HttpRequest, principal: Principal) -> HttpResponseBase | None:
     """Perform an action on the checklist; None if a form was posted."""
-    said, step = request.POST.get("do"), request.POST.get("step", "")
-    if said == "skip":
-        skip(principal, step)
+    action, step = request.POST.get("do"), request.POST.get("step", "")
+    if action == "skip":
+        set_step_skipped(principal, step)
         return HttpResponseRedirect(build_onboarding_url())
-    if said == "take_up":
-        skip(principal, step, skipped=False)
+    if action == "take_up":
+        set_step_skipped(principal, step, skipped=False)
         return HttpResponseRedirect(build_onboarding_url(step))
-    if said in ("close", "open"):
-        close(principal, closed=said == "close")
+    if action in ("close", "open"):
+        set_onboarding_closed(principal, closed=action == "close")
         return HttpResponseRedirect(
-            reverse("admin:index") if said == "close" else build_onboarding_url()
+            reverse("admin:index") if action == "close" else build_onboarding_url()
         )
     return None
 
 
-def _select_step(request: HttpRequest, found: OnboardingProgress) -> OnboardingStep | None:
-    wanted = request.POST.get("step") or request.GET.get("step", "")
-    if wanted and wanted not in SLUGS:
-        raise NotFound(format_message("There is no step {wanted!r}.", wanted=wanted), field="step")
-    return next((step for step in found.steps if step.slug == wanted), found.next)
+def _select_step(request: HttpRequest, progress: OnboardingProgress) -> OnboardingStep | None:
+    requested_slug = request.POST.get("step") or request.GET.get("step", "")
+    if requested_slug and requested_slug not in SLUGS:
+        raise NotFound(
+            format_message("There is no step {wanted!r}.", wanted=requested_slug), field="step"
+        )
+    return next((step for step in progress.steps if step.slug == requested_slug), progress.next)
 
 
-def _form(
+def _build_form(
     request: HttpRequest, principal: Principal, step: OnboardingStep | None
 ) -> OnboardingAgentForm | OnboardingModelEndpointForm | None:
     posted = request.POST if request.method == "POST" else None
@@ -234,11 +238,11 @@ def _form(
         return None
     if step.slug == "model":
         if posted and posted.get("do") == "offline":
-            return OnboardingModelEndpointForm(principal, OFFLINE)
+            return OnboardingModelEndpointForm(principal, OFFLINE_ENDPOINT)
         return OnboardingModelEndpointForm(principal, posted)
     if step.slug == "agent":
         pool = Server.objects.in_scope(principal.organization_id).filter(enabled=True)
-        return OnboardingAgentForm(principal, posted, initial={"servers": pool[:SERVERS_SHOWN]})
+        return OnboardingAgentForm(principal, posted, initial={"servers": pool[:MAX_SERVERS]})
     return None
 
 
@@ -269,19 +273,19 @@ def _build_step_context(
     request: HttpRequest, principal: Principal, step: OnboardingStep | None
 ) -> dict[str, Any]:
     """Return the context of a step in addition to its form."""
-    here = principal.organization_id
+    organization_id = principal.organization_id
     if step is None:
         return {}
     if step.slug == "connect":
-        servers = Server.objects.in_scope(here).order_by("-created_at")[:SERVERS_SHOWN]
+        servers = Server.objects.in_scope(organization_id).order_by("-created_at")[:MAX_SERVERS]
         return {"servers": servers, "connecting": request.GET.get("connect", "")}
     if step.slug == "approve":
         return {"waiting": _list_pending_definitions(principal)}
     if step.slug == "model":
-        return {"endpoints": ModelEndpoint.objects.for_organization(here)[:SERVERS_SHOWN]}
+        return {"endpoints": ModelEndpoint.objects.for_organization(organization_id)[:MAX_SERVERS]}
     if step.slug == "ask":
-        mine = Agent.objects.visible_to(principal).filter(enabled=True)
-        return {"agent": mine.order_by("-created_at").first()}
+        agents = Agent.objects.visible_to(principal).filter(enabled=True)
+        return {"agent": agents.order_by("-created_at").first()}
     return {}
 
 
@@ -292,14 +296,21 @@ def _list_pending_definitions(
 
     At most `MAX_DEFINITIONS`; the rest is on the servers' pages.
     """
-    rows = Definition.objects.for_organization(principal.organization_id).waiting()
+    rows = Definition.objects.for_organization(principal.organization_id).awaiting_review()
     rows = rows.select_related("server__preset").order_by("server__name", "server_id", "name")
-    found: dict[Server, list[DefinitionRow]] = {}
-    for row in rows[:DEFINITIONS_SHOWN]:
-        found.setdefault(row.server, []).append(
+    rows_by_server: dict[Server, list[DefinitionRow]] = {}
+    for row in rows[:MAX_DEFINITIONS]:
+        rows_by_server.setdefault(row.server, []).append(
             build_definition_row(row, load_label_context(row.server))
         )
-    return [(server, items, sum(not one.held for one in items)) for server, items in found.items()]
+    return [
+        (
+            server,
+            definition_rows,
+            sum(not definition_row.held for definition_row in definition_rows),
+        )
+        for server, definition_rows in rows_by_server.items()
+    ]
 
 
 def _redirect_after_creation(request: HttpRequest, agent: Agent) -> HttpResponseBase:
@@ -307,22 +318,24 @@ def _redirect_after_creation(request: HttpRequest, agent: Agent) -> HttpResponse
     return HttpResponseRedirect(build_onboarding_url("ask"))
 
 
-def _build_add_view(add: Callable[..., HttpResponseBase]) -> View:
-    def view(request: HttpRequest, **named: Any) -> HttpResponseBase:
-        return add(request, resolve_principal(request), HERE, *named.values())
+def _build_add_view(add_view: Callable[..., HttpResponseBase]) -> View:
+    def add_server(request: HttpRequest, **named: Any) -> HttpResponseBase:
+        return add_view(
+            request, resolve_principal(request), ONBOARDING_DESTINATION, *named.values()
+        )
 
-    return view
+    return add_server
 
 
 def build_url_patterns(wrap: Callable[[View], View]) -> list[URLPattern]:
     """Return the URL patterns of onboarding."""
-    found = [
-        path(f"first-run/{way}/", wrap(_build_add_view(add)), name=f"first_run_{way}")
-        for way, add in WAYS.items()
+    add_server_patterns = [
+        path(f"first-run/{view_name}/", wrap(_build_add_view(add)), name=f"first_run_{view_name}")
+        for view_name, add in ADD_SERVER_VIEWS.items()
     ]
-    filling = wrap(_build_add_view(add_servers.fill_preset))
+    preset_view = wrap(_build_add_view(add_servers.add_by_preset))
     return [
         path("first-run/", wrap(show_onboarding), name="first_run"),
-        path("first-run/preset/<str:slug>/", filling, name="first_run_preset"),
-        *found,
+        path("first-run/preset/<str:slug>/", preset_view, name="first_run_preset"),
+        *add_server_patterns,
     ]

@@ -12,16 +12,16 @@ from django.http.response import HttpResponseBase
 from django.utils.translation import gettext_lazy as _
 
 from agents.console.settings_check import run_settings_checks
-from bonobot.accounts.admin_base.responses import FRAGMENT, render_fragment, render_screen
+from bonobot.accounts.admin_base.responses import FRAGMENT_HEADER, render_fragment, render_screen
 from bonobot.accounts.current_organization import resolve_principal
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Forbidden
 
-ADDRESS = "settings_check"
+URL_NAME = "settings_check"
 # Django checks of settings; the others check code and already pass at startup.
-OF_SETTINGS = [Tags.security, Tags.database]
+CHECK_TAGS = [Tags.security, Tags.database]
 
-NAMES = {
+FINDING_TITLES = {
     "python": _("Python"),
     "packages": _("Packages"),
     "folder": _("Folder for data"),
@@ -51,28 +51,31 @@ def show_settings_check(request: HttpRequest) -> HttpResponseBase:
     if not resolve_principal(request).platform_admin:
         remedy = format_message("Ask a platform administrator.")
         raise Forbidden("This isn't done here.", rule="platform_admin", remedy=remedy)
-    if FRAGMENT in request.headers:
+    if FRAGMENT_HEADER in request.headers:
         return render_fragment(
             request, "settings_check/found.html", found=_build_findings_context()
         )
-    found = _build_findings_context() if "look" in request.GET else None
+    context = _build_findings_context() if "look" in request.GET else None
     return render_screen(
-        request, "settings_check/page.html", title=_("Settings check"), found=found
+        request, "settings_check/page.html", title=_("Settings check"), found=context
     )
 
 
 def _build_findings_context() -> dict[str, object]:
     findings = [
-        replace(one, name=str(NAMES.get(one.name, one.name))) for one in run_settings_checks()
+        replace(finding, name=str(FINDING_TITLES.get(finding.name, finding.name)))
+        for finding in run_settings_checks()
     ]
     return {
-        "wrong": [one for one in findings if one.state != "ok"],
-        "fine": [one for one in findings if one.state == "ok"],
+        "wrong": [finding for finding in findings if finding.state != "ok"],
+        "fine": [finding for finding in findings if finding.state == "ok"],
         "deployment": _list_deployment_warnings(),
     }
 
 
 def _list_deployment_warnings() -> list[CheckMessage]:
     """Return the warnings of Django's deployment checks."""
-    said = run_checks(tags=OF_SETTINGS, include_deployment_checks=True, databases=["default"])
-    return [one for one in said if not one.is_silenced()]
+    check_messages = run_checks(
+        tags=CHECK_TAGS, include_deployment_checks=True, databases=["default"]
+    )
+    return [message for message in check_messages if not message.is_silenced()]

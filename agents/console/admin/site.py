@@ -16,7 +16,7 @@ from django.utils.translation import gettext_lazy as _
 from django.views.decorators.cache import never_cache
 
 from agents.console.admin import settings_check
-from agents.console.admin.navigation import NAVIGATION, PROGRAMS, Entry, may_open
+from agents.console.admin.navigation import NAVIGATION, OAUTH_CLIENTS, Entry, can_open
 from agents.console.command_palette import search_palette
 from agents.console.dashboard import build_dashboard
 from agents.console.pending_counts import count_pending
@@ -30,10 +30,10 @@ from bonobot.accounts.admin_base.responses import (
     render_screen,
 )
 from bonobot.accounts.current_organization import (
-    SESSION_KEY,
+    ORGANIZATION_SESSION_KEY,
     SingleSignOnRequired,
+    get_sso_session,
     list_reachable_organizations,
-    mark_of,
     resolve_principal,
 )
 from bonobot.accounts.models import Organization
@@ -42,7 +42,7 @@ from bonobot.accounts.second_factor import SecondFactorRequired
 from bonobot.accounts.sso.services import list_announced_providers
 from bonobot.accounts.templatetags.display import counted
 from bonobot.accounts.views import profile
-from bonobot.accounts.views.join_organization import is_founding
+from bonobot.accounts.views.join_organization import can_create_first_organization
 from bonobot.accounts.views.login import SignInForm, SignInView
 from bonobot.core.admin.theme import AdminSite
 from bonobot.core.i18n.messages import format_message
@@ -53,10 +53,10 @@ __all__ = ["BonobotAdminSite", "site"]
 
 # Apps whose models are managed elsewhere: permissions by memberships, schedules, OAuth grants and
 # sign-in by pages of our own.
-LEFT_OUT = frozenset(
+EXCLUDED_APPS = frozenset(
     {"account", "auth", "django_celery_beat", "mfa", "oauth2_provider", "usersessions"}
 )
-ORGANIZATIONS_SHOWN = 50
+MAX_ORGANIZATIONS = 50
 
 
 class BonobotAdminSite(AdminSite):
@@ -72,9 +72,9 @@ class BonobotAdminSite(AdminSite):
     def register(self, model_or_iterable: Any, admin_class: Any = None, **options: Any) -> None:
         """Register a model, unless its app is excluded and the admin isn't one of ours."""
         models = model_or_iterable if isinstance(model_or_iterable, list | tuple) else None
-        ours = isinstance(admin_class, type) and issubclass(admin_class, ScopedAdmin)
+        is_own_admin = isinstance(admin_class, type) and issubclass(admin_class, ScopedAdmin)
         for model in models if models is not None else [model_or_iterable]:
-            if ours or model._meta.app_label not in LEFT_OUT:
+            if is_own_admin or model._meta.app_label not in EXCLUDED_APPS:
                 super().register(model, admin_class, **options)
 
     def has_permission(self, request: HttpRequest) -> bool:
@@ -96,9 +96,9 @@ class BonobotAdminSite(AdminSite):
         self, request: HttpRequest, extra_context: dict[str, Any] | None = None
     ) -> HttpResponseBase:
         """Show the sign-in page, or redirect to what a signed-in user still has to set up."""
-        lack: Problem | None = None
+        access_problem: Problem | None = None
         if request.method == "GET" and request.user.is_authenticated:
-            if is_founding(request):
+            if can_create_first_organization(request):
                 return HttpResponseRedirect(reverse("account_begin"))
             try:
                 resolve_principal(request)
@@ -107,7 +107,7 @@ class BonobotAdminSite(AdminSite):
             except SingleSignOnRequired:
                 return HttpResponseRedirect(reverse("account_sso_choose"))
             except Problem as problem:
-                lack = problem  # signed in without access: the page says so
+                access_problem = problem  # signed in without access: the page says so
             else:
                 return HttpResponseRedirect(reverse("admin:index"))
         context = {
@@ -115,7 +115,7 @@ class BonobotAdminSite(AdminSite):
             "title": _("Log in"),
             "app_path": request.get_full_path(),
             "username": request.user.get_username(),
-            "lack": lack,
+            "lack": access_problem,
             "providers": list_announced_providers(),
             "onward": request.GET.get("next", ""),
             **(extra_context or {}),
@@ -132,19 +132,23 @@ class BonobotAdminSite(AdminSite):
         self, request: HttpRequest, extra_context: dict[str, Any] | None = None
     ) -> HttpResponseBase:
         """Sign out; the page links to the sign-out of the identity provider."""
-        mark = mark_of(request) or {}
-        context = {"title": _("You are signed out."), "leaving": mark.get("leaving", "")}
+        sign_in_mark = get_sso_session(request) or {}
+        context = {"title": _("You are signed out."), "leaving": sign_in_mark.get("leaving", "")}
         return super().logout(request, context | (extra_context or {}))
 
     def get_urls(self) -> list[URLPattern]:
         """Return the URLs, including the pages of the current organization."""
-        from agents.admin.kill_switch import kill_switch  # these modules import this site
+        from agents.admin.kill_switch import show_kill_switch  # these modules import this site
         from agents.admin.policies import show_organization_policy
         from agents.admin.policy_simulations import show_organization_simulation
         from agents.console.admin.onboarding import build_url_patterns
 
-        own = [
-            path("organization/", self.admin_view(self.switch), name="switch_organization"),
+        own_urls = [
+            path(
+                "organization/",
+                self.admin_view(self.choose_organization),
+                name="switch_organization",
+            ),
             path(
                 "organization/policy/",
                 self.admin_view(show_organization_policy),
@@ -161,13 +165,13 @@ class BonobotAdminSite(AdminSite):
             path(
                 "settings-check/",
                 self.admin_view(settings_check.show_settings_check),
-                name=settings_check.ADDRESS,
+                name=settings_check.URL_NAME,
             ),
-            path("palette/", self.admin_view(self.palette), name="palette"),
+            path("palette/", self.admin_view(self.render_command_palette), name="palette"),
             *_build_oauth_urls(self.admin_view),
-            path("organization/halt/", self.admin_view(kill_switch), name="organization_halt"),
+            path("organization/halt/", self.admin_view(show_kill_switch), name="organization_halt"),
         ]
-        return [*own, *super().get_urls()]
+        return [*own_urls, *super().get_urls()]
 
     def index(
         self, request: HttpRequest, extra_context: dict[str, Any] | None = None
@@ -189,7 +193,7 @@ class BonobotAdminSite(AdminSite):
         """Redirect to the dashboard."""
         return HttpResponseRedirect(reverse("admin:index"))
 
-    def switch(self, request: HttpRequest) -> HttpResponseBase:
+    def choose_organization(self, request: HttpRequest) -> HttpResponseBase:
         """Show the choice of organizations, or switch to the chosen one."""
         if request.method != "POST":
             return render_screen(request, "organization.html", title=_("Choose an organization"))
@@ -198,17 +202,17 @@ class BonobotAdminSite(AdminSite):
             raise NotFound(
                 format_message("There is no organization {slug!r} for you.", slug=slug), field="to"
             )
-        request.session[SESSION_KEY] = slug
+        request.session[ORGANIZATION_SESSION_KEY] = slug
         return HttpResponseRedirect(reverse("admin:index"))
 
-    def palette(self, request: HttpRequest) -> HttpResponseBase:
+    def render_command_palette(self, request: HttpRequest) -> HttpResponseBase:
         """Return the matching screens and objects as a fragment."""
-        sought = request.GET.get("q", "")
-        places = self.get_sidebar_list(request)
+        query = request.GET.get("q", "")
+        navigation = self.get_sidebar_list(request)
         return render_fragment(
             request,
             "palette.html",
-            found=search_palette(resolve_principal(request), places, sought),
+            found=search_palette(resolve_principal(request), navigation, query),
         )
 
     def each_context(self, request: HttpRequest) -> dict[str, Any]:
@@ -224,15 +228,22 @@ class BonobotAdminSite(AdminSite):
         if not self.has_permission(request):
             return context
         principal = resolve_principal(request)
-        organizations = list(_list_organizations(request)[:ORGANIZATIONS_SHOWN])
-        here = next((one for one in organizations if one.pk == principal.organization_id), None)
+        organizations = list(_list_organizations(request)[:MAX_ORGANIZATIONS])
+        current_organization = next(
+            (
+                organization
+                for organization in organizations
+                if organization.pk == principal.organization_id
+            ),
+            None,
+        )
         context |= {
             "principal": principal,
             "may": build_permissions(principal),
             "organizations": organizations,
-            "organization": here,
-            "site_subheader": str(here or ""),
-            "site_dropdown": _choices(organizations, here),
+            "organization": current_organization,
+            "site_subheader": str(current_organization or ""),
+            "site_dropdown": _build_organization_choices(organizations, current_organization),
             "account_links": [
                 {"title": _("Your profile"), "link": reverse("admin:profile")},
                 *context["account_links"],
@@ -253,7 +264,7 @@ class BonobotAdminSite(AdminSite):
             items = [
                 _build_sidebar_item(request, entry, badges)
                 for entry in entries
-                if may_open(principal, entry)
+                if can_open(principal, entry)
             ]
             if items:
                 groups.append({"title": title, "items": items, "separator": False})
@@ -272,7 +283,7 @@ def _build_oauth_urls(wrap: Callable[[View], View]) -> list[URLPattern]:
 
     return [
         path("let-in/", wrap(oauth_server_admin.show_own_grants), name="let_in"),
-        path("programs/", wrap(oauth_server_admin.show_organization_clients), name=PROGRAMS),
+        path("programs/", wrap(oauth_server_admin.show_organization_clients), name=OAUTH_CLIENTS),
     ]
 
 
@@ -293,13 +304,13 @@ def _build_sidebar_item(
 ) -> dict:
     title, icon, address, _action, _platform = entry
     link = reverse(f"admin:{address}")
-    at_home = address == "index"
+    is_dashboard = address == "index"
     count, variant = badges.get(address, (0, ""))
     return {
         "title": title,
         "icon": icon,
         "link": link,
-        "active": request.path == link if at_home else request.path.startswith(link),
+        "active": request.path == link if is_dashboard else request.path.startswith(link),
         "has_permission": True,
         "badge": counted(count) if count else None,
         "badge_variant": variant,
@@ -308,25 +319,27 @@ def _build_sidebar_item(
 
 def _count_badges(request: HttpRequest) -> dict[str, tuple[int, str]]:
     """Return the badges of navigation entries by URL name."""
-    found = count_pending(request)
+    pending = count_pending(request)
     return {
-        "mcp_servers_server_changelist": (found.definitions, "warning"),
-        "agents_approval_changelist": (found.calls, "warning"),
-        "agents_question_changelist": (found.questions, "warning"),
-        "agents_session_changelist": (found.sessions, "info"),
+        "mcp_servers_server_changelist": (pending.definitions, "warning"),
+        "agents_approval_changelist": (pending.calls, "warning"),
+        "agents_question_changelist": (pending.questions, "warning"),
+        "agents_session_changelist": (pending.sessions, "info"),
     }
 
 
-def _choices(organizations: list[Organization], here: Organization | None) -> list[dict[str, Any]]:
+def _build_organization_choices(
+    organizations: list[Organization], current_organization: Organization | None
+) -> list[dict[str, Any]]:
     if len(organizations) < 2:
         return []
     address = reverse("admin:switch_organization")
     return [
         {
-            "title": one.name,
-            "link": f"{address}?to={one.slug}",
-            "icon": "check" if one == here else "domain",
+            "title": organization.name,
+            "link": f"{address}?to={organization.slug}",
+            "icon": "check" if organization == current_organization else "domain",
             "attrs": {"data-post": True},
         }
-        for one in organizations
+        for organization in organizations
     ]

@@ -10,7 +10,7 @@ from agents.gateway.catalog import Declaration
 from agents.gateway.client_request import GatewayRequest, build_invalid_params_error
 from agents.gateway.errors import build_mcp_error, build_unknown_name_error
 from agents.gateway.errors import build_refusal_result as as_result
-from agents.gateway.handlers import LARGE, EndpointInfo, Kind
+from agents.gateway.handlers import LARGE_RESULT_SIZE, EndpointInfo, Kind
 from agents.gateway.organization_server.chat_tools import build_chat_tools, list_session_tools
 from agents.gateway.organization_server.management_tools import list_management_tools
 from agents.gateway.organization_server.resources import (
@@ -18,99 +18,107 @@ from agents.gateway.organization_server.resources import (
     build_uri,
     list_resource_templates,
     list_resources,
-    read,
+    read_resource_contents,
 )
 from agents.gateway.organization_server.tools import OrganizationTool, audit_call, record_refusal
 from agents.models import Agent, Session, Skill, Workflow
 from agents.skills.templates import (
     SkillTemplate,
-    as_prompt,
     build_template,
     complete_argument,
-    render,
+    render_skill,
+    to_prompt,
 )
 from bonobot.accounts.principals import Principal
 from bonobot.core.problems import Forbidden, InvalidInput, NotFound, Problem
 from bonobot.core.runtime import get_runtime
 from bonobot.core.text.untrusted_text import make_storable
 from mcp_servers.scanning.services import strip_result
-from mcp_servers.schemas.subprocess_pool import check
+from mcp_servers.schemas.subprocess_pool import check_tool_arguments
 
 
 def list_prompts(principal: Principal) -> tuple[Declaration, ...]:
     """Return the skills as prompt declarations (one query)."""
     skills = Skill.objects.usable_by(principal).order_by("name")
-    return tuple(as_prompt(build_template(skill)) for skill in skills)
+    return tuple(to_prompt(build_template(skill)) for skill in skills)
 
 
 def find_skill(principal: Principal, name: str) -> SkillTemplate | None:
     """Find a usable skill by name (one query)."""
-    found = Skill.objects.usable_by(principal).filter(name=name).first()
-    return build_template(found) if found else None
+    skill = Skill.objects.usable_by(principal).filter(name=name).first()
+    return build_template(skill) if skill else None
 
 
 def build_prompt_result(skill: SkillTemplate, arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Return a rendered skill as a user message; raises `InvalidInput`."""
-    if wrong := [name for name, value in arguments.items() if not isinstance(value, str)]:
+    if invalid_names := [name for name, value in arguments.items() if not isinstance(value, str)]:
         raise InvalidInput(
-            f"The argument {wrong[0][:100]!r} is no text.",
-            field=f"arguments.{wrong[0][:100]}",
+            f"The argument {invalid_names[0][:100]!r} is no text.",
+            field=f"arguments.{invalid_names[0][:100]}",
             remedy="Arguments of prompts are texts.",
         )
-    content = {"type": "text", "text": render(skill, arguments)}
+    content = {"type": "text", "text": render_skill(skill, arguments)}
     return {
         "description": skill.description,
         "messages": [{"role": "user", "content": content}],
     }
 
 
-MOST = 100
-LATEST = 1_000
-TEMPLATES = {build_uri(kind, "{id}"): kind for kind in KINDS}
+MAX_COMPLETIONS = 100
+MAX_SEARCHED_SESSIONS = 1_000
+KINDS_BY_TEMPLATE = {build_uri(kind, "{id}"): kind for kind in KINDS}
 
 
-async def complete(inbound: GatewayRequest) -> dict[str, Any]:
+async def handle_completion(inbound: GatewayRequest) -> dict[str, Any]:
     """Answer `completion/complete` (one query); raises `MCPError`."""
     ref, argument = (
-        make_storable(inbound.members("ref")),
-        make_storable(inbound.members("argument")),
+        make_storable(inbound.get_object("ref")),
+        make_storable(inbound.get_object("argument")),
     )
-    name, begun = argument.get("name"), argument.get("value")
-    if not isinstance(name, str) or not isinstance(begun, str):
+    name, prefix = argument.get("name"), argument.get("value")
+    if not isinstance(name, str) or not isinstance(prefix, str):
         raise build_invalid_params_error("`argument` must have a name and a value")
-    principal = inbound.visitor.principal
+    principal = inbound.caller.principal
     if ref.get("type") == "ref/prompt":
-        skill = await get_runtime().orm(find_skill, principal, str(ref.get("name")))
+        skill = await get_runtime().run_orm(find_skill, principal, str(ref.get("name")))
         if skill is None:
             raise build_unknown_name_error("prompt", str(ref.get("name")))
-        return _build_completion(complete_argument(skill, name, begun))
-    kind = TEMPLATES.get(str(ref.get("uri")))
+        return _build_completion(complete_argument(skill, name, prefix))
+    kind = KINDS_BY_TEMPLATE.get(str(ref.get("uri")))
     if kind is None:
         raise build_unknown_name_error("resource", str(ref.get("uri")))
     return _build_completion(
-        await get_runtime().orm(_list_matching_names, principal, kind, begun)
+        await get_runtime().run_orm(_list_matching_names, principal, kind, prefix)
         if name == "id"
         else ()
     )
 
 
-def _list_matching_names(principal: Principal, kind: str, begun: str) -> list[str]:
+def _list_matching_names(principal: Principal, kind: str, prefix: str) -> list[str]:
     if kind == "sessions":
         sessions = Session.objects.visible_to(principal).order_by("-created_at")
-        latest = sessions.values_list("pk", flat=True)[:LATEST]
-        return [str(one) for one in latest if str(one).startswith(begun.lower())]
-    rows, name = (Agent, "slug") if kind == "agents" else (Workflow, "name")
-    mine = rows.objects.visible_to(principal).filter(**{f"{name}__istartswith": begun})
-    return list(mine.order_by(name).values_list(name, flat=True)[: MOST + 1])
+        latest_ids = sessions.values_list("pk", flat=True)[:MAX_SEARCHED_SESSIONS]
+        return [
+            str(session_id)
+            for session_id in latest_ids
+            if str(session_id).startswith(prefix.lower())
+        ]
+    rows, field_name = (Agent, "slug") if kind == "agents" else (Workflow, "name")
+    matches = rows.objects.visible_to(principal).filter(**{f"{field_name}__istartswith": prefix})
+    return list(
+        matches.order_by(field_name).values_list(field_name, flat=True)[: MAX_COMPLETIONS + 1]
+    )
 
 
 def _build_completion(values: Iterable[str]) -> dict[str, Any]:
-    found = list(values)
-    return {"completion": {"values": found[:MOST], "hasMore": len(found) > MOST}}
+    names = list(values)
+    return {
+        "completion": {"values": names[:MAX_COMPLETIONS], "hasMore": len(names) > MAX_COMPLETIONS}
+    }
 
 
 Said = TypeVar("Said")
-MOST_NAMED = 50
+MAX_LISTED_AGENTS = 50
 CAPABILITIES = {
     "tools": {"listChanged": True},
     "resources": {"listChanged": True, "subscribe": True},
@@ -128,30 +136,34 @@ token's role allows."""
 class OrganizationHandlers:
     """Handlers at `/mcp`; only what the token's role may do is listed."""
 
-    async def greet(self, inbound: GatewayRequest) -> EndpointInfo:
+    async def get_info(self, inbound: GatewayRequest) -> EndpointInfo:
         """Return the instructions with a list of agents (one query)."""
-        agents = await get_runtime().orm(_list_agents, inbound.visitor.principal)
+        agents = await get_runtime().run_orm(_list_agents, inbound.caller.principal)
         return EndpointInfo(
             CAPABILITIES, INSTRUCTIONS.replace("\n", " ") + _describe_agents(agents)
         )
 
-    async def listed(self, visitor: AuthenticatedClient, kind: Kind) -> tuple[Declaration, ...]:
+    async def list_declarations(
+        self, caller: AuthenticatedClient, kind: Kind
+    ) -> tuple[Declaration, ...]:
         """Return the declarations of one kind."""
-        return await get_runtime().orm(LISTS[kind], visitor.principal)
+        return await get_runtime().run_orm(LIST_FUNCTIONS[kind], caller.principal)
 
     async def call_tool(self, inbound: GatewayRequest) -> dict[str, Any]:
         """Answer `tools/call`; a refusal is a failed tool result with its code."""
         name, arguments = (
-            _strip_unstorable(inbound.text("name")),
-            _strip_unstorable(inbound.members("arguments")),
+            _strip_unstorable(inbound.get_text("name")),
+            _strip_unstorable(inbound.get_object("arguments")),
         )
-        tool = (await get_runtime().orm(load_tools, inbound.visitor.principal)).get(name)
+        tool = (await get_runtime().run_orm(load_tools, inbound.caller.principal)).get(name)
         if tool is None:
-            missing = NotFound(f"There is no tool {name!r} here.", code="unknown_tool")
-            await record_refusal(inbound, name, arguments, missing)
+            error = NotFound(f"There is no tool {name!r} here.", code="unknown_tool")
+            await record_refusal(inbound, name, arguments, error)
             raise build_unknown_name_error("tool", name)
         try:
-            await check(tool.takes.schema, arguments, tool.takes.judgement)
+            await check_tool_arguments(
+                tool.input_schema.schema, arguments, tool.input_schema.verdict
+            )
         except Problem as problem:
             await record_refusal(inbound, name, arguments, problem, tool)
             return as_result(problem)
@@ -162,24 +174,24 @@ class OrganizationHandlers:
 
     async def read_resource(self, inbound: GatewayRequest) -> dict[str, Any]:
         """Answer `resources/read`."""
-        uri, principal = _strip_unstorable(inbound.text("uri")), inbound.visitor.principal
+        uri, principal = _strip_unstorable(inbound.get_text("uri")), inbound.caller.principal
         try:
-            found = await get_runtime().orm(read, principal, uri)
+            resource = await get_runtime().run_orm(read_resource_contents, principal, uri)
         except (NotFound, Forbidden) as problem:
             raise build_unknown_name_error("resource", uri) from problem
         except Problem as problem:
             raise build_mcp_error(problem) from problem
-        if found is None:
+        if resource is None:
             raise build_unknown_name_error("resource", uri)
-        return await _clean(found)
+        return await _strip_result(resource)
 
     async def get_prompt(self, inbound: GatewayRequest) -> dict[str, Any]:
         """Answer `prompts/get`."""
         name, arguments = (
-            _strip_unstorable(inbound.text("name")),
-            _strip_unstorable(inbound.members("arguments")),
+            _strip_unstorable(inbound.get_text("name")),
+            _strip_unstorable(inbound.get_object("arguments")),
         )
-        skill = await get_runtime().orm(find_skill, inbound.visitor.principal, name)
+        skill = await get_runtime().run_orm(find_skill, inbound.caller.principal, name)
         if skill is None:
             raise build_unknown_name_error("prompt", name)
         try:
@@ -189,39 +201,41 @@ class OrganizationHandlers:
 
     async def complete(self, inbound: GatewayRequest) -> dict[str, Any]:
         """Answer `completion/complete`."""
-        return await complete(inbound)
+        return await handle_completion(inbound)
 
 
-def _strip_unstorable(said: Said) -> Said:
+def _strip_unstorable(value: Said) -> Said:
     """Return a client's value without characters that can't be stored."""
-    found: Said = make_storable(said)
-    return found
+    storable: Said = make_storable(value)
+    return storable
 
 
 async def _call_tool(
     inbound: GatewayRequest, tool: OrganizationTool, arguments: dict[str, Any]
 ) -> dict[str, Any]:
     async with audit_call(inbound, tool, arguments):
-        said = await tool.run(inbound, arguments)
-    found = await _clean(said)
-    text = json.dumps(found, ensure_ascii=False)
-    return {"content": [{"type": "text", "text": text}], "structuredContent": found}
+        output = await tool.run(inbound, arguments)
+    clean_output = await _strip_result(output)
+    text = json.dumps(clean_output, ensure_ascii=False)
+    return {"content": [{"type": "text", "text": text}], "structuredContent": clean_output}
 
 
-async def _clean(result: dict[str, Any]) -> dict[str, Any]:
+async def _strip_result(result: dict[str, Any]) -> dict[str, Any]:
     """Return a result without hidden characters, since texts come from models and servers."""
-    clean: dict[str, Any] = (await strip_result(result, estimate_size(result, LARGE + 1))).value
-    return clean
+    stripped: dict[str, Any] = (
+        await strip_result(result, estimate_size(result, LARGE_RESULT_SIZE + 1))
+    ).value
+    return stripped
 
 
 def load_tools(principal: Principal) -> dict[str, OrganizationTool]:
     """Return the tools that a principal may call, by name (one query)."""
-    found = [
+    tools = [
         *build_chat_tools(_list_agents(principal)),
         *list_session_tools(principal),
         *list_management_tools(principal),
     ]
-    return {tool.name: tool for tool in found}
+    return {tool.name: tool for tool in tools}
 
 
 def _list_tool_declarations(principal: Principal) -> tuple[Declaration, ...]:
@@ -233,12 +247,12 @@ def _list_agents(principal: Principal) -> list[Agent]:
 
 
 def _describe_agents(agents: list[Agent]) -> str:
-    named = ", ".join(f"`{agent.slug}` ({agent.name})" for agent in agents[:MOST_NAMED])
-    more = " and others" if len(agents) > MOST_NAMED else ""
-    return f" Agents: {named}{more}." if agents else " There is no agent that you may run."
+    names = ", ".join(f"`{agent.slug}` ({agent.name})" for agent in agents[:MAX_LISTED_AGENTS])
+    suffix = " and others" if len(agents) > MAX_LISTED_AGENTS else ""
+    return f" Agents: {names}{suffix}." if agents else " There is no agent that you may run."
 
 
-LISTS: dict[Kind, Callable[[Principal], tuple[Declaration, ...]]] = {
+LIST_FUNCTIONS: dict[Kind, Callable[[Principal], tuple[Declaration, ...]]] = {
     "tools": _list_tool_declarations,
     "resources": list_resources,
     "templates": list_resource_templates,

@@ -25,11 +25,11 @@ from rest_framework.request import Request
 
 from agents.gateway.client_request import GatewayRequest
 from agents.gateway.organization_server.tools import (
-    READS,
+    READ_ONLY_HINTS,
     OrganizationTool,
     OrganizationToolHints,
-    Run,
     ToolInputSchema,
+    ToolRunner,
 )
 from bonobot.accounts.api.authentication import TokenUser
 from bonobot.accounts.api.resource_view import ResourceView
@@ -37,10 +37,20 @@ from bonobot.accounts.principals import Principal
 from bonobot.core.problems import Forbidden, NotFound, Problem
 from bonobot.core.runtime import get_runtime
 from mcp_servers.openapi.document import OpenApiDocument
-from mcp_servers.openapi.operations import list_operations
+from mcp_servers.openapi.operations import iterate_operations
 
 # The standard fields of problem details.
-_MEMBERS = ("type", "title", "status", "code", "detail", "field", "remedy", "rule", "retry_after")
+_PROBLEM_FIELDS = (
+    "type",
+    "title",
+    "status",
+    "code",
+    "detail",
+    "field",
+    "remedy",
+    "rule",
+    "retry_after",
+)
 
 
 @dataclass(frozen=True)
@@ -49,42 +59,44 @@ class OperationRequest:
 
     view: type[ResourceView]
     method: str
-    parts: Mapping[str, str]
+    path_parameters: Mapping[str, str]
     query: Mapping[str, Any]
     body: Mapping[str, Any] | None = None
-    client: str = ""
+    client_name: str = ""
 
 
-def perform(principal: Principal, asked: OperationRequest) -> Any:
+def perform_operation(principal: Principal, operation_request: OperationRequest) -> Any:
     """Return the view's response as JSON values; raises `Problem` for an error response."""
 
-    class Known(BaseAuthentication):
+    class PrincipalAuthentication(BaseAuthentication):
         def authenticate(self, request: Request) -> tuple[Any, None]:
             request.bonobot_principal = principal  # type: ignore[attr-defined]
             return TokenUser(), None
 
-    view: Any = asked.view.as_view(authentication_classes=(Known,), scope=None)
-    response = view(_build_request(asked), **asked.parts)
-    found: Any = None
+    view: Any = operation_request.view.as_view(
+        authentication_classes=(PrincipalAuthentication,), scope=None
+    )
+    response = view(_build_request(operation_request), **operation_request.path_parameters)
+    data: Any = None
     if response.data is not None:
-        found = json.loads(JSONRenderer().render(response.data))
+        data = json.loads(JSONRenderer().render(response.data))
     if response.status_code >= 400:
-        raise _build_problem(found)
-    return _with_cursor(found)
+        raise _build_problem(data)
+    return _extract_cursor(data)
 
 
-def _build_request(asked: OperationRequest) -> ASGIRequest:
-    body = b"" if asked.body is None else json.dumps(asked.body).encode()
+def _build_request(operation_request: OperationRequest) -> ASGIRequest:
+    body = b"" if operation_request.body is None else json.dumps(operation_request.body).encode()
     headers = {
         "host": urlsplit(settings.BONOBOT_URL).netloc,
-        "user-agent": asked.client,
+        "user-agent": operation_request.client_name,
         "content-type": "application/json",
         "content-length": str(len(body)),
     }
-    query = {name: _format_value(value) for name, value in asked.query.items()}
+    query = {name: _format_value(value) for name, value in operation_request.query.items()}
     scope = {
         "type": "http",
-        "method": asked.method,
+        "method": operation_request.method,
         "path": "/api",
         "query_string": urlencode(query).encode(),
         "headers": [
@@ -98,37 +110,41 @@ def _format_value(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _build_problem(found: Mapping[str, Any]) -> Problem:
-    more = {name: value for name, value in found.items() if name not in _MEMBERS}
-    kind = {403: Forbidden, 404: NotFound}.get(found["status"], Problem)
-    return kind(
-        found["detail"],
-        code=found["code"],
-        field=found.get("field", ""),
-        remedy=found.get("remedy", ""),
-        rule=found.get("rule", ""),
-        status=found["status"],
-        retry_after=found.get("retry_after"),
-        extra=more,
+def _build_problem(details: Mapping[str, Any]) -> Problem:
+    extra = {name: value for name, value in details.items() if name not in _PROBLEM_FIELDS}
+    problem_class = {403: Forbidden, 404: NotFound}.get(details["status"], Problem)
+    return problem_class(
+        details["detail"],
+        code=details["code"],
+        field=details.get("field", ""),
+        remedy=details.get("remedy", ""),
+        rule=details.get("rule", ""),
+        status=details["status"],
+        retry_after=details.get("retry_after"),
+        extra=extra,
     )
 
 
-def _with_cursor(found: Any) -> Any:
+def _extract_cursor(page: Any) -> Any:
     """Return a page with only the cursor in `next`, instead of a URL."""
-    if not isinstance(found, dict) or not set(found) >= {"results", "next"}:
-        return found
-    asked = parse_qs(urlsplit(found["next"] or "").query)
-    return found | {"next": asked.get("cursor", [None])[0]}
+    if not isinstance(page, dict) or not set(page) >= {"results", "next"}:
+        return page
+    query = parse_qs(urlsplit(page["next"] or "").query)
+    return page | {"next": query.get("cursor", [None])[0]}
 
 
-ADDS = OrganizationToolHints(destroys=False)
-CHANGES = OrganizationToolHints(repeatable=True)
-RUNS = OrganizationToolHints(reaches_out=True)
+CREATE_HINTS = OrganizationToolHints(destructive=False)
+UPDATE_HINTS = OrganizationToolHints(idempotent=True)
+RUN_HINTS = OrganizationToolHints(open_world=True)
 # Their values may contain secrets that aren't stored yet and so can't be masked.
-SECRETIVE = frozenset({"endpoint_config", "auth_config", "parameters"})
-GOES_ON = "`session_status` tells how its session stands, and waits for it."
-REMOVED = {"type": "object", "properties": {"removed": {"const": True}}, "required": ["removed"]}
-NAMED = {
+SECRET_FIELDS = frozenset({"endpoint_config", "auth_config", "parameters"})
+SESSION_NOTE = "`session_status` tells how its session stands, and waits for it."
+DELETED_SCHEMA = {
+    "type": "object",
+    "properties": {"removed": {"const": True}},
+    "required": ["removed"],
+}
+PARAMETER_DESCRIPTIONS = {
     "agent_id": "Id or slug of the agent.",
     "server_id": "Id of the server.",
     "note_id": "Id of the note.",
@@ -153,94 +169,100 @@ class ManagementOperation:
     hints: OrganizationToolHints
     name: str = ""
     title: str = ""
-    body: str = ""
-    about: str = ""
-    veiled: frozenset[str] = frozenset()
+    body_component: str = ""
+    note: str = ""
+    secret_arguments: frozenset[str] = frozenset()
 
     @property
     def view(self) -> type[ResourceView]:
         """The operation's view."""
-        found: type[ResourceView] = resolve(self.path).func.cls  # type: ignore[attr-defined]
-        return found
+        view_class: type[ResourceView] = resolve(self.path).func.cls  # type: ignore[attr-defined]
+        return view_class
 
 
 def _build_read_operation(path: str) -> ManagementOperation:
-    return ManagementOperation(method="GET", path=path, hints=READS)
+    return ManagementOperation(method="GET", path=path, hints=READ_ONLY_HINTS)
 
 
-AGENT, SERVER, RUN = (
+AGENT_PATH, SERVER_PATH, RUN_PATH = (
     "/api/agents/{agent_id}",
     "/api/mcp-servers/{server_id}",
     "/api/workflow-runs/{run_id}",
 )
-NOTE, SKILL = f"{AGENT}/notes/{{note_id}}", "/api/skills/{skill_id}"
-WORKFLOW = "/api/workflows/{workflow_id}"
+NOTE_PATH, SKILL_PATH = f"{AGENT_PATH}/notes/{{note_id}}", "/api/skills/{skill_id}"
+WORKFLOW_PATH = "/api/workflows/{workflow_id}"
 OPERATIONS = (
     _build_read_operation("/api/agents"),
-    _build_read_operation(AGENT),
-    ManagementOperation(method="POST", path="/api/agents", hints=ADDS),
-    ManagementOperation(method="PATCH", path=AGENT, hints=CHANGES),
+    _build_read_operation(AGENT_PATH),
+    ManagementOperation(method="POST", path="/api/agents", hints=CREATE_HINTS),
+    ManagementOperation(method="PATCH", path=AGENT_PATH, hints=UPDATE_HINTS),
     _build_read_operation("/api/mcp-servers"),
-    _build_read_operation(SERVER),
+    _build_read_operation(SERVER_PATH),
     ManagementOperation(
         method="POST",
         path="/api/mcp-servers",
-        hints=OrganizationToolHints(destroys=False, reaches_out=True),
+        hints=OrganizationToolHints(destructive=False, open_world=True),
         title="Add a server to the pool",
-        body="CreateServerRequest",
-        about="A `stdio` command can be set by a platform administrator only; `add_preset_server` "
+        body_component="CreateServerRequest",
+        note="A `stdio` command can be set by a platform administrator only; `add_preset_server` "
         "is for everyone who manages servers. `refresh_server` asks it what it offers then.",
-        veiled=SECRETIVE,
+        secret_arguments=SECRET_FIELDS,
     ),
     _build_read_operation("/api/presets"),
     ManagementOperation(
         method="POST",
         path="/api/mcp-servers",
-        hints=OrganizationToolHints(destroys=False, reaches_out=True),
+        hints=OrganizationToolHints(destructive=False, open_world=True),
         name="add_preset_server",
         title="Add a server to the pool from a preset",
-        about="`list_presets` tells which there are, what each has to be told, and whether it is "
+        note="`list_presets` tells which there are, what each has to be told, and whether it is "
         "enabled.",
-        body="PresetServerRequest",
-        veiled=SECRETIVE,
+        body_component="PresetServerRequest",
+        secret_arguments=SECRET_FIELDS,
     ),
     ManagementOperation(
         method="PATCH",
-        path=SERVER,
-        hints=OrganizationToolHints(repeatable=True, reaches_out=True),
-        veiled=SECRETIVE,
+        path=SERVER_PATH,
+        hints=OrganizationToolHints(idempotent=True, open_world=True),
+        secret_arguments=SECRET_FIELDS,
     ),
     ManagementOperation(
         method="POST",
-        path=f"{SERVER}/refresh",
-        hints=OrganizationToolHints(destroys=False, repeatable=True, reaches_out=True),
+        path=f"{SERVER_PATH}/refresh",
+        hints=OrganizationToolHints(destructive=False, idempotent=True, open_world=True),
     ),
-    _build_read_operation(f"{AGENT}/mcp-servers"),
+    _build_read_operation(f"{AGENT_PATH}/mcp-servers"),
     ManagementOperation(
         method="POST",
-        path=f"{AGENT}/mcp-servers",
-        hints=CHANGES,
+        path=f"{AGENT_PATH}/mcp-servers",
+        hints=UPDATE_HINTS,
         name="give_agent_server",
         title="Give an agent a server of the pool",
-        about="Sent again, it changes how much of the server the agent gets. Where `allowed_tools` "
+        note="Sent again, it changes how much of the server the agent gets. Where `allowed_tools` "
         "is left out it gets everything.",
-        body="AttachServerRequest",
+        body_component="AttachServerRequest",
     ),
-    ManagementOperation(method="PATCH", path=f"{AGENT}/mcp-servers/{{server_id}}", hints=CHANGES),
-    _build_read_operation(f"{AGENT}/notes"),
-    ManagementOperation(method="POST", path=f"{AGENT}/notes", hints=ADDS),
-    ManagementOperation(method="PATCH", path=NOTE, hints=CHANGES),
-    ManagementOperation(method="DELETE", path=NOTE, hints=CHANGES),
+    ManagementOperation(
+        method="PATCH", path=f"{AGENT_PATH}/mcp-servers/{{server_id}}", hints=UPDATE_HINTS
+    ),
+    _build_read_operation(f"{AGENT_PATH}/notes"),
+    ManagementOperation(method="POST", path=f"{AGENT_PATH}/notes", hints=CREATE_HINTS),
+    ManagementOperation(method="PATCH", path=NOTE_PATH, hints=UPDATE_HINTS),
+    ManagementOperation(method="DELETE", path=NOTE_PATH, hints=UPDATE_HINTS),
     _build_read_operation("/api/skills"),
-    _build_read_operation(SKILL),
-    ManagementOperation(method="POST", path=f"{SKILL}/render", hints=READS),
-    ManagementOperation(method="POST", path=f"{SKILL}/run", hints=RUNS, about=GOES_ON),
+    _build_read_operation(SKILL_PATH),
+    ManagementOperation(method="POST", path=f"{SKILL_PATH}/render", hints=READ_ONLY_HINTS),
+    ManagementOperation(
+        method="POST", path=f"{SKILL_PATH}/run", hints=RUN_HINTS, note=SESSION_NOTE
+    ),
     _build_read_operation("/api/workflows"),
-    _build_read_operation(WORKFLOW),
-    _build_read_operation(f"{WORKFLOW}/runs"),
-    ManagementOperation(method="POST", path=f"{WORKFLOW}/runs", hints=RUNS, about=GOES_ON),
-    _build_read_operation(RUN),
-    ManagementOperation(method="POST", path=f"{RUN}/cancel", hints=CHANGES),
+    _build_read_operation(WORKFLOW_PATH),
+    _build_read_operation(f"{WORKFLOW_PATH}/runs"),
+    ManagementOperation(
+        method="POST", path=f"{WORKFLOW_PATH}/runs", hints=RUN_HINTS, note=SESSION_NOTE
+    ),
+    _build_read_operation(RUN_PATH),
+    ManagementOperation(method="POST", path=f"{RUN_PATH}/cancel", hints=UPDATE_HINTS),
     _build_read_operation("/api/sessions"),
 )
 
@@ -249,8 +271,8 @@ def list_management_tools(principal: Principal) -> list[OrganizationTool]:
     """Return the tools that a principal's role and token allow."""
     return [
         tool
-        for one, view, tool in _build_operation_tools()
-        if view.is_open_to(principal, one.method)
+        for operation, view, tool in _build_operation_tools()
+        if view.is_open_to(principal, operation.method)
     ]
 
 
@@ -258,7 +280,7 @@ class _OperationEnumerator(EndpointEnumerator):
     """Enumerates only the operations that are tools."""
 
     def should_include_endpoint(self, path: str, callback: Any) -> bool:
-        return path in {one.path for one in OPERATIONS}
+        return path in {operation.path for operation in OPERATIONS}
 
 
 class _OperationSchemaGenerator(SchemaGenerator):
@@ -273,105 +295,130 @@ def _build_operation_tools() -> tuple[
     document = json.loads(
         json.dumps(_OperationSchemaGenerator().get_schema(request=None, public=True))
     )
-    return tuple((one, one.view, _build_tool(one, document)) for one in OPERATIONS)
-
-
-def _build_tool(one: ManagementOperation, document: Mapping[str, Any]) -> OrganizationTool:
-    told = dict(document["paths"][one.path][one.method.lower()])
-    # Header parameters are for HTTP only.
-    told["parameters"] = [each for each in told.get("parameters", ()) if each["in"] != "header"]
-    if one.body:
-        schema = {"$ref": f"#/components/schemas/{one.body}"}
-        told["requestBody"] = {
-            "required": True,
-            "content": {"application/json": {"schema": schema}},
-        }
-    alone = {**document, "paths": {one.path: {one.method.lower(): told}}}
-    [found] = list_operations(OpenApiDocument(alone, document["openapi"], 1))
-    assert found.tool is not None, found.refused  # noqa: S101 - the document is ours
-    body, form = _build_form(found.tool["inputSchema"])
-    summary = one.title or found.summary
-    about = "" if one.title else told.get("description", "").partition("Roles:")[0]
-    words = (f"{summary}.", " ".join(about.split()), one.about)
-    return OrganizationTool(
-        name=one.name or found.operation_id,
-        title=summary.partition(";")[0],
-        description=" ".join(filter(None, words)),
-        takes=form,
-        gives=_answer(found.tool),
-        hints=one.hints,
-        run=_build_runner(one, tuple(each["name"] for each in told["parameters"]), has_body=body),
-        veiled=one.veiled,
+    return tuple(
+        (operation, operation.view, _build_tool(operation, document)) for operation in OPERATIONS
     )
 
 
-def _build_form(schema: Mapping[str, Any]) -> tuple[bool, ToolInputSchema]:
+def _build_tool(
+    management_operation: ManagementOperation, document: Mapping[str, Any]
+) -> OrganizationTool:
+    declared = dict(
+        document["paths"][management_operation.path][management_operation.method.lower()]
+    )
+    # Header parameters are for HTTP only.
+    declared["parameters"] = [
+        parameter for parameter in declared.get("parameters", ()) if parameter["in"] != "header"
+    ]
+    if management_operation.body_component:
+        schema = {"$ref": f"#/components/schemas/{management_operation.body_component}"}
+        declared["requestBody"] = {
+            "required": True,
+            "content": {"application/json": {"schema": schema}},
+        }
+    single_operation = {
+        **document,
+        "paths": {management_operation.path: {management_operation.method.lower(): declared}},
+    }
+    [parsed] = iterate_operations(OpenApiDocument(single_operation, document["openapi"], 1))
+    assert parsed.tool is not None, parsed.refusal_reason  # noqa: S101 - the document is ours
+    has_body, input_schema = _build_input_schema(parsed.tool["inputSchema"])
+    summary = management_operation.title or parsed.summary
+    api_description = (
+        "" if management_operation.title else declared.get("description", "").partition("Roles:")[0]
+    )
+    sentences = (f"{summary}.", " ".join(api_description.split()), management_operation.note)
+    return OrganizationTool(
+        name=management_operation.name or parsed.operation_id,
+        title=summary.partition(";")[0],
+        description=" ".join(filter(None, sentences)),
+        input_schema=input_schema,
+        output_schema=_build_output_schema(parsed.tool),
+        hints=management_operation.hints,
+        run=_build_runner(
+            management_operation,
+            tuple(parameter["name"] for parameter in declared["parameters"]),
+            has_body=has_body,
+        ),
+        secret_arguments=management_operation.secret_arguments,
+    )
+
+
+def _build_input_schema(schema: Mapping[str, Any]) -> tuple[bool, ToolInputSchema]:
     """Return whether an operation has a body, and the input schema with the body's fields."""
     properties, required = dict(schema["properties"]), list(schema.get("required", ()))
     definitions = dict(schema.get("$defs", {}))
     body = properties.pop("body", None)
     if body is not None:
         name = str(body.get("$ref", "")).removeprefix("#/$defs/")
-        members = definitions.pop(name, body)
-        properties |= members["properties"]
-        required = [one for one in required if one != "body"] + list(members.get("required", ()))
-    for name, text in NAMED.items():
+        body_schema = definitions.pop(name, body)
+        properties |= body_schema["properties"]
+        required = [required_name for required_name in required if required_name != "body"] + list(
+            body_schema.get("required", ())
+        )
+    for name, text in PARAMETER_DESCRIPTIONS.items():
         if name in properties:
             properties[name] = {**properties[name], "description": text}
-    form = ToolInputSchema(properties, tuple(required))
+    input_schema = ToolInputSchema(properties, tuple(required))
     if definitions:
-        form.schema["$defs"] = definitions
-    return body is not None, form
+        input_schema.schema["$defs"] = definitions
+    return body is not None, input_schema
 
 
-def _answer(tool: Mapping[str, Any]) -> dict[str, Any]:
-    answer: dict[str, Any] = _strip_descriptions(tool.get("outputSchema", REMOVED))
-    if not set(answer["properties"]) >= {"results", "next"}:
-        return answer
-    after = {
+def _build_output_schema(tool: Mapping[str, Any]) -> dict[str, Any]:
+    output_schema: dict[str, Any] = _strip_descriptions(tool.get("outputSchema", DELETED_SCHEMA))
+    if not set(output_schema["properties"]) >= {"results", "next"}:
+        return output_schema
+    cursor_schema = {
         "type": ["string", "null"],
         "description": "`cursor` of the next page, if there is one.",
     }
-    return {**answer, "properties": {**answer["properties"], "next": after}}
+    return {**output_schema, "properties": {**output_schema["properties"], "next": cursor_schema}}
 
 
-def _strip_descriptions(schema: Any, *, names: bool = False) -> Any:
+def _strip_descriptions(schema: Any, *, is_name_map: bool = False) -> Any:
     """Return an output schema without descriptions, which models don't need.
 
     `is_name_map`: the keys are field names, not JSON Schema keywords.
     """
     if isinstance(schema, list):
-        return [_strip_descriptions(one) for one in schema]
+        return [_strip_descriptions(item) for item in schema]
     if not isinstance(schema, dict):
         return schema
     return {
-        key: _strip_descriptions(value, names=not names and key in ("properties", "$defs"))
+        key: _strip_descriptions(
+            value, is_name_map=not is_name_map and key in ("properties", "$defs")
+        )
         for key, value in schema.items()
-        if names or key != "description"
+        if is_name_map or key != "description"
     }
 
 
-def _build_runner(one: ManagementOperation, parameters: tuple[str, ...], *, has_body: bool) -> Run:
-    view = one.view
-    in_path = {name for name in parameters if f"{{{name}}}" in one.path}
+def _build_runner(
+    operation: ManagementOperation, parameters: tuple[str, ...], *, has_body: bool
+) -> ToolRunner:
+    view = operation.view
+    path_names = {name for name in parameters if f"{{{name}}}" in operation.path}
 
     async def run(inbound: GatewayRequest, arguments: dict[str, Any]) -> dict[str, Any]:
-        asked = OperationRequest(
+        operation_request = OperationRequest(
             view=view,
-            method=one.method,
-            parts={name: arguments[name] for name in in_path},
+            method=operation.method,
+            path_parameters={name: arguments[name] for name in path_names},
             query={
                 name: arguments[name]
                 for name in parameters
-                if name in arguments and name not in in_path
+                if name in arguments and name not in path_names
             },
             body={name: value for name, value in arguments.items() if name not in parameters}
             if has_body
             else None,
-            client=inbound.client,
+            client_name=inbound.client_name,
         )
-        found = await get_runtime().orm(perform, inbound.visitor.principal, asked)
-        answer: dict[str, Any] = {"removed": True} if found is None else found
+        result = await get_runtime().run_orm(
+            perform_operation, inbound.caller.principal, operation_request
+        )
+        answer: dict[str, Any] = {"removed": True} if result is None else result
         return answer
 
     return run

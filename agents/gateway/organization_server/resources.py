@@ -18,14 +18,14 @@ from agents.api.agents import AgentDetailView
 from agents.api.sessions import SessionDetailView
 from agents.api.workflows import WorkflowDetailView
 from agents.gateway.catalog import Declaration
-from agents.gateway.organization_server.management_tools import OperationRequest, perform
+from agents.gateway.organization_server.management_tools import OperationRequest, perform_operation
 from agents.models import Agent, Session, Workflow, WorkflowRun
 from agents.models.agents import build_agent_lookup
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
 
 KINDS = ("agents", "sessions", "workflows")
-JSON = "application/json"
+JSON_MEDIA_TYPE = "application/json"
 _URI = re.compile(r"bonobot://(agents|sessions|workflows)/([A-Za-z0-9_-]{1,64})")
 _VIEWS: dict[str, tuple[Any, str]] = {
     "agents": (AgentDetailView, "agent_id"),
@@ -39,9 +39,9 @@ _TEMPLATES = {
 }
 
 
-def build_uri(kind: str, number: object) -> str:
+def build_uri(kind: str, identifier: object) -> str:
     """Return the URI of an agent, a session or a workflow."""
-    return f"bonobot://{kind}/{number}"
+    return f"bonobot://{kind}/{identifier}"
 
 
 def list_resources(principal: Principal) -> tuple[Declaration, ...]:
@@ -51,8 +51,8 @@ def list_resources(principal: Principal) -> tuple[Declaration, ...]:
     agents = Agent.objects.visible_to(principal).order_by("slug")
     workflows = Workflow.objects.visible_to(principal).order_by("name")
     return (
-        *(_build_declaration("agents", one, one.slug, one.name) for one in agents),
-        *(_build_declaration("workflows", one, one.name, one.name) for one in workflows),
+        *(_build_declaration("agents", row, row.slug, row.name) for row in agents),
+        *(_build_declaration("workflows", row, row.name, row.name) for row in workflows),
     )
 
 
@@ -66,30 +66,31 @@ def list_resource_templates(principal: Principal) -> tuple[Declaration, ...]:
             "name": kind,
             "title": title,
             "description": description,
-            "mimeType": JSON,
+            "mimeType": JSON_MEDIA_TYPE,
         }
         for kind, (title, description) in _TEMPLATES.items()
     )
 
 
-def read(principal: Principal, address: str) -> dict[str, Any] | None:
+def read_resource_contents(principal: Principal, address: str) -> dict[str, Any] | None:
     """Return a resource's current contents, None for an unknown URI; raises `Problem`."""
-    found = _URI.fullmatch(address)
-    if found is None:
+    match = _URI.fullmatch(address)
+    if match is None:
         return None
-    kind, name = found.groups()
-    view, part = _VIEWS[kind]
-    shown = perform(
-        principal, OperationRequest(view=view, method="GET", parts={part: name}, query={})
+    kind, name = match.groups()
+    view, parameter = _VIEWS[kind]
+    details = perform_operation(
+        principal,
+        OperationRequest(view=view, method="GET", path_parameters={parameter: name}, query={}),
     )
     if kind != "sessions":
-        shown |= {
-            _get_counted_noun(kind): _count_by_status(principal, kind, [UUID(shown["id"])])[
-                UUID(shown["id"])
+        details |= {
+            _get_counted_noun(kind): _count_by_status(principal, kind, [UUID(details["id"])])[
+                UUID(details["id"])
             ]
         }
-    text = json.dumps(shown, ensure_ascii=False)
-    return {"contents": [{"uri": address, "mimeType": JSON, "text": text}]}
+    text = json.dumps(details, ensure_ascii=False)
+    return {"contents": [{"uri": address, "mimeType": JSON_MEDIA_TYPE, "text": text}]}
 
 
 def load_resource_states(principal: Principal, uris: Collection[str]) -> dict[str, str]:
@@ -97,17 +98,17 @@ def load_resource_states(principal: Principal, uris: Collection[str]) -> dict[st
 
     At most five queries; missing and invisible resources are omitted.
     """
-    wanted: dict[str, dict[str, set[str]]] = {kind: {} for kind in KINDS}
-    for one in uris if _can_view(principal) else ():
-        if found := _URI.fullmatch(one):
-            wanted[found[1]].setdefault(found[2], set()).add(one)
-    told: dict[str, str] = {}
-    for kind, names in wanted.items():
+    uris_by_name: dict[str, dict[str, set[str]]] = {kind: {} for kind in KINDS}
+    for uri in uris if _can_view(principal) else ():
+        if match := _URI.fullmatch(uri):
+            uris_by_name[match[1]].setdefault(match[2], set()).add(uri)
+    states: dict[str, str] = {}
+    for kind, names in uris_by_name.items():
         if names:
-            for number, name, state in _load_states(principal, kind, names):
-                for key in {str(number), name} & names.keys():
-                    told |= dict.fromkeys(names[key], state)
-    return told
+            for row_id, name, state in _load_states(principal, kind, names):
+                for key in {str(row_id), name} & names.keys():
+                    states |= dict.fromkeys(names[key], state)
+    return states
 
 
 def _load_states(
@@ -116,9 +117,9 @@ def _load_states(
     """Yield id, name and state of the visible rows (2 queries; 1 for sessions)."""
     if kind == "sessions":
         ids = [lookup["pk"] for lookup in map(build_agent_lookup, names) if "pk" in lookup]
-        mine = Session.objects.visible_to(principal).filter(pk__in=ids)
-        for one in mine.only("pk", "status", "updated_at"):
-            yield one.pk, "", f"{one.status} {_format_time(one.updated_at)}"
+        sessions = Session.objects.visible_to(principal).filter(pk__in=ids)
+        for session in sessions.only("pk", "status", "updated_at"):
+            yield session.pk, "", f"{session.status} {_format_time(session.updated_at)}"
         return
     rows = list(_query_visible_rows(principal, kind).filter(_build_name_filter(kind, names)))
     counts = _count_by_status(principal, kind, [row.pk for row in rows])
@@ -135,8 +136,8 @@ def _query_visible_rows(principal: Principal, kind: str) -> "QuerySet[Any]":
 def _build_name_filter(kind: str, names: Collection[str]) -> Q:
     lookups = [build_agent_lookup(name) for name in names]
     ids = [lookup["pk"] for lookup in lookups if "pk" in lookup]
-    others = [lookup["slug"] for lookup in lookups if "slug" in lookup]
-    return Q(pk__in=ids) | Q(**{"slug__in" if kind == "agents" else "name__in": others})
+    other_names = [lookup["slug"] for lookup in lookups if "slug" in lookup]
+    return Q(pk__in=ids) | Q(**{"slug__in" if kind == "agents" else "name__in": other_names})
 
 
 def _count_by_status(
@@ -149,7 +150,7 @@ def _count_by_status(
     else:
         rows = WorkflowRun.objects.visible_to(principal).filter(workflow__in=ids)
         owner, status = "workflow_id", "session__status"
-    counts: dict[UUID, dict[str, int]] = {one: {} for one in ids}
+    counts: dict[UUID, dict[str, int]] = {row_id: {} for row_id in ids}
     for row in rows.order_by(owner, status).values(owner, status).annotate(many=Count("pk")):
         counts[row[owner]][row[status]] = row["many"]
     return counts
@@ -165,7 +166,7 @@ def _build_declaration(kind: str, row: Any, name: str, title: str) -> Declaratio
         "name": name,
         "title": title,
         "description": row.description,
-        "mimeType": JSON,
+        "mimeType": JSON_MEDIA_TYPE,
     }
 
 
@@ -173,5 +174,5 @@ def _can_view(principal: Principal) -> bool:
     return principal.may(Action.VIEW) or principal.may(Action.RUN_AGENTS)
 
 
-def _format_time(moment: datetime) -> str:
-    return moment.isoformat()
+def _format_time(value: datetime) -> str:
+    return value.isoformat()

@@ -15,7 +15,7 @@ from uuid import UUID, uuid4
 
 from django.conf import settings
 
-from agents.budgets.limits import build_global_charge, charge
+from agents.budgets.limits import build_charge, build_global_charge
 from agents.calls.audited_arguments import build_audited_arguments
 from agents.calls.redaction import redact_value
 from agents.calls.types import OutcomeUnrecorded
@@ -24,7 +24,7 @@ from agents.gateway.handlers import VIA
 from agents.models import Agent
 from bonobot.accounts.models import Organization
 from bonobot.accounts.principals import Principal
-from bonobot.core.crypto.organization_secrets import find_cached_masker, read_masker
+from bonobot.core.crypto.organization_secrets import find_cached_masker, load_masker
 from bonobot.core.problems import InternalError, Problem
 from bonobot.core.runtime import get_runtime
 from bonobot.core.text.masking import MASK
@@ -35,27 +35,27 @@ from bonobot.ledger.types import Admission, Opening, Outcome, RateCharge, Settle
 from bonobot.ledger.writer.writer_thread import get_writer
 from mcp_servers.schemas import SchemaVerdict, classify_schema
 
-Run = Callable[[GatewayRequest, dict[str, Any]], Awaitable[dict[str, Any]]]
+ToolRunner = Callable[[GatewayRequest, dict[str, Any]], Awaitable[dict[str, Any]]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OrganizationToolHints:
     """MCP's tool annotations."""
 
-    reads: bool = False
-    destroys: bool = True
-    repeatable: bool = False
-    reaches_out: bool = False
+    read_only: bool = False
+    destructive: bool = True
+    idempotent: bool = False
+    open_world: bool = False
 
-    def as_dict(self) -> dict[str, bool]:
+    def to_dict(self) -> dict[str, bool]:
         """Return them by their MCP names; two of them are omitted for a read-only tool."""
-        found = {"readOnlyHint": self.reads, "openWorldHint": self.reaches_out}
-        if not self.reads:
-            found |= {"destructiveHint": self.destroys, "idempotentHint": self.repeatable}
-        return found
+        hints = {"readOnlyHint": self.read_only, "openWorldHint": self.open_world}
+        if not self.read_only:
+            hints |= {"destructiveHint": self.destructive, "idempotentHint": self.idempotent}
+        return hints
 
 
-READS = OrganizationToolHints(reads=True)
+READ_ONLY_HINTS = OrganizationToolHints(read_only=True)
 
 
 class ToolInputSchema:
@@ -71,7 +71,7 @@ class ToolInputSchema:
             self.schema["required"] = list(required)
 
     @cached_property
-    def judgement(self) -> SchemaVerdict:
+    def verdict(self) -> SchemaVerdict:
         """How arguments can be validated against the schema."""
         return classify_schema(self.schema)
 
@@ -83,12 +83,12 @@ class OrganizationTool:
     name: str
     title: str
     description: str
-    takes: ToolInputSchema
-    gives: Mapping[str, Any]
+    input_schema: ToolInputSchema
+    output_schema: Mapping[str, Any]
     hints: OrganizationToolHints
-    run: Run = field(repr=False)
+    run: ToolRunner = field(repr=False)
     agent: Agent | None = None
-    veiled: frozenset[str] = frozenset()
+    secret_arguments: frozenset[str] = frozenset()
 
     @property
     def declaration(self) -> dict[str, Any]:
@@ -97,9 +97,9 @@ class OrganizationTool:
             "name": self.name,
             "title": self.title,
             "description": self.description,
-            "inputSchema": self.takes.schema,
-            "outputSchema": dict(self.gives),
-            "annotations": {"title": self.title, **self.hints.as_dict()},
+            "inputSchema": self.input_schema.schema,
+            "outputSchema": dict(self.output_schema),
+            "annotations": {"title": self.title, **self.hints.to_dict()},
         }
 
 
@@ -108,9 +108,9 @@ def build_output_schema(properties: Mapping[str, Any]) -> dict[str, Any]:
     return {"type": "object", "properties": dict(properties), "required": list(properties)}
 
 
-ACTION = "gateway_call"
-RESOURCE = "gateway_tool"
-LONGEST_NAME = 200
+AUDIT_ACTION = "gateway_call"
+AUDIT_RESOURCE_TYPE = "gateway_tool"
+MAX_NAME_LENGTH = 200
 
 
 @asynccontextmanager
@@ -118,11 +118,11 @@ async def audit_call(
     inbound: GatewayRequest, tool: OrganizationTool, arguments: dict[str, Any]
 ) -> AsyncIterator[None]:
     """Admit a call and settle it after the block; raises the ledger's `Refusal`."""
-    principal = inbound.visitor.principal
-    charges = await get_runtime().orm(_load_charges, principal)
-    opening, began = _build_opening(inbound, tool.name, arguments, tool), perf_counter()
+    principal = inbound.caller.principal
+    charges = await get_runtime().run_orm(_load_charges, principal)
+    opening, started_at = _build_opening(inbound, tool.name, arguments, tool), perf_counter()
     try:
-        await get_writer().admit_async(Admission(opening, charges=charges))
+        await get_writer().admit_call_async(Admission(opening, charges=charges))
     except Problem as problem:
         await record_refusal(inbound, tool.name, arguments, problem, tool)
         raise
@@ -143,7 +143,7 @@ async def audit_call(
             organization_id=principal.organization_id,
             outcome=outcome,
             code=code,
-            duration_ms=round((perf_counter() - began) * 1000),
+            duration_ms=round((perf_counter() - started_at) * 1000),
             kind="bot",
         )
         await _settle_call(settlement)
@@ -152,7 +152,7 @@ async def audit_call(
 async def _settle_call(settlement: Settlement) -> None:
     """Settle a call; raises `OutcomeUnrecorded`: the call was made and must not be repeated."""
     try:
-        await get_writer().settle_async(settlement)
+        await get_writer().settle_call_async(settlement)
     except AuditUnavailable as problem:
         raise OutcomeUnrecorded(problem) from problem
 
@@ -167,10 +167,10 @@ async def record_refusal(
     """Record a refused call in the audit log."""
     if problem.code == "audit_unavailable":
         return
-    await get_runtime().orm(_load_masker, inbound.visitor.principal.organization_id)
+    await get_runtime().run_orm(_load_masker, inbound.caller.principal.organization_id)
     # For an unknown tool, it isn't known which arguments are secret, so record none.
     opening = _build_opening(inbound, name, arguments if tool else {}, tool, problem)
-    await get_writer().refuse_async(opening)
+    await get_writer().record_refusal_async(opening)
 
 
 def _build_opening(
@@ -180,33 +180,35 @@ def _build_opening(
     tool: OrganizationTool | None,
     problem: Problem | None = None,
 ) -> Opening:
-    principal = inbound.visitor.principal
+    principal = inbound.caller.principal
     organization_id = principal.organization_id
     agent = tool.agent if tool else None
-    veiled = tool.veiled if tool else frozenset()
-    shown = {key: MASK if key in veiled else value for key, value in arguments.items()}
-    named = make_visible(str(redact_value(name, organization_id, None)), LONGEST_NAME)
+    secret_arguments = tool.secret_arguments if tool else frozenset()
+    masked_arguments = {
+        key: MASK if key in secret_arguments else value for key, value in arguments.items()
+    }
+    tool_name = make_visible(str(redact_value(name, organization_id, None)), MAX_NAME_LENGTH)
     return Opening(
         call_id=uuid4(),
         organization_id=organization_id,
-        action=ACTION,
+        action=AUDIT_ACTION,
         event_type="call",
-        resource_type=RESOURCE,
-        resource_id=named,
+        resource_type=AUDIT_RESOURCE_TYPE,
+        resource_id=tool_name,
         resource_name=tool.title if tool else "",
         actor=principal.actor,
         decision="deny" if problem else "allow",
         rule=(problem.rule or problem.code) if problem else "",
         code=problem.code if problem else "",
         details={
-            "tool_name": named,
-            **build_audited_arguments(shown, organization_id),
+            "tool_name": tool_name,
+            **build_audited_arguments(masked_arguments, organization_id),
             "via": VIA,
-            "client": redact_value(inbound.client, organization_id, None),
+            "client": redact_value(inbound.client_name, organization_id, None),
         },
         agent_id=agent.pk if agent else None,
         agent_name=agent.name if agent else "",
-        tool_name=named,
+        tool_name=tool_name,
     )
 
 
@@ -215,17 +217,19 @@ def _load_charges(principal: Principal) -> tuple[RateCharge, ...]:
     organization_id = principal.organization_id
     _load_masker(organization_id)
     rows = Organization.objects.filter(pk=organization_id).values_list("calls_per_minute")
-    own = next((rate for (rate,) in rows), None)
+    own_rate = next((rate for (rate,) in rows), None)
     rates = (
         ("token", principal.token_id, principal.calls_per_minute),
         (
             "organization",
             organization_id,
-            settings.BONOBOT_ORG_CALLS_PER_MINUTE if own is None else own,
+            settings.BONOBOT_ORG_CALLS_PER_MINUTE if own_rate is None else own_rate,
         ),
     )
     charges = [
-        charge(organization_id, scope, one, rate) for scope, one, rate in rates if one and rate
+        build_charge(organization_id, scope, scope_id, rate)
+        for scope, scope_id, rate in rates
+        if scope_id and rate
     ]
     if settings.BONOBOT_GLOBAL_CALLS_PER_MINUTE:
         charges.append(build_global_charge(settings.BONOBOT_GLOBAL_CALLS_PER_MINUTE))
@@ -233,6 +237,6 @@ def _load_charges(principal: Principal) -> tuple[RateCharge, ...]:
 
 
 def _load_masker(organization_id: UUID) -> None:
-    now = load_policy_generation(organization_id)
-    if find_cached_masker(organization_id, now) is None:
-        read_masker(organization_id, now)
+    generation = load_policy_generation(organization_id)
+    if find_cached_masker(organization_id, generation) is None:
+        load_masker(organization_id, generation)

@@ -18,8 +18,8 @@ from agents.llm.interface import ToolSpec
 from agents.llm.offline.text_analysis import (
     EXTENSIONS,
     MAX_TEXT,
-    STOP,
-    STRONG,
+    STOP_WORDS,
+    STRONG_KINDS,
     ExtractedValue,
     extract_values,
     list_synonyms,
@@ -29,7 +29,7 @@ from agents.llm.offline.text_analysis import (
 )
 
 MAX_SLOTS = 60
-MAX_HOPS = 8  # of $ref
+MAX_REFERENCES = 8  # of $ref
 
 UNSET: Any = object()
 
@@ -37,15 +37,15 @@ FORMATS = {
     "uri": "url", "url": "url", "uri-reference": "url", "email": "email", "uuid": "uuid",
     "date": "date", "date-time": "datetime", "time": "time",
 }  # fmt: skip
-PATHS = split_word_list(
+PATH_WORDS = split_word_list(
     "path paths file files filename filepath dir directory folder workspace cwd"
 )
-TEXTS = split_word_list(
+TEXT_WORDS = split_word_list(
     "query q search text message msg prompt question content contents body input title subject "
     "comment note term terms keyword keywords phrase sentence words thought summary topic"
 )
-PLACES = split_word_list("city location place address country region town")
-KINDS: tuple[tuple[str, frozenset[str]], ...] = (
+PLACE_WORDS = split_word_list("city location place address country region town")
+KIND_WORDS: tuple[tuple[str, frozenset[str]], ...] = (
     ("timezone", split_word_list("timezone tz timezones zone")),
     ("url", split_word_list("url urls uri uris link href website webpage")),
     ("email", split_word_list("email emails mail")),
@@ -54,11 +54,11 @@ KINDS: tuple[tuple[str, frozenset[str]], ...] = (
     ("datetime", split_word_list("datetime timestamp")),
     ("date", split_word_list("date day")),
     ("time", split_word_list("time")),
-    ("path", PATHS),
-    ("text", TEXTS),
-    ("place", PLACES),
+    ("path", PATH_WORDS),
+    ("text", TEXT_WORDS),
+    ("place", PLACE_WORDS),
 )
-HINTS: tuple[tuple[str, re.Pattern[str]], ...] = (
+KIND_HINTS: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("timezone", re.compile(r"\bIANA\b|\btime ?zone", re.I)),
     ("url", re.compile(r"\bURLs?\b")),
     ("email", re.compile(r"\be-?mail address", re.I)),
@@ -66,14 +66,16 @@ HINTS: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("time", re.compile(r"\bHH:MM\b", re.I)),
     ("path", re.compile(r"\b(?:absolute|relative|file|directory) path\b|\bpath (?:to|of)\b", re.I)),
 )
-SOURCES = split_word_list("source src from origin base start old input left")
-TARGETS = split_word_list("target to dest destination end new output right")
-SPOKEN_DEFAULT = re.compile(
+SOURCE_WORDS = split_word_list("source src from origin base start old input left")
+TARGET_WORDS = split_word_list("target to dest destination end new output right")
+DESCRIBED_DEFAULT = re.compile(
     r"(?:\bdefaults?(?: is| to|:)?|\buse)\s+['\"`]([^'\"`\n]{1,200})['\"`]", re.I
 )
-CHOICE = re.compile(r"['\"`]([\w.-]{1,40})['\"`]")
-OFFERED = re.compile(r"\b(?:whether|one of|either|options?|allowed|must be|can be|valid)\b", re.I)
-EXAMPLE = re.compile(r"\be\.g\b|\bexamples?\b|\bsuch as\b|\blike\b", re.I)
+QUOTED_CHOICE = re.compile(r"['\"`]([\w.-]{1,40})['\"`]")
+CHOICE_HINT = re.compile(
+    r"\b(?:whether|one of|either|options?|allowed|must be|can be|valid)\b", re.I
+)
+EXAMPLE_HINT = re.compile(r"\be\.g\b|\bexamples?\b|\bsuch as\b|\blike\b", re.I)
 
 
 @dataclass(frozen=True)
@@ -88,11 +90,11 @@ class ParameterSlot:
     choices: tuple[Any, ...] = ()
     default: Any = UNSET
     item: "ParameterSlot | None" = None  # the items of an array
-    whole: bool = False  # an integer
-    described: bool = False  # choices come only from the description
+    is_integer: bool = False  # an integer
+    choices_from_description: bool = False  # choices come only from the description
 
     @property
-    def typed(self) -> bool:
+    def has_typed_form(self) -> bool:
         """Whether its values are recognized by their form."""
         return self.kind not in ("text", "word", "place", "object", "boolean")
 
@@ -104,57 +106,65 @@ def parse_slots(parameters: dict[str, Any]) -> tuple[ParameterSlot, ...]:
     if not isinstance(properties, dict):
         return ()
     names = {name for name in required if isinstance(name, str)} if _is_list(required) else set()
-    kept = sorted(properties, key=lambda name: name not in names)[:MAX_SLOTS]
+    kept_names = sorted(properties, key=lambda name: name not in names)[:MAX_SLOTS]
     return tuple(
         _parse_slot(name, _resolve_schema(schema, parameters), name in names, parameters)
         for name, schema in properties.items()
-        if name in kept
+        if name in kept_names
     )
 
 
 def _parse_slot(
     name: str, schema: dict[str, Any], required: bool, root: dict[str, Any], depth: int = 0
 ) -> ParameterSlot:
-    said = str(schema.get("description") or "")
-    named = tuple(split_words(name))
-    choices, described = _choices(schema, said)
-    kind = _infer_kind(schema, named, said) if not choices or described else "choice"
+    description = str(schema.get("description") or "")
+    name_words = tuple(split_words(name))
+    choices, from_description = _parse_choices(schema, description)
+    kind = (
+        _infer_kind(schema, name_words, description)
+        if not choices or from_description
+        else "choice"
+    )
     item = None
-    if kind == "array" and depth < MAX_HOPS:
+    if kind == "array" and depth < MAX_REFERENCES:
         inner = _resolve_schema(schema.get("items") or {}, root)
         item = _parse_slot(name, inner, required, root, depth + 1)
     return ParameterSlot(
         name=name,
-        kind="choice" if described and kind == "word" else kind,
+        kind="choice" if from_description and kind == "word" else kind,
         required=required,
-        words=named,
-        role="source" if SOURCES & set(named) else "target" if TARGETS & set(named) else "",
+        words=name_words,
+        role="source"
+        if SOURCE_WORDS & set(name_words)
+        else "target"
+        if TARGET_WORDS & set(name_words)
+        else "",
         choices=choices,
-        default=_default(schema, said),
+        default=_parse_default(schema, description),
         item=item,
-        whole=schema.get("type") == "integer",
-        described=described,
+        is_integer=schema.get("type") == "integer",
+        choices_from_description=from_description,
     )
 
 
-def _infer_kind(schema: dict[str, Any], named: tuple[str, ...], said: str) -> str:
+def _infer_kind(schema: dict[str, Any], name_words: tuple[str, ...], description: str) -> str:
     match schema.get("type"):
         case "boolean" | "array" | "object" as kind:
             return str(kind)
         case "integer" | "number":
             return "number"
-    if (form := str(schema.get("format"))) in FORMATS:
-        return FORMATS[form]
-    last = set(named[-1:])
-    for kind, names in KINDS:
-        if last & names:
+    if (format_name := str(schema.get("format"))) in FORMATS:
+        return FORMATS[format_name]
+    last_word = set(name_words[-1:])
+    for kind, names in KIND_WORDS:
+        if last_word & names:
             return kind
-    if PATHS & set(named):
+    if PATH_WORDS & set(name_words):
         return "path"
-    return next((kind for kind, hint in HINTS if hint.search(said)), "word")
+    return next((kind for kind, hint in KIND_HINTS if hint.search(description)), "word")
 
 
-def _choices(schema: dict[str, Any], said: str) -> tuple[tuple[Any, ...], bool]:
+def _parse_choices(schema: dict[str, Any], description: str) -> tuple[tuple[Any, ...], bool]:
     """Return the allowed values, and whether they come only from the description."""
     if "const" in schema:
         return (schema["const"],), False
@@ -162,20 +172,22 @@ def _choices(schema: dict[str, Any], said: str) -> tuple[tuple[Any, ...], bool]:
         return tuple(value for value in schema["enum"] if value is not None), False
     if (
         schema.get("type", "string") == "string"
-        and OFFERED.search(said)
-        and not EXAMPLE.search(said)
+        and CHOICE_HINT.search(description)
+        and not EXAMPLE_HINT.search(description)
     ):
-        found = tuple(dict.fromkeys(CHOICE.findall(said)))
-        if len(found) > 1:
-            return found, True
+        quoted_choices = tuple(dict.fromkeys(QUOTED_CHOICE.findall(description)))
+        if len(quoted_choices) > 1:
+            return quoted_choices, True
     return (), False
 
 
-def _default(schema: dict[str, Any], said: str) -> Any:
+def _parse_default(schema: dict[str, Any], description: str) -> Any:
     if schema.get("default") is not None:
         return schema["default"]
-    spoken = SPOKEN_DEFAULT.search(said) if schema.get("type", "string") == "string" else None
-    return spoken.group(1) if spoken else UNSET
+    match = (
+        DESCRIBED_DEFAULT.search(description) if schema.get("type", "string") == "string" else None
+    )
+    return match.group(1) if match else UNSET
 
 
 def _is_list(value: Any) -> TypeGuard[list[Any]]:
@@ -184,7 +196,7 @@ def _is_list(value: Any) -> TypeGuard[list[Any]]:
 
 def _resolve_schema(schema: Any, root: dict[str, Any]) -> dict[str, Any]:
     """Return a schema without references; of alternatives, take the first that isn't null."""
-    for _ in range(MAX_HOPS):
+    for _ in range(MAX_REFERENCES):
         if not isinstance(schema, dict):
             return {}
         if "$ref" in schema:
@@ -193,9 +205,16 @@ def _resolve_schema(schema: Any, root: dict[str, Any]) -> dict[str, Any]:
         options = schema.get("anyOf") or schema.get("oneOf")
         if not isinstance(options, list):
             break
-        others = {key: value for key, value in schema.items() if key not in ("anyOf", "oneOf")}
-        first = next((o for o in options if isinstance(o, dict) and o.get("type") != "null"), {})
-        schema = {**_resolve_reference(first, root), **others}
+        siblings = {key: value for key, value in schema.items() if key not in ("anyOf", "oneOf")}
+        first = next(
+            (
+                option
+                for option in options
+                if isinstance(option, dict) and option.get("type") != "null"
+            ),
+            {},
+        )
+        schema = {**_resolve_reference(first, root), **siblings}
     if isinstance(schema.get("type"), list):
         kinds = [kind for kind in schema["type"] if kind != "null"]
         schema = {**schema, "type": kinds[0] if kinds else "string"}
@@ -207,10 +226,10 @@ def _resolve_reference(schema: dict[str, Any], root: dict[str, Any]) -> dict[str
 
 
 def _find_referenced_schema(reference: str, root: dict[str, Any]) -> dict[str, Any]:
-    found: Any = root
+    node: Any = root
     for step in reference.removeprefix("#/").split("/"):
-        found = found.get(step) if isinstance(found, dict) else None
-    return found if isinstance(found, dict) else {}
+        node = node.get(step) if isinstance(node, dict) else None
+    return node if isinstance(node, dict) else {}
 
 
 Span = tuple[int, int]
@@ -219,92 +238,103 @@ CONNECTIVES = split_word_list(
     "a about an back exactly following for me message of out phrase saying says string text that "
     "the this to top up with word words"
 )
-FILLER = STOP | CONNECTIVES
-NOT_A_NOUN = STOP | split_word_list("name id value key type")
-PLACE = re.compile(r"\b(?:in|at|for|near|of|around)\s+(?=\w)")
-POINTED_AT = re.compile(
+FILLER_WORDS = STOP_WORDS | CONNECTIVES
+GENERIC_WORDS = STOP_WORDS | split_word_list("name id value key type")
+PLACE_PREPOSITION = re.compile(r"\b(?:in|at|for|near|of|around)\s+(?=\w)")
+TARGET_PHRASE = re.compile(
     r"\b(?:to|against|with|into)\s+(?:the\s+)?[\"'`]?([\w@][\w@./~^-]{0,200})", re.I
 )
-PROPER = re.compile(r"[A-Z][\w’'-]*(?:,? [A-Z][\w’'-]*)*")
+PROPER_NAME = re.compile(r"[A-Z][\w’'-]*(?:,? [A-Z][\w’'-]*)*")
 WORD = re.compile(r"[^\W_]+(?:'\w+)?")
-PLEASE = re.compile(r"[,;]?\s+(?:please|thanks|thank you|for me)\s*[.!]*$", re.I)
-DANGLING = re.compile(r"(?:^|\s)(?:in|at|from|of|on|to|for|with|and)$")
+POLITE_ENDING = re.compile(r"[,;]?\s+(?:please|thanks|thank you|for me)\s*[.!]*$", re.I)
+TRAILING_PREPOSITION = re.compile(r"(?:^|\s)(?:in|at|from|of|on|to|for|with|and)$")
 
 
-def list_named_spans(text: str, slot: ParameterSlot) -> Iterator[Span]:
+def iterate_named_spans(text: str, slot: ParameterSlot) -> Iterator[Span]:
     """Yield the spans of words after "branch" or "branch named"; for a target, also after "to"."""
-    for noun in reversed([word for word in slot.words if word not in NOT_A_NOUN]):
+    for noun in reversed([word for word in slot.words if word not in GENERIC_WORDS]):
         pattern = (
             rf"\b{re.escape(noun)}s?\s+(?:(?:named|called|is|number|id)\s+)?[\"'`]?"
             r"([\w@#][\w@#./~^-]{0,200})"
         )
-        yield from _list_word_spans(re.finditer(pattern, text, re.I))
+        yield from _iterate_word_spans(re.finditer(pattern, text, re.I))
     if slot.role == "target":
-        yield from _list_word_spans(POINTED_AT.finditer(text))
+        yield from _iterate_word_spans(TARGET_PHRASE.finditer(text))
 
 
 def find_remaining_text(
-    text: str, slot: ParameterSlot, tool_name: str, taken: Iterable[Span]
+    text: str, slot: ParameterSlot, tool_name: str, taken_spans: Iterable[Span]
 ) -> Span | None:
     """Return the span of the text after the command words: of `echo hello`, that of `hello`.
 
     Of several spans between used values, return the longest.
     """
-    own = {to_stem(word) for word in split_words(tool_name)} | {
+    own_stems = {to_stem(word) for word in split_words(tool_name)} | {
         to_stem(word) for word in slot.words
     }
-    rests = [_trim_span(text, start, end, slot, own) for start, end in _list_gaps(text, taken)]
-    fit = [(start, end) for start, end in rests if split_words(text[start:end])]
+    spans = [
+        _trim_span(text, start, end, slot, own_stems)
+        for start, end in _iterate_gaps(text, taken_spans)
+    ]
+    candidates = [(start, end) for start, end in spans if split_words(text[start:end])]
     if slot.kind == "word":
         # A single word is only accepted after the tool's verb, "checkout dev".
-        deed = {to_stem(word) for word in split_words(tool_name)[-1:]}
-        fit = [(a, b) for a, b in fit if b - a == len(text[a:b].split()[0])]
-        fit = [(a, b) for a, b in fit if deed <= {to_stem(word) for word in split_words(text[:a])}]
-    return max(fit, key=lambda span: span[1] - span[0], default=None)
+        verb_stems = {to_stem(word) for word in split_words(tool_name)[-1:]}
+        candidates = [
+            (span_start, span_end)
+            for span_start, span_end in candidates
+            if span_end - span_start == len(text[span_start:span_end].split()[0])
+        ]
+        candidates = [
+            (span_start, span_end)
+            for span_start, span_end in candidates
+            if verb_stems <= {to_stem(word) for word in split_words(text[:span_start])}
+        ]
+    return max(candidates, key=lambda span: span[1] - span[0], default=None)
 
 
-def _list_gaps(text: str, taken: Iterable[Span]) -> Iterator[Span]:
-    at = 0
-    for start, end in sorted(taken):
-        yield at, max(at, start)
-        at = max(at, end)
-    yield at, len(text)
+def _iterate_gaps(text: str, taken_spans: Iterable[Span]) -> Iterator[Span]:
+    position = 0
+    for start, end in sorted(taken_spans):
+        yield position, max(position, start)
+        position = max(position, end)
+    yield position, len(text)
 
 
-def _trim_span(text: str, start: int, end: int, slot: ParameterSlot, own: set[str]) -> Span:
+def _trim_span(text: str, start: int, end: int, slot: ParameterSlot, own_stems: set[str]) -> Span:
     """Return a span without the command before it and polite words after it."""
-    place = PLACE.search(text, start, end) if slot.kind == "place" else None
-    start = place.end() if place else _skip_command(text, start, end, own)
-    if slot.kind == "place" and (named := PROPER.match(text, start, end)):
-        return named.span()
-    rest = text[start:end].strip(" \t\n:,;")
-    rest = DANGLING.sub("", PLEASE.sub("", rest))
+    place_match = PLACE_PREPOSITION.search(text, start, end) if slot.kind == "place" else None
+    start = place_match.end() if place_match else _skip_command(text, start, end, own_stems)
+    if slot.kind == "place" and (proper_name := PROPER_NAME.match(text, start, end)):
+        return proper_name.span()
+    remaining_text = text[start:end].strip(" \t\n:,;")
+    remaining_text = TRAILING_PREPOSITION.sub("", POLITE_ENDING.sub("", remaining_text))
     if slot.kind in ("place", "word"):
-        rest = rest.rstrip(".!?")
-    at = text.find(rest, start)
-    return at, at + len(rest)
+        remaining_text = remaining_text.rstrip(".!?")
+    position = text.find(remaining_text, start)
+    return position, position + len(remaining_text)
 
 
-def _skip_command(text: str, start: int, end: int, own: set[str]) -> int:
-    skipped = FILLER
+def _skip_command(text: str, start: int, end: int, own_stems: set[str]) -> int:
+    skipped_words = FILLER_WORDS
     for match in WORD.finditer(text, start, end):
         word = match.group().lower().partition("'")[0]
-        if to_stem(word) in own or not own.isdisjoint(list_synonyms(to_stem(word))):
-            skipped = CONNECTIVES  # this was the command: its object follows
-        elif word not in skipped:
+        if to_stem(word) in own_stems or not own_stems.isdisjoint(list_synonyms(to_stem(word))):
+            skipped_words = CONNECTIVES  # this was the command: its object follows
+        elif word not in skipped_words:
             break
         start = match.end()
     return start
 
 
-def _list_word_spans(matches: Iterator[re.Match[str]]) -> Iterator[Span]:
+def _iterate_word_spans(matches: Iterator[re.Match[str]]) -> Iterator[Span]:
     for match in matches:
         word = match.group(1).rstrip(".")
-        if word and word.lower() not in STOP:
+        if word and word.lower() not in STOP_WORDS:
             yield match.start(1), match.start(1) + len(word)
 
 
-YES_OR_NO = {
+BOOLEAN_WORDS = {
     "true": True, "yes": True, "on": True, "1": True,
     "false": False, "no": False, "off": False, "0": False,
 }  # fmt: skip
@@ -313,23 +343,25 @@ YES_OR_NO = {
 def convert_value(slot: ParameterSlot, value: Any) -> Any:
     """Convert a value for the slot; UNSET if it doesn't fit."""
     text = str(value).strip()
-    if slot.choices and not slot.described:
-        same = (choice for choice in slot.choices if str(choice).lower() == text.lower())
-        return next(same, UNSET)
+    if slot.choices and not slot.choices_from_description:
+        matching_choices = (
+            choice for choice in slot.choices if str(choice).lower() == text.lower()
+        )
+        return next(matching_choices, UNSET)
     match slot.kind:
         case "number":
-            return as_number(text, slot.whole)
+            return parse_number(text, slot.is_integer)
         case "boolean":
-            return YES_OR_NO.get(text.lower(), UNSET)
+            return BOOLEAN_WORDS.get(text.lower(), UNSET)
         case "array":
-            return _as_list(slot, value)
+            return _convert_list(slot, value)
         case "object":
             return value if isinstance(value, dict) else UNSET
         case _:
             return text or UNSET
 
 
-def as_number(text: str, whole: bool) -> Any:
+def parse_number(text: str, is_integer: bool) -> Any:
     """Parse a number; UNSET if it isn't one, or not an integer with `is_integer`."""
     try:
         value = float(text.replace(",", ""))
@@ -337,48 +369,48 @@ def as_number(text: str, whole: bool) -> Any:
         return UNSET
     if not math.isfinite(value):
         return UNSET
-    if value.is_integer() and (whole or "." not in text):
+    if value.is_integer() and (is_integer or "." not in text):
         return int(value)
-    return UNSET if whole else value
+    return UNSET if is_integer else value
 
 
-def may_stand_for(kind: str, wanted: str) -> bool:
+def is_compatible_kind(kind: str, wanted_kind: str) -> bool:
     """Tell whether a value of one kind can be used for another."""
-    return kind == wanted or (wanted == "datetime" and kind == "date")
+    return kind == wanted_kind or (wanted_kind == "datetime" and kind == "date")
 
 
-def _as_list(slot: ParameterSlot, value: Any) -> Any:
+def _convert_list(slot: ParameterSlot, value: Any) -> Any:
     if isinstance(value, list):
         return value
     parts = [part.strip() for part in str(value).split(",")]
-    fit = [convert_value(slot.item, part) if slot.item else part for part in parts]
-    return [part for part in fit if part is not UNSET] or UNSET
+    converted = [convert_value(slot.item, part) if slot.item else part for part in parts]
+    return [part for part in converted if part is not UNSET] or UNSET
 
 
-NEARBY = 40  # characters before a value that may say what it is
-MANY = split_word_list(
+CONTEXT_LENGTH = 40  # characters before a value that may say what it is
+COUNT_WORDS = split_word_list(
     "max maximum limit count num number top last first size length n k total results"
 )
-COUNTED = re.compile(
+COUNT_PHRASE = re.compile(
     r"\b(?:last|first|top|latest|recent|newest|limit(?: of| to)?|max(?:imum)?(?: of)?|up to|only"
     r"|at most)\s+$",
     re.I,
 )
-FROM = re.compile(r"\b(?:from|of)\s+(?:the\s+)?$", re.I)
-TO = re.compile(r"\b(?:to|into|in|against|with|for)\s+(?:the\s+)?$", re.I)
+SOURCE_PHRASE = re.compile(r"\b(?:from|of)\s+(?:the\s+)?$", re.I)
+TARGET_PREPOSITION = re.compile(r"\b(?:to|into|in|against|with|for)\s+(?:the\s+)?$", re.I)
 SAME_PLACE = re.compile(r"\s{1,3}(?:(?:in|at)\s{1,3})?", re.I)
-NO = re.compile(
+NEGATION = re.compile(
     r"\b(?:no|not|without|don't|never|skip(?:ping)?|exclud(?:e|ing))\s+(?:\w+\s+)?$", re.I
 )
 # Lines that may name the path of a repository, folder or file.
-WHEREABOUTS = re.compile(
+LOCATION_HINT = re.compile(
     r"\b(?:repo(?:sitory)?|work(?:ing directory|ing folder|space)|directory|folder|root|project"
     r"|path)\b",
     re.I,
 )
-FOLDERS = split_word_list("repo repository dir directory folder workspace cwd root")
-A_FILE = re.compile(rf"\w\.(?:{EXTENSIONS})$")
-WRITTEN = re.compile(r"[^\s,;\"'`]+")
+FOLDER_WORDS = split_word_list("repo repository dir directory folder workspace cwd root")
+FILE_NAME = re.compile(rf"\w\.(?:{EXTENSIONS})$")
+PLAIN_VALUE = re.compile(r"[^\s,;\"'`]+")
 
 
 @dataclass(frozen=True)
@@ -386,9 +418,11 @@ class MessageContext:
     """The conversation around a message, for values that the message omits."""
 
     instructions: str = ""
-    earlier: tuple[str, ...] = ()  # earlier user messages, newest first
-    used: dict[str, Any] = field(default_factory=dict)  # arguments of earlier calls, by name
-    recent: frozenset[str] = frozenset()  # the tools called last, for "and in Berlin?"
+    earlier_messages: tuple[str, ...] = ()  # earlier user messages, newest first
+    earlier_arguments: dict[str, Any] = field(
+        default_factory=dict
+    )  # arguments of earlier calls, by name
+    recent_tools: frozenset[str] = frozenset()  # the tools called last, for "and in Berlin?"
 
 
 @dataclass(frozen=True)
@@ -398,30 +432,34 @@ class PartialCall:
     tool: ToolSpec
     arguments: dict[str, Any]
     missing: tuple[str, ...]
-    taken: tuple[ExtractedValue, ...]  # values of the message used in the arguments
-    others: tuple[ExtractedValue, ...]  # other values for the same argument: Tokyo *and* Berlin
+    used_values: tuple[ExtractedValue, ...]  # values of the message used in the arguments
+    alternatives: tuple[
+        ExtractedValue, ...
+    ]  # other values for the same argument: Tokyo *and* Berlin
     slots: tuple[ParameterSlot, ...]
 
     @property
-    def strong(self) -> int:
+    def strong_count(self) -> int:
         """The number of values of strong kinds that were used."""
-        return sum(found.kind in STRONG for found in self.taken) + len(self.others)
+        return sum(extracted.kind in STRONG_KINDS for extracted in self.used_values) + len(
+            self.alternatives
+        )
 
     @property
-    def lone(self) -> ParameterSlot | None:
+    def lone_slot(self) -> ParameterSlot | None:
         """The required slot that each alternative value can fill, if any."""
         return find_lone_slot(self.slots)
 
 
 def find_lone_slot(slots: Iterable[ParameterSlot]) -> ParameterSlot | None:
     """Return the only slot of a strong kind, if it is required."""
-    strong = [slot for slot in slots if slot.kind in STRONG]
+    strong = [slot for slot in slots if slot.kind in STRONG_KINDS]
     return strong[0] if len(strong) == 1 and strong[0].required else None
 
 
-def fill(tool: ToolSpec, text: str, context: MessageContext) -> PartialCall:
+def fill_arguments(tool: ToolSpec, text: str, context: MessageContext) -> PartialCall:
     """Fill a tool's arguments from a message."""
-    return _ArgumentFiller(tool, text[:MAX_TEXT], context).filled()
+    return _ArgumentFiller(tool, text[:MAX_TEXT], context).fill_slots()
 
 
 class _ArgumentFiller:
@@ -431,230 +469,289 @@ class _ArgumentFiller:
         self.tool = tool
         self.text = text
         self.context = context
-        self.found = extract_values(text)
+        self.values = extract_values(text)
         self.slots = parse_slots(tool.parameters)
-        self.taken: list[ExtractedValue] = []
+        self.used_values: list[ExtractedValue] = []
         self.arguments: dict[str, Any] = {}
 
-    def filled(self) -> PartialCall:
+    def fill_slots(self) -> PartialCall:
         required = [slot for slot in self.slots if slot.required]
         optional = [slot for slot in self.slots if not slot.required]
-        steps = (
-            (self.slots, self._named),
-            (sorted(required, key=_rank_slot), self._by_kind),
-            (optional, self._if_said),
-            (required, self._free),
-            (_select_lone_text(required, optional), self._free),
-            (required, self._known),
+        strategies = (
+            (self.slots, self._find_named_value),
+            (sorted(required, key=_rank_slot), self._find_by_kind),
+            (optional, self._find_optional_value),
+            (required, self._find_free_text),
+            (_select_lone_text(required, optional), self._find_free_text),
+            (required, self._find_known_value),
         )
-        for slots, step in steps:
+        for slots, find_value in strategies:
             for slot in slots:
-                value = UNSET if slot.name in self.arguments else step(slot)
+                value = UNSET if slot.name in self.arguments else find_value(slot)
                 if value is not UNSET:
                     self.arguments[slot.name] = value
-        ordered = [slot.name for slot in self.slots if slot.name in self.arguments]
+        ordered_names = [slot.name for slot in self.slots if slot.name in self.arguments]
         return PartialCall(
             tool=self.tool,
-            arguments={name: self.arguments[name] for name in ordered},
+            arguments={name: self.arguments[name] for name in ordered_names},
             missing=tuple(slot.name for slot in required if slot.name not in self.arguments),
-            taken=tuple(self.taken),
-            others=self._others(),
+            used_values=tuple(self.used_values),
+            alternatives=self._list_alternatives(),
             slots=self.slots,
         )
 
-    def _others(self) -> tuple[ExtractedValue, ...]:
+    def _list_alternatives(self) -> tuple[ExtractedValue, ...]:
         slot = find_lone_slot(self.slots)
         if slot is None or slot.name not in self.arguments:
             return ()
-        seen = {str(self.arguments[slot.name])}
-        fit = [found for found in self._unused() if may_stand_for(found.kind, slot.kind)]
+        seen_values = {str(self.arguments[slot.name])}
+        candidates = [
+            candidate
+            for candidate in self._list_unused_values()
+            if is_compatible_kind(candidate.kind, slot.kind)
+        ]
         return tuple(
-            found
-            for at, found in enumerate(fit)
-            if str(found.value) not in seen | {str(other.value) for other in fit[:at]}
+            candidate
+            for index, candidate in enumerate(candidates)
+            if str(candidate.value)
+            not in seen_values | {str(earlier.value) for earlier in candidates[:index]}
         )
 
     # Named arguments: "max_count: 5", "timezone=Asia/Tokyo", "limit of 5".
 
-    def _named(self, slot: ParameterSlot) -> Any:
+    def _find_named_value(self, slot: ParameterSlot) -> Any:
         name = r"[ _-]?".join(map(re.escape, slot.words)) or re.escape(slot.name)
-        assigned = r"\s{0,9}(?:=|:(?!//))\s{0,9}"
+        assignment = r"\s{0,9}(?:=|:(?!//))\s{0,9}"
         if slot.kind == "number":
-            assigned = rf"(?:{assigned}|\s+(?:is\s+|of\s+|to\s+)?(?=-?\d))"
-        match = re.search(rf"(?<![\w/.-])(?:--)?{name}{assigned}", self.text, re.I)
-        return self._written_at(slot, match.end()) if match else UNSET
+            assignment = rf"(?:{assignment}|\s+(?:is\s+|of\s+|to\s+)?(?=-?\d))"
+        match = re.search(rf"(?<![\w/.-])(?:--)?{name}{assignment}", self.text, re.I)
+        return self._read_value_at(slot, match.end()) if match else UNSET
 
-    def _written_at(self, slot: ParameterSlot, at: int) -> Any:
+    def _read_value_at(self, slot: ParameterSlot, position: int) -> Any:
         """Return the value at a position: JSON, a quote, a typed value or a word."""
-        if self.text[at : at + 1] in ("[", "{"):
+        if self.text[position : position + 1] in ("[", "{"):
             try:
-                value, end = json.JSONDecoder().raw_decode(self.text, at)
+                value, end = json.JSONDecoder().raw_decode(self.text, position)
             except (ValueError, RecursionError):
                 return UNSET
-            return self._take(ExtractedValue("literal", value, at, end))
-        here = [found for found in self._unused() if found.start == at]
-        if not here and (word := WRITTEN.match(self.text, at)):
-            here = [ExtractedValue("word", word.group().rstrip(".!?)"), *word.span())]
-        for found in sorted(here, key=lambda found: found.kind != slot.kind):
-            value = convert_value(slot, found.value)
+            return self._use_value(ExtractedValue("literal", value, position, end))
+        values_here = [
+            candidate for candidate in self._list_unused_values() if candidate.start == position
+        ]
+        if not values_here and (word := PLAIN_VALUE.match(self.text, position)):
+            values_here = [ExtractedValue("word", word.group().rstrip(".!?)"), *word.span())]
+        for candidate in sorted(values_here, key=lambda found: found.kind != slot.kind):
+            value = convert_value(slot, candidate.value)
             if value is not UNSET:
-                return self._take(found, value)
+                return self._use_value(candidate, value)
         return UNSET
 
     # Values of the right form.
 
-    def _by_kind(self, slot: ParameterSlot) -> Any:
+    def _find_by_kind(self, slot: ParameterSlot) -> Any:
         if slot.choices or slot.kind == "choice":
-            return self._choice(slot)
+            return self._find_choice(slot)
         match slot.kind:
             case "array":
-                return self._several(slot)
+                return self._find_list(slot)
             case "boolean":
-                return self._yes_or_no(slot)
+                return self._find_boolean(slot)
             case "number":
-                return self._number(slot)
+                return self._find_number(slot)
             case _:
-                return self._one(slot) if slot.kind in STRONG else UNSET
+                return self._find_single_value(slot) if slot.kind in STRONG_KINDS else UNSET
 
-    def _one(self, slot: ParameterSlot) -> Any:
-        fit = [found for found in self._unused() if may_stand_for(found.kind, slot.kind)]
-        if FOLDERS & set(slot.words):
-            fit = [found for found in fit if not A_FILE.search(str(found.value))]
+    def _find_single_value(self, slot: ParameterSlot) -> Any:
+        candidates = [
+            candidate
+            for candidate in self._list_unused_values()
+            if is_compatible_kind(candidate.kind, slot.kind)
+        ]
+        if FOLDER_WORDS & set(slot.words):
+            candidates = [
+                candidate for candidate in candidates if not FILE_NAME.search(str(candidate.value))
+            ]
         if slot.role:
-            pointing = [found for found in fit if self._role(found) == slot.role]
-            rivals = [s for s in self.slots if s.kind == slot.kind and s.name != slot.name]
-            if not pointing and any(rival.name not in self.arguments for rival in rivals):
+            directed = [
+                candidate for candidate in candidates if self._find_role(candidate) == slot.role
+            ]
+            rivals = [
+                other_slot
+                for other_slot in self.slots
+                if other_slot.kind == slot.kind and other_slot.name != slot.name
+            ]
+            if not directed and any(rival.name not in self.arguments for rival in rivals):
                 # Two slots and no preposition: use the order of the message.
-                pointing = [found for found in fit if not self._role(found)]
-            fit = pointing or ([] if len(fit) < 2 and rivals and slot.role == "source" else fit)
-        return self._take(fit[0]) if fit else UNSET
+                directed = [candidate for candidate in candidates if not self._find_role(candidate)]
+            candidates = directed or (
+                [] if len(candidates) < 2 and rivals and slot.role == "source" else candidates
+            )
+        return self._use_value(candidates[0]) if candidates else UNSET
 
-    def _role(self, found: ExtractedValue) -> str:
+    def _find_role(self, extracted: ExtractedValue) -> str:
         """Return "source" after `from` or a time (`14:30 in X`), "target" after `to`, else ""."""
-        for other in self.found:
-            between = self.text[other.end : found.start]
+        for other in self.values:
+            between = self.text[other.end : extracted.start]
             if other.kind in ("time", "datetime") and SAME_PLACE.fullmatch(between):
                 return "source"
-        if FROM.search(self._before(found.start)):
+        if SOURCE_PHRASE.search(self._get_preceding_text(extracted.start)):
             return "source"
-        return "target" if TO.search(self._before(found.start)) else ""
+        return (
+            "target" if TARGET_PREPOSITION.search(self._get_preceding_text(extracted.start)) else ""
+        )
 
-    def _choice(self, slot: ParameterSlot) -> Any:
-        said = " ".join(split_words(self.text))
+    def _find_choice(self, slot: ParameterSlot) -> Any:
+        message_words = " ".join(split_words(self.text))
         for choice in sorted(slot.choices, key=lambda choice: -len(str(choice))):
             name = " ".join(split_words(str(choice)))
-            if name and re.search(rf"\b{re.escape(name)}s?\b", said):
+            if name and re.search(rf"\b{re.escape(name)}s?\b", message_words):
                 return choice
         return slot.choices[0] if len(slot.choices) == 1 else UNSET
 
-    def _several(self, slot: ParameterSlot) -> Any:
+    def _find_list(self, slot: ParameterSlot) -> Any:
         item = slot.item
         if item is not None and item.choices:
-            said = set(split_words(self.text))
-            return [c for c in item.choices if set(split_words(str(c))) <= said] or UNSET
+            message_words = set(split_words(self.text))
+            return [
+                choice for choice in item.choices if set(split_words(str(choice))) <= message_words
+            ] or UNSET
         kinds = {"quoted", "path"}
-        if item is not None and (item.kind in STRONG or item.kind == "number"):
+        if item is not None and (item.kind in STRONG_KINDS or item.kind == "number"):
             kinds = {item.kind}
-        return [self._take(found) for found in self._unused() if found.kind in kinds] or UNSET
+        return [
+            self._use_value(extracted)
+            for extracted in self._list_unused_values()
+            if extracted.kind in kinds
+        ] or UNSET
 
-    def _yes_or_no(self, slot: ParameterSlot) -> Any:
-        meant = [word for word in slot.words if word not in STOP and word != "include"]
-        match = meant and re.search(rf"\b{re.escape(meant[-1])}\w{{0,3}}\b", self.text, re.I)
-        return not NO.search(self._before(match.start())) if match else UNSET
+    def _find_boolean(self, slot: ParameterSlot) -> Any:
+        key_words = [word for word in slot.words if word not in STOP_WORDS and word != "include"]
+        match = key_words and re.search(
+            rf"\b{re.escape(key_words[-1])}\w{{0,3}}\b", self.text, re.I
+        )
+        return not NEGATION.search(self._get_preceding_text(match.start())) if match else UNSET
 
-    def _number(self, slot: ParameterSlot) -> Any:
-        rivals = sum(s.kind == "number" and s.required for s in self.slots)
+    def _find_number(self, slot: ParameterSlot) -> Any:
+        required_count = sum(
+            other_slot.kind == "number" and other_slot.required for other_slot in self.slots
+        )
         kinds = {"number"}
-        if sum(found.kind == "number" for found in self.found) < rivals:
+        if sum(extracted.kind == "number" for extracted in self.values) < required_count:
             kinds.add("number word")
-        return self._first(slot, (found for found in self._unused() if found.kind in kinds))
+        return self._take_first(
+            slot, (extracted for extracted in self._list_unused_values() if extracted.kind in kinds)
+        )
 
     # Optional arguments, only if the message mentions them.
 
-    def _if_said(self, slot: ParameterSlot) -> Any:
+    def _find_optional_value(self, slot: ParameterSlot) -> Any:
         if slot.choices:
-            value = self._choice(slot) if len(slot.choices) > 1 else UNSET
-            ambiguous = set(split_words(str(value))) <= set(split_words(self.tool.name))
-            return UNSET if ambiguous else value
+            value = self._find_choice(slot) if len(slot.choices) > 1 else UNSET
+            is_ambiguous = set(split_words(str(value))) <= set(split_words(self.tool.name))
+            return UNSET if is_ambiguous else value
         if slot.kind == "number":
-            numbers = (f for f in self._unused() if f.kind in ("number", "number word"))
-            counts = (f for f in numbers if COUNTED.search(self._before(f.start)))
-            return self._first(slot, counts) if MANY & set(slot.words) else UNSET
+            numbers = (
+                candidate
+                for candidate in self._list_unused_values()
+                if candidate.kind in ("number", "number word")
+            )
+            counts = (
+                candidate
+                for candidate in numbers
+                if COUNT_PHRASE.search(self._get_preceding_text(candidate.start))
+            )
+            return self._take_first(slot, counts) if COUNT_WORDS & set(slot.words) else UNSET
         if slot.kind == "boolean":
-            return self._yes_or_no(slot)
-        return self._one(slot) if slot.kind in STRONG else UNSET
+            return self._find_boolean(slot)
+        return self._find_single_value(slot) if slot.kind in STRONG_KINDS else UNSET
 
     # Free text.
 
-    def _free(self, slot: ParameterSlot) -> Any:
+    def _find_free_text(self, slot: ParameterSlot) -> Any:
         if slot.kind not in ("text", "word", "place", "array", "path", "revision"):
             return UNSET
         value = UNSET
         if slot.kind in ("word", "revision", "array"):
-            value = self._first_word(list_named_spans(self.text, slot))
+            value = self._take_first_word(iterate_named_spans(self.text, slot))
         if value is UNSET:
-            quotes = (found for found in self._unused() if found.kind == "quoted")
-            value = self._first(slot if slot.kind != "array" else None, quotes)
+            quotes = (
+                candidate for candidate in self._list_unused_values() if candidate.kind == "quoted"
+            )
+            value = self._take_first(slot if slot.kind != "array" else None, quotes)
         if value is UNSET and slot.kind in ("text", "place", "word"):
-            taken = [(found.start, found.end) for found in self.taken]
-            rest = find_remaining_text(self.text, slot, self.tool.name, taken)
-            value = self._first_word([rest] if rest else [])
-            if rest and slot.kind == "place":
+            taken_spans = [(candidate.start, candidate.end) for candidate in self.used_values]
+            remaining = find_remaining_text(self.text, slot, self.tool.name, taken_spans)
+            value = self._take_first_word([remaining] if remaining else [])
+            if remaining and slot.kind == "place":
                 # A city is also extracted as a time zone, so mark that as used.
-                self.taken += [f for f in self.found if f.kind == "timezone" and f.overlaps(*rest)]
+                self.used_values += [
+                    extracted
+                    for extracted in self.values
+                    if extracted.kind == "timezone" and extracted.overlaps(*remaining)
+                ]
         return [value] if slot.kind == "array" and value is not UNSET else value
 
-    def _first_word(self, spans: Iterable[tuple[int, int]]) -> Any:
+    def _take_first_word(self, spans: Iterable[tuple[int, int]]) -> Any:
         for start, end in spans:
-            if not self._is_taken(start, end):
-                return self._take(ExtractedValue("word", self.text[start:end], start, end))
+            if not self._is_used(start, end):
+                return self._use_value(ExtractedValue("word", self.text[start:end], start, end))
         return UNSET
 
     # Values from the conversation and the schema.
 
-    def _known(self, slot: ParameterSlot) -> Any:
-        used = self.context.used.get(slot.name, UNSET)
+    def _find_known_value(self, slot: ParameterSlot) -> Any:
+        earlier_value = self.context.earlier_arguments.get(slot.name, UNSET)
         if (
-            used is not UNSET
+            earlier_value is not UNSET
             and slot.kind in ("path", "word")
-            and convert_value(slot, used) is not UNSET
+            and convert_value(slot, earlier_value) is not UNSET
         ):
-            return used
+            return earlier_value
         if slot.default is not UNSET:
             return slot.default
-        if slot.described and slot.choices:
+        if slot.choices_from_description and slot.choices:
             return slot.choices[0]
-        return next(self._whereabouts(), UNSET) if slot.kind == "path" else UNSET
+        return next(self._iterate_known_paths(), UNSET) if slot.kind == "path" else UNSET
 
-    def _whereabouts(self) -> Iterator[str]:
-        for text in self.context.earlier:
-            yield from (found.value for found in extract_values(text) if found.kind == "path")
+    def _iterate_known_paths(self) -> Iterator[str]:
+        for text in self.context.earlier_messages:
+            yield from (
+                extracted.value for extracted in extract_values(text) if extracted.kind == "path"
+            )
         for line in f"{self.context.instructions}\n{self.tool.description}".splitlines():
-            if WHEREABOUTS.search(line):
-                paths = (found.value for found in extract_values(line) if found.kind == "path")
+            if LOCATION_HINT.search(line):
+                paths = (
+                    extracted.value
+                    for extracted in extract_values(line)
+                    if extracted.kind == "path"
+                )
                 yield from (path for path in paths if path[0] in "/~." or ":\\" in path)
 
     # Bookkeeping.
 
-    def _before(self, start: int) -> str:
-        return self.text[max(0, start - NEARBY) : start]
+    def _get_preceding_text(self, start: int) -> str:
+        return self.text[max(0, start - CONTEXT_LENGTH) : start]
 
-    def _unused(self) -> list[ExtractedValue]:
-        return [found for found in self.found if not self._is_taken(found.start, found.end)]
+    def _list_unused_values(self) -> list[ExtractedValue]:
+        return [
+            candidate
+            for candidate in self.values
+            if not self._is_used(candidate.start, candidate.end)
+        ]
 
-    def _is_taken(self, start: int, end: int) -> bool:
-        return any(found.overlaps(start, end) for found in self.taken)
+    def _is_used(self, start: int, end: int) -> bool:
+        return any(used_value.overlaps(start, end) for used_value in self.used_values)
 
-    def _first(self, slot: ParameterSlot | None, candidates: Iterable[ExtractedValue]) -> Any:
-        for found in candidates:
-            value = found.value if slot is None else convert_value(slot, found.value)
+    def _take_first(self, slot: ParameterSlot | None, candidates: Iterable[ExtractedValue]) -> Any:
+        for candidate in candidates:
+            value = candidate.value if slot is None else convert_value(slot, candidate.value)
             if value is not UNSET:
-                return self._take(found, value)
+                return self._use_value(candidate, value)
         return UNSET
 
-    def _take(self, found: ExtractedValue, value: Any = UNSET) -> Any:
-        self.taken.append(found)
-        return found.value if value is UNSET else value
+    def _use_value(self, extracted: ExtractedValue, value: Any = UNSET) -> Any:
+        self.used_values.append(extracted)
+        return extracted.value if value is UNSET else value
 
 
 def _rank_slot(slot: ParameterSlot) -> int:

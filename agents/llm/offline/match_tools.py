@@ -12,12 +12,12 @@ from functools import lru_cache
 from itertools import pairwise
 
 from agents.llm.interface import ToolSpec
-from agents.llm.offline.arguments import MessageContext, PartialCall, fill
+from agents.llm.offline.arguments import MessageContext, PartialCall, fill_arguments
 from agents.llm.offline.text_analysis import (
-    ASKING,
     CHANGING_STEMS,
     HARMFUL_STEMS,
-    STRONG,
+    QUESTION_WORDS,
+    STRONG_KINDS,
     WEAK_STEMS,
     ExtractedValue,
     extract_content_stems,
@@ -28,39 +28,44 @@ from agents.llm.offline.text_analysis import (
 )
 
 SATURATION = 1.2  # BM25's k1: how soon a repeated word stops counting
-NAME, DESCRIPTION, PARAMETER, PROSE = 3.0, 1.0, 0.8, 0.4  # weights of where a word stands
+NAME_WEIGHT, DESCRIPTION_WEIGHT, PARAMETER_WEIGHT, PROSE_WEIGHT = (
+    3.0,
+    1.0,
+    0.8,
+    0.4,
+)  # weights of where a word stands
 WEAK_WEIGHT = 0.25  # of "show", "get" and the like
 SYNONYM_WEIGHT = 0.7
-SHORTLIST = 12  # tools whose arguments are tried
+MAX_SHORTLIST = 12  # tools whose arguments are tried
 MAX_BY_VALUES = 60  # the same, where no word points to any
 
-ENOUGH_ALONE = 0.5  # share of the message's words, if none of its values was used
-ENOUGH_WITH_VALUES = 0.2
-ENOUGH_TO_CALL = 0.2  # a score
-ENOUGH_TO_ASK = 0.3
+MIN_COVERAGE_ALONE = 0.5  # share of the message's words, if none of its values was used
+MIN_COVERAGE_WITH_VALUES = 0.2
+MIN_SCORE_TO_CALL = 0.2  # a score
+MIN_SCORE_TO_ASK = 0.3
 MISSING_PENALTY = 0.75
-UNSAID_PENALTY = 0.6
-DEED_BONUS = 0.15  # for the tool's verb in the message
+MISSING_VERB_PENALTY = 0.6
+VERB_BONUS = 0.15  # for the tool's verb in the message
 VALUES_BONUS = 0.35
 PHRASE_BONUS = 0.2
-MAX_UNKNOWN = 2  # words beside a URL: "summarise https://…"
-APART = STRONG | {"quoted", "number"}
-CLOSE = 0.85  # of the best score: too near to ask for more, or to go by values alone
+MAX_UNKNOWN_TERMS = 2  # words beside a URL: "summarise https://…"
+EXCLUDED_KINDS = STRONG_KINDS | {"quoted", "number"}
+CLOSE_SCORE_RATIO = 0.85  # of the best score: too near to ask for more, or to go by values alone
 
 
 @dataclass(frozen=True)
 class ToolCandidate:
     """A matching tool with its arguments and score."""
 
-    filling: PartialCall
+    partial_call: PartialCall
     score: float
-    convincing: bool
-    by_words: bool  # not only by values
+    is_convincing: bool
+    matches_words: bool  # not only by values
 
     @property
-    def ready(self) -> bool:
+    def is_ready(self) -> bool:
         """Whether it can be called without asking."""
-        return self.convincing and not self.filling.missing
+        return self.is_convincing and not self.partial_call.missing
 
 
 class ToolTermIndex:
@@ -71,50 +76,73 @@ class ToolTermIndex:
         self.documents = {tool.name: _build_document(_build_key(tool)) for tool in tools}
         self.frequency = Counter(term for document in self.documents.values() for term in document)
 
-    def rarity(self, term: str) -> float:
+    def calculate_rarity(self, term: str) -> float:
         """Return BM25's inverse document frequency of a term or its synonyms."""
-        frequency = max(self.frequency[other] for other in (term, *list_synonyms(term)))
+        frequency = max(
+            self.frequency[related_term] for related_term in (term, *list_synonyms(term))
+        )
         return math.log1p((len(self.tools) - frequency + 0.5) / (frequency + 0.5))
 
-    def match(self, term: str, tool: ToolSpec) -> float:
+    def calculate_match(self, term: str, tool: ToolSpec) -> float:
         """Return how well a term matches a tool: 0 to nearly 1."""
         document = self.documents[tool.name]
-        direct = document.get(term, 0.0)
-        other = max((document.get(word, 0.0) for word in list_synonyms(term)), default=0.0)
-        weight = max(direct, SYNONYM_WEIGHT * other)
+        direct_weight = document.get(term, 0.0)
+        synonym_weight = max(
+            (document.get(synonym, 0.0) for synonym in list_synonyms(term)), default=0.0
+        )
+        weight = max(direct_weight, SYNONYM_WEIGHT * synonym_weight)
         return weight / (weight + SATURATION)
 
-    def points_to(self, term: str, tool: ToolSpec) -> bool:
+    def is_significant_term(self, term: str, tool: ToolSpec) -> bool:
         """Tell whether a term is significant in a tool's definition."""
         document = self.documents[tool.name]
-        said = max(document.get(word, 0.0) for word in (term, *list_synonyms(term)))
-        return term not in WEAK_STEMS and said >= PARAMETER
+        term_weight = max(
+            document.get(related_term, 0.0) for related_term in (term, *list_synonyms(term))
+        )
+        return term not in WEAK_STEMS and term_weight >= PARAMETER_WEIGHT
 
-    def candidates(self, text: str, context: MessageContext) -> list[ToolCandidate]:
+    def rank_candidates(self, text: str, context: MessageContext) -> list[ToolCandidate]:
         """Return the matching tools, the best first."""
         query = _MessageQuery(text, self)
-        shared = {tool.name: query.shared(tool, query.terms) for tool in self.tools}
-        ranked = sorted(self.tools, key=lambda tool: (-shared[tool.name], tool.name))
-        shortlist = [tool for tool in ranked[:SHORTLIST] if shared[tool.name] > 0]
-        if not shortlist and query.values:
+        overlaps = {tool.name: query.calculate_overlap(tool, query.terms) for tool in self.tools}
+        ranked = sorted(self.tools, key=lambda tool: (-overlaps[tool.name], tool.name))
+        shortlist = [tool for tool in ranked[:MAX_SHORTLIST] if overlaps[tool.name] > 0]
+        if not shortlist and query.strong_count:
             shortlist = ranked[:MAX_BY_VALUES]
-        tried = [query.candidate(fill(tool, text, context)) for tool in shortlist]
+        all_candidates = [
+            query.build_candidate(fill_arguments(tool, text, context)) for tool in shortlist
+        ]
         return sorted(
-            (candidate for candidate in tried if candidate.score > 0),
-            key=lambda candidate: (-candidate.score, candidate.filling.tool.name),
+            (candidate for candidate in all_candidates if candidate.score > 0),
+            key=lambda candidate: (-candidate.score, candidate.partial_call.tool.name),
         )
 
-    def best(self, text: str, context: MessageContext) -> ToolCandidate | None:
+    def find_best(self, text: str, context: MessageContext) -> ToolCandidate | None:
         """Return the best match; None if there is none or several are equally likely."""
-        found = [each for each in self.candidates(text, context) if each.convincing]
-        if not found:
+        convincing = [
+            candidate
+            for candidate in self.rank_candidates(text, context)
+            if candidate.is_convincing
+        ]
+        if not convincing:
             return None
-        first, unsure = found[0], bool(found[0].filling.missing) or not found[0].by_words
-        tied = [each for each in found if each.score > CLOSE * first.score]
-        if unsure and len(tied) > 1:
-            recent = [each for each in tied if each.filling.tool.name in context.recent]
-            return recent[0] if len(recent) == 1 else None
-        return first
+        best_candidate, is_unsure = (
+            convincing[0],
+            bool(convincing[0].partial_call.missing) or not convincing[0].matches_words,
+        )
+        close_candidates = [
+            candidate
+            for candidate in convincing
+            if candidate.score > CLOSE_SCORE_RATIO * best_candidate.score
+        ]
+        if is_unsure and len(close_candidates) > 1:
+            recent_candidates = [
+                candidate
+                for candidate in close_candidates
+                if candidate.partial_call.tool.name in context.recent_tools
+            ]
+            return recent_candidates[0] if len(recent_candidates) == 1 else None
+        return best_candidate
 
 
 class _MessageQuery:
@@ -123,71 +151,92 @@ class _MessageQuery:
     def __init__(self, text: str, index: ToolTermIndex) -> None:
         self.index = index
         self.text = text
-        found = extract_values(text)
-        self.values = sum(value.kind in STRONG for value in found)
+        values = extract_values(text)
+        self.strong_count = sum(strong_value.kind in STRONG_KINDS for strong_value in values)
         # Words inside URLs, paths or quotes don't describe the tool.
-        self.apart = [f for f in found if f.kind in APART]
-        self.terms = self._terms(self.apart)
-        self.asking = not ASKING.isdisjoint(split_words(text)[:1])
+        self.excluded_values = [
+            extracted for extracted in values if extracted.kind in EXCLUDED_KINDS
+        ]
+        self.terms = self._extract_terms(self.excluded_values)
+        self.is_question = not QUESTION_WORDS.isdisjoint(split_words(text)[:1])
 
-    def _terms(self, apart: Iterable[ExtractedValue]) -> list[str]:
-        plain = list(self.text)
-        for found in apart:
-            plain[found.start : found.end] = " " * (found.end - found.start)
-        return extract_content_stems("".join(plain))
+    def _extract_terms(self, excluded_values: Iterable[ExtractedValue]) -> list[str]:
+        characters = list(self.text)
+        for excluded in excluded_values:
+            characters[excluded.start : excluded.end] = " " * (excluded.end - excluded.start)
+        return extract_content_stems("".join(characters))
 
-    def shared(self, tool: ToolSpec, terms: Sequence[str]) -> float:
+    def calculate_overlap(self, tool: ToolSpec, terms: Sequence[str]) -> float:
         """Return the weighted share of terms that a tool's definition covers: 0 to 1."""
-        weights = {term: self._weight(term) for term in terms}
-        matched = sum(weight * self.index.match(term, tool) for term, weight in weights.items())
+        weights = {term: self._calculate_weight(term) for term in terms}
+        matched = sum(
+            weight * self.index.calculate_match(term, tool) for term, weight in weights.items()
+        )
         return matched / sum(weights.values()) if weights else 0.0
 
-    def candidate(self, filling: PartialCall) -> ToolCandidate:
-        tool = filling.tool
+    def build_candidate(self, partial_call: PartialCall) -> ToolCandidate:
+        tool = partial_call.tool
         # Free text used as an argument doesn't describe the tool either.
-        terms = self._terms([*self.apart, *(f for f in filling.taken if f.kind == "word")])
-        score = self.shared(tool, terms)
+        terms = self._extract_terms(
+            [
+                *self.excluded_values,
+                *(
+                    used_value
+                    for used_value in partial_call.used_values
+                    if used_value.kind == "word"
+                ),
+            ]
+        )
+        score = self.calculate_overlap(tool, terms)
         if not set(pairwise(terms)).isdisjoint(pairwise(to_stems(tool.name))):
             score += PHRASE_BONUS
-        if self.values:
-            score += VALUES_BONUS * (2 * filling.strong / self.values - 1)
-        score *= MISSING_PENALTY ** len(filling.missing)
-        matched = [term for term in terms if self.index.match(term, tool) > 0]
-        by_words = any(self.index.points_to(term, tool) for term in matched)
-        enough = ENOUGH_TO_ASK if filling.missing else ENOUGH_TO_CALL
-        fits = _is_covered(filling, terms, matched) if by_words else self._taken_up(filling, terms)
+        if self.strong_count:
+            score += VALUES_BONUS * (2 * partial_call.strong_count / self.strong_count - 1)
+        score *= MISSING_PENALTY ** len(partial_call.missing)
+        matched = [term for term in terms if self.index.calculate_match(term, tool) > 0]
+        matches_words = any(self.index.is_significant_term(term, tool) for term in matched)
+        min_score = MIN_SCORE_TO_ASK if partial_call.missing else MIN_SCORE_TO_CALL
+        is_covered = (
+            _is_covered(partial_call, terms, matched)
+            if matches_words
+            else self._is_covered_by_values(partial_call, terms)
+        )
         if _is_verb_missing(HARMFUL_STEMS, tool, terms):
             score = 0.0
-        if _is_verb_missing(CHANGING_STEMS, tool, [] if self.asking else terms):
-            score *= UNSAID_PENALTY
+        if _is_verb_missing(CHANGING_STEMS, tool, [] if self.is_question else terms):
+            score *= MISSING_VERB_PENALTY
         elif set(to_stems(tool.name)[-1:]) <= set(terms):
-            score += DEED_BONUS
-        return ToolCandidate(filling, score, score >= enough and fits, by_words)
+            score += VERB_BONUS
+        return ToolCandidate(partial_call, score, score >= min_score and is_covered, matches_words)
 
-    def _taken_up(self, filling: PartialCall, terms: Sequence[str]) -> bool:
+    def _is_covered_by_values(self, partial_call: PartialCall, terms: Sequence[str]) -> bool:
         """Tell whether the values alone identify a tool: all are used, with few other words."""
-        unknown = sum(term not in WEAK_STEMS for term in terms)
-        addressed = any(found.kind == "url" for found in filling.taken)
-        all_taken = 0 < filling.strong == self.values and not filling.missing
-        return all_taken and unknown <= (MAX_UNKNOWN if addressed else 0)
+        unknown_count = sum(term not in WEAK_STEMS for term in terms)
+        has_url = any(extracted.kind == "url" for extracted in partial_call.used_values)
+        uses_all_values = (
+            0 < partial_call.strong_count == self.strong_count and not partial_call.missing
+        )
+        return uses_all_values and unknown_count <= (MAX_UNKNOWN_TERMS if has_url else 0)
 
-    def _weight(self, term: str) -> float:
-        return self.index.rarity(term) * (WEAK_WEIGHT if term in WEAK_STEMS else 1.0)
+    def _calculate_weight(self, term: str) -> float:
+        return self.index.calculate_rarity(term) * (WEAK_WEIGHT if term in WEAK_STEMS else 1.0)
 
 
-def _is_covered(filling: PartialCall, terms: Sequence[str], matched: Sequence[str]) -> bool:
+def _is_covered(partial_call: PartialCall, terms: Sequence[str], matched: Sequence[str]) -> bool:
     """Tell whether enough of the message's terms match the tool."""
-    of_all = sum(WEAK_WEIGHT if term in WEAK_STEMS else 1.0 for term in set(terms))
-    of_these = sum(WEAK_WEIGHT if term in WEAK_STEMS else 1.0 for term in set(matched))
-    told = any(found.kind != "word" for found in filling.taken)
-    return of_these / of_all >= (ENOUGH_WITH_VALUES if told else ENOUGH_ALONE)
+    total_weight = sum(WEAK_WEIGHT if term in WEAK_STEMS else 1.0 for term in set(terms))
+    matched_weight = sum(WEAK_WEIGHT if term in WEAK_STEMS else 1.0 for term in set(matched))
+    has_values = any(extracted.kind != "word" for extracted in partial_call.used_values)
+    return matched_weight / total_weight >= (
+        MIN_COVERAGE_WITH_VALUES if has_values else MIN_COVERAGE_ALONE
+    )
 
 
 def _is_verb_missing(verbs: frozenset[str], tool: ToolSpec, terms: Sequence[str]) -> bool:
     """Tell whether the tool's name has one of the verbs and the message doesn't."""
-    named = verbs.intersection(to_stems(tool.name))
-    said = {*terms, *(other for term in terms for other in list_synonyms(term))}
-    return bool(named) and named.isdisjoint(said)
+    tool_verbs = verbs.intersection(to_stems(tool.name))
+    message_terms = {*terms, *(synonym for term in terms for synonym in list_synonyms(term))}
+    return bool(tool_verbs) and tool_verbs.isdisjoint(message_terms)
 
 
 def _build_key(tool: ToolSpec) -> tuple[str, str, tuple[tuple[str, str], ...]]:
@@ -202,8 +251,8 @@ def _extract_prose(schema: object) -> str:
     if not isinstance(schema, dict):
         return ""
     enum = schema.get("enum")
-    named = " ".join(map(str, enum)) if isinstance(enum, list) else ""
-    return f"{schema.get('description') or ''} {named}"
+    enum_values = " ".join(map(str, enum)) if isinstance(enum, list) else ""
+    return f"{schema.get('description') or ''} {enum_values}"
 
 
 @lru_cache(maxsize=2_000)
@@ -211,10 +260,10 @@ def _build_document(key: tuple[str, str, tuple[tuple[str, str], ...]]) -> dict[s
     """Return the terms of a tool, weighted by where they occur."""
     name, description, parameters = key
     weights: defaultdict[str, float] = defaultdict(float)
-    places = [(name, NAME), (description, DESCRIPTION)]
-    places += [(parameter, PARAMETER) for parameter, _ in parameters]
-    places += [(prose, PROSE) for _, prose in parameters]
-    for text, weight in places:
+    weighted_texts = [(name, NAME_WEIGHT), (description, DESCRIPTION_WEIGHT)]
+    weighted_texts += [(parameter, PARAMETER_WEIGHT) for parameter, _ in parameters]
+    weighted_texts += [(prose, PROSE_WEIGHT) for _, prose in parameters]
+    for text, weight in weighted_texts:
         for term in set(extract_content_stems(text)):
             weights[term] += weight
     return dict(weights)

@@ -24,16 +24,22 @@ from agents.llm.interface import (
     ToolCall,
     ToolSpec,
     build_assistant_message,
-    call_id,
+    build_call_id,
 )
 from agents.llm.messages import get_next_turn, order_messages
 from agents.llm.offline import replies
-from agents.llm.offline.arguments import UNSET, MessageContext, PartialCall, convert_value, fill
+from agents.llm.offline.arguments import (
+    UNSET,
+    MessageContext,
+    PartialCall,
+    convert_value,
+    fill_arguments,
+)
 from agents.llm.offline.match_tools import ToolCandidate, ToolTermIndex
 from agents.llm.offline.text_analysis import (
     HARMFUL_STEMS,
     MAX_TEXT,
-    STRONG,
+    STRONG_KINDS,
     extract_values,
     to_stems,
 )
@@ -43,9 +49,9 @@ Call = tuple[str, dict[str, Any]]
 
 MAX_CALLS = 8  # from one message in words
 MAX_SPLIT = 600  # characters of a message that is tried in parts
-MAX_TRIES = 24  # parts that are tried
-ENDS = re.compile(r"(?<=[.?!;])\s+|\n+|,?\s+(?:and then|then)\s+", re.I)
-JOINTS = re.compile(r",?\s+and\s+|,\s+", re.I)
+MAX_PARTS = 24  # parts that are tried
+SENTENCE_END = re.compile(r"(?<=[.?!;])\s+|\n+|,?\s+(?:and then|then)\s+", re.I)
+CONJUNCTION = re.compile(r",?\s+and\s+|,\s+", re.I)
 
 
 @dataclass(frozen=True)
@@ -53,8 +59,8 @@ class OfflinePlan:
     """What to do with a message: calls, a question about missing arguments, or suggested tools."""
 
     calls: tuple[Call, ...] = ()
-    question: PartialCall | None = None
-    nearby: tuple[ToolSpec, ...] = ()
+    incomplete_call: PartialCall | None = None
+    suggested_tools: tuple[ToolSpec, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -66,135 +72,182 @@ class MissingArguments:
     missing: tuple[str, ...]
 
 
-def plan(
-    text: str, index: ToolTermIndex, context: MessageContext, asked: MissingArguments | None = None
+def plan_message(
+    text: str,
+    index: ToolTermIndex,
+    context: MessageContext,
+    previous_question: MissingArguments | None = None,
 ) -> OfflinePlan:
     """Return the plan for a message in natural language."""
-    whole = index.best(text, context)
-    if asked is not None and not (whole is not None and whole.ready and whole.by_words):
-        answered = _parse_answer(asked, text, index, context)
-        if answered is not None:
-            return answered
-    parts = _MessageParts(index, context, text, whole)
-    calls = parts.calls() if len(text) <= MAX_SPLIT else None
-    if calls and (whole is None or not whole.ready or parts.says_more_than(whole)):
+    best_candidate = index.find_best(text, context)
+    if previous_question is not None and not (
+        best_candidate is not None and best_candidate.is_ready and best_candidate.matches_words
+    ):
+        answer_plan = _parse_answer(previous_question, text, index, context)
+        if answer_plan is not None:
+            return answer_plan
+    parts = _MessageParts(index, context, text, best_candidate)
+    calls = parts.find_calls() if len(text) <= MAX_SPLIT else None
+    if calls and (
+        best_candidate is None
+        or not best_candidate.is_ready
+        or parts.is_more_specific(best_candidate)
+    ):
         return OfflinePlan(calls=tuple(calls[:MAX_CALLS]))
-    if whole is None:
-        near = [found for found in index.candidates(text, context) if found.convincing]
-        return OfflinePlan(nearby=tuple(found.filling.tool for found in near[:MAX_CALLS]))
-    return build_plan(whole.filling)
+    if best_candidate is None:
+        nearby_candidates = [
+            candidate
+            for candidate in index.rank_candidates(text, context)
+            if candidate.is_convincing
+        ]
+        return OfflinePlan(
+            suggested_tools=tuple(
+                candidate.partial_call.tool for candidate in nearby_candidates[:MAX_CALLS]
+            )
+        )
+    return build_plan(best_candidate.partial_call)
 
 
-def build_plan(filling: PartialCall) -> OfflinePlan:
+def build_plan(partial_call: PartialCall) -> OfflinePlan:
     """Return a plan with the calls, or with a question if arguments are missing."""
-    if filling.missing:
-        return OfflinePlan(question=filling)
-    return OfflinePlan(calls=tuple(_expand_calls(filling))[:MAX_CALLS])
+    if partial_call.missing:
+        return OfflinePlan(incomplete_call=partial_call)
+    return OfflinePlan(calls=tuple(_iterate_calls(partial_call))[:MAX_CALLS])
 
 
-def _expand_calls(filling: PartialCall) -> Iterator[Call]:
+def _iterate_calls(partial_call: PartialCall) -> Iterator[Call]:
     """Yield the call and one for each alternative value; only the first for a harmful tool."""
-    yield filling.tool.name, filling.arguments
-    slot = filling.lone
-    if slot is not None and HARMFUL_STEMS.isdisjoint(to_stems(filling.tool.name)):
-        for found in filling.others:
-            yield filling.tool.name, filling.arguments | {slot.name: found.value}
+    yield partial_call.tool.name, partial_call.arguments
+    slot = partial_call.lone_slot
+    if slot is not None and HARMFUL_STEMS.isdisjoint(to_stems(partial_call.tool.name)):
+        for alternative in partial_call.alternatives:
+            yield partial_call.tool.name, partial_call.arguments | {slot.name: alternative.value}
 
 
-def _is_in(start: int, filling: PartialCall) -> bool:
-    return any(found.start <= start < found.end for found in filling.taken)
+def _is_in_used_value(start: int, partial_call: PartialCall) -> bool:
+    return any(
+        used_value.start <= start < used_value.end for used_value in partial_call.used_values
+    )
 
 
 def _parse_answer(
-    asked: MissingArguments, text: str, index: ToolTermIndex, context: MessageContext
+    previous_question: MissingArguments, text: str, index: ToolTermIndex, context: MessageContext
 ) -> OfflinePlan | None:
     """Return the plan if the message answers the previous question; else None."""
-    tool = next((tool for tool in index.tools if tool.name == asked.tool), None)
+    tool = next((tool for tool in index.tools if tool.name == previous_question.tool), None)
     if tool is None:
         return None
-    filling = fill(tool, text, context)
-    new = {name: filling.arguments[name] for name in asked.missing if name in filling.arguments}
-    missing = [name for name in asked.missing if name not in new]
-    for slot in filling.slots:
-        if missing == [slot.name] and not new:
+    partial_call = fill_arguments(tool, text, context)
+    new_arguments = {
+        name: partial_call.arguments[name]
+        for name in previous_question.missing
+        if name in partial_call.arguments
+    }
+    missing = [name for name in previous_question.missing if name not in new_arguments]
+    for slot in partial_call.slots:
+        if missing == [slot.name] and not new_arguments:
             # With one missing argument, the whole message is its value.
             value = convert_value(slot, text.strip().strip("\"'`"))
             if value is not UNSET:
-                new, missing = {slot.name: value}, []
-    if not new:
+                new_arguments, missing = {slot.name: value}, []
+    if not new_arguments:
         return None
-    arguments = asked.arguments | new
-    return build_plan(replace(filling, arguments=arguments, missing=tuple(missing)))
+    arguments = previous_question.arguments | new_arguments
+    return build_plan(replace(partial_call, arguments=arguments, missing=tuple(missing)))
 
 
 class _MessageParts:
     """Splits a message into parts that are each a ready call."""
 
     def __init__(
-        self, index: ToolTermIndex, context: MessageContext, text: str, whole: ToolCandidate | None
+        self,
+        index: ToolTermIndex,
+        context: MessageContext,
+        text: str,
+        best_candidate: ToolCandidate | None,
     ) -> None:
         self.index = index
         # A part may omit what another one says: "git status and git log of /repo".
-        recent = frozenset({whole.filling.tool.name}) if whole else context.recent
-        self.context = replace(context, earlier=(text, *context.earlier), recent=recent)
+        recent_tools = (
+            frozenset({best_candidate.partial_call.tool.name})
+            if best_candidate
+            else context.recent_tools
+        )
+        self.context = replace(
+            context, earlier_messages=(text, *context.earlier_messages), recent_tools=recent_tools
+        )
         self.text = text
-        self.tries = 0
-        self.named: dict[str, bool] = {}  # tools, and whether the part says what they do
+        self.tried_parts = 0
+        self.verbs_stated: dict[str, bool] = {}  # tools, and whether the part says what they do
 
-    def calls(self) -> list[Call] | None:
-        found = self._split(self.text)
-        if found is None:
+    def find_calls(self) -> list[Call] | None:
+        all_calls = self._split_into_calls(self.text)
+        if all_calls is None:
             return None
-        distinct = [call for at, call in enumerate(found) if call not in found[:at]]
-        return distinct if len(distinct) > 1 else None
+        distinct_calls = [
+            call for index, call in enumerate(all_calls) if call not in all_calls[:index]
+        ]
+        return distinct_calls if len(distinct_calls) > 1 else None
 
-    def says_more_than(self, whole: ToolCandidate) -> bool:
+    def is_more_specific(self, best_candidate: ToolCandidate) -> bool:
         """Tell whether the parts use more of the message than the single call."""
-        told = [f for f in extract_values(self.text) if f.kind in STRONG or f.kind == "quoted"]
-        if not all(_is_in(found.start, whole.filling) for found in told):
+        stated_values = [
+            value
+            for value in extract_values(self.text)
+            if value.kind in STRONG_KINDS or value.kind == "quoted"
+        ]
+        if not all(
+            _is_in_used_value(stated_value.start, best_candidate.partial_call)
+            for stated_value in stated_values
+        ):
             return True
-        return len(self.named) > 1 and all(self.named.values())
+        return len(self.verbs_stated) > 1 and all(self.verbs_stated.values())
 
-    def _split(self, text: str) -> list[Call] | None:
-        pieces = [piece for piece in ENDS.split(text) if piece.strip()]
+    def _split_into_calls(self, text: str) -> list[Call] | None:
+        pieces = [piece for piece in SENTENCE_END.split(text) if piece.strip()]
         if len(pieces) > 1:
-            return self._all(pieces)
-        for joint in JOINTS.finditer(text):
-            if not self._quoted(joint.start(), text):
-                found = self._all([text[: joint.start()], text[joint.end() :]])
-                if found is not None:
-                    return found
+            return self._find_all_calls(pieces)
+        for conjunction in CONJUNCTION.finditer(text):
+            if not self._is_quoted(conjunction.start(), text):
+                calls = self._find_all_calls(
+                    [text[: conjunction.start()], text[conjunction.end() :]]
+                )
+                if calls is not None:
+                    return calls
         return None
 
-    def _all(self, pieces: Sequence[str]) -> list[Call] | None:
+    def _find_all_calls(self, pieces: Sequence[str]) -> list[Call] | None:
         calls: list[Call] = []
         for piece in pieces:
-            found = self._one(piece)
-            if found is None:
+            piece_calls = self._find_piece_calls(piece)
+            if piece_calls is None:
                 return None
-            calls.extend(found)
+            calls.extend(piece_calls)
         return calls
 
-    def _one(self, piece: str) -> list[Call] | None:
-        self.tries += 1
-        if self.tries > MAX_TRIES:
+    def _find_piece_calls(self, piece: str) -> list[Call] | None:
+        self.tried_parts += 1
+        if self.tried_parts > MAX_PARTS:
             return None
-        candidate = self.index.best(piece, self.context)
-        if candidate is not None and candidate.ready:
-            inner = self._split(piece)
-            if inner is None:
-                name = candidate.filling.tool.name
-                self.named[name] = set(to_stems(name)[-1:]) <= set(to_stems(piece))
-            return inner or list(_expand_calls(candidate.filling))
-        return self._split(piece)
+        candidate = self.index.find_best(piece, self.context)
+        if candidate is not None and candidate.is_ready:
+            inner_calls = self._split_into_calls(piece)
+            if inner_calls is None:
+                name = candidate.partial_call.tool.name
+                self.verbs_stated[name] = set(to_stems(name)[-1:]) <= set(to_stems(piece))
+            return inner_calls or list(_iterate_calls(candidate.partial_call))
+        return self._split_into_calls(piece)
 
     @staticmethod
-    def _quoted(at: int, text: str) -> bool:
-        return any(f.kind == "quoted" and f.start < at < f.end for f in extract_values(text))
+    def _is_quoted(position: int, text: str) -> bool:
+        return any(
+            value.kind == "quoted" and value.start < position < value.end
+            for value in extract_values(text)
+        )
 
 
-HEAD = re.compile(r"^[ \t]*/([A-Za-z0-9_.-]{1,128})(?=[ \t{\n]|$)[ \t]*", re.M)
-OWN = ("help", "tools")
+COMMAND_START = re.compile(r"^[ \t]*/([A-Za-z0-9_.-]{1,128})(?=[ \t{\n]|$)[ \t]*", re.M)
+OWN_COMMANDS = ("help", "tools")
 MAX_COMMANDS = 50
 
 
@@ -204,8 +257,8 @@ class Command:
 
     name: str
     arguments: dict[str, Any] | None
-    words: str
-    known: bool
+    free_text: str
+    is_known: bool
 
 
 class CommandSyntaxError(ValueError):
@@ -217,79 +270,88 @@ def parse_commands(text: str, names: Sequence[str]) -> list[Command]:
 
     Raises `CommandSyntaxError` if any is invalid; then none should run.
     """
-    found: list[Command] = []
-    at = 0
-    while match := HEAD.search(text, at):
-        command, at = _read(text, match, names)
-        if command.known or command.arguments is not None or command.name in OWN:
-            found.append(command)
-            if len(found) > MAX_COMMANDS:
+    commands: list[Command] = []
+    position = 0
+    while match := COMMAND_START.search(text, position):
+        command, position = _parse_command(text, match, names)
+        if command.is_known or command.arguments is not None or command.name in OWN_COMMANDS:
+            commands.append(command)
+            if len(commands) > MAX_COMMANDS:
                 raise CommandSyntaxError(f"These are more than {MAX_COMMANDS} calls at once.")
         elif text.strip() == match.group().strip():
             raise CommandSyntaxError(_format_unknown_tool(command.name, names))
-    return found
+    return commands
 
 
 def find_tool_name(name: str, names: Sequence[str]) -> str:
     """Return the tool of a typed name: an exact match, else the only one that ends in it."""
     if name in names:
         return name
-    plain = re.sub(r"\W", "_", name)
-    ending = [other for other in names if other.endswith((f"_{name}", f"_{plain}"))]
-    return ending[0] if len(ending) == 1 else name
+    normalized_name = re.sub(r"\W", "_", name)
+    matches = [other for other in names if other.endswith((f"_{name}", f"_{normalized_name}"))]
+    return matches[0] if len(matches) == 1 else name
 
 
-def close_to(name: str, names: Sequence[str]) -> list[str]:
+def find_close_names(name: str, names: Sequence[str]) -> list[str]:
     """Return the tools with similar names, the most similar first."""
-    own = {other.rpartition("_")[2]: other for other in names}
-    near = get_close_matches(name, names, n=3, cutoff=0.75)
-    return near or [own[match] for match in get_close_matches(name, own, n=3, cutoff=0.75)]
+    names_by_ending = {other.rpartition("_")[2]: other for other in names}
+    close_names = get_close_matches(name, names, n=3, cutoff=0.75)
+    return close_names or [
+        names_by_ending[ending]
+        for ending in get_close_matches(name, names_by_ending, n=3, cutoff=0.75)
+    ]
 
 
-def _read(text: str, match: re.Match[str], names: Sequence[str]) -> tuple[Command, int]:
+def _parse_command(text: str, match: re.Match[str], names: Sequence[str]) -> tuple[Command, int]:
     name = find_tool_name(match.group(1), names)
-    at = match.end()
-    line_end = text.find("\n", at) % (len(text) + 1)
-    if text[at : at + 1] != "{":
-        return Command(name, None, text[at:line_end].strip(), name in names), line_end
+    position = match.end()
+    line_end = text.find("\n", position) % (len(text) + 1)
+    if text[position : position + 1] != "{":
+        return Command(name, None, text[position:line_end].strip(), name in names), line_end
     try:
-        arguments, end = json.JSONDecoder(parse_constant=_reject_constant).raw_decode(text, at)
+        arguments, end = json.JSONDecoder(parse_constant=_reject_constant).raw_decode(
+            text, position
+        )
     except (ValueError, RecursionError) as error:
-        raise CommandSyntaxError(_format_json_error(text, at, name, error)) from error
+        raise CommandSyntaxError(_format_json_error(text, position, name, error)) from error
     line_end = text.find("\n", end) % (len(text) + 1)
-    behind = text[end:line_end].strip()
-    if behind:
+    trailing_text = text[end:line_end].strip()
+    if trailing_text:
         raise CommandSyntaxError(
             f"Line {_count_line_number(text, end)}: "
-            f"there is text behind the JSON of `/{name}`: `{behind[:80]}`."
+            f"there is text behind the JSON of `/{name}`: `{trailing_text[:80]}`."
         )
     return Command(name, arguments, "", name in names), line_end
 
 
-def _format_json_error(text: str, at: int, name: str, error: Exception) -> str:
-    where = f"Line {_count_line_number(text, at)}"
+def _format_json_error(text: str, position: int, name: str, error: Exception) -> str:
+    location = f"Line {_count_line_number(text, position)}"
     if isinstance(error, json.JSONDecodeError):
-        where = f"Line {error.lineno}, column {error.colno}"
-        return f"{where}: the arguments of `/{name}` are not JSON ({error.msg.lower()})."
-    return f"{where}: the arguments of `/{name}` are not JSON ({error})."
+        location = f"Line {error.lineno}, column {error.colno}"
+        return f"{location}: the arguments of `/{name}` are not JSON ({error.msg.lower()})."
+    return f"{location}: the arguments of `/{name}` are not JSON ({error})."
 
 
 def _format_unknown_tool(name: str, names: Sequence[str]) -> str:
-    near = close_to(name, names)
-    hint = " Did you mean " + " or ".join(f"`/{other}`" for other in near) + "?" if near else ""
+    close_names = find_close_names(name, names)
+    hint = (
+        " Did you mean " + " or ".join(f"`/{other}`" for other in close_names) + "?"
+        if close_names
+        else ""
+    )
     return f"There is no tool `{name}` here.{hint} `/tools` lists them."
 
 
-def _count_line_number(text: str, at: int) -> int:
-    return text.count("\n", 0, at) + 1
+def _count_line_number(text: str, position: int) -> int:
+    return text.count("\n", 0, position) + 1
 
 
 def _reject_constant(name: str) -> None:
     raise ValueError(f"{name} isn't a JSON value")
 
 
-CHUNK = 40  # characters that are streamed at once, about
-EARLIER = 8  # messages looked back at for what the last one leaves out
+CHUNK_LENGTH = 40  # characters that are streamed at once, about
+MAX_EARLIER_MESSAGES = 8  # messages looked back at for what the last one leaves out
 GREETING = re.compile(
     r"\s*(?:hi|hello|hey|help|good (?:morning|day|evening|afternoon)|thanks|thank you"
     r"|who are you|what are you|what (?:can|do) you do|what tools.*)\b[^\n]{0,40}",
@@ -308,7 +370,7 @@ class OfflineAnswer:
 
     text: str = ""
     calls: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
-    asked: MissingArguments | None = None
+    missing_arguments: MissingArguments | None = None
 
 
 class OfflineModel:
@@ -325,7 +387,9 @@ class OfflineModel:
     ) -> ModelReply:
         """Answer from the conversation; the text is streamed in pieces."""
         # Hundreds of definitions would block the event loop.
-        reply = await asyncio.to_thread(_reply, messages, instructions, tuple(tools), max_tokens)
+        reply = await asyncio.to_thread(
+            _build_reply, messages, instructions, tuple(tools), max_tokens
+        )
         if on_text is not None:
             for piece in split_text(reply.text):
                 await on_text(piece)
@@ -336,7 +400,7 @@ def split_text(text: str) -> Iterator[str]:
     """Yield a text in pieces that end between words."""
     piece = ""
     for word in re.findall(r"\s*\S+|\s+$", text):
-        if piece and len(piece) + len(word) > CHUNK:
+        if piece and len(piece) + len(word) > CHUNK_LENGTH:
             yield piece
             piece = ""
         piece += word
@@ -344,72 +408,93 @@ def split_text(text: str) -> Iterator[str]:
         yield piece
 
 
-def _answer(
+def _build_offline_answer(
     messages: list[Message], instructions: str, tools: tuple[ToolSpec, ...]
 ) -> OfflineAnswer:
-    last = max((at for at, m in enumerate(messages) if m["role"] == "assistant"), default=-1)
-    new = messages[last + 1 :]
-    said = "\n".join(message["text"] for message in new if message["role"] == "user")
-    results = [message for message in new if message["role"] == "tool"]
+    last_turn_index = max(
+        (
+            index
+            for index, other_message in enumerate(messages)
+            if other_message["role"] == "assistant"
+        ),
+        default=-1,
+    )
+    new_messages = messages[last_turn_index + 1 :]
+    user_text = "\n".join(message["text"] for message in new_messages if message["role"] == "user")
+    results = [message for message in new_messages if message["role"] == "tool"]
     notices = replies.parse_notices(instructions)
     answer = OfflineAnswer()
-    if said.strip():
-        answer = _to_words(said, messages[: last + 1], instructions, tools)
+    if user_text.strip():
+        answer = _answer_user_text(user_text, messages[: last_turn_index + 1], instructions, tools)
     elif not results:
         answer.text = replies.render_introduction(tools, notices)
     if results:
-        told = _render_result_reply(
-            messages, last, results, tools, [] if said else replies.filter_failures(notices)
+        result_text = _render_result_reply(
+            messages,
+            last_turn_index,
+            results,
+            tools,
+            [] if user_text else replies.filter_failures(notices),
         )
-        answer.text = f"{told}\n\n{answer.text}".strip()
+        answer.text = f"{result_text}\n\n{answer.text}".strip()
     return answer
 
 
 def _render_result_reply(
     messages: Sequence[Message],
-    last: int,
+    last_turn_index: int,
     results: Sequence[Message],
     tools: Sequence[ToolSpec],
     notices: Sequence[str],
 ) -> str:
-    parts = [replies.render_results(messages[last]["calls"], results)]
+    parts = [replies.render_results(messages[last_turn_index]["calls"], results)]
     names = [tool.name for tool in tools]
     for result in results:
-        near = close_to(result["name"], names) if result["is_error"] else []
-        if near and result["name"] not in names:
-            offers = " or ".join(f"`/{name}`" for name in near)
-            parts.append(f"`{result['name']}` isn't a tool of this agent. Did you mean {offers}?")
+        close_names = find_close_names(result["name"], names) if result["is_error"] else []
+        if close_names and result["name"] not in names:
+            suggestions = " or ".join(f"`/{name}`" for name in close_names)
+            parts.append(
+                f"`{result['name']}` isn't a tool of this agent. Did you mean {suggestions}?"
+            )
     parts.append(replies.render_unavailable(notices))
-    answered_before = any(m["role"] == "tool" for m in messages[:last])
-    parts.append("" if answered_before else replies.FOOTNOTE)
+    has_earlier_results = any(message["role"] == "tool" for message in messages[:last_turn_index])
+    parts.append("" if has_earlier_results else replies.FOOTNOTE)
     return "\n\n".join(part for part in parts if part)
 
 
-def _to_words(
-    said: str, before: Sequence[Message], instructions: str, tools: tuple[ToolSpec, ...]
+def _answer_user_text(
+    user_text: str,
+    earlier_messages: Sequence[Message],
+    instructions: str,
+    tools: tuple[ToolSpec, ...],
 ) -> OfflineAnswer:
     """Answer a user's text: run typed commands, else find a matching tool."""
     notices = replies.parse_notices(instructions)
     try:
-        commands = parse_commands(said, [tool.name for tool in tools])
+        commands = parse_commands(user_text, [tool.name for tool in tools])
     except CommandSyntaxError as error:
         return OfflineAnswer(text=f"{error}\n\nNothing was run.")
-    context = _build_context(before, instructions)
+    context = _build_context(earlier_messages, instructions)
     if commands:
-        return _run(commands, tools, context, notices)
-    asked = _find_missing_arguments(before)
-    if asked and CANCEL.fullmatch(said):
+        return _run_commands(commands, tools, context, notices)
+    previous_question = _find_missing_arguments(earlier_messages)
+    if previous_question and CANCEL.fullmatch(user_text):
         return OfflineAnswer(text="All right, nothing was run.")
-    greeted = GREETING.fullmatch(said)
-    decided = plan(said[:MAX_TEXT], ToolTermIndex(tools), context, None if greeted else asked)
-    if decided.calls or decided.question:
-        return _build_answer(decided)
-    if greeted and not decided.nearby:
+    is_greeting = GREETING.fullmatch(user_text)
+    offline_plan = plan_message(
+        user_text[:MAX_TEXT],
+        ToolTermIndex(tools),
+        context,
+        None if is_greeting else previous_question,
+    )
+    if offline_plan.calls or offline_plan.incomplete_call:
+        return _build_answer(offline_plan)
+    if is_greeting and not offline_plan.suggested_tools:
         return OfflineAnswer(text=replies.render_introduction(tools, notices))
-    return OfflineAnswer(text=replies.render_no_match(tools, decided.nearby, notices))
+    return OfflineAnswer(text=replies.render_no_match(tools, offline_plan.suggested_tools, notices))
 
 
-def _run(
+def _run_commands(
     commands: Sequence[Command],
     tools: tuple[ToolSpec, ...],
     context: MessageContext,
@@ -420,74 +505,84 @@ def _run(
     for command in commands:
         if command.arguments is not None:
             answer.calls.append((command.name, command.arguments))
-        elif command.known:
-            filled = _build_answer(build_plan(fill(by_name[command.name], command.words, context)))
-            if filled.asked is not None:
-                return filled
-            answer.calls += filled.calls
+        elif command.is_known:
+            command_answer = _build_answer(
+                build_plan(fill_arguments(by_name[command.name], command.free_text, context))
+            )
+            if command_answer.missing_arguments is not None:
+                return command_answer
+            answer.calls += command_answer.calls
         elif command.name == "tools":
-            answer.text = replies.render_tools(tools, command.words, limit=len(tools))
+            answer.text = replies.render_tools(tools, command.free_text, limit=len(tools))
         else:
             answer.text = replies.render_introduction(tools, notices)
     return answer
 
 
-def _build_answer(decided: OfflinePlan) -> OfflineAnswer:
-    question = decided.question
+def _build_answer(offline_plan: OfflinePlan) -> OfflineAnswer:
+    question = offline_plan.incomplete_call
     if question is None:
-        return OfflineAnswer(calls=list(decided.calls))
-    asked = MissingArguments(question.tool.name, question.arguments, question.missing)
-    return OfflineAnswer(text=replies.render_question(question), asked=asked)
+        return OfflineAnswer(calls=list(offline_plan.calls))
+    missing_arguments = MissingArguments(question.tool.name, question.arguments, question.missing)
+    return OfflineAnswer(
+        text=replies.render_question(question), missing_arguments=missing_arguments
+    )
 
 
-def _build_context(before: Sequence[Message], instructions: str) -> MessageContext:
-    said = [m["text"][:MAX_TEXT] for m in reversed(before) if m["role"] == "user"]
-    used: dict[str, Any] = {}
-    recent: frozenset[str] = frozenset()
-    for message in before:
+def _build_context(earlier_messages: Sequence[Message], instructions: str) -> MessageContext:
+    user_texts = [
+        user_message["text"][:MAX_TEXT]
+        for user_message in reversed(earlier_messages)
+        if user_message["role"] == "user"
+    ]
+    earlier_arguments: dict[str, Any] = {}
+    recent_tools: frozenset[str] = frozenset()
+    for message in earlier_messages:
         calls = message.get("calls") or ()
         for call in calls:
-            used |= call["arguments"] or {}
-        recent = frozenset(call["name"] for call in calls) or recent
-    return MessageContext(instructions, tuple(said[:EARLIER]), used, recent)
+            earlier_arguments |= call["arguments"] or {}
+        recent_tools = frozenset(call["name"] for call in calls) or recent_tools
+    return MessageContext(
+        instructions, tuple(user_texts[:MAX_EARLIER_MESSAGES]), earlier_arguments, recent_tools
+    )
 
 
-def _find_missing_arguments(before: Sequence[Message]) -> MissingArguments | None:
+def _find_missing_arguments(earlier_messages: Sequence[Message]) -> MissingArguments | None:
     """Return the question of the last turn, if any."""
-    asked = before[-1].get("asked") if before else None
-    if not asked:
+    stored = earlier_messages[-1].get("asked") if earlier_messages else None
+    if not stored:
         return None
-    return MissingArguments(asked["tool"], asked["arguments"], tuple(asked["missing"]))
+    return MissingArguments(stored["tool"], stored["arguments"], tuple(stored["missing"]))
 
 
-def _reply(
+def _build_reply(
     messages: Sequence[Message],
     instructions: str,
     tools: tuple[ToolSpec, ...],
     max_tokens: int | None = None,
 ) -> ModelReply:
     turn = get_next_turn(messages)
-    answer = _answer(order_messages(messages), instructions, tools)
+    answer = _build_offline_answer(order_messages(messages), instructions, tools)
     calls = tuple(
-        ToolCall(index, name, arguments, json.dumps(arguments), call_id(turn, index))
+        ToolCall(index, name, arguments, json.dumps(arguments), build_call_id(turn, index))
         for index, (name, arguments) in enumerate(answer.calls)
     )
     extra: dict[str, Any] = {}
-    if answer.asked is not None:
+    if answer.missing_arguments is not None:
         extra["asked"] = {
-            "tool": answer.asked.tool,
-            "arguments": answer.asked.arguments,
-            "missing": list(answer.asked.missing),
+            "tool": answer.missing_arguments.tool,
+            "arguments": answer.missing_arguments.arguments,
+            "missing": list(answer.missing_arguments.missing),
         }
     finish: Finish = "tool_calls" if calls else "stop"
-    text, written = answer.text, _count_answer_tokens(answer.text, calls)
-    if max_tokens is not None and written > max_tokens:
+    text, output_tokens = answer.text, _count_answer_tokens(answer.text, calls)
+    if max_tokens is not None and output_tokens > max_tokens:
         text, calls, finish = truncate_text(text, max_tokens), (), "length"
-        written = _count_answer_tokens(text, calls)
+        output_tokens = _count_answer_tokens(text, calls)
     return ModelReply(
         text=text,
         calls=calls,
-        usage=TokenUsage(estimate_tokens(messages, instructions, tools), written),
+        usage=TokenUsage(estimate_tokens(messages, instructions, tools), output_tokens),
         finish=finish,
         message=build_assistant_message(turn, text, calls, **extra),
     )

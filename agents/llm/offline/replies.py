@@ -12,16 +12,16 @@ from typing import Any
 from agents.llm.interface import Message, ToolSpec
 from agents.llm.offline.arguments import UNSET, ParameterSlot, PartialCall, parse_slots
 
-SHOWN = 4_000  # characters of one result
-LINES = 60  # of an unpacked result
-DEPTH = 5
-LISTED = 12  # tools in an introduction
+MAX_RESULT_LENGTH = 4_000  # characters of one result
+MAX_LINES = 60  # of an unpacked result
+MAX_DEPTH = 5
+MAX_LISTED_TOOLS = 12  # tools in an introduction
 
-WHAT_I_AM = (
+INTRODUCTION = (
     "I am the offline model: rules that pick a tool, not a language model. I need no network and "
     "no key, and I can't chat, reason or write."
 )
-HOW_TO_TYPE = (
+USAGE = (
     "Ask for one thing that a tool does, or type the call yourself, one line each:\n\n"
     "    {example}\n\n"
     "`/tools` lists all tools, `/tools WORD` those about something."
@@ -32,19 +32,19 @@ NO_TOOLS = (
     "it, approve the server's tools and allow them in its tool policy; or give the agent a "
     "language model."
 )
-UNAVAILABLE = re.compile(
+UNAVAILABLE_PHRASE = re.compile(
     r"\b(?:unreachable|unavailable|not available|skipped|disabled|disconnected|needs_reauth"
     r"|not reachable|needs re-?auth\w*|do not use|don't use|must not be used|can ?not be used"
     r"|could not be reached|not connected)\b",
     re.I,
 )
-TO_A_MODEL = re.compile(r",? ?\(?\b(?:do not|don't|must not be) use[d]?\b\)?", re.I)
-SWITCHED_OFF = re.compile(r"\b(?:disabled|do not use|don't use|must not be used)\b", re.I)
+MODEL_INSTRUCTION = re.compile(r",? ?\(?\b(?:do not|don't|must not be) use[d]?\b\)?", re.I)
+DISABLED_PHRASE = re.compile(r"\b(?:disabled|do not use|don't use|must not be used)\b", re.I)
 HEADING = re.compile(r"^#{1,6}\s+(.*)")
-ABOUT_TOOLS = re.compile(r"\b(?:tools?|servers?|mcp)\b", re.I)
+TOOLS_HEADING = re.compile(r"\b(?:tools?|servers?|mcp)\b", re.I)
 BULLET = re.compile(r"^\s*(?:[-*•]|\d+[.)])\s+")
 MARKUP = re.compile(r"[\[\]<>|]|\n|^#")  # what could link, embed or break the layout
-SAMPLES = {
+SAMPLE_VALUES = {
     "timezone": "Asia/Tokyo",
     "url": "https://example.com",
     "email": "name@example.com",
@@ -63,28 +63,29 @@ SAMPLES = {
 
 def render_results(calls: Sequence[Message], results: Sequence[Message]) -> str:
     """Return the results of a turn's calls, in order."""
-    said = {call["id"]: call for call in calls}
+    calls_by_id = {call["id"]: call for call in calls}
     return "\n\n".join(
-        _render_result(said.get(result["call_id"], {}), result) for result in results
+        _render_result(calls_by_id.get(result["call_id"], {}), result) for result in results
     )
 
 
-def render_question(filling: PartialCall) -> str:
+def render_question(partial_call: PartialCall) -> str:
     """Return the question for missing arguments, with the command to type."""
-    names = _join_names(f"`{name}`" for name in filling.missing)
-    what = _extract_first_sentence(filling.tool.description)
+    names = _join_names(f"`{name}`" for name in partial_call.missing)
+    summary = _extract_first_sentence(partial_call.tool.description)
     return (
-        f"I would use `{filling.tool.name}`{f' ({what})' if what else ''}, but I couldn't find "
+        f"I would use `{partial_call.tool.name}`{f' ({summary})' if summary else ''}, but I "
+        "couldn't find "
         f"{names} in what you wrote. Tell me just that, or type:\n\n"
-        f"    {render_command(filling.tool, filling.arguments)}"
+        f"    {render_command(partial_call.tool, partial_call.arguments)}"
     )
 
 
 def render_introduction(tools: Sequence[ToolSpec], notices: Sequence[str]) -> str:
     """Return an introduction with the tools and what is unavailable."""
-    parts = [WHAT_I_AM]
+    parts = [INTRODUCTION]
     if tools:
-        parts += [HOW_TO_TYPE.format(example=render_command(tools[0], {})), render_tools(tools)]
+        parts += [USAGE.format(example=render_command(tools[0], {})), render_tools(tools)]
     else:
         parts.append(NO_TOOLS)
     return "\n\n".join([*parts, *_format_notices(notices)])
@@ -97,29 +98,33 @@ def render_no_match(
     if not tools:
         return render_introduction(tools, notices)
     if nearby:
-        head = "Several tools could be meant, and I can't tell which. Say more, or type one:"
+        introduction = (
+            "Several tools could be meant, and I can't tell which. Say more, or type one:"
+        )
         lines = "\n".join(f"    {render_command(tool, {})}" for tool in nearby)
-        return "\n\n".join([head, lines, *_format_notices(notices)])
+        return "\n\n".join([introduction, lines, *_format_notices(notices)])
     return "I found no tool that fits. " + render_introduction(tools, notices)
 
 
-def render_tools(tools: Sequence[ToolSpec], word: str = "", limit: int = LISTED) -> str:
+def render_tools(tools: Sequence[ToolSpec], word: str = "", limit: int = MAX_LISTED_TOOLS) -> str:
     """Return a list of tools with a sentence each; `word` filters them."""
-    kept = [tool for tool in tools if word.lower() in f"{tool.name} {tool.description}".lower()]
-    if not kept:
+    matching_tools = [
+        tool for tool in tools if word.lower() in f"{tool.name} {tool.description}".lower()
+    ]
+    if not matching_tools:
         return f"No tool is about `{word}`." if word else NO_TOOLS
-    lines = [_render_tool(tool) for tool in kept[:limit]]
-    if len(kept) > limit:
-        lines.append(f"- … and {len(kept) - limit} more")
+    lines = [_render_tool(tool) for tool in matching_tools[:limit]]
+    if len(matching_tools) > limit:
+        lines.append(f"- … and {len(matching_tools) - limit} more")
     return "Tools:\n\n" + "\n".join(lines)
 
 
-def render_command(tool: ToolSpec, known: dict[str, Any]) -> str:
+def render_command(tool: ToolSpec, known_arguments: dict[str, Any]) -> str:
     """Return the command that calls a tool, with sample values for unknown arguments."""
     arguments = {
-        slot.name: known.get(slot.name, build_sample(slot))
+        slot.name: known_arguments.get(slot.name, build_sample(slot))
         for slot in parse_slots(tool.parameters)
-        if slot.required or slot.name in known
+        if slot.required or slot.name in known_arguments
     }
     return f"/{tool.name} {json.dumps(arguments, ensure_ascii=False)}"
 
@@ -132,7 +137,7 @@ def build_sample(slot: ParameterSlot) -> Any:
         return slot.default
     if slot.kind == "array":
         return [build_sample(slot.item)] if slot.item else []
-    return SAMPLES.get(slot.kind, "…")
+    return SAMPLE_VALUES.get(slot.kind, "…")
 
 
 def parse_notices(instructions: str) -> list[str]:
@@ -141,35 +146,39 @@ def parse_notices(instructions: str) -> list[str]:
     Only sections with a heading about tools are read. Items below a heading or line that says
     "disabled" (or similar) count too: `### Disabled tools` and the names that follow.
     """
-    found: list[str] = []
-    about_tools = False
-    above = line_above = ""
+    notices: list[str] = []
+    is_tools_section = False
+    section_heading = list_heading = ""
     for line in filter(str.strip, instructions.splitlines()):
         if heading := HEADING.match(line):
-            about_tools = bool(ABOUT_TOOLS.search(line))
-            above = heading.group(1).strip() if UNAVAILABLE.search(line) else ""
-            line_above = ""
+            is_tools_section = bool(TOOLS_HEADING.search(line))
+            section_heading = heading.group(1).strip() if UNAVAILABLE_PHRASE.search(line) else ""
+            list_heading = ""
             continue
         is_item, text = bool(BULLET.match(line)), BULLET.sub("", line).strip()
-        says_so = bool(UNAVAILABLE.search(text))
+        says_unavailable = bool(UNAVAILABLE_PHRASE.search(text))
         if not is_item:
-            line_above = text.rstrip(":") if says_so and text.endswith(":") else ""
-        head = (line_above if is_item else "") or above
-        if about_tools and not line_above.startswith(text.rstrip(":")) and (head or says_so):
-            found.append(f"{head}: {text}" if head else text)
-    return found
+            list_heading = text.rstrip(":") if says_unavailable and text.endswith(":") else ""
+        prefix = (list_heading if is_item else "") or section_heading
+        if (
+            is_tools_section
+            and not list_heading.startswith(text.rstrip(":"))
+            and (prefix or says_unavailable)
+        ):
+            notices.append(f"{prefix}: {text}" if prefix else text)
+    return notices
 
 
 def filter_failures(notices: Sequence[str]) -> list[str]:
     """Return the notices on failures, without those on disabled tools."""
-    return [notice for notice in notices if not SWITCHED_OFF.search(notice)]
+    return [notice for notice in notices if not DISABLED_PHRASE.search(notice)]
 
 
 def _format_notices(notices: Sequence[str]) -> list[str]:
     if not notices:
         return []
-    said = (TO_A_MODEL.sub("", notice).rstrip(".") for notice in notices)
-    return ["\n".join(f"{notice}." for notice in said)]
+    sentences = (MODEL_INSTRUCTION.sub("", notice).rstrip(".") for notice in notices)
+    return ["\n".join(f"{notice}." for notice in sentences)]
 
 
 def render_unavailable(notices: Sequence[str]) -> str:
@@ -178,8 +187,8 @@ def render_unavailable(notices: Sequence[str]) -> str:
 
 
 def _render_tool(tool: ToolSpec) -> str:
-    what = _extract_first_sentence(tool.description)
-    return f"- `/{tool.name}`{f': {what}' if what else ''}"
+    summary = _extract_first_sentence(tool.description)
+    return f"- `/{tool.name}`{f': {summary}' if summary else ''}"
 
 
 def _extract_first_sentence(text: str) -> str:
@@ -191,28 +200,36 @@ def _extract_first_sentence(text: str) -> str:
 def _render_result(call: Message, result: Message) -> str:
     name = f"`{result['name']}`"
     arguments = call.get("arguments") or {}
-    given = ", ".join(f"{key}: {_format_value(value)}" for key, value in arguments.items())
-    head = f"{name} ({given})" if given else name
+    formatted_arguments = ", ".join(
+        f"{key}: {_format_value(value)}" for key, value in arguments.items()
+    )
+    prefix = f"{name} ({formatted_arguments})" if formatted_arguments else name
     text = result["text"].strip()
     if result["is_error"]:
-        return f"{head} failed: {_escape_markup(text[:SHOWN]) or 'no reason was given.'}"
+        return (
+            f"{prefix} failed: {_escape_markup(text[:MAX_RESULT_LENGTH]) or 'no reason was given.'}"
+        )
     if not text:
-        return f"{head} answered with nothing."
+        return f"{prefix} answered with nothing."
     value = _parse_json(text)
     if isinstance(value, dict | list) and value:
-        return f"{head} answered:\n\n{_render_bounded_lines(value)}"
+        return f"{prefix} answered:\n\n{_render_bounded_lines(value)}"
     if value is not UNSET and not isinstance(value, dict | list):
         text = str(value) if isinstance(value, str) else text
     if "\n" not in text and len(text) <= 300:
-        return f"{head} answered: {_escape_markup(text)}"
-    return f"{head} answered:\n\n{_render_code_block(text)}"
+        return f"{prefix} answered: {_escape_markup(text)}"
+    return f"{prefix} answered:\n\n{_render_code_block(text)}"
 
 
 def _render_code_block(text: str) -> str:
-    shown = text[:SHOWN]
-    ticks = max((len(run) for run in re.findall(r"`{3,}", shown)), default=2) + 1
-    note = f"\n\n(… and {len(text) - SHOWN:,} more characters)" if len(text) > SHOWN else ""
-    return f"{'`' * ticks}\n{shown}\n{'`' * ticks}{note}"
+    visible_text = text[:MAX_RESULT_LENGTH]
+    ticks = max((len(run) for run in re.findall(r"`{3,}", visible_text)), default=2) + 1
+    note = (
+        f"\n\n(… and {len(text) - MAX_RESULT_LENGTH:,} more characters)"
+        if len(text) > MAX_RESULT_LENGTH
+        else ""
+    )
+    return f"{'`' * ticks}\n{visible_text}\n{'`' * ticks}{note}"
 
 
 def _render_bounded_lines(value: Any) -> str:
@@ -220,7 +237,7 @@ def _render_bounded_lines(value: Any) -> str:
     size = 0
     for line in _render_lines(value, 0):
         size += len(line) + 1
-        if len(lines) == LINES or size > SHOWN:
+        if len(lines) == MAX_LINES or size > MAX_RESULT_LENGTH:
             return "\n".join([*lines, "- …"])
         lines.append(line)
     return "\n".join(lines)
@@ -232,7 +249,7 @@ def _render_lines(value: Any, depth: int) -> Iterator[str]:
     for key, item in pairs:
         label = "" if key is None else f"{_escape_markup(str(key).replace('_', ' '))}: "
         nested = isinstance(item, dict | list) and item
-        if not nested or depth >= DEPTH or _is_small(item):
+        if not nested or depth >= MAX_DEPTH or _is_small(item):
             yield f"{'  ' * depth}- {label}{_format_value(item)}"
         else:
             yield f"{'  ' * depth}- {label.rstrip()}" if label else f"{'  ' * depth}-"
@@ -241,8 +258,8 @@ def _render_lines(value: Any, depth: int) -> Iterator[str]:
 
 def _is_small(value: dict[str, Any] | list[Any]) -> bool:
     items = list(value.values()) if isinstance(value, dict) else value
-    flat = not any(isinstance(item, dict | list) for item in items)
-    return flat and len(items) <= 6 and sum(len(str(item)) for item in items) <= 100
+    is_flat = not any(isinstance(item, dict | list) for item in items)
+    return is_flat and len(items) <= 6 and sum(len(str(item)) for item in items) <= 100
 
 
 def _format_value(value: Any) -> str:
@@ -277,5 +294,5 @@ def _parse_json(text: str) -> Any:
 
 
 def _join_names(names: Iterator[str]) -> str:
-    *most, last = list(names)
-    return f"{', '.join(most)} and {last}" if most else last
+    *leading_names, last_name = list(names)
+    return f"{', '.join(leading_names)} and {last_name}" if leading_names else last_name

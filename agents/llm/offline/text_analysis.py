@@ -12,7 +12,7 @@ from typing import Any
 from zoneinfo import available_timezones
 
 WORD = re.compile(r"[A-Za-z]+|\d+")
-CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+CAMEL_CASE_BOUNDARY = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 
 
 def split_word_list(text: str) -> frozenset[str]:
@@ -20,7 +20,7 @@ def split_word_list(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-STOP = split_word_list(
+STOP_WORDS = split_word_list(
     "a about all also am an and any are as at be been but by can could did do does for from had "
     "has have he her here him his how i if in into is it its itself just let may me might my no "
     "not now of off ok on or our out please shall she should so some such than that the their "
@@ -30,19 +30,19 @@ STOP = split_word_list(
     "anything nothing something"
 )
 # Words that say little about which tool is meant.
-WEAK = split_word_list("show give get print display make run use call tool mcp see")
+WEAK_WORDS = split_word_list("show give get print display make run use call tool mcp see")
 # A tool with such a verb is only selected if the message has it too.
-HARMFUL = split_word_list(
+HARMFUL_WORDS = split_word_list(
     "delete remove drop destroy reset kill purge truncate terminate revoke erase wipe uninstall "
     "disable cancel stop"
 )
 # A tool with such a verb scores lower if the message doesn't have it.
-CHANGING = split_word_list(
+CHANGING_WORDS = split_word_list(
     "add apply commit create edit insert merge move post publish push put rename send set submit "
     "update upload write"
 )
 # A message that starts so is a question: "show commits" is not "commit".
-ASKING = split_word_list(
+QUESTION_WORDS = split_word_list(
     "show give get print display see view list read what whats which who when where how is are"
 )
 SYNONYMS = {
@@ -78,7 +78,9 @@ SYNONYMS = {
 
 def split_words(text: str) -> list[str]:
     """Return the words of a text or identifier in lower case: `getCurrent_time` is three."""
-    return [word.lower() for word in WORD.findall(CAMEL.sub(" ", text.replace("'", "")))]
+    return [
+        word.lower() for word in WORD.findall(CAMEL_CASE_BOUNDARY.sub(" ", text.replace("'", "")))
+    ]
 
 
 def to_stem(word: str) -> str:
@@ -104,32 +106,32 @@ def to_stems(text: str) -> list[str]:
 
 def extract_content_stems(text: str) -> list[str]:
     """Return the stems of the words that aren't stop words, in order."""
-    return [to_stem(word) for word in split_words(text) if word not in STOP]
+    return [to_stem(word) for word in split_words(text) if word not in STOP_WORDS]
 
 
 def list_synonyms(term: str) -> Iterable[str]:
     """Return the synonyms of a stem."""
-    return BY_STEM.get(term, ())
+    return SYNONYM_STEMS.get(term, ())
 
 
-BY_STEM = {
+SYNONYM_STEMS = {
     to_stem(word): tuple(to_stem(other) for other in also) for word, also in SYNONYMS.items()
 }
-WEAK_STEMS = frozenset(to_stem(word) for word in WEAK)
-CHANGING_STEMS = frozenset(to_stem(word) for word in CHANGING)
-HARMFUL_STEMS = frozenset(to_stem(word) for word in HARMFUL)
+WEAK_STEMS = frozenset(to_stem(word) for word in WEAK_WORDS)
+CHANGING_STEMS = frozenset(to_stem(word) for word in CHANGING_WORDS)
+HARMFUL_STEMS = frozenset(to_stem(word) for word in HARMFUL_WORDS)
 
 
 REGIONS = split_word_list("Africa America Asia Atlantic Australia Europe Indian Pacific")
 # Zone names that are more often ordinary words than places.
-NOT_PLACES = split_word_list(
+EXCLUDED_PLACES = split_word_list(
     "act center christmas easter jersey lhi midway north nsw reunion south wake west"
 )
 COUNTRIES = split_word_list(
     "Cuba Egypt Iceland Iran Israel Jamaica Japan Libya Poland Portugal Singapore Turkey"
 )
 # Cities without a zone of their own name, by zone.
-CITIES = {
+CITIES_BY_ZONE = {
     "America/Chicago": "austin dallas houston",
     "America/Los_Angeles": "san_francisco san_diego seattle portland las_vegas california",
     "America/New_York": "atlanta boston miami philadelphia washington nyc washington_dc",
@@ -162,21 +164,23 @@ ABBREVIATIONS = {
 BEFORE_PLACE = re.compile(r"\b(?:in|at|for|from|to|of|near|and|or|vs|versus|time)\s+$", re.I)
 PLACE_WORD = re.compile(r"(?<![\w/.-])[^\W\d_]+(?![\w/])")
 MAX_PLACE_WORDS = 4
-NAME = re.compile(r"(?<![\w/.:~-])[A-Za-z]+(?:/[A-Za-z0-9+-]+(?:_[A-Za-z0-9+-]+)*){1,2}(?![\w/])")
+ZONE_NAME = re.compile(
+    r"(?<![\w/.:~-])[A-Za-z]+(?:/[A-Za-z0-9+-]+(?:_[A-Za-z0-9+-]+)*){1,2}(?![\w/])"
+)
 
 
 def extract_time_zones(text: str) -> list[tuple[int, int, str]]:
     """Return (start, end, zone) of each time zone named in a text, in order."""
-    found = [
+    zones = [
         (match.start(), match.end(), _build_zone_names()[match.group().lower()])
-        for match in NAME.finditer(text)
+        for match in ZONE_NAME.finditer(text)
         if match.group().lower() in _build_zone_names()
     ]
-    for start, end, zone in _extract_places(text):
-        inside = any(other[0] <= start < other[1] for other in found)
-        if not inside and (text[start].isupper() or BEFORE_PLACE.search(text[:start][-20:])):
-            found.append((start, end, zone))
-    return sorted(found)
+    for start, end, zone in _iterate_places(text):
+        is_inside = any(zone_match[0] <= start < zone_match[1] for zone_match in zones)
+        if not is_inside and (text[start].isupper() or BEFORE_PLACE.search(text[:start][-20:])):
+            zones.append((start, end, zone))
+    return sorted(zones)
 
 
 @cache
@@ -190,27 +194,27 @@ def _build_places() -> dict[str, str]:
     for name in sorted(available_timezones(), key=lambda name: (name.count("/"), name)):
         region, _, city = name.partition("/")
         place = _normalize_place(city.rpartition("/")[2])
-        if region in REGIONS and place not in NOT_PLACES:
+        if region in REGIONS and place not in EXCLUDED_PLACES:
             places.setdefault(place, name)
         elif region in COUNTRIES and not city:
             places.setdefault(_normalize_place(name), name)
-    for zone, cities in CITIES.items():
+    for zone, cities in CITIES_BY_ZONE.items():
         places |= {_normalize_place(city): zone for city in cities.split()}
     return places
 
 
-def _extract_places(text: str) -> Iterator[tuple[int, int, str]]:
+def _iterate_places(text: str) -> Iterator[tuple[int, int, str]]:
     """Yield each place with its longest name: `New York`, not `York`."""
     spans = [match.span() for match in PLACE_WORD.finditer(text)]
-    done = 0
+    covered_until = 0
     for first, (start, _) in enumerate(spans):
-        if start < done:
+        if start < covered_until:
             continue
         for _, end in reversed(spans[first : first + MAX_PLACE_WORDS]):
-            said = text[start:end]
-            zone = ABBREVIATIONS.get(said) or _build_places().get(_normalize_place(said))
+            name = text[start:end]
+            zone = ABBREVIATIONS.get(name) or _build_places().get(_normalize_place(name))
             if zone is not None:
-                done = end
+                covered_until = end
                 yield start, end, zone
                 break
 
@@ -219,7 +223,7 @@ def _normalize_place(place: str) -> str:
     return re.sub(r"[ _-]+", " ", place).lower()
 
 
-STRONG = split_word_list("url email uuid datetime date time timezone path revision")
+STRONG_KINDS = split_word_list("url email uuid datetime date time timezone path revision")
 MAX_TEXT = 4_096  # characters that are analyzed; longer messages contain pasted text
 
 QUOTED = re.compile(r'"([^"\n]*)"|“([^”\n]*)”|«([^»\n]*)»|`([^`\n]+)`|(?<!\w)\'([^\'\n]+)\'(?!\w)')
@@ -268,8 +272,8 @@ PATTERNS: tuple[tuple[str, re.Pattern[str]], ...] = (
         ),
     ),
 )
-COUNTED = "zero one two three four five six seven eight nine ten eleven twelve"
-NUMBER_WORDS = {name: number for number, name in enumerate(COUNTED.split(" "))} | {
+NUMBER_NAMES = "zero one two three four five six seven eight nine ten eleven twelve"
+NUMBER_WORDS = {name: number for number, name in enumerate(NUMBER_NAMES.split(" "))} | {
     "twenty": 20,
     "thirty": 30,
     "fifty": 50,
@@ -296,48 +300,50 @@ class ExtractedValue:
 def extract_values(text: str) -> tuple[ExtractedValue, ...]:
     """Return all values in a text, by position; quoted texts overlap the values in them."""
     text = text[:MAX_TEXT]
-    typed: list[ExtractedValue] = []
-    for found in _extract_typed_values(text):
-        if not any(other.overlaps(found.start, found.end) for other in typed):
-            typed.append(found)
+    typed_values: list[ExtractedValue] = []
+    for candidate in _iterate_typed_values(text):
+        if not any(earlier.overlaps(candidate.start, candidate.end) for earlier in typed_values):
+            typed_values.append(candidate)
     for match in NUMBER_WORD.finditer(text):
-        if not any(other.overlaps(match.start(), match.end()) for other in typed):
+        if not any(earlier.overlaps(match.start(), match.end()) for earlier in typed_values):
             value = NUMBER_WORDS[match.group().lower()]
-            typed.append(ExtractedValue("number word", value, match.start(), match.end()))
+            typed_values.append(ExtractedValue("number word", value, match.start(), match.end()))
     quoted = [
-        ExtractedValue("quoted", next(g for g in match.groups() if g is not None), *match.span())
+        ExtractedValue(
+            "quoted", next(group for group in match.groups() if group is not None), *match.span()
+        )
         for match in QUOTED.finditer(text)
     ]
-    return tuple(sorted([*typed, *quoted], key=lambda found: (found.start, -found.end)))
+    return tuple(sorted([*typed_values, *quoted], key=lambda found: (found.start, -found.end)))
 
 
-def _extract_typed_values(text: str) -> Iterator[ExtractedValue]:
+def _iterate_typed_values(text: str) -> Iterator[ExtractedValue]:
     for kind, pattern in PATTERNS:
         if kind == "timezone":
             for start, end, zone in extract_time_zones(text):
                 yield ExtractedValue(kind, zone, start, end)
             continue
-        read = READERS.get(kind, str)
+        parse_value = VALUE_PARSERS.get(kind, str)
         for match in pattern.finditer(text):
-            yield ExtractedValue(kind, read(match.group()), *match.span())
+            yield ExtractedValue(kind, parse_value(match.group()), *match.span())
 
 
-def _parse_time(said: str) -> str:
+def _parse_time(text: str) -> str:
     """Return a time of day as HH:MM, or HH:MM:SS with seconds."""
-    said = said.lower().replace(".", "").strip()
-    if said in ("noon", "midnight"):
-        return "12:00" if said == "noon" else "00:00"
-    half = said[-2:] if said.endswith(("am", "pm")) else ""
-    hour, *rest = said.removesuffix(half).strip().split(":")
-    number = int(hour)
-    if half and number <= 12:
-        number = number % 12 + (12 if half == "pm" else 0)
-    return ":".join([f"{number:02d}", *(rest or ["00"])])
+    text = text.lower().replace(".", "").strip()
+    if text in ("noon", "midnight"):
+        return "12:00" if text == "noon" else "00:00"
+    meridiem = text[-2:] if text.endswith(("am", "pm")) else ""
+    hour, *remainder = text.removesuffix(meridiem).strip().split(":")
+    hour_number = int(hour)
+    if meridiem and hour_number <= 12:
+        hour_number = hour_number % 12 + (12 if meridiem == "pm" else 0)
+    return ":".join([f"{hour_number:02d}", *(remainder or ["00"])])
 
 
-def _parse_number(said: str) -> int | float:
-    said = said.replace(",", "")
-    return float(said) if re.search(r"[.eE]", said) else int(said)
+def _parse_number(text: str) -> int | float:
+    text = text.replace(",", "")
+    return float(text) if re.search(r"[.eE]", text) else int(text)
 
 
-READERS: dict[str, Callable[[str], Any]] = {"time": _parse_time, "number": _parse_number}
+VALUE_PARSERS: dict[str, Callable[[str], Any]] = {"time": _parse_time, "number": _parse_number}

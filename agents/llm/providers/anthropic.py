@@ -29,7 +29,7 @@ class AnthropicConnection:
         # Drop ANTHROPIC_CUSTOM_HEADERS, which would be sent to a tenant's URL.
         self._client._custom_headers = {}
 
-    def model(self, endpoint: ModelEndpointConfig) -> AnthropicModel:
+    def build_model(self, endpoint: ModelEndpointConfig) -> AnthropicModel:
         """Return the library's model for an endpoint."""
         provider = AnthropicProvider(anthropic_client=self._client)
         return AnthropicModel(endpoint.model, provider=provider, profile=PROFILE)

@@ -42,49 +42,49 @@ class GuardedBotoSession:
 
     def send(self, request: AWSPreparedRequest) -> AWSResponse:
         """Send one request from a thread; the response's body is read on demand."""
-        answer = self.wait(self._send(request))
-        if (mine := find_request_scope()) is not None:
+        response = self.run_and_wait(self._send_async(request))
+        if (request_scope := find_request_scope()) is not None:
             # The request may end while no read is pending, so close the response explicitly.
-            mine.at_end(partial(self._let_go, answer))
-        body = _BlockingBody(self, answer)
-        return AWSResponse(request.url, answer.status_code, dict(answer.headers), body)
+            request_scope.add_closer(partial(self._close_response, response))
+        body = _BlockingBody(self, response)
+        return AWSResponse(request.url, response.status_code, dict(response.headers), body)
 
     def close(self) -> None:
         """Do nothing: the client is closed on the loop."""
 
-    def wait(self, work: Coroutine[Any, Any, T]) -> T:
+    def run_and_wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine on the event loop and wait for it in this thread."""
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
-        mine = find_request_scope()
-        if mine is None:
+        future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        request_scope = find_request_scope()
+        if request_scope is None:
             return future.result()
-        with mine.waiting(future):
+        with request_scope.track_future(future):
             return future.result()
 
-    def _let_go(self, answer: httpx2.Response) -> None:
-        asyncio.run_coroutine_threadsafe(answer.aclose(), self._loop)
+    def _close_response(self, response: httpx2.Response) -> None:
+        asyncio.run_coroutine_threadsafe(response.aclose(), self._loop)
 
-    async def _send(self, request: AWSPreparedRequest) -> httpx2.Response:
-        sent = self._http.build_request(
+    async def _send_async(self, request: AWSPreparedRequest) -> httpx2.Response:
+        http_request = self._http.build_request(
             request.method,
             request.url,
             headers={name: _decode_text(value) for name, value in request.headers.items()},
             content=request.body,
             timeout=self._timeout_s,
         )
-        return await self._http.send(sent, stream=True)
+        return await self._http.send(http_request, stream=True)
 
 
 class _BlockingBody:
     """A response body for botocore: blocking, in pieces."""
 
-    def __init__(self, session: GuardedBotoSession, answer: httpx2.Response) -> None:
-        self._session, self._answer = session, answer
-        self._pieces: AsyncIterator[bytes] = answer.aiter_raw()
+    def __init__(self, session: GuardedBotoSession, response: httpx2.Response) -> None:
+        self._session, self._response = session, response
+        self._pieces: AsyncIterator[bytes] = response.aiter_raw()
 
     def stream(self, amount: int = 0, decode_content: bool | None = None) -> Iterator[bytes]:
         """Yield the body piece by piece."""
-        while piece := self._session.wait(self._next()):
+        while piece := self._session.run_and_wait(self._read_next()):
             yield piece
 
     def read(self, amount: int | None = None, decode_content: bool | None = None) -> bytes:
@@ -93,9 +93,9 @@ class _BlockingBody:
 
     def close(self) -> None:
         """Release the connection."""
-        self._session.wait(self._answer.aclose())
+        self._session.run_and_wait(self._response.aclose())
 
-    async def _next(self) -> bytes:
+    async def _read_next(self) -> bytes:
         return await anext(self._pieces, b"")
 
 
@@ -105,7 +105,10 @@ class _EndpointSession(Session):
     def __init__(self, endpoint: ModelEndpointConfig) -> None:
         super().__init__()
         self._endpoint = endpoint
-        defaults = {n: said[2] for n, said in BOTOCORE_DEFAUT_SESSION_VARIABLES.items()}
+        defaults = {
+            variable: definition[2]
+            for variable, definition in BOTOCORE_DEFAUT_SESSION_VARIABLES.items()
+        }
         defaults |= {"s3": None, "proxies_config": None}
         mapping = {name: ConstantProvider(value) for name, value in defaults.items()}
         self.register_component("config_store", ConfigValueStore(mapping=mapping))
@@ -118,13 +121,17 @@ class _EndpointSession(Session):
 
     def get_credentials(self) -> Credentials | None:
         """Return the endpoint's own access key."""
-        found = self._endpoint
-        return Credentials(found.access_key_id, found.api_key) if found.access_key_id else None
+        endpoint = self._endpoint
+        return (
+            Credentials(endpoint.access_key_id, endpoint.api_key)
+            if endpoint.access_key_id
+            else None
+        )
 
     def get_auth_token(self, **_: Any) -> FrozenAuthToken | None:
         """Return the endpoint's own Bedrock key."""
-        found = self._endpoint
-        return None if found.access_key_id else FrozenAuthToken(found.api_key or "none")
+        endpoint = self._endpoint
+        return None if endpoint.access_key_id else FrozenAuthToken(endpoint.api_key or "none")
 
 
 @cache
@@ -165,7 +172,7 @@ class BedrockConnection:
         session = GuardedBotoSession(self._http, endpoint.timeout_s, loop)
         self._client = build_bedrock_client(endpoint, session)
 
-    def model(self, endpoint: ModelEndpointConfig) -> BedrockConverseModel:
+    def build_model(self, endpoint: ModelEndpointConfig) -> BedrockConverseModel:
         """Return the library's model for an endpoint."""
         provider = BedrockProvider(bedrock_client=self._client)
         return BedrockConverseModel(endpoint.model, provider=provider, profile=PROFILE)

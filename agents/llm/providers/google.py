@@ -25,9 +25,9 @@ from bonobot.core.i18n.messages import format_message
 
 TOKEN_URL = "https://oauth2.googleapis.com/token"  # noqa: S105 - an address
 SCOPE = "https://www.googleapis.com/auth/cloud-platform"
-GRANT = "urn:ietf:params:oauth:grant-type:jwt-bearer"
-VALID_S = 3600
-WAIT_S = 60.0
+GRANT_TYPE = "urn:ietf:params:oauth:grant-type:jwt-bearer"
+TOKEN_LIFETIME_S = 3600
+REFRESH_TIMEOUT_S = 60.0
 
 
 class GoogleServiceAccount(Credentials):
@@ -41,13 +41,13 @@ class GoogleServiceAccount(Credentials):
     ) -> None:
         super().__init__()
         self._http, self._loop = http, loop
-        said = _read(endpoint.api_key)
-        self.project = said["project_id"]
-        self._email, self._key = said["client_email"], said["private_key"]
+        account = _parse_account(endpoint.api_key)
+        self.project = account["project_id"]
+        self._email, self._key = account["client_email"], account["private_key"]
 
     def refresh(self, request: Any) -> None:
         """Fetch a new token; called in a thread. Raises `ModelError`."""
-        asyncio.run_coroutine_threadsafe(self._refresh(), self._loop).result(WAIT_S)
+        asyncio.run_coroutine_threadsafe(self._refresh(), self._loop).result(REFRESH_TIMEOUT_S)
 
     async def _refresh(self) -> None:
         now = int(time.time())
@@ -56,42 +56,44 @@ class GoogleServiceAccount(Credentials):
             "scope": SCOPE,
             "aud": TOKEN_URL,
             "iat": now,
-            "exp": now + VALID_S,
+            "exp": now + TOKEN_LIFETIME_S,
         }
         try:
-            signed = jwt.encode(claims, self._key, algorithm="RS256")
+            assertion = jwt.encode(claims, self._key, algorithm="RS256")
         except (ValueError, jwt.PyJWTError) as error:
             raise _build_error("its private key can't be read") from error
-        asked = {"grant_type": GRANT, "assertion": signed}
-        answer = await self._http.post(TOKEN_URL, data=asked)
-        if answer.status_code != httpx2.codes.OK:
+        form = {"grant_type": GRANT_TYPE, "assertion": assertion}
+        response = await self._http.post(TOKEN_URL, data=form)
+        if response.status_code != httpx2.codes.OK:
             raise _build_error(
                 format_message(
                     "Google gave no token for it (HTTP {status_code})",
-                    status_code=answer.status_code,
+                    status_code=response.status_code,
                 )
             )
-        said = answer.json()
-        self.token = said["access_token"]
+        payload = response.json()
+        self.token = payload["access_token"]
         # The library compares naive datetimes.
-        expires = datetime.fromtimestamp(now + int(said.get("expires_in", VALID_S)), UTC)
-        self.expiry = expires.replace(tzinfo=None)
+        expires_at = datetime.fromtimestamp(
+            now + int(payload.get("expires_in", TOKEN_LIFETIME_S)), UTC
+        )
+        self.expiry = expires_at.replace(tzinfo=None)
 
 
-def _read(text: str) -> dict[str, str]:
+def _parse_account(text: str) -> dict[str, str]:
     try:
-        said = json.loads(text)
+        account = json.loads(text)
     except ValueError:
-        said = None
-    wanted = ("project_id", "client_email", "private_key")
-    if not isinstance(said, dict) or not all(isinstance(said.get(n), str) for n in wanted):
+        account = None
+    names = ("project_id", "client_email", "private_key")
+    if not isinstance(account, dict) or not all(isinstance(account.get(key), str) for key in names):
         raise _build_error("it is not the JSON of one")
-    return {name: said[name] for name in wanted}
+    return {name: account[name] for name in names}
 
 
-def _build_error(why: str) -> ModelError:
+def _build_error(reason: str) -> ModelError:
     return ModelError(
-        format_message("The service account can't be used: {why}.", why=why),
+        format_message("The service account can't be used: {why}.", why=reason),
         code="model_auth",
         remedy="Put the JSON key file of a service account into the endpoint's API key.",
         retryable=False,
@@ -118,7 +120,7 @@ class GoogleConnection:
         # The variable GOOGLE_API_USE_MTLS_ENDPOINT would send requests to another host.
         self._client._api_client._async_httpx_use_mtls_endpoint = False
 
-    def model(self, endpoint: ModelEndpointConfig) -> GoogleModel:
+    def build_model(self, endpoint: ModelEndpointConfig) -> GoogleModel:
         """Return the library's model for an endpoint."""
         provider = GoogleProvider(client=self._client)
         return GoogleModel(endpoint.model, provider=provider, profile=PROFILE)

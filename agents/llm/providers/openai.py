@@ -44,9 +44,9 @@ from agents.llm.interface import ModelEndpointConfig
 from agents.llm.providers.transport import build_client, build_timeout
 
 # Text fields of a delta, which continue the previous event's.
-TEXTS = frozenset({"content", "reasoning", "reasoning_content"})
-_END = b"\n\n"
-_DATA = "data: "
+TEXT_FIELDS = frozenset({"content", "reasoning", "reasoning_content"})
+_EVENT_END = b"\n\n"
+_DATA_PREFIX = "data: "
 
 
 class ChunkStream(AsyncStream[ChatCompletionChunk]):
@@ -56,101 +56,104 @@ class ChunkStream(AsyncStream[ChatCompletionChunk]):
     async def _iter_events(self) -> AsyncIterator[ServerSentEvent]:
         try:
             async for text in _read_complete_events(self.response.aiter_bytes()):
-                for event in merge_text_events(self._events(text)):
+                for event in merge_text_events(self._parse_events(text)):
                     yield event
         except httpx2.TimeoutException as error:
             raise APITimeoutError(request=self.response.request) from error
         except httpx2.RequestError as error:
             raise APIConnectionError(request=self.response.request) from error
 
-    def _events(self, text: str) -> Iterator[ServerSentEvent]:
-        for one in text.split("\n\n"):
-            if one.startswith(_DATA) and "\n" not in one:
-                yield ServerSentEvent(data=one[len(_DATA) :])
-            elif one:
-                yield from self._decoder.iter_bytes(iter([one.encode() + _END]))
+    def _parse_events(self, text: str) -> Iterator[ServerSentEvent]:
+        for event_text in text.split("\n\n"):
+            if event_text.startswith(_DATA_PREFIX) and "\n" not in event_text:
+                yield ServerSentEvent(data=event_text[len(_DATA_PREFIX) :])
+            elif event_text:
+                yield from self._decoder.iter_bytes(iter([event_text.encode() + _EVENT_END]))
 
 
 async def _read_complete_events(received: AsyncIterator[bytes]) -> AsyncIterator[str]:
     """Yield the received text up to the end of the last complete event."""
-    waiting, half = bytearray(), False
+    buffer, has_half_line_end = bytearray(), False
     async for chunk in received:
-        seen = max(0, len(waiting) - 2)
-        waiting += chunk
-        if b"\r" in chunk or half:
+        search_start = max(0, len(buffer) - 2)
+        buffer += chunk
+        if b"\r" in chunk or has_half_line_end:
             # Normalize line endings; a CR at the end may be half of a CRLF.
-            half = waiting.endswith(b"\r")
-            ready = bytes(waiting).removesuffix(b"\r")
-            waiting[:] = ready.replace(b"\r\n", b"\n").replace(b"\r", b"\n") + b"\r" * half
-        end = waiting.rfind(_END, seen)
+            has_half_line_end = buffer.endswith(b"\r")
+            complete_part = bytes(buffer).removesuffix(b"\r")
+            buffer[:] = (
+                complete_part.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+                + b"\r" * has_half_line_end
+            )
+        end = buffer.rfind(_EVENT_END, search_start)
         if end >= 0:
-            whole = waiting[: end + 2].decode()
-            del waiting[: end + 2]
-            yield whole
-    if waiting:
-        yield waiting.decode()
+            complete_text = buffer[: end + 2].decode()
+            del buffer[: end + 2]
+            yield complete_text
+    if buffer:
+        yield buffer.decode()
 
 
 class ParsedEvent(ServerSentEvent):
     """An event whose data is already parsed."""
 
-    def __init__(self, known: dict[str, Any]) -> None:
+    def __init__(self, payload: dict[str, Any]) -> None:
         """Create an event with parsed data."""
         super().__init__()
-        self._known = known
+        self._payload = payload
 
     def json(self) -> Any:
         """Return the parsed data."""
-        return self._known
+        return self._payload
 
 
 def merge_text_events(events: Iterator[ServerSentEvent]) -> Iterator[ServerSentEvent]:
     """Yield events, with consecutive text events merged into one."""
-    last: _TextChunk | None = None
+    pending_chunk: _TextChunk | None = None
     for event in events:
-        piece = _parse_text_chunk(event)
-        if piece is not None and last is not None and last.goes_on(piece):
-            last.texts += piece.texts
+        chunk = _parse_text_chunk(event)
+        if chunk is not None and pending_chunk is not None and pending_chunk.can_merge_with(chunk):
+            pending_chunk.texts += chunk.texts
             continue
-        if last is not None:
-            yield last.event()
-        last = piece
-        if piece is None:
+        if pending_chunk is not None:
+            yield pending_chunk.build_event()
+        pending_chunk = chunk
+        if chunk is None:
             yield event
-    if last is not None:
-        yield last.event()
+    if pending_chunk is not None:
+        yield pending_chunk.build_event()
 
 
 @dataclass(slots=True)
 class _TextChunk:
     """A chunk with only text, which was removed from its `delta`."""
 
-    said: dict[str, Any]
+    payload: dict[str, Any]
     delta: dict[str, Any]
-    name: str
+    field_name: str
     texts: list[str]
 
-    def goes_on(self, other: "_TextChunk") -> bool:
+    def can_merge_with(self, other: "_TextChunk") -> bool:
         """Tell whether another chunk differs only in its text.
 
         Leading whitespace and tags such as `<think>` aren't merged: the model library expects them
         in separate chunks.
         """
         return (
-            self.name == other.name
-            and self.said == other.said
+            self.field_name == other.field_name
+            and self.payload == other.payload
             and not self.texts[0].isspace()
-            and not _is_mark(self.texts[-1])
-            and not _is_mark(other.texts[0])
+            and not _is_tag(self.texts[-1])
+            and not _is_tag(other.texts[0])
         )
 
-    def event(self) -> ParsedEvent:
+    def build_event(self) -> ParsedEvent:
         """Return the chunk's event, with its text restored."""
-        self.delta[self.name] = "".join(self.texts)
-        return ParsedEvent(self.said)
+        self.delta[self.field_name] = "".join(self.texts)
+        return ParsedEvent(self.payload)
 
 
-def _is_mark(text: str) -> bool:
+def _is_tag(text: str) -> bool:
     return text.startswith("<") and text.endswith(">")
 
 
@@ -159,42 +162,46 @@ def _parse_text_chunk(event: ServerSentEvent) -> _TextChunk | None:
     if event.event or not event.data.startswith("{"):
         return None
     try:
-        said = json.loads(event.data)
-        if said.get("usage") or said.get("error"):
+        payload = json.loads(event.data)
+        if payload.get("usage") or payload.get("error"):
             return None
-        (choice,) = said["choices"]
+        (choice,) = payload["choices"]
         delta = choice["delta"]
         if choice["finish_reason"]:
             return None
         ((name, text),) = [(key, value) for key, value in delta.items() if value and key != "role"]
     except (AttributeError, KeyError, TypeError, ValueError, RecursionError):
         return None  # not a text event, or an invalid one, which the library reports
-    if name not in TEXTS or not isinstance(text, str):
+    if name not in TEXT_FIELDS or not isinstance(text, str):
         return None
     del delta[name]
-    return _TextChunk(said, delta, name, [text])
+    return _TextChunk(payload, delta, name, [text])
 
 
 T = TypeVar("T")
 
-_OF_THE_REQUEST = ("extra_headers", "extra_query", "extra_body", "timeout")
+_REQUEST_OPTIONS = ("extra_headers", "extra_query", "extra_body", "timeout")
 
 
 class _FastCompletions(AsyncCompletions):
     # The library has an overload for each kind of answer; here all arguments are passed on.
-    async def create(self, **asked: Any) -> Any:
+    async def create(self, **arguments: Any) -> Any:
         """Send a request with the arguments unchanged."""
-        said = {name: value for name, value in asked.items() if is_given(value)}
+        given_arguments = {name: value for name, value in arguments.items() if is_given(value)}
         options = make_request_options(
-            **{name: said.pop(name) for name in _OF_THE_REQUEST if name in said},
+            **{
+                name: given_arguments.pop(name)
+                for name in _REQUEST_OPTIONS
+                if name in given_arguments
+            },
             security={"bearer_auth": True},
         )
         return await self._post(
             "/chat/completions",
-            body=said,
+            body=given_arguments,
             options=options,
             cast_to=ChatCompletion,
-            stream=said.get("stream", False),
+            stream=given_arguments.get("stream", False),
             stream_cls=ChunkStream,
         )
 
@@ -240,18 +247,20 @@ class OpenAIConnection:
     def __init__(self, endpoint: ModelEndpointConfig) -> None:
         self._client = _build_client(endpoint)
 
-    def model(self, endpoint: ModelEndpointConfig) -> OpenAIChatModel | OpenAIResponsesModel:
+    def build_model(self, endpoint: ModelEndpointConfig) -> OpenAIChatModel | OpenAIResponsesModel:
         """Return the library's model for an endpoint."""
-        kind = OpenAIResponsesModel if endpoint.kind == "responses" else OpenAIChatModel
-        return kind(
-            endpoint.model, provider=self._provider(endpoint), profile=_build_profile(endpoint)
+        model_class = OpenAIResponsesModel if endpoint.kind == "responses" else OpenAIChatModel
+        return model_class(
+            endpoint.model,
+            provider=self._build_provider(endpoint),
+            profile=_build_profile(endpoint),
         )
 
     async def close(self) -> None:
         """Close its sockets."""
         await self._client.close()
 
-    def _provider(self, endpoint: ModelEndpointConfig) -> Provider[AsyncOpenAI]:
+    def _build_provider(self, endpoint: ModelEndpointConfig) -> Provider[AsyncOpenAI]:
         if isinstance(self._client, AsyncAzureOpenAI):
             return AzureProvider(openai_client=self._client)
         host = urlsplit(endpoint.url).hostname or endpoint.url
@@ -280,11 +289,14 @@ def build_settings(endpoint: ModelEndpointConfig) -> dict[str, Any]:
     headers: dict[str, Any] = {"User-Agent": "bonobot"}
     if not endpoint.api_key:
         headers["Authorization"] = Omit()
-    found: dict[str, Any] = {"timeout": build_timeout(endpoint), "extra_headers": headers}
+    request_settings: dict[str, Any] = {
+        "timeout": build_timeout(endpoint),
+        "extra_headers": headers,
+    }
     if endpoint.kind == "responses":
         # Reasoning is returned encrypted with each answer, so the provider need not store it.
-        found["openai_store"] = False
-    return found
+        request_settings["openai_store"] = False
+    return request_settings
 
 
 def _build_client(endpoint: ModelEndpointConfig) -> AsyncOpenAI:

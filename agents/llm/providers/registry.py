@@ -41,7 +41,7 @@ class ModelProvider(Protocol):
 class ProviderConnection(Protocol):
     """A connection to a provider."""
 
-    def model(self, endpoint: ModelEndpointConfig) -> Any:
+    def build_model(self, endpoint: ModelEndpointConfig) -> Any:
         """Return the library's model for an endpoint."""
         ...
 
@@ -54,10 +54,10 @@ def find_missing_package(kind: str) -> str:
     """Return the command that installs a kind's missing library; "" if it is installed."""
     _, library, extra = _KINDS.get(kind, ("", "", ""))
     try:
-        found = not extra or importlib.util.find_spec(library) is not None
+        is_installed = not extra or importlib.util.find_spec(library) is not None
     except ModuleNotFoundError:  # its parent package is missing
-        found = False
-    return "" if found else f"pip install 'bonobot[{extra}]'"
+        is_installed = False
+    return "" if is_installed else f"pip install 'bonobot[{extra}]'"
 
 
 def get_provider(kind: str) -> ModelProvider:

@@ -24,7 +24,7 @@ class RequestScope:
         self._lock = Lock()
 
     @contextmanager
-    def waiting(self, future: Future[Any]) -> Iterator[None]:
+    def track_future(self, future: Future[Any]) -> Iterator[None]:
         """Track a future during the block; raises `CancelledError` if the request is over."""
         with self._lock:
             if not self._is_over:
@@ -38,7 +38,7 @@ class RequestScope:
             with self._lock:
                 self._futures.discard(future)
 
-    def at_end(self, closer: Callable[[], object]) -> None:
+    def add_closer(self, closer: Callable[[], object]) -> None:
         """Add a function to call when the request ends; call it now if it is over."""
         with self._lock:
             if not self._is_over:
@@ -46,7 +46,7 @@ class RequestScope:
         if self._is_over:
             closer()
 
-    def end(self) -> None:
+    def close(self) -> None:
         """Cancel all tracked futures, and any that are tracked later."""
         with self._lock:
             self._is_over = True
@@ -57,7 +57,7 @@ class RequestScope:
             closer()
 
 
-_under_way: contextvars.ContextVar[RequestScope | None] = contextvars.ContextVar(
+_current_scope: contextvars.ContextVar[RequestScope | None] = contextvars.ContextVar(
     "under_way", default=None
 )
 
@@ -65,22 +65,22 @@ _under_way: contextvars.ContextVar[RequestScope | None] = contextvars.ContextVar
 @contextmanager
 def cancel_on_exit() -> Iterator[None]:
     """Cancel the request's pending futures at the end of the block."""
-    mine = RequestScope()
-    token = _under_way.set(mine)
+    request_scope = RequestScope()
+    token = _current_scope.set(request_scope)
     try:
         yield
     finally:
-        _under_way.reset(token)
-        mine.end()
+        _current_scope.reset(token)
+        request_scope.close()
 
 
 def find_request_scope() -> RequestScope | None:
     """Return the current request's scope; None outside of a request."""
-    return _under_way.get()
+    return _current_scope.get()
 
 
-MAX_ANSWER = 16 * 1024 * 1024  # bytes; a streamed token costs some 250 on the wire
-CONNECT_S = 30.0
+MAX_RESPONSE_SIZE = 16 * 1024 * 1024  # bytes; a streamed token costs some 250 on the wire
+CONNECT_TIMEOUT_S = 30.0
 # Concurrent requests to a model; each may take many seconds.
 MAX_CONNECTIONS = 500
 
@@ -90,11 +90,11 @@ def build_client(endpoint: ModelEndpointConfig) -> httpx2.AsyncClient:
     return build_guarded_client(
         allow_private=endpoint.allow_private,
         read_s=endpoint.timeout_s,
-        max_body=MAX_ANSWER,
+        max_body=MAX_RESPONSE_SIZE,
         max_connections=MAX_CONNECTIONS,
     )
 
 
 def build_timeout(endpoint: ModelEndpointConfig) -> httpx2.Timeout:
     """Return the timeouts of a request."""
-    return httpx2.Timeout(endpoint.timeout_s, connect=min(CONNECT_S, endpoint.timeout_s))
+    return httpx2.Timeout(endpoint.timeout_s, connect=min(CONNECT_TIMEOUT_S, endpoint.timeout_s))

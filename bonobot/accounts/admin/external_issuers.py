@@ -15,19 +15,19 @@ from django.utils.translation import gettext_lazy as _
 from bonobot.accounts.admin_base.scoped_admin import ServiceFormAdmin
 from bonobot.accounts.agent_directory import get_agent_directory
 from bonobot.accounts.external_issuers import services as external_issuers
-from bonobot.accounts.external_issuers.jwt_validation import OF_GATEWAY
+from bonobot.accounts.external_issuers.jwt_validation import GATEWAY_SCOPES
 from bonobot.accounts.models import Issuer
-from bonobot.accounts.role_labels import SCOPE_MEANS
+from bonobot.accounts.role_labels import SCOPE_DESCRIPTIONS
 from bonobot.accounts.roles import Action
-from bonobot.accounts.templatetags.display import badge_html
+from bonobot.accounts.templatetags.display import render_badge
 from bonobot.core.admin.theme import Textarea, action, display, register
 from bonobot.core.i18n.localization import localize_text
 from bonobot.core.problems import Problem
 
-WHO = ("name", "url", "audience", "enabled", "announced")
-CLAIMS = ("subject_claim", "label_claim", "role_claim", "roles", "role", "scope_claim")
-BOUNDS = ("scopes", "agents", "calls_per_minute")
-TRUST = ("any_type", "allow_private")
+IDENTITY_FIELDS = ("name", "url", "audience", "enabled", "announced")
+CLAIM_FIELDS = ("subject_claim", "label_claim", "role_claim", "roles", "role", "scope_claim")
+LIMIT_FIELDS = ("scopes", "agents", "calls_per_minute")
+TRUST_FIELDS = ("any_type", "allow_private")
 
 
 class IssuerForm(forms.ModelForm):
@@ -44,7 +44,8 @@ class IssuerForm(forms.ModelForm):
         label=_("Scopes"),
         required=False,
         choices=[
-            (scope.value, format_lazy("{} – {}", scope, SCOPE_MEANS[scope])) for scope in OF_GATEWAY
+            (scope.value, format_lazy("{} – {}", scope, SCOPE_DESCRIPTIONS[scope]))
+            for scope in GATEWAY_SCOPES
         ],
         widget=forms.CheckboxSelectMultiple,
         help_text=_("What tokens may have at most; none: all of these."),
@@ -59,7 +60,7 @@ class IssuerForm(forms.ModelForm):
     class Meta:
         model = Issuer
         fields = (
-            *(name for name in (*WHO, *CLAIMS, *TRUST) if name != "roles"),
+            *(name for name in (*IDENTITY_FIELDS, *CLAIM_FIELDS, *TRUST_FIELDS) if name != "roles"),
             "calls_per_minute",
         )
         help_texts = {"calls_per_minute": _("Of each subject; empty: the usual limit.")}
@@ -78,10 +79,10 @@ class IssuerForm(forms.ModelForm):
     def validate_unique(self) -> None:
         """Leave this to the service, whose error has a remedy."""
 
-    def said(self) -> dict[str, Any]:
+    def get_values(self) -> dict[str, Any]:
         """Return the form's values as the service expects them."""
-        said = dict(self.cleaned_data)
-        return said | {"agent_ids": said.pop("agents"), "roles": said["roles"] or {}}
+        values = dict(self.cleaned_data)
+        return values | {"agent_ids": values.pop("agents"), "roles": values["roles"] or {}}
 
 
 @register(Issuer)
@@ -90,7 +91,7 @@ class IssuerAdmin(ServiceFormAdmin):
 
     needs_to_view = (Action.MANAGE_ISSUERS,)
     needs_to_change = Action.MANAGE_ISSUERS
-    removing = _("Its tokens open nothing here any more.")
+    delete_note = _("Its tokens open nothing here any more.")
     form = IssuerForm
     list_display = ("name", "url", "role", "state")
     search_fields = ("name", "url")
@@ -102,10 +103,10 @@ class IssuerAdmin(ServiceFormAdmin):
     actions = ("check_chosen",)
     problem_fields = {"agent_ids": "agents"}
     fieldsets = (
-        (None, {"fields": WHO}),
-        (_("What its tokens say"), {"fields": CLAIMS}),
-        (_("Bounds"), {"fields": BOUNDS}),
-        (_("Trust"), {"fields": TRUST}),
+        (None, {"fields": IDENTITY_FIELDS}),
+        (_("What its tokens say"), {"fields": CLAIM_FIELDS}),
+        (_("Bounds"), {"fields": LIMIT_FIELDS}),
+        (_("Trust"), {"fields": TRUST_FIELDS}),
     )
 
     def get_form(
@@ -114,9 +115,9 @@ class IssuerAdmin(ServiceFormAdmin):
         """Offer the organization's agents and the deleted ones that the issuer refers to."""
         form: Any = super().get_form(request, obj, change=change, **kwargs)
         if "agents" in form.base_fields:
-            agents = get_agent_directory().list_choices(self.principal(request).organization_id)
-            gone = set(getattr(obj, "agent_ids", ())) - {pk for pk, _name in agents}
-            removed = [(pk, _t("removed: %s") % pk) for pk in sorted(gone)]
+            agents = get_agent_directory().list_choices(self.get_principal(request).organization_id)
+            missing_ids = set(getattr(obj, "agent_ids", ())) - {pk for pk, _name in agents}
+            removed = [(pk, _t("removed: %s") % pk) for pk in sorted(missing_ids)]
             form.base_fields["agents"].choices = [*agents, *removed]
         return form
 
@@ -124,26 +125,26 @@ class IssuerAdmin(ServiceFormAdmin):
     def state(self, issuer: Issuer) -> SafeString:
         """Return whether its tokens are accepted."""
         if not issuer.enabled:
-            return badge_html("disabled", _t("off"))
-        return badge_html("usable", _t("taken"))
+            return render_badge("disabled", _t("off"))
+        return render_badge("usable", _t("taken"))
 
     def save_form(self, request: HttpRequest, form: Any, change: bool) -> Issuer:
         """Create or update the issuer with the service."""
-        principal = self.principal(request)
+        principal = self.get_principal(request)
         if not change:
-            return external_issuers.add(principal, **form.said())
+            return external_issuers.create_issuer(principal, **form.get_values())
         issuer: Issuer = Issuer.objects.get(pk=form.instance.pk)
-        external_issuers.update_issuer(principal, issuer, **form.said())
+        external_issuers.update_issuer(principal, issuer, **form.get_values())
         return issuer
 
     def delete_model(self, request: HttpRequest, obj: Issuer) -> None:
         """Delete the issuer with the service."""
-        external_issuers.remove(self.principal(request), obj)
+        external_issuers.delete_issuer(self.get_principal(request), obj)
 
     def delete_queryset(self, request: HttpRequest, queryset: QuerySet[Issuer]) -> None:
         """Delete each issuer with the service."""
         for issuer in queryset:
-            external_issuers.remove(self.principal(request), issuer)
+            external_issuers.delete_issuer(self.get_principal(request), issuer)
 
     @action(description=_("Read the keys now"), permissions=["change"])
     def check_chosen(
@@ -152,10 +153,10 @@ class IssuerAdmin(ServiceFormAdmin):
         """Fetch the keys of the selected issuers and show the result."""
         for issuer in queryset[:10]:
             try:
-                keys = external_issuers.check(self.principal(request), issuer)
+                keys = external_issuers.check_issuer(self.get_principal(request), issuer)
             except Problem as problem:
                 messages.error(request, f"{issuer.name}: {localize_text(problem)}")
             else:
-                told = _t("%(name)s publishes %(n)d keys.") % {"name": issuer.name, "n": keys}
-                messages.success(request, told)
+                message = _t("%(name)s publishes %(n)d keys.") % {"name": issuer.name, "n": keys}
+                messages.success(request, message)
         return HttpResponseRedirect(reverse("admin:tenancy_issuer_changelist"))

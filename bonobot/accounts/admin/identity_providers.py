@@ -17,18 +17,18 @@ from bonobot.accounts.admin_base.scoped_admin import ServiceFormAdmin
 from bonobot.accounts.models import Provider
 from bonobot.accounts.roles import Action
 from bonobot.accounts.sso import services as sso
-from bonobot.accounts.templatetags.display import badge_html
+from bonobot.accounts.templatetags.display import render_badge
 from bonobot.core.admin.theme import SecretInput, Textarea, TextInput, action, display, register
 from bonobot.core.i18n.localization import localize_text
 from bonobot.core.problems import Problem
 from bonobot.core.text.masking import MASK
 
-WHERE = ("name", "url", "client_id", "secret", "redirect_address")
-PEOPLE = ("domains", "trusts_email", "creates")
-ROLES = ("role", "role_claim", "roles")
-SIGN_IN = ("enabled", "announced", "entry_address", "second_factor", "allow_private")
-ADDRESS = '<span style="overflow-wrap: anywhere">{}</span>'
-SHOWN = ("redirect_address", "entry_address")
+CONNECTION_FIELDS = ("name", "url", "client_id", "secret", "redirect_address")
+PEOPLE_FIELDS = ("domains", "trusts_email", "creates")
+ROLE_FIELDS = ("role", "role_claim", "roles")
+SIGN_IN_FIELDS = ("enabled", "announced", "entry_address", "second_factor", "allow_private")
+ADDRESS_HTML = '<span style="overflow-wrap: anywhere">{}</span>'
+READONLY_FIELDS = ("redirect_address", "entry_address")
 
 
 class IdentityProviderForm(forms.ModelForm):
@@ -53,8 +53,8 @@ class IdentityProviderForm(forms.ModelForm):
         model = Provider
         fields = tuple(
             name
-            for name in (*WHERE, *PEOPLE, *ROLES, *SIGN_IN)
-            if name not in (*SHOWN, "secret", "domains", "roles")
+            for name in (*CONNECTION_FIELDS, *PEOPLE_FIELDS, *ROLE_FIELDS, *SIGN_IN_FIELDS)
+            if name not in (*READONLY_FIELDS, "secret", "domains", "roles")
         )
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -62,19 +62,19 @@ class IdentityProviderForm(forms.ModelForm):
         super().__init__(*args, **kwargs)
         row = self.instance
         if not row._state.adding:
-            told = {"domains": " ".join(row.domains), "roles": row.roles}
-            told |= {"secret": MASK if row.client_secret else ""}
-            self.initial = dict(self.initial) | told
+            initial = {"domains": " ".join(row.domains), "roles": row.roles}
+            initial |= {"secret": MASK if row.client_secret else ""}
+            self.initial = dict(self.initial) | initial
 
     def validate_unique(self) -> None:
         """Leave this to the service, whose error has a remedy."""
 
-    def said(self) -> dict[str, Any]:
+    def get_values(self) -> dict[str, Any]:
         """Return the form's values as the service expects them."""
-        said = dict(self.cleaned_data)
-        secret = said.pop("secret")
-        lists = {"domains": said["domains"].split(), "roles": said["roles"] or {}}
-        return said | lists | {"client_secret": secret}
+        values = dict(self.cleaned_data)
+        secret = values.pop("secret")
+        lists = {"domains": values["domains"].split(), "roles": values["roles"] or {}}
+        return values | lists | {"client_secret": secret}
 
 
 @register(Provider)
@@ -83,11 +83,11 @@ class IdentityProviderAdmin(ServiceFormAdmin):
 
     needs_to_view = (Action.MANAGE_ORGANIZATION,)
     needs_to_change = Action.MANAGE_ORGANIZATION
-    removing = _("Nobody signs in by it any more; accounts stay.")
+    delete_note = _("Nobody signs in by it any more; accounts stay.")
     form = IdentityProviderForm
     list_display = ("name", "url", "role", "state")
     search_fields = ("name", "url")
-    readonly_fields = SHOWN
+    readonly_fields = READONLY_FIELDS
     empty_icon = "login"
     empty_text = _(
         "People sign in by name and password. Add your identity provider, and they sign in where "
@@ -96,16 +96,16 @@ class IdentityProviderAdmin(ServiceFormAdmin):
     actions = ("check_chosen",)
     problem_fields = {"client_secret": "secret"}
     fieldsets = (
-        (None, {"fields": WHERE}),
-        (_("Whom it lets in"), {"fields": PEOPLE}),
-        (_("As what"), {"fields": ROLES}),
-        (_("Sign-in"), {"fields": SIGN_IN}),
+        (None, {"fields": CONNECTION_FIELDS}),
+        (_("Whom it lets in"), {"fields": PEOPLE_FIELDS}),
+        (_("As what"), {"fields": ROLE_FIELDS}),
+        (_("Sign-in"), {"fields": SIGN_IN_FIELDS}),
     )
 
     @display(description=_("redirect address"))
     def redirect_address(self, provider: Provider) -> SafeString:
         """Return the redirect URI to register at the provider."""
-        return format_html(ADDRESS, sso.redirect_uri(provider.organization_id))
+        return format_html(ADDRESS_HTML, sso.build_redirect_uri(provider.organization_id))
 
     @display(description=_("address of the sign-in"))
     def entry_address(self, provider: Provider) -> SafeString | str:
@@ -113,15 +113,16 @@ class IdentityProviderAdmin(ServiceFormAdmin):
         if provider._state.adding:
             return "-"
         return format_html(
-            ADDRESS, account_email.build_url(reverse("account_sso", args=[provider.pk]))
+            ADDRESS_HTML,
+            account_email.build_absolute_url(reverse("account_sso", args=[provider.pk])),
         )
 
     @display(description=_("state"))
     def state(self, provider: Provider) -> SafeString:
         """Return whether users can sign in with it."""
         if not provider.enabled:
-            return badge_html("disabled", _t("off"))
-        return badge_html("usable", _t("on"))
+            return render_badge("disabled", _t("off"))
+        return render_badge("usable", _t("on"))
 
     def get_form(
         self, request: HttpRequest, obj: Model | None = None, change: bool = False, **kwargs: Any
@@ -129,33 +130,33 @@ class IdentityProviderAdmin(ServiceFormAdmin):
         """Set the organization of a new provider, which its redirect URI contains."""
         form: Any = super().get_form(request, obj, change=change, **kwargs)
         if obj is None:
-            here = self.principal(request).organization_id
+            organization_id = self.get_principal(request).organization_id
 
-            class Begun(form):
+            class NewProviderForm(form):
                 def __init__(self, *args: Any, **kwargs: Any) -> None:
                     super().__init__(*args, **kwargs)
-                    self.instance.organization_id = here
+                    self.instance.organization_id = organization_id
 
-            return Begun
+            return NewProviderForm
         return form
 
     def save_form(self, request: HttpRequest, form: Any, change: bool) -> Provider:
         """Create or update the provider with the service."""
-        principal = self.principal(request)
+        principal = self.get_principal(request)
         if not change:
-            return sso.add(principal, **form.said())
+            return sso.create_provider(principal, **form.get_values())
         provider: Provider = Provider.objects.get(pk=form.instance.pk)
-        sso.update_provider(principal, provider, **form.said())
+        sso.update_provider(principal, provider, **form.get_values())
         return provider
 
     def delete_model(self, request: HttpRequest, obj: Provider) -> None:
         """Delete the provider with the service."""
-        sso.remove(self.principal(request), obj)
+        sso.delete_provider(self.get_principal(request), obj)
 
     def delete_queryset(self, request: HttpRequest, queryset: QuerySet[Provider]) -> None:
         """Delete each provider with the service."""
         for provider in queryset:
-            sso.remove(self.principal(request), provider)
+            sso.delete_provider(self.get_principal(request), provider)
 
     @action(description=_("Ask it for its keys"), permissions=["change"])
     def check_chosen(
@@ -164,10 +165,10 @@ class IdentityProviderAdmin(ServiceFormAdmin):
         """Fetch the metadata and keys of the selected providers and show the result."""
         for provider in queryset[:10]:
             try:
-                keys = sso.check(self.principal(request), provider)
+                keys = sso.check_provider(self.get_principal(request), provider)
             except Problem as problem:
                 messages.error(request, f"{provider.name}: {localize_text(problem)}")
             else:
-                told = _t("%(name)s publishes %(n)d keys.") % {"name": provider.name, "n": keys}
-                messages.success(request, told)
+                message = _t("%(name)s publishes %(n)d keys.") % {"name": provider.name, "n": keys}
+                messages.success(request, message)
         return HttpResponseRedirect(reverse("admin:tenancy_provider_changelist"))

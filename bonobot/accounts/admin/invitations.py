@@ -22,7 +22,7 @@ from bonobot.accounts.invitations import SentInvitation
 from bonobot.accounts.models import Invitation
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action, Role
-from bonobot.accounts.templatetags.display import ago, badge_html
+from bonobot.accounts.templatetags.display import ago, render_badge
 from bonobot.core.admin.theme import display, register
 
 
@@ -66,7 +66,7 @@ class InvitationAdmin(ServiceFormAdmin):
         form: Any = super().get_form(request, obj, change=change, **kwargs)
         if "agents" in form.base_fields:
             form.base_fields["agents"].choices = get_agent_directory().list_choices(
-                self.principal(request).organization_id
+                self.get_principal(request).organization_id
             )
         return form
 
@@ -112,84 +112,91 @@ class InvitationAdmin(ServiceFormAdmin):
 
     def save_form(self, request: HttpRequest, form: Any, change: bool) -> Invitation:
         """Create the invitation; store the result on the request for `response_add`."""
-        said = form.cleaned_data
-        posted = invitations.invite(
-            self.principal(request), said["email"], Role(said["role"]), agent_ids=said["agents"]
+        values = form.cleaned_data
+        sent = invitations.create_invitation(
+            self.get_principal(request),
+            values["email"],
+            Role(values["role"]),
+            agent_ids=values["agents"],
         )
-        request.posted = posted  # type: ignore[attr-defined]
-        return posted.invitation
+        request.posted = sent  # type: ignore[attr-defined]
+        return sent.invitation
 
     def response_add(
         self, request: HttpRequest, obj: Invitation, post_url_continue: str | None = None
     ) -> HttpResponse:
         """Report that it was mailed, or show its link once."""
-        posted: SentInvitation = request.posted  # type: ignore[attr-defined]
-        return self._posted(request, posted)
+        sent: SentInvitation = request.posted  # type: ignore[attr-defined]
+        return self._show_sent_invitation(request, sent)
 
     def get_urls(self) -> list[URLPattern]:
         """Return the URLs, including those of the actions."""
-        own = [
+        action_urls = [
             path(
                 f"<path:pk>/{name}/",
-                self.admin_site.admin_view(require_POST(deed)),
-                name=f"{PLACE}_{name}",
+                self.admin_site.admin_view(require_POST(view)),
+                name=f"{URL_PREFIX}_{name}",
             )
-            for name, deed in (("send", self.send_view), ("revoke", self.revoke_view))
+            for name, view in (("send", self.send_view), ("revoke", self.revoke_view))
         ]
-        return [*own, *super().get_urls()]
+        return [*action_urls, *super().get_urls()]
 
     def send_view(self, request: HttpRequest, pk: str) -> HttpResponseBase:
         """Send a new link."""
-        invitation = self._named(request, pk)
-        return self._posted(request, invitations.send_again(self.principal(request), invitation))
+        invitation = self._get_invitation(request, pk)
+        return self._show_sent_invitation(
+            request, invitations.resend_invitation(self.get_principal(request), invitation)
+        )
 
     def revoke_view(self, request: HttpRequest, pk: str) -> HttpResponseBase:
         """Revoke the invitation."""
-        invitations.revoke(self.principal(request), self._named(request, pk))
+        invitations.revoke_invitation(
+            self.get_principal(request), self._get_invitation(request, pk)
+        )
         messages.success(request, _t("The invitation was revoked."))
         return _redirect_to_members()
 
-    def _named(self, request: HttpRequest, pk: str) -> Invitation:
-        principal = self.principal(request)
+    def _get_invitation(self, request: HttpRequest, pk: str) -> Invitation:
+        principal = self.get_principal(request)
         principal.require(Action.MANAGE_MEMBERS)
-        found: Invitation = Invitation.objects.get_or_404(principal.organization_id, pk=pk)
-        return found
+        invitation: Invitation = Invitation.objects.get_or_404(principal.organization_id, pk=pk)
+        return invitation
 
-    def _posted(self, request: HttpRequest, posted: SentInvitation) -> HttpResponse:
-        if not posted.link:
-            said = _t("An invitation was sent to %(email)s.") % {"email": posted.invitation.email}
-            messages.success(request, said)
+    def _show_sent_invitation(self, request: HttpRequest, sent: SentInvitation) -> HttpResponse:
+        if not sent.link:
+            message = _t("An invitation was sent to %(email)s.") % {"email": sent.invitation.email}
+            messages.success(request, message)
             return _redirect_to_members()
         return render_screen(
             request,
             "people/invited.html",
-            title=posted.invitation.email,
-            object=posted.invitation,
+            title=sent.invitation.email,
+            object=sent.invitation,
             opts=self.opts,
-            link=posted.link,
-            problem=format_problem(posted.problem) if posted.problem else "",
+            link=sent.link,
+            problem=format_problem(sent.problem) if sent.problem else "",
         )
 
 
-PLACE = "tenancy_invitation"
+URL_PREFIX = "tenancy_invitation"
 
 
 def render_state_badge(invitation: Invitation) -> SafeString:
     """Return the state of an invitation as a badge."""
     if invitation.accepted_at is not None:
-        return badge_html("done", _t("accepted"))
+        return render_badge("done", _t("accepted"))
     if invitation.revoked_at is not None:
-        return badge_html("revoked", _t("revoked"))
+        return render_badge("revoked", _t("revoked"))
     if invitation.expires_at <= timezone.now():
-        return badge_html("waiting", _t("expired"))
-    return badge_html("pending", _t("invited"))
+        return render_badge("waiting", _t("expired"))
+    return render_badge("pending", _t("invited"))
 
 
-def open_invitations(principal: Principal) -> QuerySet[Invitation]:
+def query_open_invitations(principal: Principal) -> QuerySet[Invitation]:
     """Return the open invitations of the principal's organization."""
-    here = Invitation.objects.for_organization(principal.organization_id)
-    found: QuerySet[Invitation] = here.open()
-    return found
+    rows = Invitation.objects.for_organization(principal.organization_id)
+    open_rows: QuerySet[Invitation] = rows.open()
+    return open_rows
 
 
 def _redirect_to_members() -> HttpResponseRedirect:

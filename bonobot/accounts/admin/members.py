@@ -14,14 +14,14 @@ from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
 
 from bonobot.accounts import services as accounts
-from bonobot.accounts.admin.invitations import open_invitations, render_state_badge
+from bonobot.accounts.admin.invitations import query_open_invitations, render_state_badge
 from bonobot.accounts.admin_base.responses import render_screen
 from bonobot.accounts.admin_base.scoped_admin import ScopedAdmin, ServiceFormAdmin
 from bonobot.accounts.models import Membership, Organization, User
 from bonobot.accounts.password_reset import send_reset_link
 from bonobot.accounts.role_labels import ROLE_CHOICES
 from bonobot.accounts.roles import Action, Role
-from bonobot.accounts.second_factor import STRONG, reset_second_factor
+from bonobot.accounts.second_factor import STRONG_TYPES, reset_second_factor
 from bonobot.core.admin.theme import (
     AdminPasswordChangeForm,
     Select,
@@ -33,7 +33,7 @@ from bonobot.core.admin.theme import (
     register,
 )
 
-INVITED_SHOWN = 50
+MAX_INVITED_SHOWN = 50
 
 
 @register(User)
@@ -75,13 +75,15 @@ class UserAdmin(DjangoUserAdmin, ScopedAdmin):  # type: ignore[misc]  # both are
     @display(description=_("roles"))
     def roles(self, user: User) -> str:
         """Return the role in each organization."""
-        mine = user.memberships.all()
-        found = [f"{member.organization.name}: {member.get_role_display()}" for member in mine]
-        return ", ".join(found) or "-"
+        memberships = user.memberships.all()
+        labels = [
+            f"{member.organization.name}: {member.get_role_display()}" for member in memberships
+        ]
+        return ", ".join(labels) or "-"
 
     def save_model(self, request: HttpRequest, obj: User, form: Any, change: bool) -> None:
         """Save the user with the service."""
-        accounts.save_user(self.principal(request), obj, form.changed_data, adding=not change)
+        accounts.save_user(self.get_principal(request), obj, form.changed_data, adding=not change)
 
 
 @register(Organization)
@@ -109,13 +111,16 @@ class OrganizationAdmin(ScopedAdmin):
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Organization]:
         """Return all organizations for platform administrators, else the active one."""
-        principal = self.principal(request)
+        principal = self.get_principal(request)
         rows = Organization.objects.annotate(member_count=Count("memberships"))
         return rows if principal.platform_admin else rows.filter(pk=principal.organization_id)
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         """Return whether the user is a platform administrator."""
-        return self.may(request, self.needs_to_change) and self.principal(request).platform_admin
+        return (
+            self.can_perform(request, self.needs_to_change)
+            and self.get_principal(request).platform_admin
+        )
 
     def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
         """Return False: the audit log must survive accidental deletion."""
@@ -128,7 +133,7 @@ class OrganizationAdmin(ScopedAdmin):
 
     def save_model(self, request: HttpRequest, obj: Organization, form: Any, change: bool) -> None:
         """Save the organization with the service."""
-        accounts.save_organization(self.principal(request), obj, adding=not change)
+        accounts.save_organization(self.get_principal(request), obj, adding=not change)
 
 
 class MembershipForm(forms.ModelForm):
@@ -157,7 +162,7 @@ class MembershipAdmin(ServiceFormAdmin):
     """The active organization's members and their roles."""
 
     needs_to_change = Action.MANAGE_MEMBERS
-    removing = _("They see nothing of this organization any more; the account stays.")
+    delete_note = _("They see nothing of this organization any more; the account stays.")
     form = MembershipForm
     fields = ("username", "role")
     list_display = ("person", "full_name", "role", "has_factor", "made_at")
@@ -174,15 +179,15 @@ class MembershipAdmin(ServiceFormAdmin):
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         """Return whether the user is a platform administrator; others invite."""
-        return super().has_add_permission(request) and self.principal(request).platform_admin
+        return super().has_add_permission(request) and self.get_principal(request).platform_admin
 
     def changelist_view(
         self, request: HttpRequest, extra_context: dict[str, Any] | None = None
     ) -> Any:
         """Show the open invitations above the members."""
         context = extra_context or {}
-        if self.may(request, self.needs_to_change):
-            rows = open_invitations(self.principal(request))[:INVITED_SHOWN]
+        if self.can_perform(request, self.needs_to_change):
+            rows = query_open_invitations(self.get_principal(request))[:MAX_INVITED_SHOWN]
             context |= {"invited": [{"row": row, "badge": render_state_badge(row)} for row in rows]}
         return super().changelist_view(request, context)
 
@@ -191,11 +196,11 @@ class MembershipAdmin(ServiceFormAdmin):
         self, request: HttpRequest, queryset: QuerySet[Membership]
     ) -> HttpResponseRedirect:
         """Reset the second factors of the selected members and end their sessions."""
-        chosen = list(queryset.select_related("user"))
-        for member in chosen:
-            reset_second_factor(self.principal(request), member.user)
-        told = _t("%(n)d people sign in by password alone now.") % {"n": len(chosen)}
-        messages.success(request, told)
+        members = list(queryset.select_related("user"))
+        for member in members:
+            reset_second_factor(self.get_principal(request), member.user)
+        message = _t("%(n)d people sign in by password alone now.") % {"n": len(members)}
+        messages.success(request, message)
         return HttpResponseRedirect(reverse("admin:tenancy_membership_changelist"))
 
     @action(description=_("Send a link for a new password"), permissions=["change"])
@@ -203,14 +208,14 @@ class MembershipAdmin(ServiceFormAdmin):
         self, request: HttpRequest, queryset: QuerySet[Membership]
     ) -> HttpResponseBase:
         """Mail reset links; show those that can't be mailed to platform administrators."""
-        chosen = [member.user for member in queryset.select_related("user")]
-        links = [(user, send_reset_link(self.principal(request), user)) for user in chosen]
-        if handed := [(user, link) for user, link in links if link]:
+        users = [member.user for member in queryset.select_related("user")]
+        links = [(user, send_reset_link(self.get_principal(request), user)) for user in users]
+        if unmailed := [(user, link) for user, link in links if link]:
             return render_screen(
                 request,
                 "people/handed.html",
                 title=_("Links for new passwords"),
-                handed=handed,
+                handed=unmailed,
                 opts=self.opts,
             )
         messages.success(request, _t("%(n)d links were sent.") % {"n": len(links)})
@@ -223,7 +228,7 @@ class MembershipAdmin(ServiceFormAdmin):
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Membership]:
         """Return the members with whether they have a second factor."""
-        factors = Authenticator.objects.filter(user=OuterRef("user"), type__in=STRONG)
+        factors = Authenticator.objects.filter(user=OuterRef("user"), type__in=STRONG_TYPES)
         return super().get_queryset(request).annotate(has_factor=Exists(factors))
 
     @display(description=_("name"), ordering="user__last_name")
@@ -233,7 +238,7 @@ class MembershipAdmin(ServiceFormAdmin):
 
     def save_form(self, request: HttpRequest, form: Any, change: bool) -> Membership:
         """Add or update the member with the service."""
-        principal, role = self.principal(request), Role(form.cleaned_data["role"])
+        principal, role = self.get_principal(request), Role(form.cleaned_data["role"])
         if not change:
             return accounts.add_member(principal, form.cleaned_data["username"], role)
         member = Membership.objects.get(pk=form.instance.pk)
@@ -242,9 +247,9 @@ class MembershipAdmin(ServiceFormAdmin):
 
     def delete_model(self, request: HttpRequest, obj: Membership) -> None:
         """Remove the member with the service."""
-        accounts.remove_member(self.principal(request), obj)
+        accounts.remove_member(self.get_principal(request), obj)
 
     def delete_queryset(self, request: HttpRequest, queryset: QuerySet[Membership]) -> None:
         """Remove each member with the service."""
         for member in queryset.select_related("user"):
-            accounts.remove_member(self.principal(request), member)
+            accounts.remove_member(self.get_principal(request), member)

@@ -19,29 +19,35 @@ from bonobot.accounts.admin_base.responses import render_screen
 from bonobot.accounts.admin_base.scoped_admin import ServiceFormAdmin
 from bonobot.accounts.agent_directory import get_agent_directory
 from bonobot.accounts.models import Token
-from bonobot.accounts.role_labels import SCOPE_MEANS
+from bonobot.accounts.role_labels import SCOPE_DESCRIPTIONS
 from bonobot.accounts.roles import Action, Role, TokenScope
-from bonobot.accounts.templatetags.display import ago, badge_html
+from bonobot.accounts.templatetags.display import ago, render_badge
 from bonobot.accounts.tokens import services as tokens
 from bonobot.accounts.tokens.client_snippets import build_token_snippets
 from bonobot.core.admin.theme import Select, Textarea, TextInput, action, display, register
 
-KEPT = "kept"
-LASTING = (("30", _("30 days")), ("90", _("90 days")), ("365", _("a year")), ("", _("for ever")))
-BOUNDS = ("scopes", "agents", "networks", "calls_per_minute")
+UNCHANGED = "kept"
+LIFETIME_CHOICES = (
+    ("30", _("30 days")),
+    ("90", _("90 days")),
+    ("365", _("a year")),
+    ("", _("for ever")),
+)
+LIMIT_FIELDS = ("scopes", "agents", "networks", "calls_per_minute")
 
 
 class TokenForm(forms.ModelForm):
     """The role, limits and expiry of a token."""
 
     lasting = forms.ChoiceField(
-        label=_("Usable"), choices=LASTING, required=False, initial="90", widget=Select
+        label=_("Usable"), choices=LIFETIME_CHOICES, required=False, initial="90", widget=Select
     )
     scopes = forms.MultipleChoiceField(
         label=_("Scopes"),
         required=False,
         choices=[
-            (scope.value, format_lazy("{} – {}", scope, SCOPE_MEANS[scope])) for scope in TokenScope
+            (scope.value, format_lazy("{} – {}", scope, SCOPE_DESCRIPTIONS[scope]))
+            for scope in TokenScope
         ],
         widget=forms.CheckboxSelectMultiple,
         help_text=_("A part of what its role may do; none: all of it."),
@@ -77,24 +83,24 @@ class TokenForm(forms.ModelForm):
             for name in ("lasting", "scopes", "agents"):
                 self.fields[name].disabled = True
         if self.instance.pk and not self.instance._state.adding:
-            self.fields["lasting"].choices = [(KEPT, _t("as it is")), *LASTING]  # type: ignore[attr-defined]
+            self.fields["lasting"].choices = [(UNCHANGED, _t("as it is")), *LIFETIME_CHOICES]  # type: ignore[attr-defined]
             self.initial = dict(self.initial) | {
-                "lasting": KEPT,
+                "lasting": UNCHANGED,
                 "scopes": self.instance.scopes,
                 "agents": self.instance.agent_ids,
                 "networks": "\n".join(self.instance.networks),
             }
 
-    def terms(self) -> dict[str, Any]:
+    def get_terms(self) -> dict[str, Any]:
         """Return the form's values as the service expects them."""
-        said = self.cleaned_data
+        values = self.cleaned_data
         if self.instance.kind == "grant":
-            bounds = {name: said[name] for name in ("name", "calls_per_minute")}
-            return bounds | {"networks": said["networks"].split()}
-        terms = {name: said[name] for name in ("name", "client", "calls_per_minute", "scopes")}
-        if said["lasting"] != KEPT:
-            terms["expires_at"] = _end(said["lasting"])
-        return terms | {"agent_ids": said["agents"], "networks": said["networks"].split()}
+            limits = {name: values[name] for name in ("name", "calls_per_minute")}
+            return limits | {"networks": values["networks"].split()}
+        terms = {name: values[name] for name in ("name", "client", "calls_per_minute", "scopes")}
+        if values["lasting"] != UNCHANGED:
+            terms["expires_at"] = _compute_expiry(values["lasting"])
+        return terms | {"agent_ids": values["agents"], "networks": values["networks"].split()}
 
 
 @register(Token)
@@ -116,11 +122,11 @@ class TokenAdmin(ServiceFormAdmin):
     problem_fields = {"agent_ids": "agents", "expires_at": "lasting"}
     add_fieldsets = (
         (None, {"fields": ("name", "role", "client", "lasting")}),
-        (_("Bounds"), {"fields": BOUNDS}),
+        (_("Bounds"), {"fields": LIMIT_FIELDS}),
     )
     fieldsets = (
         (None, {"fields": ("name", "key", "role", "client", "lasting")}),
-        (_("Bounds"), {"fields": BOUNDS}),
+        (_("Bounds"), {"fields": LIMIT_FIELDS}),
         (
             _("What became of it"),
             {"fields": ("state", "used", "until", "ended", "made_at")},
@@ -133,17 +139,17 @@ class TokenAdmin(ServiceFormAdmin):
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Token]:
         """Return the tokens with their users and whether they are active."""
-        lives = Token.objects.living().filter(pk=OuterRef("pk"))
-        found: QuerySet[Token] = super().get_queryset(request)
-        return found.select_related("user").annotate(lives=Exists(lives))
+        active_tokens = Token.objects.active().filter(pk=OuterRef("pk"))
+        queryset: QuerySet[Token] = super().get_queryset(request)
+        return queryset.select_related("user").annotate(lives=Exists(active_tokens))
 
     def get_fieldsets(self, request: HttpRequest, obj: Model | None = None) -> Any:
         """Show the user, OAuth client and address of a grant."""
-        found = super().get_fieldsets(request, obj)
+        fieldsets = super().get_fieldsets(request, obj)
         if not isinstance(obj, Token) or obj.kind == "token":
-            return found
-        given = (_("Let in by a person"), {"fields": ("user", "client_id", "resource")})
-        return (found[0], given, *found[1:])
+            return fieldsets
+        grant_fieldset = (_("Let in by a person"), {"fields": ("user", "client_id", "resource")})
+        return (fieldsets[0], grant_fieldset, *fieldsets[1:])
 
     def get_form(
         self, request: HttpRequest, obj: Model | None = None, change: bool = False, **kwargs: Any
@@ -151,9 +157,9 @@ class TokenAdmin(ServiceFormAdmin):
         """Offer the organization's agents and the deleted ones that the token refers to."""
         form: Any = super().get_form(request, obj, change=change, **kwargs)
         if "agents" in form.base_fields:
-            agents = get_agent_directory().list_choices(self.principal(request).organization_id)
-            gone = set(getattr(obj, "agent_ids", ())) - {pk for pk, _name in agents}
-            removed = [(pk, _t("removed: %s") % pk) for pk in sorted(gone)]
+            agents = get_agent_directory().list_choices(self.get_principal(request).organization_id)
+            missing_ids = set(getattr(obj, "agent_ids", ())) - {pk for pk, _name in agents}
+            removed = [(pk, _t("removed: %s") % pk) for pk in sorted(missing_ids)]
             form.base_fields["agents"].choices = [*agents, *removed]
         return form
 
@@ -162,13 +168,13 @@ class TokenAdmin(ServiceFormAdmin):
 
         A grant's client is also read-only.
         """
-        fixed = ("client",) if isinstance(obj, Token) and obj.kind == "grant" else ()
-        return (*self.readonly_fields, *fixed, "role") if obj else ()
+        grant_fields = ("client",) if isinstance(obj, Token) and obj.kind == "grant" else ()
+        return (*self.readonly_fields, *grant_fields, "role") if obj else ()
 
     def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
         """Return whether the user may edit the token and it isn't revoked."""
-        ended = isinstance(obj, Token) and obj.revoked_at is not None
-        return not ended and super().has_change_permission(request, obj)
+        revoked = isinstance(obj, Token) and obj.revoked_at is not None
+        return not revoked and super().has_change_permission(request, obj)
 
     def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
         """Return False: tokens are revoked, so that the audit log can name them."""
@@ -178,12 +184,12 @@ class TokenAdmin(ServiceFormAdmin):
     def state(self, token: Token) -> SafeString:
         """Return the token's state."""
         if token.revoked_at is not None:
-            return badge_html("revoked", _t("revoked"))
+            return render_badge("revoked", _t("revoked"))
         if token.expires_at is not None and token.expires_at <= timezone.now():
-            return badge_html("waiting", _t("expired"))
+            return render_badge("waiting", _t("expired"))
         if not getattr(token, "lives", True):
-            return badge_html("waiting", _t("ended: its person may not give it any more"))
-        return badge_html("usable", _t("usable"))
+            return render_badge("waiting", _t("ended: its person may not give it any more"))
+        return render_badge("usable", _t("usable"))
 
     @display(description=_("given by"), ordering="user__username")
     def giver(self, token: Token) -> str:
@@ -207,13 +213,13 @@ class TokenAdmin(ServiceFormAdmin):
 
     def save_form(self, request: HttpRequest, form: Any, change: bool) -> Token:
         """Create or update the token; store a new secret on the request for `response_add`."""
-        principal, said = self.principal(request), form.terms()
+        principal, terms = self.get_principal(request), form.get_terms()
         if change:
             token: Token = Token.objects.get(pk=form.instance.pk)
-            tokens.update_token(principal, token, **said)
+            tokens.update_token(principal, token, **terms)
             return token
         role = Role(form.cleaned_data["role"])
-        token, request.token_text = tokens.issue(principal, role=role, **said)  # type: ignore[attr-defined]
+        token, request.token_text = tokens.create_token(principal, role=role, **terms)  # type: ignore[attr-defined]
         return token
 
     def response_add(
@@ -235,12 +241,12 @@ class TokenAdmin(ServiceFormAdmin):
         self, request: HttpRequest, queryset: QuerySet[Token]
     ) -> HttpResponseRedirect:
         """Revoke the selected tokens."""
-        chosen = list(queryset.filter(revoked_at=None))
-        for token in chosen:
-            tokens.revoke(self.principal(request), token)
-        messages.success(request, _t("%(n)d tokens were revoked.") % {"n": len(chosen)})
+        tokens_to_revoke = list(queryset.filter(revoked_at=None))
+        for token in tokens_to_revoke:
+            tokens.revoke_token(self.get_principal(request), token)
+        messages.success(request, _t("%(n)d tokens were revoked.") % {"n": len(tokens_to_revoke)})
         return HttpResponseRedirect(reverse("admin:tenancy_token_changelist"))
 
 
-def _end(days: str) -> datetime | None:
+def _compute_expiry(days: str) -> datetime | None:
     return timezone.now() + timedelta(days=int(days)) if days else None

@@ -12,17 +12,20 @@ from urllib.parse import urlsplit
 
 from bonobot.core.text.canonical_json import compute_digest, to_canonical_json
 
-FIELD = "_version"
+VERSION_FIELD = "_version"
 # Hidden inputs that differ from page to page.
-_NOT_STATE = frozenset({"csrfmiddlewaretoken", FIELD})
+_IGNORED_INPUTS = frozenset({"csrfmiddlewaretoken", VERSION_FIELD})
 _BUTTONS = frozenset({"submit", "button", "reset", "image", "file"})
-_TICKED = frozenset({"checkbox", "radio"})
+_CHECKABLE_TYPES = frozenset({"checkbox", "radio"})
 _ATTRIBUTES = r"""(?:[^>"']|"[^"]*"|'[^']*')*"""
-_KINDS = {"password": "secret", "textarea": "lines", "select": "choice", "radio": "radio"} | {
-    "checkbox": "choice"
-}
+_CONTROL_KINDS = {
+    "password": "secret",
+    "textarea": "lines",
+    "select": "choice",
+    "radio": "radio",
+} | {"checkbox": "choice"}
 # Longer texts, or texts with longer lines, are prose and compared as a whole.
-MOST_LINES, LONGEST_LINE = 200, 600
+MAX_LINES, MAX_LINE_LENGTH = 200, 600
 _FORM = re.compile(rf"<form\b({_ATTRIBUTES})>(.*?)</form>", re.I | re.S)
 _TAG = re.compile(rf"<(/?)(input|select|option|textarea|fieldset|label)\b({_ATTRIBUTES})>", re.I)
 _ATTRIBUTE = re.compile(r"""([^\s=>"'/]+)(?:\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s>"']+)))?""")
@@ -40,49 +43,52 @@ class Control:
     kind: str
     label: str = ""
     values: list[str] = field(default_factory=list)
-    inputs: int = 0
+    input_count: int = 0
 
-    def elements(self, values: list[str]) -> list[str]:
+    def list_elements(self, values: list[str]) -> list[str]:
         """Return the elements that can be merged one by one: selected values, or lines."""
         if self.kind == "set":
             return values
         lines = values[0].split("\n") if self.kind == "lines" and len(values) == 1 else []
-        is_list = len(lines) <= MOST_LINES and all(len(one) <= LONGEST_LINE for one in lines)
-        return [one for one in lines if one.strip()] if is_list else []
+        is_list = len(lines) <= MAX_LINES and all(len(line) <= MAX_LINE_LENGTH for line in lines)
+        return [line for line in lines if line.strip()] if is_list else []
 
 
 @dataclass
 class Form:
     """A form that posts to its own page; hidden inputs are inserted at `insert_at`."""
 
-    at: int
+    insert_at: int
     key: str
     controls: dict[str, Control]
 
-    def parts(self) -> dict[str, Any]:
+    def build_parts(self) -> dict[str, Any]:
         """Return the parts that the form's version covers: values and elements by name."""
         parts: dict[str, Any] = {name: control.values for name, control in self.controls.items()}
         for name, control in self.controls.items():
-            parts |= {element_part(name, one): True for one in control.elements(control.values)}
+            parts |= {
+                build_element_key(name, element): True
+                for element in control.list_elements(control.values)
+            }
         return parts
 
 
-def element_part(name: str, element: str) -> str:
+def build_element_key(name: str, element: str) -> str:
     """Return the name of the version part for an element of a control."""
     return f"{name}\n{element}"
 
 
-def forms_of(html: str, path: str) -> list[Form]:
+def parse_forms(html: str, path: str) -> list[Form]:
     """Return the forms of a page that post to `path`.
 
     A fragment without a form element counts as one: it is inserted into another form.
     """
     if "<html" not in html[:1000] and "<form" not in html:
-        first = _TAG.search(html)
-        found = [_build_form(html, first.start())] if first else []
-        return [form for form in found if form.controls]
-    found = []
-    seen: dict[str, int] = {}
+        first_tag = _TAG.search(html)
+        forms = [_build_form(html, first_tag.start())] if first_tag else []
+        return [form for form in forms if form.controls]
+    forms = []
+    counts_by_key: dict[str, int] = {}
     for match in _FORM.finditer(html):
         attributes = _parse_attributes(match[1])
         if not _is_form_of_path(attributes, path):
@@ -91,10 +97,10 @@ def forms_of(html: str, path: str) -> list[Form]:
         if "data-versioned" in attributes:
             form.key = ""  # its hidden inputs are compared when it is posted
         if form.controls:
-            seen[form.key] = number = seen.get(form.key, -1) + 1
+            counts_by_key[form.key] = number = counts_by_key.get(form.key, -1) + 1
             form.key += f".{number}"
-            found.append(form)
-    return found
+            forms.append(form)
+    return forms
 
 
 def normalize_values(values: list[str]) -> list[str]:
@@ -112,11 +118,11 @@ def _is_form_of_path(attributes: Mapping[str, str], path: str) -> bool:
     )
 
 
-def _build_form(html: str, at: int) -> Form:
+def _build_form(html: str, insert_at: int) -> Form:
     hidden: list[tuple[str, str]] = []
     controls: dict[str, Control] = {}
     labels: dict[str, str] = {}
-    named: dict[str, str] = {}
+    names_by_id: dict[str, str] = {}
     for tag, attributes, content in _iterate_tags(html):
         name = attributes.get("name", "")
         kind = attributes.get("type", "text").lower() if tag == "input" else tag
@@ -127,28 +133,30 @@ def _build_form(html: str, at: int) -> Form:
         elif kind == "hidden":
             hidden.append((name, attributes.get("value", "")))
         else:
-            _add(controls, name, kind, attributes, content)
-            named.setdefault(attributes.get("id", ""), name)
+            _add_control(controls, name, kind, attributes, content)
+            names_by_id.setdefault(attributes.get("id", ""), name)
     for identifier, text in labels.items():
-        if identifier in named:
-            controls[named[identifier]].label = text or controls[named[identifier]].label
-    state = sorted(pair for pair in hidden if pair[0] not in _NOT_STATE)
-    return Form(at, compute_digest(to_canonical_json(state))[:12], controls)
+        if identifier in names_by_id:
+            controls[names_by_id[identifier]].label = (
+                text or controls[names_by_id[identifier]].label
+            )
+    hidden_values = sorted(pair for pair in hidden if pair[0] not in _IGNORED_INPUTS)
+    return Form(insert_at, compute_digest(to_canonical_json(hidden_values))[:12], controls)
 
 
-def _add(
+def _add_control(
     controls: dict[str, Control], name: str, kind: str, attributes: Mapping[str, str], content: str
 ) -> None:
-    means = _KINDS.get(kind, "text")
+    control_kind = _CONTROL_KINDS.get(kind, "text")
     if kind == "select" and "multiple" in attributes:
-        means = "set"
-    control = controls.setdefault(name, Control(means, attributes.get("aria-label", "")))
-    control.inputs += 1
-    if kind == "checkbox" and control.inputs > 1:
+        control_kind = "set"
+    control = controls.setdefault(name, Control(control_kind, attributes.get("aria-label", "")))
+    control.input_count += 1
+    if kind == "checkbox" and control.input_count > 1:
         control.kind = "set"
     if kind == "select":
-        control.values += [unescape(one) for one in content.split("\0") if one != "\1"]
-    elif kind in _TICKED:
+        control.values += [unescape(option) for option in content.split("\0") if option != "\1"]
+    elif kind in _CHECKABLE_TYPES:
         if "checked" in attributes:
             control.values.append(attributes.get("value", "on"))
     else:
@@ -161,26 +169,26 @@ def _iterate_tags(html: str) -> Iterator[tuple[str, dict[str, str], str]]:
 
     The content of a select is its selected values joined with NUL.
     """
-    disabled = 0
-    at = 0
-    while match := _TAG.search(html, at):
-        at = match.end()
-        closes, tag, attributes = match[1], match[2].lower(), _parse_attributes(match[3])
+    disabled_depth = 0
+    position = 0
+    while match := _TAG.search(html, position):
+        position = match.end()
+        is_closing, tag, attributes = match[1], match[2].lower(), _parse_attributes(match[3])
         if tag == "fieldset":
-            if closes:
-                disabled = max(0, disabled - 1)
-            elif disabled or "disabled" in attributes:
-                disabled += 1
+            if is_closing:
+                disabled_depth = max(0, disabled_depth - 1)
+            elif disabled_depth or "disabled" in attributes:
+                disabled_depth += 1
             continue
-        if closes or tag == "option":
+        if is_closing or tag == "option":
             continue
         content = ""
         if tag in ("textarea", "select", "label"):
-            end = html.find(f"</{tag}", at)
+            end = html.find(f"</{tag}", position)
             end = len(html) if end < 0 else end
-            inner, at = html[at:end], at if tag == "label" else end
+            inner, position = html[position:end], position if tag == "label" else end
             content = _get_tag_content(tag, inner, attributes)
-        if not disabled or tag == "label":
+        if not disabled_depth or tag == "label":
             yield tag, attributes, content
 
 
@@ -194,10 +202,10 @@ def _get_tag_content(tag: str, inner: str, attributes: Mapping[str, str]) -> str
         for match in _TAG.finditer(inner)
         if match[2].lower() == "option" and not match[1]
     ]
-    chosen = [one for one in options if "selected" in one[0]]
-    if not chosen and "multiple" not in attributes:
-        chosen = [one for one in options if "disabled" not in one[0]][:1]
-    values = [one.get("value", " ".join(text.split())) for one, text in chosen]
+    selected = [option for option in options if "selected" in option[0]]
+    if not selected and "multiple" not in attributes:
+        selected = [option for option in options if "disabled" not in option[0]][:1]
+    values = [option.get("value", " ".join(text.split())) for option, text in selected]
     return "\0".join(values) if values else "\1"
 
 

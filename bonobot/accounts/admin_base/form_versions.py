@@ -25,39 +25,39 @@ from django.utils.html import format_html
 from django.utils.translation import gettext as _t
 
 from bonobot.accounts.admin_base.form_controls import (
-    FIELD,
+    VERSION_FIELD,
     Control,
     Form,
-    element_part,
-    forms_of,
+    build_element_key,
     normalize_values,
+    parse_forms,
 )
 from bonobot.accounts.current_organization import resolve_principal
 from bonobot.accounts.models import Organization
 from bonobot.core.db import preconditions
 from bonobot.core.db.object_version import (
     VersionConflict,
+    collect_secret_marks,
     compute_version,
     has_part,
     is_same_part,
-    secret_marks,
 )
-from bonobot.core.db.transactions import lock
+from bonobot.core.db.transactions import lock_rows
 from bonobot.core.text.masked_values import MASK
 from bonobot.core.text.untrusted_text import make_visible
 from bonobot.ledger.models import AuditRow
 
 View = Callable[..., HttpResponseBase]
-SALT = "bonobot.form_version"
-SECRET = "secret:"  # noqa: S105  # prefix of the names of stored secrets, which no control shows
-MOST_TOKENS = 200
-SHOWN, VALUE_SHOWN = 12, 80
+VERSION_SALT = "bonobot.form_version"
+SECRET_PREFIX = "secret:"  # noqa: S105  # prefix of the names of stored secrets, which no control shows
+MAX_TOKENS = 200
+MAX_CHANGES_SHOWN, MAX_VALUE_LENGTH = 12, 80
 # Name prefixes of inputs that form rows, and name suffixes of inputs that form pairs.
-ROWS, PAIRS = ("budget", "when", "p"), ("name", "value")
+ROW_PREFIXES, PAIR_SUFFIXES = ("budget", "when", "p"), ("name", "value")
 
 
 @dataclass
-class Read:
+class ReadForm:
     """A form as the user read it: its page, its key, and the version of its controls."""
 
     page: str
@@ -66,16 +66,19 @@ class Read:
 
 
 @dataclass
-class Page:
+class PageState:
     """The current state of a page."""
 
     forms: list[Form] = field(default_factory=list)
     shown_object: Any = None
     status: int = 200
 
-    def secrets(self) -> dict[str, str]:
+    def build_secret_marks(self) -> dict[str, str]:
         """Return the marks of the secrets of the object shown."""
-        return {f"{SECRET}{name}": mark for name, mark in secret_marks(self.shown_object).items()}
+        return {
+            f"{SECRET_PREFIX}{name}": mark
+            for name, mark in collect_secret_marks(self.shown_object).items()
+        }
 
 
 @dataclass
@@ -87,7 +90,7 @@ class Difference:
     yours: list[str] | None = None
 
 
-class Unheard(BaseStorage):
+class DiscardedMessages(BaseStorage):
     """A message storage that discards messages, for pages that aren't shown."""
 
     def _get(self, *args: Any, **kwargs: Any) -> tuple[list[Any], bool]:
@@ -101,159 +104,179 @@ def add_form_versions(view: View) -> View:
     """Add versions to the forms of a view's pages and check those that are posted."""
 
     @wraps(view)
-    def compared(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
-        show = partial(view, request, *args, **kwargs)
+    def versioned_view(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
+        call_view = partial(view, request, *args, **kwargs)
         if getattr(request, "reads_versions", False):
-            return show()
+            return call_view()
         if request.method != "POST":
             shown_object = lambda: getattr(request, "shown_object", None)  # noqa: E731
-            return _insert_versions(request, show(), shown_object)
-        read = list(_iterate_version_tokens(request))
+            return _insert_versions(request, call_view(), shown_object)
+        read_forms = list(_iterate_read_forms(request))
         # A form posted to another page, such as a preview, isn't saved there.
-        here = any(one.page.partition("?")[0] == request.path for one in read)
-        return _save(request, show, read if here else [])
+        posts_here = any(
+            read_form.page.partition("?")[0] == request.path for read_form in read_forms
+        )
+        return _save_or_refuse(request, call_view, read_forms if posts_here else [])
 
-    return compared
+    return versioned_view
 
 
-def _save(request: HttpRequest, show: Callable[[], Any], read: list[Read]) -> HttpResponseBase:
-    found = list(_find_differences(request, read))
-    if not found:
-        stale: list[VersionConflict] = []
-        with preconditions.scope():
-            if read:
-                preconditions.require(partial(_compare_locked, request, read, stale))
-            response = show()
-        if not stale:
+def _save_or_refuse(
+    request: HttpRequest, call_view: Callable[[], Any], read_forms: list[ReadForm]
+) -> HttpResponseBase:
+    differences = list(_find_differences(request, read_forms))
+    if not differences:
+        conflicts: list[VersionConflict] = []
+        with preconditions.open_scope():
+            if read_forms:
+                preconditions.add_precondition(
+                    partial(_check_locked_versions, request, read_forms, conflicts)
+                )
+            response = call_view()
+        if not conflicts:
             return _refresh_versions(request, response)
-        found = list(_find_differences(request, read))
-    return _refuse(request, show, read, found)
+        differences = list(_find_differences(request, read_forms))
+    return _render_conflict(request, call_view, read_forms, differences)
 
 
-def _refuse(
-    request: HttpRequest, show: Callable[[], Any], read: list[Read], found: list[Difference]
+def _render_conflict(
+    request: HttpRequest,
+    call_view: Callable[[], Any],
+    read_forms: list[ReadForm],
+    differences: list[Difference],
 ) -> HttpResponseBase:
     """Show the form again with the user's changes over the current values; write nothing."""
-    text = _describe_differences(request, found)
+    text = _describe_differences(request, differences)
     posted: Any = request.POST
-    request.POST = _merge_changes(posted, request, read)  # type: ignore[assignment]  # it has a setter
-    heard: Any = getattr(request, "_messages", None)
-    request._messages = Unheard(request)  # type: ignore[attr-defined]
-    with preconditions.scope():
-        preconditions.require(_never)
+    request.POST = _merge_changes(posted, request, read_forms)  # type: ignore[assignment]  # it has a setter
+    original_messages: Any = getattr(request, "_messages", None)
+    request._messages = DiscardedMessages(request)  # type: ignore[attr-defined]
+    with preconditions.open_scope():
+        preconditions.add_precondition(_raise_conflict)
         try:
-            response = show()
+            response = call_view()
         except VersionConflict:
             response = None
     if response is None or response.status_code not in (200, 400, 409):
-        reading = _read_current_page(request, request.get_full_path())
-        response = _get_response(reading)
-        reading._messages = heard
-    request._messages = heard  # type: ignore[attr-defined]
+        page_request = _build_page_request(request, request.get_full_path())
+        response = _get_response(page_request)
+        page_request._messages = original_messages
+    request._messages = original_messages  # type: ignore[attr-defined]
     messages.error(request, text)
     response.status_code = VersionConflict.status
     return _refresh_versions(request, response)
 
 
-def _never() -> None:
+def _raise_conflict() -> None:
     raise VersionConflict({}, "")
 
 
-def _compare_locked(request: HttpRequest, read: list[Read], stale: list[VersionConflict]) -> None:
+def _check_locked_versions(
+    request: HttpRequest, read_forms: list[ReadForm], conflicts: list[VersionConflict]
+) -> None:
     """Lock the row and raise `VersionConflict` if it differs from what was read."""
     row = getattr(request, "shown_object", None)
     if row is None:  # a page of the organization or the user
-        lock(Organization.objects.filter(pk=resolve_principal(request).organization_id))
+        lock_rows(Organization.objects.filter(pk=resolve_principal(request).organization_id))
     else:
-        lock(type(row)._base_manager.filter(pk=row.pk))
-    if found := list(_find_differences(request, read)):
-        stale.append(VersionConflict({one.name: None for one in found}, ""))
-        raise stale[0]
+        lock_rows(type(row)._base_manager.filter(pk=row.pk))
+    if differences := list(_find_differences(request, read_forms)):
+        conflicts.append(VersionConflict({difference.name: None for difference in differences}, ""))
+        raise conflicts[0]
 
 
 # -- Differences -----------------------------------------------------------------------------------
 
 
-def _iterate_version_tokens(request: HttpRequest) -> Iterator[Read]:
+def _iterate_read_forms(request: HttpRequest) -> Iterator[ReadForm]:
     """Yield the form versions in the request; skip those without a valid signature."""
-    for text in request.POST.getlist(FIELD)[:MOST_TOKENS]:
+    for text in request.POST.getlist(VERSION_FIELD)[:MAX_TOKENS]:
         try:
-            page, key, version = signing.loads(text, salt=SALT)
+            page, key, version = signing.loads(text, salt=VERSION_SALT)
         except (signing.BadSignature, ValueError, TypeError):
             continue
-        yield Read(page, key, version)
+        yield ReadForm(page, key, version)
 
 
-def _find_differences(request: HttpRequest, read: list[Read]) -> Iterator[Difference]:
+def _find_differences(request: HttpRequest, read_forms: list[ReadForm]) -> Iterator[Difference]:
     """Yield the differences to what was read; skip pages that can't be shown any more."""
-    pages = {one.page: _page(request, one.page) for one in read}
-    for one in read:
-        page = pages[one.page]
+    pages = {read_form.page: _load_page(request, read_form.page) for read_form in read_forms}
+    for read_form in read_forms:
+        page = pages[read_form.page]
         if page.status != 200:
             continue
-        form = next((form for form in page.forms if form.key == one.key), None)
+        form = next((form for form in page.forms if form.key == read_form.key), None)
         if form is None:
             yield Difference(Control("choice", _t("The page")), "")
             continue
-        for name, mark in page.secrets().items():
-            if not is_same_part(name, mark, one.version):
-                yield Difference(Control("secret", name.removeprefix(SECRET)), name)
+        for name, mark in page.build_secret_marks().items():
+            if not is_same_part(name, mark, read_form.version):
+                yield Difference(Control("secret", name.removeprefix(SECRET_PREFIX)), name)
         for name, control in form.controls.items():
-            if has_part(name, one.version) and not is_same_part(name, control.values, one.version):
-                yours = normalize_values(request.POST.getlist(name))
-                changed = not is_same_part(name, yours, one.version) and yours != control.values
-                yield Difference(control, name, yours if changed else None)
+            if has_part(name, read_form.version) and not is_same_part(
+                name, control.values, read_form.version
+            ):
+                own_values = normalize_values(request.POST.getlist(name))
+                changed = (
+                    not is_same_part(name, own_values, read_form.version)
+                    and own_values != control.values
+                )
+                yield Difference(control, name, own_values if changed else None)
 
 
-def _merge_changes(posted: Any, request: HttpRequest, read: list[Read]) -> QueryDict:
+def _merge_changes(posted: Any, request: HttpRequest, read_forms: list[ReadForm]) -> QueryDict:
     """Return the user's changes merged with the current values.
 
     If both changed a list, additions and removals of both are applied; for a text, the user's value
     is used. Choices and rows of inputs keep the current value, so the user must choose again.
     """
     merged = posted.copy()
-    for one in read:
-        page = _page(request, one.page)
-        form = next((form for form in page.forms if form.key == one.key), None)
+    for read_form in read_forms:
+        page = _load_page(request, read_form.page)
+        form = next((form for form in page.forms if form.key == read_form.key), None)
         if form is None:
             continue
-        changed = {
+        changed_names = {
             name
             for name, control in form.controls.items()
-            if not is_same_part(name, control.values, one.version)
+            if not is_same_part(name, control.values, read_form.version)
         }
-        rows = {_get_row_prefix(name, form.controls[name]) for name in changed} - {""}
+        row_prefixes = {_get_row_prefix(name, form.controls[name]) for name in changed_names} - {""}
         for name, control in form.controls.items():
             values = normalize_values(posted.getlist(name))
-            own = not is_same_part(name, values, one.version)
-            theirs = name in changed and control.kind in ("choice", "radio")
-            if not own or theirs or _get_row_prefix(name, control) in rows:
+            is_own_change = not is_same_part(name, values, read_form.version)
+            must_choose_again = name in changed_names and control.kind in ("choice", "radio")
+            if (
+                not is_own_change
+                or must_choose_again
+                or _get_row_prefix(name, control) in row_prefixes
+            ):
                 merged.setlist(name, control.values)
-            elif name in changed and control.kind in ("set", "lines"):
-                merged.setlist(name, _merge_choices(control, name, values, one.version))
+            elif name in changed_names and control.kind in ("set", "lines"):
+                merged.setlist(name, _merge_choices(control, name, values, read_form.version))
     return merged
 
 
-def _merge_choices(control: Control, name: str, yours: list[str], version: str) -> list[str]:
+def _merge_choices(control: Control, name: str, own_values: list[str], version: str) -> list[str]:
     """Return the current elements with the user's additions and removals applied."""
-    now, posted = control.elements(control.values), control.elements(yours)
-    if not now and not posted:
-        return yours  # prose
+    current, posted = control.list_elements(control.values), control.list_elements(own_values)
+    if not current and not posted:
+        return own_values  # prose
 
-    def was_there(one: str) -> bool:
-        return is_same_part(element_part(name, one), True, version)
+    def was_read(element: str) -> bool:
+        return is_same_part(build_element_key(name, element), True, version)
 
-    added = [one for one in posted if one not in now and not was_there(one)]
-    kept = [one for one in now if one in posted or not was_there(one)]
+    added = [element for element in posted if element not in current and not was_read(element)]
+    kept = [element for element in current if element in posted or not was_read(element)]
     return ["\n".join(kept + added)] if control.kind == "lines" else kept + added
 
 
 def _get_row_prefix(name: str, control: Control) -> str:
     """Return the common name prefix of the inputs of a row, blank for a single control."""
     row, _dash, column = name.rpartition("-")
-    several = control.inputs > 1 and control.kind in ("text", "choice", "lines")
+    is_repeated = control.input_count > 1 and control.kind in ("text", "choice", "lines")
     first = name.partition("-")[0]
-    return first if first in ROWS else row if several or column in PAIRS else ""
+    return first if first in ROW_PREFIXES else row if is_repeated or column in PAIR_SUFFIXES else ""
 
 
 # -- Pages -----------------------------------------------------------------------------------------
@@ -264,85 +287,89 @@ def _insert_versions(
 ) -> HttpResponseBase:
     """Add versions to the forms of a page once it is rendered."""
 
-    def add(rendered: Any) -> None:
+    def insert_inputs(rendered: Any) -> None:
         html = rendered.content.decode()
-        page = Page(forms_of(html, request.path), shown_object())
+        page = PageState(parse_forms(html, request.path), shown_object())
         rendered.content = _insert_inputs(html, page.forms, page, request.get_full_path())
 
-    return _after_render(response, add)
+    return _run_after_render(response, insert_inputs)
 
 
 def _refresh_versions(request: HttpRequest, response: HttpResponseBase) -> HttpResponseBase:
     """Add the current versions to the forms of a response to a POST."""
 
-    def add(rendered: Any) -> None:
+    def insert_inputs(rendered: Any) -> None:
         html = rendered.content.decode()
-        if forms := forms_of(html, request.path):
-            here = request.get_full_path()
-            page = _page(request, here)
+        if forms := parse_forms(html, request.path):
+            path = request.get_full_path()
+            page = _load_page(request, path)
             if page.status == 200:
-                rendered.content = _insert_inputs(html, forms, page, here)
+                rendered.content = _insert_inputs(html, forms, page, path)
 
-    return _after_render(response, add)
+    return _run_after_render(response, insert_inputs)
 
 
-def _after_render(response: HttpResponseBase, add: Callable[[Any], None]) -> HttpResponseBase:
+def _run_after_render(
+    response: HttpResponseBase, callback: Callable[[Any], None]
+) -> HttpResponseBase:
     if response.streaming or not response.get("Content-Type", "").startswith("text/html"):
         return response
     if isinstance(response, SimpleTemplateResponse):
-        response.add_post_render_callback(add)
+        response.add_post_render_callback(callback)
     elif isinstance(response, HttpResponse):
-        add(response)
+        callback(response)
     return response
 
 
-def _insert_inputs(html: str, forms: list[Form], page: Page, path: str) -> str:
-    known = {form.key: form for form in page.forms}
+def _insert_inputs(html: str, forms: list[Form], page: PageState, path: str) -> str:
+    current_forms = {form.key: form for form in page.forms}
     for form in reversed(forms):
-        if (read := known.get(form.key)) is not None:
-            version = compute_version(read.parts() | page.secrets())
-            text = signing.dumps([path, form.key, version], salt=SALT)
-            hidden = format_html('<input type="hidden" name="{}" value="{}">', FIELD, text)
-            html = f"{html[: form.at]}{hidden}{html[form.at :]}"
+        if (current_form := current_forms.get(form.key)) is not None:
+            version = compute_version(current_form.build_parts() | page.build_secret_marks())
+            text = signing.dumps([path, form.key, version], salt=VERSION_SALT)
+            hidden = format_html('<input type="hidden" name="{}" value="{}">', VERSION_FIELD, text)
+            html = f"{html[: form.insert_at]}{hidden}{html[form.insert_at :]}"
     return html
 
 
-def _page(request: HttpRequest, page: str) -> Page:
+def _load_page(request: HttpRequest, address: str) -> PageState:
     """Render a page for the same user and parse its current state."""
-    reading = _read_current_page(request, page)
-    response = _get_response(reading)
+    page_request = _build_page_request(request, address)
+    response = _get_response(page_request)
     if isinstance(response, SimpleTemplateResponse) and not response.is_rendered:
         response.render()
-    shown_object = getattr(reading, "shown_object", None)
+    shown_object = getattr(page_request, "shown_object", None)
     if response.status_code != 200 or response.streaming:
-        return Page(status=response.status_code or 500)
-    return Page(forms_of(response.content.decode(), reading.path), shown_object)
+        return PageState(status=response.status_code or 500)
+    return PageState(parse_forms(response.content.decode(), page_request.path), shown_object)
 
 
-def _read_current_page(request: HttpRequest, page: str) -> Any:
-    reading: Any = copy.copy(request)
-    reading.method, reading.reads_versions, reading.shown_object = "GET", True, None
-    path, _mark, query = page.partition("?")
-    reading.META = request.META | {"REQUEST_METHOD": "GET", "QUERY_STRING": query}
-    reading.path = reading.path_info = path
-    reading.GET = QueryDict(query)
-    reading.POST, reading._files = QueryDict(), MultiValueDict()
-    reading._messages = Unheard(reading)
-    return reading
+def _build_page_request(request: HttpRequest, address: str) -> Any:
+    page_request: Any = copy.copy(request)
+    page_request.method, page_request.reads_versions, page_request.shown_object = "GET", True, None
+    path, _mark, query = address.partition("?")
+    page_request.META = request.META | {"REQUEST_METHOD": "GET", "QUERY_STRING": query}
+    page_request.path = page_request.path_info = path
+    page_request.GET = QueryDict(query)
+    page_request.POST, page_request._files = QueryDict(), MultiValueDict()
+    page_request._messages = DiscardedMessages(page_request)
+    return page_request
 
 
-def _get_response(reading: Any) -> Any:
-    match = resolve(reading.path_info)
-    reading.resolver_match = match
-    return match.func(reading, *match.args, **match.kwargs)
+def _get_response(page_request: Any) -> Any:
+    match = resolve(page_request.path_info)
+    page_request.resolver_match = match
+    return match.func(page_request, *match.args, **match.kwargs)
 
 
 # -- Messages --------------------------------------------------------------------------------------
 
 
-def _describe_differences(request: HttpRequest, found: list[Difference]) -> str:
-    changes = "; ".join(_describe_difference(one) for one in found[:SHOWN]) or _t("the page")
-    if who := _find_last_editor(request):
+def _describe_differences(request: HttpRequest, differences: list[Difference]) -> str:
+    changes = "; ".join(
+        _describe_difference(difference) for difference in differences[:MAX_CHANGES_SHOWN]
+    ) or _t("the page")
+    if editor := _find_last_editor(request):
         text = _t(
             "Not saved: %(who)s changed this in the meantime. Now: %(changes)s. Your other changes "
             "are in the form; check them and save again. (%(code)s)"
@@ -352,21 +379,21 @@ def _describe_differences(request: HttpRequest, found: list[Difference]) -> str:
             "Not saved: this was changed in the meantime. Now: %(changes)s. Your other changes are "
             "in the form; check them and save again. (%(code)s)"
         )
-    return text % {"who": who, "changes": changes, "code": VersionConflict.code}
+    return text % {"who": editor, "changes": changes, "code": VersionConflict.code}
 
 
-def _describe_difference(one: Difference) -> str:
-    label = make_visible(one.control.label or one.name, VALUE_SHOWN)
-    if one.control.kind == "secret":
+def _describe_difference(difference: Difference) -> str:
+    label = make_visible(difference.control.label or difference.name, MAX_VALUE_LENGTH)
+    if difference.control.kind == "secret":
         return f"{label}: {MASK}"
-    now = make_visible(", ".join(one.control.values), VALUE_SHOWN) or "–"
-    if one.yours is None:
-        return f"{label}: {now}"
-    yours = make_visible(", ".join(one.yours), VALUE_SHOWN) or "–"
+    current = make_visible(", ".join(difference.control.values), MAX_VALUE_LENGTH) or "–"
+    if difference.yours is None:
+        return f"{label}: {current}"
+    own_values = make_visible(", ".join(difference.yours), MAX_VALUE_LENGTH) or "–"
     return _t("%(label)s: %(now)s (yours: %(yours)s)") % {
         "label": label,
-        "now": now,
-        "yours": yours,
+        "now": current,
+        "yours": own_values,
     }
 
 
@@ -376,6 +403,6 @@ def _find_last_editor(request: HttpRequest) -> str:
     if row is None:
         return ""
     organization_id = resolve_principal(request).organization_id
-    rows = AuditRow.objects.of(organization_id).filter(resource_id=str(row.pk))
-    last = rows.filter(event_type="change").order_by("-seq").first()
-    return make_visible(last.actor_label, VALUE_SHOWN) if last else ""
+    rows = AuditRow.objects.for_organization(organization_id).filter(resource_id=str(row.pk))
+    entry = rows.filter(event_type="change").order_by("-seq").first()
+    return make_visible(entry.actor_label, MAX_VALUE_LENGTH) if entry else ""

@@ -24,7 +24,7 @@ from bonobot.core.problems import Forbidden, Problem
 from bonobot.core.text.syntax_highlighting import render_sentence as as_sentence
 
 # Scripts request a fragment of a page with this header; errors are fragments, too.
-FRAGMENT = "Bonobot-Fragment"
+FRAGMENT_HEADER = "Bonobot-Fragment"
 
 View = Callable[..., HttpResponseBase]
 
@@ -34,8 +34,8 @@ def render_screen(
 ) -> TemplateResponse:
     """Return an admin page with navigation from `templates/admin/…`."""
     request.current_app = site.name
-    whole = {**site.each_context(request), "title": title, **context}
-    return TemplateResponse(request, f"admin/{template}", whole, status=status)
+    full_context = {**site.each_context(request), "title": title, **context}
+    return TemplateResponse(request, f"admin/{template}", full_context, status=status)
 
 
 def render_fragment(
@@ -69,8 +69,8 @@ def add_problem_to_form(
 
     `fields` maps the problem's fields to the form's (`endpoint_config.url` → `url`).
     """
-    spot = (fields or {}).get(problem.field) or problem.field
-    parts = [spot, *spot.split(".")[::-1]]
+    field_path = (fields or {}).get(problem.field) or problem.field
+    parts = [field_path, *field_path.split(".")[::-1]]
     field = next((part for part in parts if part in form.fields), None)
     form.add_error(field, ValidationError(format_problem(problem), code=problem.code))
 
@@ -82,36 +82,36 @@ def redirect_back(request: HttpRequest, default: str = "") -> HttpResponseRedire
 
 def _read_referrer_path(request: HttpRequest) -> str:
     """Return the path of the referring page, blank if it isn't ours."""
-    came_from = request.headers.get("Referer", "")
-    ours = url_has_allowed_host_and_scheme(
-        came_from, allowed_hosts={request.get_host()}, require_https=request.is_secure()
+    referrer = request.headers.get("Referer", "")
+    is_own_page = url_has_allowed_host_and_scheme(
+        referrer, allowed_hosts={request.get_host()}, require_https=request.is_secure()
     )
-    parts = urlsplit(came_from)
+    parts = urlsplit(referrer)
     target = f"{parts.path}?{parts.query}" if parts.query else parts.path
-    return target if ours else ""
+    return target if is_own_page else ""
 
 
 def handle_problems(view: View) -> View:
     """Wrap a view so that problems become messages or pages instead of a 500."""
 
     @wraps(view)
-    def answered(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
+    def call_view(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
         try:
             return view(request, *args, **kwargs)
         except Problem as problem:
-            return _answer(request, problem)
+            return _render_problem(request, problem)
 
-    return answered
+    return call_view
 
 
-def _answer(request: HttpRequest, problem: Problem) -> HttpResponseBase:
-    if FRAGMENT in request.headers:
+def _render_problem(request: HttpRequest, problem: Problem) -> HttpResponseBase:
+    if FRAGMENT_HEADER in request.headers:
         return render_fragment(
             request, "parts/problem.html", status=problem.status, problem=problem
         )
     # Forbidden and missing things get a page of their own, so that the status is right.
-    final = isinstance(problem, Forbidden) or problem.status == 404
-    if request.method == "POST" and not final:
+    needs_own_page = isinstance(problem, Forbidden) or problem.status == 404
+    if request.method == "POST" and not needs_own_page:
         add_problem_message(request, problem)
         return redirect_back(request)
     return render_screen(

@@ -29,32 +29,32 @@ from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Forbidden, NotFound, Problem
 
 # An exact count reads every matching row; nobody opens page 201.
-MOST_LISTED = 10_000
+MAX_LISTED = 10_000
 # A search scans rows without an index until it has this many matches.
-MOST_FOUND = 1_000
+MAX_FOUND = 1_000
 
 
 class BoundedPaginator(Paginator):
     """Counts and lists at most `limit` rows; `more` is set if there are others."""
 
-    def __init__(self, *args: Any, most: int | None = None, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, limit: int | None = None, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.most = most or MOST_LISTED
+        self.limit = limit or MAX_LISTED
 
     @cached_property
     def count(self) -> int:
         """Return the number of rows that can be listed."""
-        return min(self._found, self.most)
+        return min(self._counted, self.limit)
 
     @property
     def more(self) -> bool:
         """Return whether there are rows after the last page."""
-        return self._found > self.most
+        return self._counted > self.limit
 
     @cached_property
-    def _found(self) -> int:
+    def _counted(self) -> int:
         rows: Any = self.object_list
-        return int(rows.order_by().values("pk")[: self.most + 1].count())
+        return int(rows.order_by().values("pk")[: self.limit + 1].count())
 
 
 class ScopedAdmin(ModelAdmin):
@@ -82,10 +82,10 @@ class ScopedAdmin(ModelAdmin):
     empty_icon: ClassVar[str] = "inbox"
     empty_text: ClassVar[Any] = ""
     # Columns that change rows, and the columns that users without permission see instead.
-    changing_columns: ClassVar[dict[str, str]] = {}
+    change_columns: ClassVar[dict[str, str]] = {}
     # What deleting a row means, and what to do first if other rows need it.
-    removing: ClassVar[Any] = ""
-    hindering: ClassVar[Any] = ""
+    delete_note: ClassVar[Any] = ""
+    delete_obstacle_note: ClassVar[Any] = ""
 
     list_filter_submit = True
     list_per_page = 50
@@ -93,16 +93,16 @@ class ScopedAdmin(ModelAdmin):
     compressed_fields = True
     actions_on_top = True
 
-    def principal(self, request: HttpRequest) -> Principal:
+    def get_principal(self, request: HttpRequest) -> Principal:
         """Return the principal of the request in the active organization."""
         return resolve_principal(request)
 
-    def may(self, request: HttpRequest, action: Action | None) -> bool:
+    def can_perform(self, request: HttpRequest, action: Action | None) -> bool:
         """Return whether the user may perform `action` in the active organization."""
         if action is None or isinstance(request.user, AnonymousUser):
             return False
         try:
-            principal = self.principal(request)
+            principal = self.get_principal(request)
         except Problem:
             return False  # no organization yet: pages outside of one can still be shown
         return principal.may(action) and (principal.platform_admin or not self.platform_only)
@@ -112,15 +112,15 @@ class ScopedAdmin(ModelAdmin):
         rows = super().get_queryset(request)
         if self.platform_only:
             return rows
-        return rows.filter(organization_id=self.principal(request).organization_id)
+        return rows.filter(organization_id=self.get_principal(request).organization_id)
 
     def get_object(
         self, request: HttpRequest, object_id: str, from_field: str | None = None
     ) -> Any:
         """Return the object and store it on the request for `form_versions`."""
-        found = super().get_object(request, object_id, from_field)
-        request.shown_object = found  # type: ignore[attr-defined]
-        return found
+        instance = super().get_object(request, object_id, from_field)
+        request.shown_object = instance  # type: ignore[attr-defined]
+        return instance
 
     def has_module_permission(self, request: HttpRequest) -> bool:
         """Return whether the user may view the rows."""
@@ -128,28 +128,28 @@ class ScopedAdmin(ModelAdmin):
 
     def has_view_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
         """Return whether the role allows one of `needs_to_view`, or to change rows."""
-        may_view = any(self.may(request, one) for one in self.needs_to_view)
-        return may_view or self.has_change_permission(request, obj)
+        can_view = any(self.can_perform(request, action) for action in self.needs_to_view)
+        return can_view or self.has_change_permission(request, obj)
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         """Return whether the role allows `needs_to_change`."""
-        return self.may(request, self.needs_to_change)
+        return self.can_perform(request, self.needs_to_change)
 
     def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
         """Return whether the role allows `needs_to_change`."""
-        return self.may(request, self.needs_to_change)
+        return self.can_perform(request, self.needs_to_change)
 
     def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
         """Return whether the role allows `needs_to_change`."""
-        return self.may(request, self.needs_to_change)
+        return self.can_perform(request, self.needs_to_change)
 
     def get_list_display(self, request: HttpRequest) -> Any:
         """Return the columns, without those that change rows if the user may not."""
         columns = super().get_list_display(request)
-        if self.may(request, self.needs_to_change):
+        if self.can_perform(request, self.needs_to_change):
             return columns
-        shown = (self.changing_columns.get(str(one), one) for one in columns)
-        return tuple(one for one in shown if one)
+        shown = (self.change_columns.get(str(column), column) for column in columns)
+        return tuple(column for column in shown if column)
 
     def get_paginator(
         self,
@@ -160,15 +160,15 @@ class ScopedAdmin(ModelAdmin):
         **kwargs: Any,
     ) -> BoundedPaginator:
         """Return a bounded paginator, with a lower bound for searches."""
-        most = MOST_FOUND if request.GET.get(SEARCH_VAR) else None
-        return BoundedPaginator(queryset, per_page, *args, most=most, **kwargs)
+        limit = MAX_FOUND if request.GET.get(SEARCH_VAR) else None
+        return BoundedPaginator(queryset, per_page, *args, limit=limit, **kwargs)
 
     def get_changelist_instance(self, request: HttpRequest) -> Any:
         """Return the change list; without a filter, reuse the result count as the total."""
-        found = super().get_changelist_instance(request)
-        if not (found.query or found.has_active_filters):
-            found.full_result_count = found.result_count
-        return found
+        changelist = super().get_changelist_instance(request)
+        if not (changelist.query or changelist.has_active_filters):
+            changelist.full_result_count = changelist.result_count
+        return changelist
 
     @display(description=_("made"), ordering="created_at")
     def made_at(self, row: Any) -> Any:
@@ -186,17 +186,17 @@ class ScopedAdmin(ModelAdmin):
     ) -> Any:
         """Show the form again with the problem at its field if a service raises one."""
         try:
-            with self.saying_why(request):
+            with self.explain_denial(request):
                 return super().changeform_view(request, object_id, form_url, extra_context)
         except Problem as problem:
-            may = self.has_add_permission(request) or self.has_change_permission(request)
-            if request.method != "POST" or isinstance(problem, NotFound) or not may:
+            can_save = self.has_add_permission(request) or self.has_change_permission(request)
+            if request.method != "POST" or isinstance(problem, NotFound) or not can_save:
                 raise
             request.refusal = problem  # type: ignore[attr-defined]
-            shown = super().changeform_view(request, object_id, form_url, extra_context)
+            response = super().changeform_view(request, object_id, form_url, extra_context)
             if isinstance(problem, Forbidden):
-                shown.status_code = problem.status
-            return shown
+                response.status_code = problem.status
+            return response
 
     def render_change_form(
         self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any
@@ -209,18 +209,18 @@ class ScopedAdmin(ModelAdmin):
         self, request: HttpRequest, obj: Model | None = None, change: bool = False, **kwargs: Any
     ) -> type[forms.ModelForm]:
         """Return the form class, with the problem of this request as its error."""
-        base: Any = super().get_form(request, obj, change=change, **kwargs)
+        base_form: Any = super().get_form(request, obj, change=change, **kwargs)
         if not hasattr(request, "refusal"):
-            return base
+            return base_form
         problem: Problem = request.refusal
-        places = self.problem_fields
+        field_names = self.problem_fields
 
-        class Refused(base):
+        class FormWithProblem(base_form):
             def _post_clean(self) -> None:
                 super()._post_clean()
-                add_problem_to_form(self, problem, places)
+                add_problem_to_form(self, problem, field_names)
 
-        return Refused
+        return FormWithProblem
 
     def _get_obj_does_not_exist_redirect(
         self, request: HttpRequest, opts: Any, object_id: str
@@ -241,11 +241,13 @@ class ScopedAdmin(ModelAdmin):
         self, request: HttpRequest, extra_context: dict[str, Any] | None = None
     ) -> Any:
         """Show the list or run an action on the selected rows; raises `Forbidden`."""
-        asked = request.POST.get("action", "") if request.method == "POST" else ""
+        action_name = request.POST.get("action", "") if request.method == "POST" else ""
         # Django would redirect with a message that nothing was selected.
-        if asked in (self.actions or ()) and asked not in self.get_actions(request):
-            raise self.refusal(request, self.action_needs.get(asked, self.needs_to_change))
-        with self.saying_why(request):
+        if action_name in (self.actions or ()) and action_name not in self.get_actions(request):
+            raise self.build_permission_error(
+                request, self.action_needs.get(action_name, self.needs_to_change)
+            )
+        with self.explain_denial(request):
             return super().changelist_view(request, extra_context)
 
     def delete_view(
@@ -255,28 +257,30 @@ class ScopedAdmin(ModelAdmin):
 
         Raises `Forbidden`.
         """
-        about = {"removing": self.removing, "hindering": self.hindering}
-        with self.saying_why(request):
-            return super().delete_view(request, object_id, {**about, **(extra_context or {})})
+        notes = {"removing": self.delete_note, "hindering": self.delete_obstacle_note}
+        with self.explain_denial(request):
+            return super().delete_view(request, object_id, {**notes, **(extra_context or {})})
 
     @contextmanager
-    def saying_why(self, request: HttpRequest) -> Iterator[None]:
+    def explain_denial(self, request: HttpRequest) -> Iterator[None]:
         """Replace Django's `PermissionDenied` with an error that says why and who may."""
         try:
             yield
         except PermissionDenied:
-            seen = self.has_view_permission(request)
-            needed = self.needs_to_change if seen else self.needs_to_view[0]
-            raise self.refusal(request, needed) from None
+            can_view = self.has_view_permission(request)
+            needed_action = self.needs_to_change if can_view else self.needs_to_view[0]
+            raise self.build_permission_error(request, needed_action) from None
 
-    def refusal(self, request: HttpRequest, needed: Action | None) -> Forbidden:
+    def build_permission_error(
+        self, request: HttpRequest, needed_action: Action | None
+    ) -> Forbidden:
         """Return an error that says why the user may not do this, and who may."""
-        principal = self.principal(request)
+        principal = self.get_principal(request)
         try:
-            if needed is not None:
-                principal.require(needed)
-        except Forbidden as refused:
-            return refused
+            if needed_action is not None:
+                principal.require(needed_action)
+        except Forbidden as error:
+            return error
         if self.platform_only and not principal.platform_admin:
             rule, remedy = "platform_admin", format_message("Ask a platform administrator.")
         else:

@@ -21,8 +21,8 @@ from bonobot.accounts.roles import Action
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import NotFound
 
-FIRST = "change"
-Needs = Action | tuple[Action, ...]
+FIRST_PAGE = "change"
+RequiredActions = Action | tuple[Action, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +37,7 @@ class ObjectPage:
     needs: tuple[Action, ...]
     view: Callable[["ObjectRequest"], HttpResponseBase]
     order: int
-    under: str = ""  # slug of the tab that a page without a title belongs to
+    parent_tab: str = ""  # slug of the tab that a page without a title belongs to
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +46,7 @@ class ObjectAction:
 
     slug: str
     needs: Action
-    do: Callable[["ObjectRequest"], HttpResponseBase | None]
+    handle: Callable[["ObjectRequest"], HttpResponseBase | None]
 
 
 @dataclass(frozen=True)
@@ -57,9 +57,9 @@ class ObjectRequest:
     principal: Principal
     object: Any
     admin: "TabbedAdmin"
-    page: str = FIRST
+    page: str = FIRST_PAGE
 
-    def show(self, template: str, **context: Any) -> HttpResponseBase:
+    def render_tab(self, template: str, **context: Any) -> HttpResponseBase:
         """Return the tab rendered as a page."""
         return render_screen(
             self.request,
@@ -69,27 +69,27 @@ class ObjectRequest:
             object=self.object,
             opts=self.admin.opts,
             media=self.admin.media,
-            tabs=self.admin.tabs(self),
+            tabs=self.admin.build_tabs(self),
             **context,
         )
 
-    def url(self, slug: str = FIRST) -> str:
+    def url(self, slug: str = FIRST_PAGE) -> str:
         """Return the URL of another page or action of the same object."""
-        return reverse(self.admin.url_name(slug), args=[self.object.pk])
+        return reverse(self.admin.get_url_name(slug), args=[self.object.pk])
 
 
 class TabbedAdmin(ScopedAdmin):
     """A model admin with several pages per object."""
 
     pages: ClassVar[dict[str, ObjectPage]]
-    deeds: ClassVar[dict[str, ObjectAction]]
+    object_actions: ClassVar[dict[str, ObjectAction]]
     # More URLs below an object: (route, view that takes `object_id`, last part of the name).
     routes: ClassVar[tuple[tuple[str, Callable[..., HttpResponseBase], str], ...]] = ()
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Give each subclass its own pages and actions."""
         super().__init_subclass__(**kwargs)
-        cls.pages, cls.deeds = {}, {}
+        cls.pages, cls.object_actions = {}, {}
 
     @classmethod
     def add_page(
@@ -98,24 +98,29 @@ class TabbedAdmin(ScopedAdmin):
         title: str | Promise = "",
         *,
         order: int = 0,
-        needs: Needs = Action.VIEW,
-        under: str = "",
+        needs: RequiredActions = Action.VIEW,
+        parent_tab: str = "",
     ) -> Callable[
         [Callable[[ObjectRequest], HttpResponseBase]], Callable[[ObjectRequest], HttpResponseBase]
     ]:
         """Register a function as a page; `change` is the first tab."""
 
         def register(view: Callable[[ObjectRequest], HttpResponseBase]) -> Any:
-            several = (needs,) if isinstance(needs, Action) else needs
+            required_actions = (needs,) if isinstance(needs, Action) else needs
             cls.pages[slug] = ObjectPage(
-                slug=slug, title=title, needs=several, view=view, order=order, under=under
+                slug=slug,
+                title=title,
+                needs=required_actions,
+                view=view,
+                order=order,
+                parent_tab=parent_tab,
             )
             return view
 
         return register
 
     @classmethod
-    def add_deed(
+    def add_object_action(
         cls, slug: str, *, needs: Action
     ) -> Callable[
         [Callable[[ObjectRequest], HttpResponseBase | None]],
@@ -123,37 +128,40 @@ class TabbedAdmin(ScopedAdmin):
     ]:
         """Register a function as an action for POST requests."""
 
-        def register(do: Callable[[ObjectRequest], HttpResponseBase | None]) -> Any:
-            cls.deeds[slug] = ObjectAction(slug=slug, needs=needs, do=do)
-            return do
+        def register(handle: Callable[[ObjectRequest], HttpResponseBase | None]) -> Any:
+            cls.object_actions[slug] = ObjectAction(slug=slug, needs=needs, handle=handle)
+            return handle
 
         return register
 
-    def url_name(self, slug: str) -> str:
+    def get_url_name(self, slug: str) -> str:
         """Return the URL name of a page or action."""
-        return f"admin:{self._name(slug)}"
+        return f"admin:{self._build_route_name(slug)}"
 
     def get_urls(self) -> list[URLPattern]:
         """Return the URLs of all pages and actions, then Django's."""
-        found = [
+        urls = [
             path(
                 f"<uuid:object_id>/{slug}/",
-                self.admin_site.admin_view(make(slug)),
-                name=self._name(slug),
+                self.admin_site.admin_view(build_view(slug)),
+                name=self._build_route_name(slug),
             )
-            for slugs, make in ((self.pages, self._page_view), (self.deeds, self._deed_view))
-            for slug in slugs
-            if slug != FIRST
+            for entries, build_view in (
+                (self.pages, self._build_page_view),
+                (self.object_actions, self._build_action_view),
+            )
+            for slug in entries
+            if slug != FIRST_PAGE
         ]
-        found += [
+        urls += [
             path(
                 f"<uuid:object_id>/{route}",
                 self.admin_site.admin_view(view),
-                name=self._name(name),
+                name=self._build_route_name(name),
             )
             for route, view, name in self.routes
         ]
-        return [*found, *super().get_urls()]
+        return [*urls, *super().get_urls()]
 
     def change_view(
         self,
@@ -163,25 +171,25 @@ class TabbedAdmin(ScopedAdmin):
         extra_context: dict[str, Any] | None = None,
     ) -> Any:
         """Show the object's first page."""
-        return self._page_view(FIRST)(request, object_id=object_id)
+        return self._build_page_view(FIRST_PAGE)(request, object_id=object_id)
 
-    def tabs(self, visit: ObjectRequest) -> list[dict[str, Any]]:
+    def build_tabs(self, visit: ObjectRequest) -> list[dict[str, Any]]:
         """Return the tabs that the user may open."""
-        here = self.pages[visit.page].under if visit.page in self.pages else ""
+        parent_tab = self.pages[visit.page].parent_tab if visit.page in self.pages else ""
         return [
             {
                 "title": page.title,
                 "url": visit.url(page.slug),
-                "active": page.slug == (here or visit.page),
+                "active": page.slug == (parent_tab or visit.page),
             }
             for page in sorted(self.pages.values(), key=lambda page: page.order)
             if page.title and any(map(visit.principal.may, page.needs))
         ]
 
-    def find(self, request: HttpRequest, object_id: Any) -> Any:
+    def get_object_or_404(self, request: HttpRequest, object_id: Any) -> Any:
         """Return the object of the active organization; raises `NotFound`."""
-        found: Model | None = self.get_object(request, str(object_id))
-        if found is None:
+        instance: Model | None = self.get_object(request, str(object_id))
+        if instance is None:
             raise NotFound(
                 format_message(
                     "There is no {verbose_name} {object_id!r} here.",
@@ -190,34 +198,34 @@ class TabbedAdmin(ScopedAdmin):
                 ),
                 remedy="Check the organization that you are working in.",
             )
-        return found
+        return instance
 
-    def _page_view(self, slug: str) -> Callable[..., HttpResponseBase]:
+    def _build_page_view(self, slug: str) -> Callable[..., HttpResponseBase]:
         def view(request: HttpRequest, object_id: Any) -> HttpResponseBase:
             page = self.pages[slug]
-            principal = self.principal(request)
+            principal = self.get_principal(request)
             # Look up first: missing objects are 404 for every role.
-            found = self.find(request, object_id)
+            instance = self.get_object_or_404(request, object_id)
             if not any(map(principal.may, page.needs)):
                 principal.require(page.needs[0])
-            return page.view(ObjectRequest(request, principal, found, self, slug))
+            return page.view(ObjectRequest(request, principal, instance, self, slug))
 
         return view
 
-    def _deed_view(self, slug: str) -> Callable[..., HttpResponseBase]:
+    def _build_action_view(self, slug: str) -> Callable[..., HttpResponseBase]:
         def view(request: HttpRequest, object_id: Any) -> HttpResponseBase:
             if request.method != "POST":
                 return HttpResponseNotAllowed(["POST"])
-            deed = self.deeds[slug]
-            principal = self.principal(request)
-            found = self.find(request, object_id)
-            principal.require(deed.needs)
-            visit = ObjectRequest(request, principal, found, self, slug)
-            return deed.do(visit) or redirect_back(request, visit.url())
+            object_action = self.object_actions[slug]
+            principal = self.get_principal(request)
+            instance = self.get_object_or_404(request, object_id)
+            principal.require(object_action.needs)
+            visit = ObjectRequest(request, principal, instance, self, slug)
+            return object_action.handle(visit) or redirect_back(request, visit.url())
 
         return view
 
-    def _name(self, slug: str) -> str:
+    def _build_route_name(self, slug: str) -> str:
         return f"{self.opts.app_label}_{self.opts.model_name}_{slug}"
 
 

@@ -7,7 +7,7 @@ from rest_framework.authentication import BaseAuthentication, get_authorization_
 from rest_framework.request import Request
 
 from bonobot.accounts.models import Token
-from bonobot.accounts.tokens.services import authenticate
+from bonobot.accounts.tokens.services import authenticate_token
 
 
 class TokenUser(AnonymousUser):
@@ -24,7 +24,7 @@ class TokenAuthentication(BaseAuthentication):
         scheme, _, text = get_authorization_header(request).decode("latin-1").partition(" ")
         if scheme.lower() != "bearer":
             return None
-        return TokenUser(), authenticate(text.strip(), request.META.get("REMOTE_ADDR", ""))
+        return TokenUser(), authenticate_token(text.strip(), request.META.get("REMOTE_ADDR", ""))
 
     def authenticate_header(self, request: Request) -> str:
         """Return the `WWW-Authenticate` header of a 401."""

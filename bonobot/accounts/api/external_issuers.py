@@ -10,15 +10,15 @@ from bonobot.accounts.api.openapi_schema import describe_operation
 from bonobot.accounts.api.resource_view import ResourceView, set_not_found_field
 from bonobot.accounts.api.tokens import ROLES, build_terms
 from bonobot.accounts.external_issuers import services as external_issuers
-from bonobot.accounts.external_issuers.jwt_validation import OF_GATEWAY
-from bonobot.accounts.external_issuers.services import LONGEST_CLAIM, LONGEST_URL
+from bonobot.accounts.external_issuers.jwt_validation import GATEWAY_SCOPES
+from bonobot.accounts.external_issuers.services import MAX_CLAIM_LENGTH, MAX_URL_LENGTH
 from bonobot.accounts.models import Issuer
 from bonobot.accounts.roles import Action
-from bonobot.accounts.tokens.constraints import MOST_AGENTS, MOST_CALLS
-from bonobot.core.api.serializers import StrictSerializer, VersionedBody, VersionedShape
+from bonobot.accounts.tokens.constraints import MAX_AGENTS, MAX_CALLS_PER_MINUTE
+from bonobot.core.api.serializers import StrictSerializer, VersionedBody, VersionedSerializer
 
-CLAIM: dict[str, Any] = {"required": False, "max_length": LONGEST_CLAIM}
-RULE = Action.MANAGE_ISSUERS
+CLAIM_OPTIONS: dict[str, Any] = {"required": False, "max_length": MAX_CLAIM_LENGTH}
+REQUIRED_ACTION = Action.MANAGE_ISSUERS
 
 
 @extend_schema_serializer(
@@ -41,38 +41,38 @@ class IssuerBody(VersionedBody):
 
     name = serializers.CharField(max_length=255)
     url = serializers.CharField(
-        max_length=LONGEST_URL, help_text="Letter by letter as its tokens have it in `iss`."
+        max_length=MAX_URL_LENGTH, help_text="Letter by letter as its tokens have it in `iss`."
     )
     audience = serializers.CharField(
         required=False,
         allow_blank=True,
-        max_length=LONGEST_URL,
+        max_length=MAX_URL_LENGTH,
         help_text="What `aud` must contain; empty: the very address that a token is used at.",
     )
-    subject_claim = serializers.CharField(**CLAIM)
-    label_claim = serializers.CharField(allow_blank=True, **CLAIM)
+    subject_claim = serializers.CharField(**CLAIM_OPTIONS)
+    label_claim = serializers.CharField(allow_blank=True, **CLAIM_OPTIONS)
     role = serializers.ChoiceField(
         ROLES, required=False, allow_blank=True, help_text="Of whoever no claim gives one."
     )
-    role_claim = serializers.CharField(allow_blank=True, **CLAIM)
+    role_claim = serializers.CharField(allow_blank=True, **CLAIM_OPTIONS)
     roles = serializers.DictField(
         child=serializers.ChoiceField(ROLES), required=False, help_text="Roles by value."
     )
-    scope_claim = serializers.CharField(allow_blank=True, **CLAIM)
+    scope_claim = serializers.CharField(allow_blank=True, **CLAIM_OPTIONS)
     scopes = serializers.ListField(
         child=serializers.CharField(max_length=32),
         required=False,
-        max_length=len(OF_GATEWAY),
-        help_text=f"What its tokens may have at most, of {', '.join(OF_GATEWAY)}; empty: all.",
+        max_length=len(GATEWAY_SCOPES),
+        help_text=f"What its tokens may have at most, of {', '.join(GATEWAY_SCOPES)}; empty: all.",
     )
     agents = serializers.ListField(
         child=serializers.CharField(max_length=64),
         required=False,
-        max_length=MOST_AGENTS,
+        max_length=MAX_AGENTS,
         help_text="Ids or slugs of the only agents that its tokens reach.",
     )
     calls_per_minute = serializers.IntegerField(
-        required=False, allow_null=True, min_value=1, max_value=MOST_CALLS
+        required=False, allow_null=True, min_value=1, max_value=MAX_CALLS_PER_MINUTE
     )
     any_type = serializers.BooleanField(
         required=False, help_text="Takes the type `JWT` too, not only `at+jwt`."
@@ -82,10 +82,10 @@ class IssuerBody(VersionedBody):
     enabled = serializers.BooleanField(required=False)
 
 
-class IssuerSerializer(VersionedShape):
+class IssuerSerializer(VersionedSerializer):
     """An issuer as it is read."""
 
-    written_as = (IssuerBody,)
+    body_classes = (IssuerBody,)
 
     id = serializers.UUIDField()
     name = serializers.CharField()
@@ -116,64 +116,68 @@ class IssuerKeysSerializer(StrictSerializer):
 class IssuerListView(ResourceView):
     """All issuers of the organization."""
 
-    rules = {"GET": RULE, "POST": RULE}
+    rules = {"GET": REQUIRED_ACTION, "POST": REQUIRED_ACTION}
     orderings = ("name", "created_at")
 
     @describe_operation("list_token_issuers", answer=IssuerSerializer(many=True))
     def get(self, request: object) -> Response:
         """List the issuers whose tokens are taken over MCP beside our own."""
-        return self.listed(Issuer.objects.for_organization(self.organization_id), IssuerSerializer)
+        return self.respond_page(
+            Issuer.objects.for_organization(self.organization_id), IssuerSerializer
+        )
 
     @describe_operation("add_token_issuer", body=IssuerBody, answer=IssuerSerializer, status=201)
     def post(self, request: object) -> Response:
         """Take the tokens of an issuer; platform administrators alone may."""
-        said = build_terms(self.principal, self.read(IssuerBody))
-        return self.shown(
-            external_issuers.add(self.principal, **said), IssuerSerializer, status=201
+        terms = build_terms(self.principal, self.read_body(IssuerBody))
+        return self.respond_row(
+            external_issuers.create_issuer(self.principal, **terms), IssuerSerializer, status=201
         )
 
 
 class IssuerView(ResourceView):
     """A resource below one issuer."""
 
-    def issuer(self, issuer_id: str) -> Issuer:
+    def get_issuer(self, issuer_id: str) -> Issuer:
         """Return the issuer; raises `NotFound`."""
         with set_not_found_field("issuer_id"):
-            found: Issuer = Issuer.objects.get_or_404(self.organization_id, pk=issuer_id)
-        return found
+            issuer: Issuer = Issuer.objects.get_or_404(self.organization_id, pk=issuer_id)
+        return issuer
 
 
 class IssuerDetailView(IssuerView):
     """One issuer."""
 
-    rules = {"GET": RULE, "PATCH": RULE, "DELETE": RULE}
+    rules = {"GET": REQUIRED_ACTION, "PATCH": REQUIRED_ACTION, "DELETE": REQUIRED_ACTION}
 
     @describe_operation("get_token_issuer", answer=IssuerSerializer)
     def get(self, request: object, issuer_id: str) -> Response:
         """Show an issuer."""
-        return self.shown(self.issuer(issuer_id), IssuerSerializer)
+        return self.respond_row(self.get_issuer(issuer_id), IssuerSerializer)
 
     @describe_operation("change_token_issuer", body=IssuerBody, answer=IssuerSerializer)
     def patch(self, request: object, issuer_id: str) -> Response:
         """Change what is said of an issuer; it holds on the next call of each of its tokens."""
-        issuer = self.issuer(issuer_id)
-        said = build_terms(self.principal, self.read(IssuerBody, partial=True))
-        external_issuers.update_issuer(self.principal, issuer, **said)
-        return self.shown(issuer, IssuerSerializer)
+        issuer = self.get_issuer(issuer_id)
+        terms = build_terms(self.principal, self.read_body(IssuerBody, partial=True))
+        external_issuers.update_issuer(self.principal, issuer, **terms)
+        return self.respond_row(issuer, IssuerSerializer)
 
     @describe_operation("remove_token_issuer", status=204)
     def delete(self, request: object, issuer_id: str) -> Response:
         """Take the issuer's tokens no longer."""
-        external_issuers.remove(self.principal, self.issuer(issuer_id))
+        external_issuers.delete_issuer(self.principal, self.get_issuer(issuer_id))
         return Response(status=204)
 
 
 class CheckIssuerView(IssuerView):
     """Whether an issuer can be asked."""
 
-    rules = {"POST": RULE}
+    rules = {"POST": REQUIRED_ACTION}
 
     @describe_operation("check_token_issuer", answer=IssuerKeysSerializer, asks=True)
     def post(self, request: object, issuer_id: str) -> Response:
         """Read the issuer's keys now."""
-        return Response({"keys": external_issuers.check(self.principal, self.issuer(issuer_id))})
+        return Response(
+            {"keys": external_issuers.check_issuer(self.principal, self.get_issuer(issuer_id))}
+        )

@@ -17,9 +17,9 @@ from bonobot.core.crypto.sealed_values import SealedValue, SecretCodec
 from bonobot.core.problems import Conflict, InvalidInput
 from bonobot.core.text.canonical_json import to_canonical_json
 
-HEADER = "Idempotency-Key"
-REPLAYED = "Idempotent-Replayed"
-KEPT = timedelta(hours=24)
+IDEMPOTENCY_HEADER = "Idempotency-Key"
+REPLAYED_HEADER = "Idempotent-Replayed"
+ANSWER_LIFETIME = timedelta(hours=24)
 _KEY = re.compile(r"[\x21-\x7e]{1,255}")
 
 
@@ -32,7 +32,7 @@ class IdempotentReplay(Exception):
         self.body = body
 
 
-def claim(principal: Principal, key: str, request: dict[str, Any]) -> KeptAnswer:
+def claim_key(principal: Principal, key: str, request: dict[str, Any]) -> KeptAnswer:
     """Claim `key` for this request (method, path, body) of this principal.
 
     Raises `IdempotentReplay` with the first response, `InvalidInput` (`bad_idempotency_key`, 400,
@@ -42,27 +42,27 @@ def claim(principal: Principal, key: str, request: dict[str, Any]) -> KeptAnswer
         raise InvalidInput(
             "The idempotency key is empty, too long, or has characters that can't be seen.",
             code="bad_idempotency_key",
-            field=HEADER,
+            field=IDEMPOTENCY_HEADER,
             remedy="Send 1 to 255 visible ASCII characters, such as a UUID.",
         )
     # A keyed hash: bodies contain secrets, which a plain digest would let someone guess.
-    asked = salted_hmac(
+    request_digest = salted_hmac(
         "bonobot.idempotency", to_canonical_json(request), algorithm="sha256"
     ).hexdigest()
-    mine = KeptAnswer.objects.for_organization(principal.organization_id)
-    mine.filter(created_at__lt=timezone.now() - KEPT).delete()
-    row, created = mine.get_or_create(
+    stored_answers = KeptAnswer.objects.for_organization(principal.organization_id)
+    stored_answers.filter(created_at__lt=timezone.now() - ANSWER_LIFETIME).delete()
+    row, created = stored_answers.get_or_create(
         organization_id=principal.organization_id,
         principal=f"{principal.kind}:{principal.id}",
         key=key,
-        defaults={"request_digest": asked},
+        defaults={"request_digest": request_digest},
     )
     if not created:
-        _replay(row, asked)
+        _raise_replay(row, request_digest)
     return row
 
 
-def keep(row: KeptAnswer, status: int, body: str) -> None:
+def store_answer(row: KeptAnswer, status: int, body: str) -> None:
     """Store the response; delete the claim instead if the request may be retried."""
     if status in (429, 503):
         row.delete()
@@ -73,12 +73,12 @@ def keep(row: KeptAnswer, status: int, body: str) -> None:
         row.save(update_fields=["status", "body"])
 
 
-def _replay(row: KeptAnswer, asked: str) -> None:
-    if row.request_digest != asked:
+def _raise_replay(row: KeptAnswer, request_digest: str) -> None:
+    if row.request_digest != request_digest:
         raise InvalidInput(
             "This idempotency key was used for another request.",
             code="idempotency_mismatch",
-            field=HEADER,
+            field=IDEMPOTENCY_HEADER,
             status=422,
             remedy="Use a new key for a new request.",
         )
@@ -86,7 +86,7 @@ def _replay(row: KeptAnswer, asked: str) -> None:
         raise Conflict(
             "The first request with this key has no answer: it still runs, or its process died.",
             code="idempotency_in_progress",
-            field=HEADER,
+            field=IDEMPOTENCY_HEADER,
             retry_after=2,
             remedy="Wait for it, or look at what was done and use a new key to do it again.",
         )

@@ -8,14 +8,14 @@ from rest_framework.response import Response
 
 from bonobot.accounts.api.openapi_schema import describe_operation
 from bonobot.accounts.api.resource_view import ResourceView, set_not_found_field
-from bonobot.accounts.external_issuers.services import LONGEST_CLAIM, LONGEST_URL
+from bonobot.accounts.external_issuers.services import MAX_CLAIM_LENGTH, MAX_URL_LENGTH
 from bonobot.accounts.models import Provider
 from bonobot.accounts.roles import Action, Role
 from bonobot.accounts.sso import services as sso
-from bonobot.core.api.serializers import StrictSerializer, VersionedBody, VersionedShape
+from bonobot.core.api.serializers import StrictSerializer, VersionedBody, VersionedSerializer
 
 ROLES = [role.value for role in Role]
-RULE = Action.MANAGE_ORGANIZATION
+REQUIRED_ACTION = Action.MANAGE_ORGANIZATION
 
 
 @extend_schema_serializer(
@@ -41,19 +41,19 @@ class IdentityProviderBody(VersionedBody):
 
     name = serializers.CharField(max_length=255, help_text="As the sign-in shows it.")
     url = serializers.CharField(
-        max_length=LONGEST_URL, help_text="Letter by letter as its tokens have it in `iss`."
+        max_length=MAX_URL_LENGTH, help_text="Letter by letter as its tokens have it in `iss`."
     )
-    client_id = serializers.CharField(max_length=LONGEST_CLAIM)
+    client_id = serializers.CharField(max_length=MAX_CLAIM_LENGTH)
     client_secret = serializers.CharField(
         required=False,
         allow_blank=True,
-        max_length=sso.LONGEST_SECRET,
+        max_length=sso.MAX_SECRET_LENGTH,
         help_text="Sealed; left out or `********`: what is stored stays.",
     )
     domains = serializers.ListField(
         child=serializers.CharField(max_length=254),
         required=False,
-        max_length=sso.MOST_DOMAINS,
+        max_length=sso.MAX_DOMAINS,
         help_text="Only people with addresses of these come in; empty: all whom it knows.",
     )
     trusts_email = serializers.BooleanField(
@@ -65,7 +65,9 @@ class IdentityProviderBody(VersionedBody):
     role = serializers.ChoiceField(
         ROLES, required=False, allow_blank=True, help_text="Of whoever no claim gives one."
     )
-    role_claim = serializers.CharField(required=False, allow_blank=True, max_length=LONGEST_CLAIM)
+    role_claim = serializers.CharField(
+        required=False, allow_blank=True, max_length=MAX_CLAIM_LENGTH
+    )
     roles = serializers.DictField(
         child=serializers.ChoiceField(ROLES), required=False, help_text="Roles by value."
     )
@@ -79,10 +81,10 @@ class IdentityProviderBody(VersionedBody):
     enabled = serializers.BooleanField(required=False)
 
 
-class IdentityProviderSerializer(VersionedShape):
+class IdentityProviderSerializer(VersionedSerializer):
     """An identity provider as it is read."""
 
-    written_as = (IdentityProviderBody,)
+    body_classes = (IdentityProviderBody,)
 
     id = serializers.UUIDField()
     name = serializers.CharField()
@@ -108,7 +110,7 @@ class IdentityProviderSerializer(VersionedShape):
 
     def get_redirect_uri(self, provider: Provider) -> str:
         """Return where people are sent back to."""
-        return sso.redirect_uri(provider.organization_id)
+        return sso.build_redirect_uri(provider.organization_id)
 
 
 class IdentityProviderCheckSerializer(StrictSerializer):
@@ -120,13 +122,13 @@ class IdentityProviderCheckSerializer(StrictSerializer):
 class IdentityProviderListView(ResourceView):
     """All identity providers of the organization."""
 
-    rules = {"GET": RULE, "POST": RULE}
+    rules = {"GET": REQUIRED_ACTION, "POST": REQUIRED_ACTION}
     orderings = ("name", "created_at")
 
     @describe_operation("list_identity_providers", answer=IdentityProviderSerializer(many=True))
     def get(self, request: object) -> Response:
         """List where the organization's people may sign in."""
-        return self.listed(
+        return self.respond_page(
             Provider.objects.for_organization(self.organization_id), IdentityProviderSerializer
         )
 
@@ -138,55 +140,57 @@ class IdentityProviderListView(ResourceView):
     )
     def post(self, request: object) -> Response:
         """Let people sign in at an OpenID provider."""
-        made = sso.add(self.principal, **self.read(IdentityProviderBody))
-        return self.shown(made, IdentityProviderSerializer, status=201)
+        provider = sso.create_provider(self.principal, **self.read_body(IdentityProviderBody))
+        return self.respond_row(provider, IdentityProviderSerializer, status=201)
 
 
 class IdentityProviderView(ResourceView):
     """A resource below one provider."""
 
-    def provider(self, provider_id: str) -> Provider:
+    def get_provider(self, provider_id: str) -> Provider:
         """Return the provider; raises `NotFound`."""
         with set_not_found_field("provider_id"):
-            found: Provider = Provider.objects.get_or_404(self.organization_id, pk=provider_id)
-        return found
+            provider: Provider = Provider.objects.get_or_404(self.organization_id, pk=provider_id)
+        return provider
 
 
 class IdentityProviderDetailView(IdentityProviderView):
     """One identity provider."""
 
-    rules = {"GET": RULE, "PATCH": RULE, "DELETE": RULE}
+    rules = {"GET": REQUIRED_ACTION, "PATCH": REQUIRED_ACTION, "DELETE": REQUIRED_ACTION}
 
     @describe_operation("get_identity_provider", answer=IdentityProviderSerializer)
     def get(self, request: object, provider_id: str) -> Response:
         """Show an identity provider."""
-        return self.shown(self.provider(provider_id), IdentityProviderSerializer)
+        return self.respond_row(self.get_provider(provider_id), IdentityProviderSerializer)
 
     @describe_operation(
         "change_identity_provider", body=IdentityProviderBody, answer=IdentityProviderSerializer
     )
     def patch(self, request: object, provider_id: str) -> Response:
         """Change an identity provider; sessions that began there end with `enabled`."""
-        provider = self.provider(provider_id)
-        said: dict[str, Any] = self.read(IdentityProviderBody, partial=True)
-        sso.update_provider(self.principal, provider, **said)
-        return self.shown(provider, IdentityProviderSerializer)
+        provider = self.get_provider(provider_id)
+        values: dict[str, Any] = self.read_body(IdentityProviderBody, partial=True)
+        sso.update_provider(self.principal, provider, **values)
+        return self.respond_row(provider, IdentityProviderSerializer)
 
     @describe_operation("remove_identity_provider", status=204)
     def delete(self, request: object, provider_id: str) -> Response:
         """Let nobody sign in there any more; accounts stay."""
-        sso.remove(self.principal, self.provider(provider_id))
+        sso.delete_provider(self.principal, self.get_provider(provider_id))
         return Response(status=204)
 
 
 class CheckIdentityProviderView(IdentityProviderView):
     """Whether a provider can be asked."""
 
-    rules = {"POST": RULE}
+    rules = {"POST": REQUIRED_ACTION}
 
     @describe_operation(
         "check_identity_provider", answer=IdentityProviderCheckSerializer, asks=True
     )
     def post(self, request: object, provider_id: str) -> Response:
         """Ask the provider for its metadata and keys now."""
-        return Response({"keys": sso.check(self.principal, self.provider(provider_id))})
+        return Response(
+            {"keys": sso.check_provider(self.principal, self.get_provider(provider_id))}
+        )

@@ -9,7 +9,13 @@ from rest_framework.response import Response
 from bonobot.accounts.agent_directory import find_visible_agent_ids
 from bonobot.accounts.api.openapi_schema import describe_operation
 from bonobot.accounts.api.resource_view import ResourceView, set_not_found_field
-from bonobot.accounts.invitations import MOST_AGENTS, SentInvitation, invite, revoke, send_again
+from bonobot.accounts.invitations import (
+    MAX_AGENTS,
+    SentInvitation,
+    create_invitation,
+    resend_invitation,
+    revoke_invitation,
+)
 from bonobot.accounts.models import Invitation
 from bonobot.accounts.roles import Action, Role
 from bonobot.core.api.serializers import StrictSerializer
@@ -34,7 +40,7 @@ class InvitationBody(StrictSerializer):
     agents = serializers.ListField(
         child=serializers.CharField(max_length=64),
         required=False,
-        max_length=MOST_AGENTS,
+        max_length=MAX_AGENTS,
         help_text="Ids or slugs of agents that a member may run from the start.",
     )
 
@@ -77,19 +83,21 @@ class SentInvitationSerializer(InvitationSerializer):
 class InvitationView(ResourceView):
     """What has to do with invitations."""
 
-    def invitation(self, invitation_id: str) -> Invitation:
+    def get_invitation(self, invitation_id: str) -> Invitation:
         """Return the invitation; raises `NotFound`."""
         with set_not_found_field("invitation_id"):
-            found: Invitation = Invitation.objects.get_or_404(
+            invitation: Invitation = Invitation.objects.get_or_404(
                 self.organization_id, pk=invitation_id
             )
-        return found
+        return invitation
 
-    def posted(self, posted: SentInvitation, **answer: Any) -> Response:
+    def respond_sent_invitation(self, sent: SentInvitation, **options: Any) -> Response:
         """Return a response with the link or the problem of sending."""
-        found = self.shown(posted.invitation, SentInvitationSerializer, posted=posted, **answer)
-        found["Cache-Control"] = "no-store"
-        return found
+        response = self.respond_row(
+            sent.invitation, SentInvitationSerializer, posted=sent, **options
+        )
+        response["Cache-Control"] = "no-store"
+        return response
 
 
 class InvitationListView(InvitationView):
@@ -102,17 +110,17 @@ class InvitationListView(InvitationView):
     def get(self, request: object) -> Response:
         """List the invitations, accepted, revoked and expired ones too."""
         rows = Invitation.objects.for_organization(self.organization_id)
-        return self.listed(rows, InvitationSerializer)
+        return self.respond_page(rows, InvitationSerializer)
 
     @describe_operation("invite", body=InvitationBody, answer=SentInvitationSerializer, status=201)
     def post(self, request: object) -> Response:
         """Ask somebody to join: by mail, or by a link that you hand over."""
-        said = self.read(InvitationBody)
+        body = self.read_body(InvitationBody)
         with set_not_found_field("agents"):
-            agents = find_visible_agent_ids(self.principal, said.get("agents", ()))
-        role = Role(said["role"])
-        return self.posted(
-            invite(self.principal, said["email"], role, agent_ids=agents), status=201
+            agents = find_visible_agent_ids(self.principal, body.get("agents", ()))
+        role = Role(body["role"])
+        return self.respond_sent_invitation(
+            create_invitation(self.principal, body["email"], role, agent_ids=agents), status=201
         )
 
 
@@ -124,12 +132,12 @@ class InvitationDetailView(InvitationView):
     @describe_operation("get_invitation", answer=InvitationSerializer)
     def get(self, request: object, invitation_id: str) -> Response:
         """Show an invitation, without its link."""
-        return self.shown(self.invitation(invitation_id), InvitationSerializer)
+        return self.respond_row(self.get_invitation(invitation_id), InvitationSerializer)
 
     @describe_operation("revoke_invitation", status=204)
     def delete(self, request: object, invitation_id: str) -> Response:
         """Revoke an invitation at once; its row stays."""
-        revoke(self.principal, self.invitation(invitation_id))
+        revoke_invitation(self.principal, self.get_invitation(invitation_id))
         return Response(status=204)
 
 
@@ -141,4 +149,6 @@ class ResendInvitationView(InvitationView):
     @describe_operation("send_invitation", answer=SentInvitationSerializer)
     def post(self, request: object, invitation_id: str) -> Response:
         """Make a new link and send it; the old one ends."""
-        return self.posted(send_again(self.principal, self.invitation(invitation_id)))
+        return self.respond_sent_invitation(
+            resend_invitation(self.principal, self.get_invitation(invitation_id))
+        )

@@ -12,7 +12,7 @@ from bonobot.accounts.api.openapi_schema import describe_operation
 from bonobot.accounts.api.resource_view import READ_OR_RUN, ResourceView
 from bonobot.accounts.models import Organization, User
 from bonobot.accounts.roles import Role
-from bonobot.core.api.serializers import StrictSerializer, VersionedBody, VersionedShape
+from bonobot.core.api.serializers import StrictSerializer, VersionedBody, VersionedSerializer
 from bonobot.core.i18n import localization
 from bonobot.core.problems import Forbidden
 
@@ -30,10 +30,10 @@ class ProfileSerializer(StrictSerializer):
     time_zone = serializers.CharField(help_text="Of what screens show; times here are UTC.")
 
 
-SAID = ("first_name", "last_name", "language", "time_zone")
+OWN_FIELDS = ("first_name", "last_name", "language", "time_zone")
 
 
-class MeSerializer(VersionedShape):
+class MeSerializer(VersionedSerializer):
     """Who asks, and in which organization."""
 
     kind = serializers.ChoiceField([("user", "a person's session"), ("token", "a token")])
@@ -44,9 +44,9 @@ class MeSerializer(VersionedShape):
     platform_admin = serializers.BooleanField()
     person = ProfileSerializer(allow_null=True, help_text="null: a token.")
 
-    def parts_of(self, instance: Any, shown: Mapping[str, Any]) -> dict[str, Any]:
+    def build_parts(self, instance: Any, representation: Mapping[str, Any]) -> dict[str, Any]:
         """Return what people say of themselves; a token says nothing."""
-        return {name: (shown["person"] or {}).get(name, "") for name in SAID}
+        return {name: (representation["person"] or {}).get(name, "") for name in OWN_FIELDS}
 
 
 @extend_schema_serializer(
@@ -79,7 +79,7 @@ class SignedOutSessionsSerializer(StrictSerializer):
 class CurrentPrincipalView(ResourceView):
     """What has to do with whoever asks."""
 
-    def person(self) -> User:
+    def get_person(self) -> User:
         """Return the user; raises `Forbidden` (code `not_a_person`) for tokens."""
         user: Any = self.request.user
         if self.principal.kind != "user":
@@ -91,7 +91,7 @@ class CurrentPrincipalView(ResourceView):
             )
         return User.objects.get(pk=user.pk)
 
-    def told(self) -> dict[str, Any]:
+    def describe_principal(self) -> dict[str, Any]:
         """Return the fields of the current principal."""
         principal = self.principal
         return {
@@ -101,7 +101,7 @@ class CurrentPrincipalView(ResourceView):
             "organization": Organization.objects.get(pk=principal.organization_id).slug,
             "role": principal.role,
             "platform_admin": principal.platform_admin,
-            "person": self.person() if principal.kind == "user" else None,
+            "person": self.get_person() if principal.kind == "user" else None,
         }
 
 
@@ -109,23 +109,23 @@ class MeView(CurrentPrincipalView):
     """Whoever asks."""
 
     rules = {"GET": READ_OR_RUN, "PATCH": READ_OR_RUN}
-    narrowed = ("GET",)
+    agent_token_methods = ("GET",)
 
     @describe_operation("get_me", answer=MeSerializer)
     def get(self, request: object) -> Response:
         """Show who asks: a person, or a token."""
-        return self._answer()
+        return self._respond_current_principal()
 
     @describe_operation("change_me", body=MeBody, answer=MeSerializer)
     def patch(self, request: object) -> Response:
         """Change one's own profile; people only. The address is changed in the admin."""
-        person = self.person()
-        profiles.update_own_profile(person, **self.read(MeBody, partial=True))
-        return self._answer()
+        person = self.get_person()
+        profiles.update_own_profile(person, **self.read_body(MeBody, partial=True))
+        return self._respond_current_principal()
 
-    def _answer(self) -> Response:
-        told = self.told()
-        return self.shown(told, MeSerializer, owner=told["person"])
+    def _respond_current_principal(self) -> Response:
+        described = self.describe_principal()
+        return self.respond_row(described, MeSerializer, owner=described["person"])
 
 
 class MySessionsView(CurrentPrincipalView):
@@ -136,6 +136,8 @@ class MySessionsView(CurrentPrincipalView):
     @describe_operation("sign_out_elsewhere", answer=SignedOutSessionsSerializer)
     def delete(self, request: object) -> Response:
         """End one's sessions but the one that asks; people only."""
-        here = self.request.session.session_key or ""
-        ended = profiles.sign_out_elsewhere(self.person(), here=here)
-        return self.shown({"ended": ended}, SignedOutSessionsSerializer)
+        current_session_key = self.request.session.session_key or ""
+        ended_count = profiles.sign_out_other_sessions(
+            self.get_person(), current_session_key=current_session_key
+        )
+        return self.respond_row({"ended": ended_count}, SignedOutSessionsSerializer)

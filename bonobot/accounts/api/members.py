@@ -12,10 +12,10 @@ from bonobot.accounts.password_reset import send_reset_link
 from bonobot.accounts.roles import Action, Role
 from bonobot.accounts.second_factor import reset_second_factor
 from bonobot.accounts.services import remove_member, update_member_role
-from bonobot.core.api.serializers import StrictSerializer, VersionedBody, VersionedShape
+from bonobot.core.api.serializers import StrictSerializer, VersionedBody, VersionedSerializer
 
 
-class MemberSerializer(VersionedShape):
+class MemberSerializer(VersionedSerializer):
     """A person in this organization."""
 
     id = serializers.UUIDField(help_text="Id of the membership.")
@@ -37,7 +37,7 @@ class MemberListView(ResourceView):
     def get(self, request: object) -> Response:
         """List the members with their roles."""
         rows = Membership.objects.for_organization(self.organization_id).select_related("user")
-        return self.listed(rows.annotate(username=F("user__username")), MemberSerializer)
+        return self.respond_page(rows.annotate(username=F("user__username")), MemberSerializer)
 
 
 @extend_schema_serializer(
@@ -49,18 +49,18 @@ class MemberRoleBody(VersionedBody):
     role = serializers.ChoiceField([role.value for role in Role])
 
 
-MemberSerializer.written_as = (MemberRoleBody,)
+MemberSerializer.body_classes = (MemberRoleBody,)
 
 
 class MemberView(ResourceView):
     """What has to do with one member."""
 
-    def member(self, member_id: str) -> Membership:
+    def get_member(self, member_id: str) -> Membership:
         """Return the membership; raises `NotFound`."""
         rows = Membership.objects.select_related("user")
         with set_not_found_field("member_id"):
-            found: Membership = rows.get_or_404(self.organization_id, pk=member_id)
-        return found
+            member: Membership = rows.get_or_404(self.organization_id, pk=member_id)
+        return member
 
 
 class MemberDetailView(MemberView):
@@ -71,19 +71,19 @@ class MemberDetailView(MemberView):
     @describe_operation("get_member", answer=MemberSerializer)
     def get(self, request: object, member_id: str) -> Response:
         """Show a member."""
-        return self.shown(self.member(member_id), MemberSerializer)
+        return self.respond_row(self.get_member(member_id), MemberSerializer)
 
     @describe_operation("change_member", body=MemberRoleBody, answer=MemberSerializer)
     def patch(self, request: object, member_id: str) -> Response:
         """Give a member another role; it holds on their very next request."""
-        member = self.member(member_id)
-        update_member_role(self.principal, member, Role(self.read(MemberRoleBody)["role"]))
-        return self.shown(member, MemberSerializer)
+        member = self.get_member(member_id)
+        update_member_role(self.principal, member, Role(self.read_body(MemberRoleBody)["role"]))
+        return self.respond_row(member, MemberSerializer)
 
     @describe_operation("remove_member", status=204)
     def delete(self, request: object, member_id: str) -> Response:
         """End a membership; the account stays."""
-        remove_member(self.principal, self.member(member_id))
+        remove_member(self.principal, self.get_member(member_id))
         return Response(status=204)
 
 
@@ -95,7 +95,7 @@ class MemberSecondFactorView(MemberView):
     @describe_operation("reset_second_factor", status=204)
     def delete(self, request: object, member_id: str) -> Response:
         """Take a member's second factor away, who has lost it, and end their sessions."""
-        reset_second_factor(self.principal, self.member(member_id).user)
+        reset_second_factor(self.principal, self.get_member(member_id).user)
         return Response(status=204)
 
 
@@ -115,7 +115,7 @@ class MemberPasswordView(MemberView):
     @describe_operation("offer_password_reset", answer=PasswordResetLinkSerializer)
     def post(self, request: object, member_id: str) -> Response:
         """Send a member a link to choose a new password."""
-        link = send_reset_link(self.principal, self.member(member_id).user)
-        answer = self.shown({"link": link}, PasswordResetLinkSerializer)
-        answer["Cache-Control"] = "no-store"
-        return answer
+        link = send_reset_link(self.principal, self.get_member(member_id).user)
+        response = self.respond_row({"link": link}, PasswordResetLinkSerializer)
+        response["Cache-Control"] = "no-store"
+        return response

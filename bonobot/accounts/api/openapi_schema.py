@@ -16,7 +16,7 @@ from drf_spectacular.extensions import OpenApiAuthenticationExtension
 from drf_spectacular.openapi import AutoSchema
 from drf_spectacular.utils import OpenApiParameter, extend_schema
 
-from bonobot.accounts.roles import WHO_MAY
+from bonobot.accounts.roles import ALLOWED_ROLES
 from bonobot.core.api import serializers as api_serializers
 from bonobot.core.api.pagination import StableCursorPagination
 from bonobot.core.api.serializers import ProblemDetailsSerializer, StrictSerializer
@@ -24,10 +24,10 @@ from bonobot.core.api.serializers import ProblemDetailsSerializer, StrictSeriali
 F = TypeVar("F", bound=Callable[..., Any])
 
 # Example responses by schema name.
-ANSWERS = Path(__file__).with_name("answers.json")
-_PAGES = re.compile("Paginated(.+)List")
-WRITES = ("POST", "PUT", "PATCH", "DELETE")
-PROBLEMS = {
+ANSWERS_PATH = Path(__file__).with_name("answers.json")
+_PAGE_SCHEMA = re.compile("Paginated(.+)List")
+WRITE_METHODS = ("POST", "PUT", "PATCH", "DELETE")
+PROBLEM_DESCRIPTIONS = {
     400: "What was sent can't be used; `field` and `errors` say what, `remedy` what to do.",
     401: "Not signed in, or the token is unknown, revoked or expired.",
     403: "The role, a policy or a rule doesn't allow it; `rule` says which.",
@@ -39,7 +39,7 @@ PROBLEMS = {
     502: "What had to be asked elsewhere failed; `code` says how.",
     503: "Something that is needed doesn't answer now.",
 }
-EXAMPLES: dict[int, dict[str, Any]] = {
+PROBLEM_EXAMPLES: dict[int, dict[str, Any]] = {
     400: {"code": "unknown_transport", "detail": "There is no transport 'ftp'."}
     | {"field": "transport_type", "remedy": "Use `stdio` for a local program, or `http`."},
     401: {"code": "not_authenticated", "detail": "You are not signed in."}
@@ -59,26 +59,26 @@ EXAMPLES: dict[int, dict[str, Any]] = {
     | {"detail": "The OpenAPI document could not be fetched: api.example.com does not resolve."},
     503: {"code": "audit_unavailable", "detail": "The call could not be written to the audit."},
 }
-ORGANIZATION = OpenApiParameter(
+ORGANIZATION_PARAMETER = OpenApiParameter(
     "Bonobot-Organization",
     str,
     OpenApiParameter.HEADER,
     description="Slug of the organization to work in, for people who belong to several.",
 )
-IDEMPOTENCY_KEY = OpenApiParameter(
+IDEMPOTENCY_KEY_PARAMETER = OpenApiParameter(
     "Idempotency-Key",
     {"type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[\\x21-\\x7e]+$"},
     OpenApiParameter.HEADER,
     description="Sent twice within a day, the write has one effect and one answer.",
 )
 
-IF_MATCH = OpenApiParameter(
+IF_MATCH_PARAMETER = OpenApiParameter(
     "If-Match",
     str,
     OpenApiParameter.HEADER,
     description="The `ETag` that was read: the write is made only where it still is the object's.",
 )
-CHECKED = ("PUT", "PATCH", "DELETE")
+VERSIONED_METHODS = ("PUT", "PATCH", "DELETE")
 
 
 def describe_operation(
@@ -123,21 +123,25 @@ class ResourceViewSchema(AutoSchema):
 
     def get_summary(self) -> str:
         """Return the first line of the method's docstring."""
-        return self._docstring().partition("\n")[0].rstrip(".")
+        return self._read_docstring().partition("\n")[0].rstrip(".")
 
     def get_description(self) -> str:  # type: ignore[override]  # as drf-spectacular has it
         """Return the rest of the docstring and the roles."""
-        rest = self._docstring().partition("\n")[2].strip()
-        roles = f"Roles: {self._roles()}."
+        rest = self._read_docstring().partition("\n")[2].strip()
+        roles = f"Roles: {self._describe_roles()}."
         return f"{rest}\n\n{roles}" if rest else roles
 
     def get_override_parameters(self) -> list[Any]:
         """Return the header parameters of every operation."""
-        if self.method in WRITES:
-            matched = [IF_MATCH] if self.method in CHECKED else []
-            return [ORGANIZATION, IDEMPOTENCY_KEY, *matched]
+        if self.method in WRITE_METHODS:
+            version_parameters = [IF_MATCH_PARAMETER] if self.method in VERSIONED_METHODS else []
+            return [ORGANIZATION_PARAMETER, IDEMPOTENCY_KEY_PARAMETER, *version_parameters]
         names = api_serializers.list_selectable_fields(self.view, self.method)
-        return [ORGANIZATION, _build_fields_parameter(names)] if names else [ORGANIZATION]
+        return (
+            [ORGANIZATION_PARAMETER, _build_fields_parameter(names)]
+            if names
+            else [ORGANIZATION_PARAMETER]
+        )
 
     def get_filter_backends(self) -> list[Any]:
         """Return the filter backends, also for exports that have a filter set."""
@@ -152,51 +156,58 @@ class ResourceViewSchema(AutoSchema):
 
     def _map_basic_serializer(self, serializer: Any, direction: Any) -> Any:
         # Undeclared fields of a body are refused; responses may get new fields.
-        found = super()._map_basic_serializer(serializer, direction)
+        mapped = super()._map_basic_serializer(serializer, direction)
         if direction == "request" and isinstance(serializer, StrictSerializer):
-            found["additionalProperties"] = False
-        return found
+            mapped["additionalProperties"] = False
+        return mapped
 
     def _get_response_bodies(self, direction: Any = "response") -> Any:
-        found = super()._get_response_bodies(direction)
-        for code, answer in found.items():
+        bodies = super()._get_response_bodies(direction)
+        for code, answer in bodies.items():
             content = answer.get("content", {}).get("application/json", {})
-            around = getattr(self.view, "pagination_class", StableCursorPagination).nothing_more
-            example = find_example(content.get("schema", {}).get("$ref", ""), around)
+            page_fields = getattr(
+                self.view, "pagination_class", StableCursorPagination
+            ).last_page_fields
+            example = find_example(content.get("schema", {}).get("$ref", ""), page_fields)
             if code.startswith("2") and example is not None:
                 content.setdefault("examples", {"answer": {"value": example}})
         if names := api_serializers.list_selectable_fields(self.view, self.method):
-            found["200"]["content"][api_serializers.PART_JSON] = {
+            bodies["200"]["content"][api_serializers.SPARSE_JSON] = {
                 "schema": _build_partial_schema(
                     names, self.view.paginator if self._is_list_view() else None
                 )
             }
         ref = self.resolve_serializer(ProblemDetailsSerializer, "response").ref
-        for status in self._problem_statuses():
+        for status in self._list_problem_statuses():
             example = {"type": "about:blank", "title": HTTPStatus(status).phrase, "status": status}
-            found[str(status)] = {
-                "description": PROBLEMS[status],
+            bodies[str(status)] = {
+                "description": PROBLEM_DESCRIPTIONS[status],
                 "content": {
                     "application/problem+json": {
                         "schema": ref,
-                        "examples": {"problem": {"value": example | EXAMPLES[status]}},
+                        "examples": {"problem": {"value": example | PROBLEM_EXAMPLES[status]}},
                     }
                 },
             }
-        return found
+        return bodies
 
-    def _problem_statuses(self) -> Iterator[int]:
-        write = self.method in WRITES
+    def _list_problem_statuses(self) -> Iterator[int]:
+        is_write = self.method in WRITE_METHODS
         method = getattr(self.view, self.method.lower())
-        common = {ORGANIZATION, IDEMPOTENCY_KEY, IF_MATCH}
-        asks = self._is_list_view() or self._is_filtered()
+        common_parameters = {ORGANIZATION_PARAMETER, IDEMPOTENCY_KEY_PARAMETER, IF_MATCH_PARAMETER}
+        has_query = self._is_list_view() or self._is_filtered()
         # Without an id in the path, the organization header may be required.
-        if write or asks or "{" not in self.path or set(self.get_override_parameters()) - common:
+        if (
+            is_write
+            or has_query
+            or "{" not in self.path
+            or set(self.get_override_parameters()) - common_parameters
+        ):
             yield 400
         yield from (401, 403, 404)
-        if write:
+        if is_write:
             yield 409
-            if self.method in CHECKED:
+            if self.method in VERSIONED_METHODS:
                 yield 412
             yield 422
         if getattr(method, "makes_calls", False):
@@ -208,15 +219,15 @@ class ResourceViewSchema(AutoSchema):
     def _is_filtered(self) -> bool:
         return self.method == "GET" and hasattr(self.view, "filterset_class")
 
-    def _docstring(self) -> str:
+    def _read_docstring(self) -> str:
         text = getattr(self.view, self.method.lower()).__doc__ or ""
         lines = [line.removeprefix("        ").rstrip() for line in text.strip().splitlines()]
         return "\n".join(lines)
 
-    def _roles(self) -> str:
+    def _describe_roles(self) -> str:
         rule = self.view.rules.get(self.method, ())
         actions = rule if isinstance(rule, tuple) else (rule,)
-        roles = [role for action in actions for role in WHO_MAY[action].split(", ")]
+        roles = [role for action in actions for role in ALLOWED_ROLES[action].split(", ")]
         return ", ".join(dict.fromkeys(roles)) or "nobody"
 
 
@@ -235,36 +246,38 @@ class BearerTokenScheme(OpenApiAuthenticationExtension):
         }
 
 
-def find_example(ref: str, around: Mapping[str, Any]) -> Any:
+def find_example(ref: str, page_fields: Mapping[str, Any]) -> Any:
     """Return the example response of a schema reference, or None.
 
     `page_fields` are the fields of a page besides its rows.
     """
     name = ref.rpartition("/")[2]
-    if rows := _PAGES.fullmatch(name):
+    if rows := _PAGE_SCHEMA.fullmatch(name):
         row = _read_example_answers().get(rows[1])
-        return None if row is None else {"results": [row], **around}
+        return None if row is None else {"results": [row], **page_fields}
     return _read_example_answers().get(name)
 
 
 @cache
 def _read_example_answers() -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(ANSWERS.read_text(encoding="utf-8"))
-    return found
+    answers: dict[str, Any] = json.loads(ANSWERS_PATH.read_text(encoding="utf-8"))
+    return answers
 
 
 def _build_fields_parameter(names: tuple[str, ...]) -> OpenApiParameter:
     return OpenApiParameter(
-        api_serializers.PARAMETER,
+        api_serializers.FIELDS_PARAMETER,
         {"type": "string", "pattern": api_serializers.build_list_pattern(names)},
         description="The members that are wanted of each object, with commas between; the answer "
-        f"is then `{api_serializers.PART_JSON}`.",
+        f"is then `{api_serializers.SPARSE_JSON}`.",
     )
 
 
-def _build_partial_schema(names: tuple[str, ...], pages: Any | None) -> dict[str, Any]:
+def _build_partial_schema(names: tuple[str, ...], paginator: Any | None) -> dict[str, Any]:
     part = {"type": "object", "propertyNames": {"enum": list(names)}, "additionalProperties": True}
-    if pages is None:
+    if paginator is None:
         return part
-    found: dict[str, Any] = pages.get_paginated_response_schema({"type": "array", "items": part})
-    return found
+    schema: dict[str, Any] = paginator.get_paginated_response_schema(
+        {"type": "array", "items": part}
+    )
+    return schema

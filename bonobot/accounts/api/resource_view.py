@@ -25,12 +25,12 @@ from bonobot.accounts.api.openapi_schema import ResourceViewSchema
 from bonobot.accounts.current_organization import resolve_principal
 from bonobot.accounts.models import KeptAnswer, Organization
 from bonobot.accounts.principals import Principal
-from bonobot.accounts.roles import WHO_MAY, Action, TokenScope
+from bonobot.accounts.roles import ALLOWED_ROLES, Action, TokenScope
 from bonobot.core.api import serializers as api_serializers
 from bonobot.core.api.content_negotiation import PROBLEM_JSON, JSONContentNegotiation
 from bonobot.core.api.pagination import StableCursorPagination
 from bonobot.core.api.parsers import BoundedJSONParser
-from bonobot.core.api.serializers import StrictSerializer, VersionedShape
+from bonobot.core.api.serializers import StrictSerializer, VersionedSerializer
 from bonobot.core.db import preconditions
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Forbidden, InvalidInput, NotFound
@@ -50,7 +50,7 @@ class ResourceView(GenericAPIView):
 
     rules: ClassVar[Mapping[str, Rule]] = {}
     # Methods open to tokens limited to agents: they read and run, on objects of those agents.
-    narrowed: ClassVar[tuple[str, ...]] = ()
+    agent_token_methods: ClassVar[tuple[str, ...]] = ()
     ordering: ClassVar[tuple[str, ...]] = ()
     # Fields that a list may be ordered by; columns without nulls, as cursors need.
     orderings: ClassVar[tuple[str, ...]] = ()
@@ -65,8 +65,8 @@ class ResourceView(GenericAPIView):
     metadata_class = None
     http_method_names = ["get", "head", "post", "put", "patch", "delete"]
     request: Request
-    _claimed: KeptAnswer | None = None
-    _wanted: frozenset[str] | None = None  # fields of a sparse response; None: all
+    _claimed_answer: KeptAnswer | None = None
+    _selected_fields: frozenset[str] | None = None  # fields of a sparse response; None: all
     # The last object returned: its row, which writers lock, and the parts of its version.
     shown_row: Any = None
     shown_parts: Mapping[str, Any] | None = None
@@ -81,41 +81,51 @@ class ResourceView(GenericAPIView):
         """The id of the current organization."""
         return self.principal.organization_id
 
-    def read(self, shape: type[StrictSerializer], *, partial: bool = False) -> dict[str, Any]:
+    def read_body(
+        self, serializer_class: type[StrictSerializer], *, partial: bool = False
+    ) -> dict[str, Any]:
         """Return the validated body; raises `ValidationError`."""
-        found = shape(data=self.request.data, partial=partial, context={"view": self})
-        found.is_valid(raise_exception=True)
-        body = dict(found.validated_data)
-        body.pop(object_versions.MEMBER, None)  # checked separately, in `object_versions`
+        serializer = serializer_class(
+            data=self.request.data, partial=partial, context={"view": self}
+        )
+        serializer.is_valid(raise_exception=True)
+        body = dict(serializer.validated_data)
+        body.pop(object_versions.VERSION_FIELD, None)  # checked separately, in `object_versions`
         return body
 
-    def members(self) -> set[str]:
+    def list_body_fields(self) -> set[str]:
         """Return the field names of the body before validation."""
         return set(self.request.data) if isinstance(self.request.data, Mapping) else set()
 
-    def listed(self, rows: Any, shape: type[Any], **context: Any) -> Response:
+    def respond_page(self, rows: Any, serializer_class: type[Any], **context: Any) -> Response:
         """Return a response with one page of `rows`, filtered by the query."""
         page = self.paginate_queryset(self.filter_queryset(rows))
         context = {"view": self, "request": self.request, **context}
         rows = api_serializers.limit_serializer_fields(
-            shape(page, many=True, context=context), self._wanted
+            serializer_class(page, many=True, context=context), self._selected_fields
         )
         return self.get_paginated_response(rows.data)
 
-    def shown(
-        self, row: Any, shape: type[Any], *, status: int = 200, owner: Any = None, **context: Any
+    def respond_row(
+        self,
+        row: Any,
+        serializer_class: type[Any],
+        *,
+        status: int = 200,
+        owner: Any = None,
+        **context: Any,
     ) -> Response:
         """Return a response with one row; `owner` is the row to lock if it is another one."""
         context = {"view": self, "request": self.request, **context}
         serializer = api_serializers.limit_serializer_fields(
-            shape(row, context=context), self._wanted
+            serializer_class(row, context=context), self._selected_fields
         )
         data = serializer.data
-        if isinstance(serializer, VersionedShape):
+        if isinstance(serializer, VersionedSerializer):
             self.shown_row, self.shown_parts = owner or row, serializer.parts
         return Response(data, status=status)
 
-    def rows_to_lock(self) -> Any:
+    def query_rows_to_lock(self) -> Any:
         """Return the rows to lock while the version is compared."""
         row = self.shown_row
         if isinstance(row, Model):
@@ -133,15 +143,15 @@ class ResourceView(GenericAPIView):
         known = {"cursor", "limit", *(filters.base_filters if filters else ())}
         known |= {"ordering"} if self.orderings else set()
         known |= (
-            {api_serializers.PARAMETER}
+            {api_serializers.FIELDS_PARAMETER}
             if api_serializers.list_selectable_fields(self, "GET")
             else set()
         )
-        if strange := sorted(set(self.request.query_params) - known):
+        if unknown := sorted(set(self.request.query_params) - known):
             raise InvalidInput(
-                format_message("There is no parameter {strange!r}.", strange=strange[0]),
+                format_message("There is no parameter {strange!r}.", strange=unknown[0]),
                 code="unknown_parameter",
-                field=strange[0],
+                field=unknown[0],
                 remedy=format_message("Parameters: {known}.", known=", ".join(sorted(known))),
             )
 
@@ -149,7 +159,7 @@ class ResourceView(GenericAPIView):
 
     def dispatch(self, request: Any, *args: Any, **kwargs: Any) -> Any:
         """Handle a request in a scope of its own for preconditions."""
-        with preconditions.scope():
+        with preconditions.open_scope():
             return super().dispatch(request, *args, **kwargs)
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
@@ -161,13 +171,17 @@ class ResourceView(GenericAPIView):
         if not hasattr(self, method.lower()):
             return  # a 405 for every principal
         self._authorize(method)
-        self._wanted = api_serializers.parse_selected_fields(
+        self._selected_fields = api_serializers.parse_selected_fields(
             request.query_params, api_serializers.list_selectable_fields(self, method)
         )
-        key = request.headers.get(idempotency_keys.HEADER)
+        key = request.headers.get(idempotency_keys.IDEMPOTENCY_HEADER)
         if key is not None and method not in SAFE_METHODS:
-            asked = {"method": method, "path": request.get_full_path(), "body": request.data}
-            self._claimed = idempotency_keys.claim(self.principal, key, asked)
+            claimed_request = {
+                "method": method,
+                "path": request.get_full_path(),
+                "body": request.data,
+            }
+            self._claimed_answer = idempotency_keys.claim_key(self.principal, key, claimed_request)
         object_versions.require_version(self, method)
 
     def handle_exception(self, exc: Exception) -> Response:
@@ -177,22 +191,22 @@ class ResourceView(GenericAPIView):
         return Response(
             json.loads(exc.body) if exc.body else None,
             status=exc.status,
-            headers={idempotency_keys.REPLAYED: "true"},
+            headers={idempotency_keys.REPLAYED_HEADER: "true"},
             content_type=PROBLEM_JSON if exc.status >= 400 else None,
         )
 
     def finalize_response(self, request: Any, response: Any, *args: Any, **kwargs: Any) -> Any:
         """Select the fields of a sparse response, and store the response to a claimed key."""
-        if self._wanted is not None and response.status_code == HTTPStatus.OK:
-            response.data = api_serializers.select_fields(response.data, self._wanted)
-            response.content_type = api_serializers.PART_JSON
-        if tag := object_versions.tag_of(self, response):
+        if self._selected_fields is not None and response.status_code == HTTPStatus.OK:
+            response.data = api_serializers.select_fields(response.data, self._selected_fields)
+            response.content_type = api_serializers.SPARSE_JSON
+        if tag := object_versions.build_etag(self, response):
             response["ETag"] = tag
         response = super().finalize_response(request, response, *args, **kwargs)
-        if self._claimed is not None and isinstance(response, Response):
+        if self._claimed_answer is not None and isinstance(response, Response):
             body = "" if response.data is None else JSONRenderer().render(response.data).decode()
             try:
-                idempotency_keys.keep(self._claimed, response.status_code, body)
+                idempotency_keys.store_answer(self._claimed_answer, response.status_code, body)
             except DatabaseError:
                 # The work is done, so respond; the claim stays and prevents a repeat.
                 logger.exception("The answer to an idempotent write could not be kept")
@@ -201,7 +215,7 @@ class ResourceView(GenericAPIView):
     @classmethod
     def is_open_to(cls, principal: Principal, method: str) -> bool:
         """Return whether a principal may use a method at all, on any object."""
-        if principal.agent_ids and method not in cls.narrowed:
+        if principal.agent_ids and method not in cls.agent_token_methods:
             return False
         return any(principal.may(action) for action in list_required_actions(cls.rules.get(method)))
 
@@ -211,7 +225,7 @@ class ResourceView(GenericAPIView):
             principal.require_scope(self.scope)
         if self.is_open_to(principal, method):
             return
-        if principal.agent_ids and method not in self.narrowed:
+        if principal.agent_ids and method not in self.agent_token_methods:
             raise Forbidden(
                 "This token reads and runs its agents, and nothing else.",
                 rule="token:agent",
@@ -236,16 +250,16 @@ def list_required_actions(rule: Rule | None) -> tuple[Action, ...]:
 
 def format_allowed_roles(actions: tuple[Action, ...]) -> str:
     """Return the roles that may perform one of these actions, as text."""
-    roles = [role for action in actions for role in WHO_MAY[action].split(", ")]
+    roles = [role for action in actions for role in ALLOWED_ROLES[action].split(", ")]
     return ", ".join(dict.fromkeys(roles)) or "nobody"
 
 
-def require_row(row: Row | None, what: str, name: object, *, field: str = "") -> Row:
+def require_row(row: Row | None, kind: str, name: object, *, field: str = "") -> Row:
     """Return `row`; raises `NotFound` like `get_or_404` if it is None."""
     if row is not None:
         return row
     raise NotFound(
-        format_message("There is no {what} {name!r} here.", what=what, name=str(name)),
+        format_message("There is no {what} {name!r} here.", what=kind, name=str(name)),
         field=field,
         remedy="Check the id or name, and the organization that you are working in.",
     )

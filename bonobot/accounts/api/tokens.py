@@ -16,20 +16,20 @@ from bonobot.accounts.models import Token, TokenQuerySet
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action, Role, TokenScope
 from bonobot.accounts.tokens.constraints import (
-    LONGEST_CLIENT,
-    MOST_AGENTS,
-    MOST_CALLS,
-    MOST_NETWORKS,
+    MAX_AGENTS,
+    MAX_CALLS_PER_MINUTE,
+    MAX_CLIENT_LENGTH,
+    MAX_NETWORKS,
 )
-from bonobot.accounts.tokens.services import issue, revoke, update_token
-from bonobot.core.api.serializers import VersionedBody, VersionedShape
+from bonobot.accounts.tokens.services import create_token, revoke_token, update_token
+from bonobot.core.api.serializers import VersionedBody, VersionedSerializer
 from bonobot.core.problems import InvalidInput
 
 ROLES = [role.value for role in Role]
 SCOPES = [scope.value for scope in TokenScope]
 
 
-TERMS = {
+TERMS_EXAMPLE = {
     "name": "release pipeline",
     "agents": ["release-helper"],
     "scopes": ["mcp:tools"],
@@ -37,7 +37,9 @@ TERMS = {
 }
 
 
-@extend_schema_serializer(examples=[OpenApiExample("For one agent", TERMS, request_only=True)])
+@extend_schema_serializer(
+    examples=[OpenApiExample("For one agent", TERMS_EXAMPLE, request_only=True)]
+)
 class TokenTermsBody(VersionedBody):
     """What can be said of a token, and changed later; an empty list is no bound."""
 
@@ -45,7 +47,7 @@ class TokenTermsBody(VersionedBody):
     agents = serializers.ListField(
         child=serializers.CharField(max_length=64),
         required=False,
-        max_length=MOST_AGENTS,
+        max_length=MAX_AGENTS,
         help_text="Ids or slugs of the agents that it is for.",
     )
     scopes = serializers.ListField(
@@ -57,15 +59,18 @@ class TokenTermsBody(VersionedBody):
     networks = serializers.ListField(
         child=serializers.CharField(max_length=64),
         required=False,
-        max_length=MOST_NETWORKS,
+        max_length=MAX_NETWORKS,
         help_text="Addresses or ranges (CIDR) that it may be used from.",
     )
     client = serializers.CharField(
-        required=False, allow_blank=True, max_length=LONGEST_CLIENT, help_text="For which program."
+        required=False,
+        allow_blank=True,
+        max_length=MAX_CLIENT_LENGTH,
+        help_text="For which program.",
     )
     expires_at = serializers.DateTimeField(required=False, allow_null=True)
     calls_per_minute = serializers.IntegerField(
-        required=False, allow_null=True, min_value=1, max_value=MOST_CALLS
+        required=False, allow_null=True, min_value=1, max_value=MAX_CALLS_PER_MINUTE
     )
 
     def validate_expires_at(self, value: datetime | None) -> datetime | None:
@@ -80,7 +85,9 @@ class TokenTermsBody(VersionedBody):
 
 
 @extend_schema_serializer(
-    examples=[OpenApiExample("For one agent", {**TERMS, "role": "member"}, request_only=True)]
+    examples=[
+        OpenApiExample("For one agent", {**TERMS_EXAMPLE, "role": "member"}, request_only=True)
+    ]
 )
 class TokenBody(TokenTermsBody):
     """A token as it is made."""
@@ -91,10 +98,10 @@ class TokenBody(TokenTermsBody):
     )
 
 
-class TokenSerializer(VersionedShape):
+class TokenSerializer(VersionedSerializer):
     """A token as it is read; its text is known to nobody."""
 
-    written_as = (TokenTermsBody,)
+    body_classes = (TokenTermsBody,)
 
     id = serializers.UUIDField()
     name = serializers.CharField()
@@ -150,17 +157,17 @@ class TokenListView(ResourceView):
     def get(self, request: object) -> Response:
         """List the tokens, revoked and expired ones too."""
         rows = Token.objects.for_organization(self.organization_id).select_related("user")
-        return self.listed(rows, TokenSerializer)
+        return self.respond_page(rows, TokenSerializer)
 
     @describe_operation("create_token", body=TokenBody, answer=NewTokenSerializer, status=201)
     def post(self, request: object) -> Response:
         """Make a token; the answer is the only place where its text ever stands."""
-        body = self.read(TokenBody)
+        body = self.read_body(TokenBody)
         role = Role(body.pop("role"))
-        token, text = issue(self.principal, role=role, **build_terms(self.principal, body))
-        answer = self.shown(token, NewTokenSerializer, status=201, text=text)
-        answer["Cache-Control"] = "no-store"
-        return answer
+        token, text = create_token(self.principal, role=role, **build_terms(self.principal, body))
+        response = self.respond_row(token, NewTokenSerializer, status=201, text=text)
+        response["Cache-Control"] = "no-store"
+        return response
 
 
 def build_terms(principal: Principal, body: dict[str, Any]) -> dict[str, Any]:
@@ -175,20 +182,20 @@ def build_terms(principal: Principal, body: dict[str, Any]) -> dict[str, Any]:
         )
     for field in ("agent", "agents"):
         if field in body:
-            named = [body[field]] if field == "agent" else body[field]
+            agent_names = [body[field]] if field == "agent" else body[field]
             with set_not_found_field(field):
-                terms["agent_ids"] = find_visible_agent_ids(principal, named)
+                terms["agent_ids"] = find_visible_agent_ids(principal, agent_names)
     return terms
 
 
 class TokenView(ResourceView):
     """A resource below one token."""
 
-    def token(self, token_id: str) -> Token:
+    def get_token(self, token_id: str) -> Token:
         """Return the token; raises `NotFound`."""
         with set_not_found_field("token_id"):
-            found: Token = Token.objects.get_or_404(self.organization_id, pk=token_id)
-        return found
+            token: Token = Token.objects.get_or_404(self.organization_id, pk=token_id)
+        return token
 
 
 class TokenDetailView(TokenView):
@@ -203,32 +210,32 @@ class TokenDetailView(TokenView):
     @describe_operation("get_token", answer=TokenSerializer)
     def get(self, request: object, token_id: str) -> Response:
         """Show a token, without its text."""
-        return self.shown(self.token(token_id), TokenSerializer)
+        return self.respond_row(self.get_token(token_id), TokenSerializer)
 
     @describe_operation("change_token", body=TokenTermsBody, answer=TokenSerializer)
     def patch(self, request: object, token_id: str) -> Response:
         """Change what is said of a token; it holds on its very next call."""
-        token = self.token(token_id)
-        said = self.read(TokenTermsBody, partial=True)
-        update_token(self.principal, token, **build_terms(self.principal, said))
-        return self.shown(token, TokenSerializer)
+        token = self.get_token(token_id)
+        body = self.read_body(TokenTermsBody, partial=True)
+        update_token(self.principal, token, **build_terms(self.principal, body))
+        return self.respond_row(token, TokenSerializer)
 
     @describe_operation("revoke_token", status=204)
     def delete(self, request: object, token_id: str) -> Response:
         """Revoke a token at once; its row stays."""
-        revoke(self.principal, self.token(token_id))
+        revoke_token(self.principal, self.get_token(token_id))
         return Response(status=204)
 
 
 class AuthorizedAppView(ResourceView):
     """A resource of what the person who asks lets programs do; of a program itself, nothing."""
 
-    def mine(self) -> TokenQuerySet:
+    def query_grants(self) -> TokenQuerySet:
         """Return the user's active grants in this organization; none for tokens."""
         principal = self.principal
-        rows = Token.objects.living().for_organization(self.organization_id).select_related("user")
-        who = {"user_id": principal.id} if principal.kind == "user" else {"user_id": None}
-        return rows.filter(**who, user__isnull=False).exclude(digest="")
+        rows = Token.objects.active().for_organization(self.organization_id).select_related("user")
+        owner = {"user_id": principal.id} if principal.kind == "user" else {"user_id": None}
+        return rows.filter(**owner, user__isnull=False).exclude(digest="")
 
 
 class AuthorizedAppListView(AuthorizedAppView):
@@ -240,7 +247,7 @@ class AuthorizedAppListView(AuthorizedAppView):
     @describe_operation("list_let_in", answer=TokenSerializer(many=True))
     def get(self, request: object) -> Response:
         """List the programs that you let in, in this organization: each with what it may do."""
-        return self.listed(self.mine(), TokenSerializer)
+        return self.respond_page(self.query_grants(), TokenSerializer)
 
 
 class AuthorizedAppDetailView(AuthorizedAppView):
@@ -252,6 +259,6 @@ class AuthorizedAppDetailView(AuthorizedAppView):
     def delete(self, request: object, token_id: str) -> Response:
         """End what you let a program do: its very next request is refused."""
         with set_not_found_field("token_id"):
-            found: Token = self.mine().get_or_404(self.organization_id, pk=token_id)
-        revoke(self.principal, found)
+            grant: Token = self.query_grants().get_or_404(self.organization_id, pk=token_id)
+        revoke_token(self.principal, grant)
         return Response(status=204)

@@ -5,23 +5,23 @@ from typing import Any
 
 from bonobot.accounts.agent_directory import find_agent_ids
 from bonobot.accounts.external_issuers import services as external_issuers
-from bonobot.accounts.external_issuers.jwt_validation import OF_GATEWAY
+from bonobot.accounts.external_issuers.jwt_validation import GATEWAY_SCOPES
 from bonobot.accounts.models import Issuer
 from bonobot.accounts.roles import Role
 from bonobot.core.cli.command_group import CommandContext, CommandVerb, build_table
 from bonobot.core.problems import InvalidInput
 
-TEXTS = ("audience", "subject_claim", "label_claim", "scope_claim", "role_claim", "role")
-FLAGS = ("any_type", "allow_private", "announced", "enabled")
+TEXT_FIELDS = ("audience", "subject_claim", "label_claim", "scope_claim", "role_claim", "role")
+FLAG_FIELDS = ("any_type", "allow_private", "announced", "enabled")
 # Limits that `--clear` removes, and their columns.
-CLEARED = {"scopes": "scopes", "agents": "agent_ids", "roles": "roles"}
+CLEARABLE_FIELDS = {"scopes": "scopes", "agents": "agent_ids", "roles": "roles"}
 
 
-def as_json(issuer: Issuer) -> dict[str, Any]:
+def serialize_issuer(issuer: Issuer) -> dict[str, Any]:
     """Return an issuer as JSON data."""
-    names = ("name", "url", *TEXTS, "roles", "scopes", "calls_per_minute", *FLAGS)
-    told = {name: getattr(issuer, name) for name in names}
-    return {"id": str(issuer.pk), **told, "agents": issuer.agent_ids}
+    names = ("name", "url", *TEXT_FIELDS, "roles", "scopes", "calls_per_minute", *FLAG_FIELDS)
+    values = {name: getattr(issuer, name) for name in names}
+    return {"id": str(issuer.pk), **values, "agents": issuer.agent_ids}
 
 
 def _add_issuer_arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,29 +35,29 @@ def _add_issuer_arguments(parser: argparse.ArgumentParser) -> None:
         "--role-for", action="append", metavar="VALUE=ROLE", help="of the claim; repeatable"
     )
     parser.add_argument(
-        "--scope", action="append", choices=[*OF_GATEWAY], help="allow this one; repeatable"
+        "--scope", action="append", choices=[*GATEWAY_SCOPES], help="allow this one; repeatable"
     )
     parser.add_argument(
         "--agent", action="append", metavar="SLUG", help="only for this agent; repeatable"
     )
     parser.add_argument("--calls-per-minute", type=int, help="of each subject; 0: the usual limit")
-    for name in FLAGS:
+    for name in FLAG_FIELDS:
         option = f"--{name.replace('_', '-')}"
         parser.add_argument(option, action=argparse.BooleanOptionalAction, default=None)
 
 
-def _add_arguments(parser: argparse.ArgumentParser) -> None:
+def _add_create_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", metavar="NAME")
     parser.add_argument("--url", required=True, help="as its tokens have it in `iss`")
     _add_issuer_arguments(parser)
 
 
-def _set_arguments(parser: argparse.ArgumentParser) -> None:
+def _add_update_arguments(parser: argparse.ArgumentParser) -> None:
     _add_name_argument(parser)
     parser.add_argument("--url", help="as its tokens have it in `iss`")
     _add_issuer_arguments(parser)
     parser.add_argument(
-        "--clear", action="append", choices=[*CLEARED], help="take these away; repeatable"
+        "--clear", action="append", choices=[*CLEARABLE_FIELDS], help="take these away; repeatable"
     )
 
 
@@ -67,22 +67,22 @@ def _add_name_argument(parser: argparse.ArgumentParser) -> None:
 
 def _collect_issuer_options(cli: CommandContext, options: argparse.Namespace) -> dict[str, Any]:
     """Return the fields set by the options; the others stay unchanged."""
-    said = {name: getattr(options, name) for name in ("url", *TEXTS, *FLAGS)}
-    said = {name: value for name, value in said.items() if value is not None}
+    values = {name: getattr(options, name) for name in ("url", *TEXT_FIELDS, *FLAG_FIELDS)}
+    values = {name: value for name, value in values.items() if value is not None}
     if options.role_for is not None:
-        said["roles"] = dict(map(_parse_role_mapping, options.role_for))
+        values["roles"] = dict(map(_parse_role_mapping, options.role_for))
     if options.scope is not None:
-        said["scopes"] = options.scope
+        values["scopes"] = options.scope
     if options.agent is not None:
-        said["agent_ids"] = find_agent_ids(cli.principal.organization_id, options.agent)
+        values["agent_ids"] = find_agent_ids(cli.principal.organization_id, options.agent)
     if options.calls_per_minute is not None:
-        said["calls_per_minute"] = options.calls_per_minute or None
-    return said
+        values["calls_per_minute"] = options.calls_per_minute or None
+    return values
 
 
 def _parse_role_mapping(text: str) -> tuple[str, str]:
-    value, found, role = text.rpartition("=")
-    if not found:
+    value, separator, role = text.rpartition("=")
+    if not separator:
         raise InvalidInput(
             f"{text!r} names no role.",
             field="--role-for",
@@ -92,61 +92,65 @@ def _parse_role_mapping(text: str) -> tuple[str, str]:
 
 
 def _get_issuer(cli: CommandContext, options: argparse.Namespace) -> Issuer:
-    mine = Issuer.objects.for_organization(cli.principal.organization_id)
-    found: Issuer = mine.filter(url=options.name).first() or Issuer.objects.get_or_404(
+    issuers = Issuer.objects.for_organization(cli.principal.organization_id)
+    issuer: Issuer = issuers.filter(url=options.name).first() or Issuer.objects.get_or_404(
         cli.principal.organization_id, name=options.name
     )
-    return found
+    return issuer
 
 
-def _list(cli: CommandContext, options: argparse.Namespace) -> None:
+def _list_issuers(cli: CommandContext, options: argparse.Namespace) -> None:
     rows = Issuer.objects.for_organization(cli.principal.organization_id)
-    found = [as_json(row) for row in rows]
-    shown = [(i["name"], i["url"], i["role"], "" if i["enabled"] else "off") for i in found]
+    serialized = [serialize_issuer(row) for row in rows]
+    table_rows = [
+        (i["name"], i["url"], i["role"], "" if i["enabled"] else "off") for i in serialized
+    ]
     empty = "Only our own tokens are taken: bonobot issuers add NAME --url URL"
-    cli.emit(found, build_table("NAME", "ISSUER", "ROLE", "", rows=shown, empty=empty))
+    cli.emit(serialized, build_table("NAME", "ISSUER", "ROLE", "", rows=table_rows, empty=empty))
 
 
-def _add(cli: CommandContext, options: argparse.Namespace) -> None:
-    issuer = external_issuers.add(
+def _create_issuer(cli: CommandContext, options: argparse.Namespace) -> None:
+    issuer = external_issuers.create_issuer(
         cli.principal, name=options.name, **_collect_issuer_options(cli, options)
     )
-    cli.emit(as_json(issuer))
-    cli.say(f"Tokens of {issuer.url} are taken.")
+    cli.emit(serialize_issuer(issuer))
+    cli.print_message(f"Tokens of {issuer.url} are taken.")
 
 
-def _set(cli: CommandContext, options: argparse.Namespace) -> None:
+def _update_issuer(cli: CommandContext, options: argparse.Namespace) -> None:
     issuer = _get_issuer(cli, options)
-    cleared: dict[str, Any] = {CLEARED[one]: None for one in options.clear or ()}
+    cleared_fields: dict[str, Any] = {
+        CLEARABLE_FIELDS[option]: None for option in options.clear or ()
+    }
     external_issuers.update_issuer(
-        cli.principal, issuer, **cleared | _collect_issuer_options(cli, options)
+        cli.principal, issuer, **cleared_fields | _collect_issuer_options(cli, options)
     )
-    cli.emit(as_json(issuer))
-    cli.say(f"{issuer.name} is changed.")
+    cli.emit(serialize_issuer(issuer))
+    cli.print_message(f"{issuer.name} is changed.")
 
 
-def _check(cli: CommandContext, options: argparse.Namespace) -> None:
+def _check_issuer(cli: CommandContext, options: argparse.Namespace) -> None:
     issuer = _get_issuer(cli, options)
-    with cli.waiting(f"Asking {issuer.url} …"):
-        keys = external_issuers.check(cli.principal, issuer)
+    with cli.show_spinner(f"Asking {issuer.url} …"):
+        keys = external_issuers.check_issuer(cli.principal, issuer)
     cli.emit({"id": str(issuer.pk), "keys": keys})
-    cli.say(f"{issuer.name} answers; keys that it publishes: {keys}.")
+    cli.print_message(f"{issuer.name} answers; keys that it publishes: {keys}.")
 
 
-def _remove(cli: CommandContext, options: argparse.Namespace) -> None:
+def _delete_issuer(cli: CommandContext, options: argparse.Namespace) -> None:
     issuer = _get_issuer(cli, options)
-    external_issuers.remove(cli.principal, issuer)
-    cli.emit(as_json(issuer))
-    cli.say(f"Tokens of {issuer.url} are taken no longer.")
+    external_issuers.delete_issuer(cli.principal, issuer)
+    cli.emit(serialize_issuer(issuer))
+    cli.print_message(f"Tokens of {issuer.url} are taken no longer.")
 
 
 VERBS = (
-    CommandVerb("list", "List the issuers.", _list, examples=("issuers list",)),
+    CommandVerb("list", "List the issuers.", _list_issuers, examples=("issuers list",)),
     CommandVerb(
         "add",
         "Take the tokens of an issuer over MCP.",
-        _add,
-        _add_arguments,
+        _create_issuer,
+        _add_create_arguments,
         (
             "issuers add Login --url https://login.example.com --role member --agent helper",
             "issuers add Login --url https://login.example.com --role-claim groups "
@@ -156,21 +160,21 @@ VERBS = (
     CommandVerb(
         "set",
         "Change what tokens of an issuer may do; it holds on their very next call.",
-        _set,
-        _set_arguments,
+        _update_issuer,
+        _add_update_arguments,
         ("issuers set Login --scope mcp:tools", "issuers set Login --no-enabled"),
     ),
     CommandVerb(
         "check",
         "Read an issuer's keys now.",
-        _check,
+        _check_issuer,
         _add_name_argument,
         ("issuers check Login",),
     ),
     CommandVerb(
         "remove",
         "Take an issuer's tokens no longer.",
-        _remove,
+        _delete_issuer,
         _add_name_argument,
         ("issuers remove Login",),
     ),

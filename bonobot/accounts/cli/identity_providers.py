@@ -10,21 +10,21 @@ from bonobot.core.cli.command_group import (
     CommandContext,
     CommandVerb,
     build_table,
-    expand,
+    expand_variables,
     parse_pairs,
 )
 
-TEXTS = ("client_id", "role", "role_claim")
-FLAGS = ("trusts_email", "creates", "second_factor", "announced", "allow_private", "enabled")
+TEXT_FIELDS = ("client_id", "role", "role_claim")
+FLAG_FIELDS = ("trusts_email", "creates", "second_factor", "announced", "allow_private", "enabled")
 
 
-def as_json(provider: Provider) -> dict[str, Any]:
+def serialize_provider(provider: Provider) -> dict[str, Any]:
     """Return a provider as JSON data, its secret masked."""
-    names = ("name", "url", *TEXTS, "domains", "roles", *FLAGS)
-    told = {name: getattr(provider, name) for name in names}
-    where = sso.redirect_uri(provider.organization_id)
+    names = ("name", "url", *TEXT_FIELDS, "domains", "roles", *FLAG_FIELDS)
+    values = {name: getattr(provider, name) for name in names}
+    redirect_uri = sso.build_redirect_uri(provider.organization_id)
     secret = str(provider.client_secret or "")
-    return {"id": str(provider.pk), **told, "client_secret": secret, "redirect_uri": where}
+    return {"id": str(provider.pk), **values, "client_secret": secret, "redirect_uri": redirect_uri}
 
 
 def _add_provider_arguments(parser: argparse.ArgumentParser, *, required: bool) -> None:
@@ -39,17 +39,17 @@ def _add_provider_arguments(parser: argparse.ArgumentParser, *, required: bool) 
     parser.add_argument(
         "--role-for", action="append", metavar="VALUE=ROLE", help="of the claim; repeatable"
     )
-    for name in FLAGS:
+    for name in FLAG_FIELDS:
         option = f"--{name.replace('_', '-')}"
         parser.add_argument(option, action=argparse.BooleanOptionalAction, default=None)
 
 
-def _add_arguments(parser: argparse.ArgumentParser) -> None:
+def _add_create_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", metavar="NAME")
     _add_provider_arguments(parser, required=True)
 
 
-def _set_arguments(parser: argparse.ArgumentParser) -> None:
+def _add_update_arguments(parser: argparse.ArgumentParser) -> None:
     _add_name_argument(parser)
     _add_provider_arguments(parser, required=False)
 
@@ -60,68 +60,74 @@ def _add_name_argument(parser: argparse.ArgumentParser) -> None:
 
 def _collect_provider_options(options: argparse.Namespace) -> dict[str, Any]:
     """Return the fields set by the options; the others stay unchanged."""
-    said = {name: getattr(options, name) for name in ("url", *TEXTS, *FLAGS)}
-    said = {name: value for name, value in said.items() if value is not None}
+    values = {name: getattr(options, name) for name in ("url", *TEXT_FIELDS, *FLAG_FIELDS)}
+    values = {name: value for name, value in values.items() if value is not None}
     if options.client_secret is not None:
-        said["client_secret"] = expand(options.client_secret, "--client-secret")
+        values["client_secret"] = expand_variables(options.client_secret, "--client-secret")
     if options.domain is not None:
-        said["domains"] = [one for one in options.domain if one]
+        values["domains"] = [domain for domain in options.domain if domain]
     if options.role_for is not None:
-        said["roles"] = parse_pairs(options.role_for, "--role-for")
-    return said
+        values["roles"] = parse_pairs(options.role_for, "--role-for")
+    return values
 
 
 def _get_provider(cli: CommandContext, options: argparse.Namespace) -> Provider:
-    here = cli.principal.organization_id
-    found: Provider = Provider.objects.get_or_404(here, name=options.name)
-    return found
+    organization_id = cli.principal.organization_id
+    provider: Provider = Provider.objects.get_or_404(organization_id, name=options.name)
+    return provider
 
 
-def _list(cli: CommandContext, options: argparse.Namespace) -> None:
+def _list_providers(cli: CommandContext, options: argparse.Namespace) -> None:
     rows = Provider.objects.for_organization(cli.principal.organization_id)
-    found = [as_json(row) for row in rows]
-    shown = [(i["name"], i["url"], i["role"], "" if i["enabled"] else "off") for i in found]
+    serialized = [serialize_provider(row) for row in rows]
+    table_rows = [
+        (i["name"], i["url"], i["role"], "" if i["enabled"] else "off") for i in serialized
+    ]
     empty = "People sign in by password: bonobot sso add NAME --url URL --client-id ID"
-    cli.emit(found, build_table("NAME", "ISSUER", "ROLE", "", rows=shown, empty=empty))
+    cli.emit(serialized, build_table("NAME", "ISSUER", "ROLE", "", rows=table_rows, empty=empty))
 
 
-def _add(cli: CommandContext, options: argparse.Namespace) -> None:
-    provider = sso.add(cli.principal, name=options.name, **_collect_provider_options(options))
-    cli.emit(as_json(provider))
-    where = sso.redirect_uri(provider.organization_id)
-    cli.say(f"People sign in by {provider.name}. Tell it the redirect address {where}")
+def _create_provider(cli: CommandContext, options: argparse.Namespace) -> None:
+    provider = sso.create_provider(
+        cli.principal, name=options.name, **_collect_provider_options(options)
+    )
+    cli.emit(serialize_provider(provider))
+    redirect_uri = sso.build_redirect_uri(provider.organization_id)
+    cli.print_message(
+        f"People sign in by {provider.name}. Tell it the redirect address {redirect_uri}"
+    )
 
 
-def _set(cli: CommandContext, options: argparse.Namespace) -> None:
+def _update_provider(cli: CommandContext, options: argparse.Namespace) -> None:
     provider = _get_provider(cli, options)
     sso.update_provider(cli.principal, provider, **_collect_provider_options(options))
-    cli.emit(as_json(provider))
-    cli.say(f"{provider.name} is changed.")
+    cli.emit(serialize_provider(provider))
+    cli.print_message(f"{provider.name} is changed.")
 
 
-def _check(cli: CommandContext, options: argparse.Namespace) -> None:
+def _check_provider(cli: CommandContext, options: argparse.Namespace) -> None:
     provider = _get_provider(cli, options)
-    with cli.waiting(f"Asking {provider.url} …"):
-        keys = sso.check(cli.principal, provider)
+    with cli.show_spinner(f"Asking {provider.url} …"):
+        keys = sso.check_provider(cli.principal, provider)
     cli.emit({"id": str(provider.pk), "keys": keys})
-    cli.say(f"{provider.name} answers; keys that it publishes: {keys}.")
+    cli.print_message(f"{provider.name} answers; keys that it publishes: {keys}.")
 
 
-def _remove(cli: CommandContext, options: argparse.Namespace) -> None:
+def _delete_provider(cli: CommandContext, options: argparse.Namespace) -> None:
     provider = _get_provider(cli, options)
-    told = as_json(provider)
-    sso.remove(cli.principal, provider)
-    cli.emit(told)
-    cli.say(f"Nobody signs in by {told['name']} any more.")
+    serialized = serialize_provider(provider)
+    sso.delete_provider(cli.principal, provider)
+    cli.emit(serialized)
+    cli.print_message(f"Nobody signs in by {serialized['name']} any more.")
 
 
 VERBS = (
-    CommandVerb("list", "List the identity providers.", _list, examples=("sso list",)),
+    CommandVerb("list", "List the identity providers.", _list_providers, examples=("sso list",)),
     CommandVerb(
         "add",
         "Let people sign in by an OpenID provider.",
-        _add,
-        _add_arguments,
+        _create_provider,
+        _add_create_arguments,
         (
             "sso add Acme --url https://login.example.com --client-id bonobot "
             "--client-secret '${SECRET}' --domain example.com --creates",
@@ -130,8 +136,8 @@ VERBS = (
     CommandVerb(
         "set",
         "Change an identity provider.",
-        _set,
-        _set_arguments,
+        _update_provider,
+        _add_update_arguments,
         (
             "sso set Acme --role-claim groups --role-for bonobot-operators=operator",
             "sso set Acme --no-enabled",
@@ -140,14 +146,14 @@ VERBS = (
     CommandVerb(
         "check",
         "Ask an identity provider for its metadata and keys now.",
-        _check,
+        _check_provider,
         _add_name_argument,
         ("sso check Acme",),
     ),
     CommandVerb(
         "remove",
         "Let nobody sign in by it any more; accounts stay.",
-        _remove,
+        _delete_provider,
         _add_name_argument,
         ("sso remove Acme",),
     ),

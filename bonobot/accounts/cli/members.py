@@ -7,7 +7,12 @@ from django.utils import timezone
 
 from bonobot.accounts import profiles
 from bonobot.accounts.agent_directory import find_agent_ids
-from bonobot.accounts.invitations import SentInvitation, invite, revoke, send_again
+from bonobot.accounts.invitations import (
+    SentInvitation,
+    create_invitation,
+    resend_invitation,
+    revoke_invitation,
+)
 from bonobot.accounts.models import Invitation, Membership
 from bonobot.accounts.password_reset import send_reset_link
 from bonobot.accounts.roles import Role
@@ -19,45 +24,45 @@ from bonobot.core.problems import NotFound
 ROLES = [role.value for role in Role]
 
 
-def find(cli: CommandContext, name: str) -> Membership:
+def get_member(cli: CommandContext, name: str) -> Membership:
     """Return a member by username; raises `NotFound`."""
     rows = Membership.objects.select_related("user")
-    found: Membership = rows.get_or_404(cli.principal.organization_id, user__username=name)
-    return found
+    member: Membership = rows.get_or_404(cli.principal.organization_id, user__username=name)
+    return member
 
 
-def _list(cli: CommandContext, options: argparse.Namespace) -> None:
-    here = cli.principal.organization_id
-    members = Membership.objects.for_organization(here).select_related("user")
-    found = [_serialize_member(one) for one in members.order_by("user__username")]
-    found += [
-        _serialize_invitation(one)
-        for one in Invitation.objects.for_organization(here).open().order_by("email")
+def _list_members(cli: CommandContext, options: argparse.Namespace) -> None:
+    organization_id = cli.principal.organization_id
+    members = Membership.objects.for_organization(organization_id).select_related("user")
+    entries = [_serialize_member(entry) for entry in members.order_by("user__username")]
+    entries += [
+        _serialize_invitation(entry)
+        for entry in Invitation.objects.for_organization(organization_id).open().order_by("email")
     ]
-    rows = [(one["username"], one["email"], one["role"], one["state"]) for one in found]
+    rows = [(entry["username"], entry["email"], entry["role"], entry["state"]) for entry in entries]
     empty = "Nobody yet: bonobot members invite anna@example.com --role owner"
-    cli.emit(found, build_table("NAME", "E-MAIL", "ROLE", "", rows=rows, empty=empty))
+    cli.emit(entries, build_table("NAME", "E-MAIL", "ROLE", "", rows=rows, empty=empty))
 
 
 def _serialize_member(member: Membership) -> dict[str, Any]:
     user = member.user
-    told = {"id": str(member.pk), "username": user.username, "email": user.email}
-    return told | {"name": user.get_full_name(), "role": member.role, "state": "member"}
+    fields = {"id": str(member.pk), "username": user.username, "email": user.email}
+    return fields | {"name": user.get_full_name(), "role": member.role, "state": "member"}
 
 
 def _serialize_invitation(invitation: Invitation) -> dict[str, Any]:
-    ended = invitation.expires_at <= timezone.now()
+    is_expired = invitation.expires_at <= timezone.now()
     return {
         "id": str(invitation.pk),
         "username": "",
         "email": invitation.email,
         "name": "",
         "role": invitation.role,
-        "state": "expired" if ended else "invited",
+        "state": "expired" if is_expired else "invited",
     }
 
 
-def _invite_arguments(parser: argparse.ArgumentParser) -> None:
+def _add_invite_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("email", metavar="EMAIL")
     parser.add_argument("--role", required=True, choices=ROLES)
     parser.add_argument(
@@ -65,22 +70,22 @@ def _invite_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _invite(cli: CommandContext, options: argparse.Namespace) -> None:
+def _send_invitation(cli: CommandContext, options: argparse.Namespace) -> None:
     agents = find_agent_ids(cli.principal.organization_id, options.agent or ())
     _show_invitation(
-        cli, invite(cli.principal, options.email, Role(options.role), agent_ids=agents)
+        cli, create_invitation(cli.principal, options.email, Role(options.role), agent_ids=agents)
     )
 
 
-def _show_invitation(cli: CommandContext, posted: SentInvitation) -> None:
-    problem = posted.problem.code if posted.problem else ""
-    cli.emit(_serialize_invitation(posted.invitation) | {"link": posted.link, "problem": problem})
-    if not posted.link:
-        cli.say(f"An invitation was sent to {posted.invitation.email}.")
+def _show_invitation(cli: CommandContext, sent: SentInvitation) -> None:
+    problem = sent.problem.code if sent.problem else ""
+    cli.emit(_serialize_invitation(sent.invitation) | {"link": sent.link, "problem": problem})
+    if not sent.link:
+        cli.print_message(f"An invitation was sent to {sent.invitation.email}.")
         return
-    cli.say(posted.link)
-    if posted.problem:
-        cli.show_problem(posted.problem)
+    cli.print_message(sent.link)
+    if sent.problem:
+        cli.show_problem(sent.problem)
     if not cli.as_json:
         cli.err.print("Hand this link over: it is not shown again.", style="dim")
 
@@ -89,27 +94,29 @@ def _add_email_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("email", metavar="EMAIL", help="as it was invited")
 
 
-def _open(cli: CommandContext, email: str) -> Invitation:
+def _get_open_invitation(cli: CommandContext, email: str) -> Invitation:
     rows = Invitation.objects.for_organization(cli.principal.organization_id).open()
-    found: Invitation | None = rows.filter(email=email.strip().lower()).first()
-    if found is None:
+    invitation: Invitation | None = rows.filter(email=email.strip().lower()).first()
+    if invitation is None:
         raise NotFound(
             f"{email!r} is not invited.",
             field="EMAIL",
             remedy="`bonobot members list` shows who is.",
         )
-    return found
+    return invitation
 
 
-def _send(cli: CommandContext, options: argparse.Namespace) -> None:
-    _show_invitation(cli, send_again(cli.principal, _open(cli, options.email)))
+def _resend_invitation(cli: CommandContext, options: argparse.Namespace) -> None:
+    _show_invitation(
+        cli, resend_invitation(cli.principal, _get_open_invitation(cli, options.email))
+    )
 
 
-def _revoke(cli: CommandContext, options: argparse.Namespace) -> None:
-    invitation = _open(cli, options.email)
-    revoke(cli.principal, invitation)
+def _revoke_invitation(cli: CommandContext, options: argparse.Namespace) -> None:
+    invitation = _get_open_invitation(cli, options.email)
+    revoke_invitation(cli.principal, invitation)
     cli.emit(_serialize_invitation(invitation) | {"state": "revoked"})
-    cli.say(f"{invitation.email} can't join any more.")
+    cli.print_message(f"{invitation.email} can't join any more.")
 
 
 def _add_username_argument(parser: argparse.ArgumentParser) -> None:
@@ -121,46 +128,48 @@ def _add_role_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("role", metavar="ROLE", choices=ROLES)
 
 
-def _add(cli: CommandContext, options: argparse.Namespace) -> None:
+def _add_member(cli: CommandContext, options: argparse.Namespace) -> None:
     member = add_member(cli.principal, options.username, Role(options.role))
     cli.emit(_serialize_member(member))
-    cli.say(f"{options.username} is {member.role} now.")
+    cli.print_message(f"{options.username} is {member.role} now.")
 
 
-def _set_role(cli: CommandContext, options: argparse.Namespace) -> None:
-    member = find(cli, options.username)
+def _update_role(cli: CommandContext, options: argparse.Namespace) -> None:
+    member = get_member(cli, options.username)
     update_member_role(cli.principal, member, Role(options.role))
     cli.emit(_serialize_member(member))
-    cli.say(f"{options.username} is {member.role} now.")
+    cli.print_message(f"{options.username} is {member.role} now.")
 
 
-def _remove(cli: CommandContext, options: argparse.Namespace) -> None:
-    member = find(cli, options.username)
-    told = _serialize_member(member)
+def _remove_member(cli: CommandContext, options: argparse.Namespace) -> None:
+    member = get_member(cli, options.username)
+    serialized = _serialize_member(member)
     remove_member(cli.principal, member)
-    cli.emit(told | {"state": "removed"})
-    cli.say(f"{options.username} is no member any more.")
+    cli.emit(serialized | {"state": "removed"})
+    cli.print_message(f"{options.username} is no member any more.")
 
 
 def _reset_second_factor(cli: CommandContext, options: argparse.Namespace) -> None:
-    member = find(cli, options.username)
+    member = get_member(cli, options.username)
     reset_second_factor(cli.principal, member.user)
     cli.emit(_serialize_member(member))
-    cli.say(f"{options.username} signs in by password alone now, and is signed out everywhere.")
+    cli.print_message(
+        f"{options.username} signs in by password alone now, and is signed out everywhere."
+    )
 
 
 def _reset_password(cli: CommandContext, options: argparse.Namespace) -> None:
-    member = find(cli, options.username)
+    member = get_member(cli, options.username)
     link = send_reset_link(cli.principal, member.user)
     cli.emit(_serialize_member(member) | {"link": link})
     if link:
-        cli.say(link)
-        cli.say("Hand this link over: whoever has it can choose the password.")
+        cli.print_message(link)
+        cli.print_message("Hand this link over: whoever has it can choose the password.")
     else:
-        cli.say(f"A link was sent to {member.user.email}.")
+        cli.print_message(f"A link was sent to {member.user.email}.")
 
 
-def _set_arguments(parser: argparse.ArgumentParser) -> None:
+def _add_update_arguments(parser: argparse.ArgumentParser) -> None:
     _add_username_argument(parser)
     parser.add_argument("--first-name", metavar="TEXT")
     parser.add_argument("--last-name", metavar="TEXT")
@@ -169,32 +178,37 @@ def _set_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--time-zone", metavar="ZONE", help="such as Europe/Berlin; '': UTC")
 
 
-def _set(cli: CommandContext, options: argparse.Namespace) -> None:
-    member = find(cli, options.username)
-    said = {name: getattr(options, name) for name in profiles.OTHERS}
-    said = {name: value for name, value in said.items() if value is not None}
-    profiles.update_profile(cli.principal, member.user, **said)
-    own = {name: getattr(member.user, name) for name in ("language", "time_zone")}
-    cli.emit(_serialize_member(member) | own)
-    cli.say(f"The profile of {options.username} is changed.")
+def _update_member(cli: CommandContext, options: argparse.Namespace) -> None:
+    member = get_member(cli, options.username)
+    values = {name: getattr(options, name) for name in profiles.MANAGED_FIELDS}
+    values = {name: value for name, value in values.items() if value is not None}
+    profiles.update_profile(cli.principal, member.user, **values)
+    profile_fields = {name: getattr(member.user, name) for name in ("language", "time_zone")}
+    cli.emit(_serialize_member(member) | profile_fields)
+    cli.print_message(f"The profile of {options.username} is changed.")
 
 
-def _sign_out(cli: CommandContext, options: argparse.Namespace) -> None:
-    member = find(cli, options.username)
-    ended = profiles.sign_out(cli.principal, member.user)
-    cli.emit(_serialize_member(member) | {"ended": ended})
-    cli.say(f"{options.username} is signed out everywhere; sessions that ended: {ended}.")
+def _sign_out_member(cli: CommandContext, options: argparse.Namespace) -> None:
+    member = get_member(cli, options.username)
+    ended_count = profiles.sign_out_everywhere(cli.principal, member.user)
+    cli.emit(_serialize_member(member) | {"ended": ended_count})
+    cli.print_message(
+        f"{options.username} is signed out everywhere; sessions that ended: {ended_count}."
+    )
 
 
 VERBS = (
     CommandVerb(
-        "list", "List the members, and who is invited.", _list, examples=("members list --json",)
+        "list",
+        "List the members, and who is invited.",
+        _list_members,
+        examples=("members list --json",),
     ),
     CommandVerb(
         "invite",
         "Ask somebody to join: by mail, or by a link to hand over.",
-        _invite,
-        _invite_arguments,
+        _send_invitation,
+        _add_invite_arguments,
         (
             "members invite anna@example.com --role operator",
             "members invite bert@example.com --role member --agent helper",
@@ -203,49 +217,49 @@ VERBS = (
     CommandVerb(
         "send-again",
         "Send an invitation again; its old link ends.",
-        _send,
+        _resend_invitation,
         _add_email_argument,
         ("members send-again anna@example.com",),
     ),
     CommandVerb(
         "revoke",
         "Take an invitation back.",
-        _revoke,
+        _revoke_invitation,
         _add_email_argument,
         ("members revoke anna@example.com",),
     ),
     CommandVerb(
         "add",
         "Give an account that there is a role here.",
-        _add,
+        _add_member,
         _add_role_arguments,
         ("members add anna operator",),
     ),
     CommandVerb(
         "set-role",
         "Give a member another role.",
-        _set_role,
+        _update_role,
         _add_role_arguments,
         ("members set-role anna owner",),
     ),
     CommandVerb(
         "set",
         "Change a member's name, e-mail address, language or time zone.",
-        _set,
-        _set_arguments,
+        _update_member,
+        _add_update_arguments,
         ("members set anna --language de", "members set anna --email anna@example.com"),
     ),
     CommandVerb(
         "sign-out",
         "End all sessions of a member.",
-        _sign_out,
+        _sign_out_member,
         _add_username_argument,
         ("members sign-out anna",),
     ),
     CommandVerb(
         "remove",
         "End a membership; the account stays.",
-        _remove,
+        _remove_member,
         _add_username_argument,
         ("members remove anna",),
     ),

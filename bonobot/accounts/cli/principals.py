@@ -4,7 +4,7 @@ from bonobot.accounts.models.organizations import Organization
 from bonobot.accounts.principals import Principal, build_cli_principal
 from bonobot.core.problems import InvalidInput, NotFound
 
-SLUGS_SHOWN = 20
+MAX_SLUGS_SHOWN = 20
 
 
 def build_command_principal(organization_slug: str | None) -> Principal:
@@ -17,18 +17,18 @@ def build_command_principal(organization_slug: str | None) -> Principal:
 
 def _get_organization(slug: str | None) -> Organization:
     if slug:
-        if found := Organization.objects.filter(slug=slug).first():
-            return found
+        if organization := Organization.objects.filter(slug=slug).first():
+            return organization
         slugs = Organization.objects.order_by("slug").values_list("slug", flat=True)
         raise NotFound(
             f"There is no organization {slug!r}.",
             field="--org",
-            remedy=f"Choose one of: {', '.join(slugs[:SLUGS_SHOWN])}.",
+            remedy=f"Choose one of: {', '.join(slugs[:MAX_SLUGS_SHOWN])}.",
         )
-    several = list(Organization.objects.order_by("slug")[:2])
-    if len(several) == 1:
-        return several[0]
-    if several:
+    organizations = list(Organization.objects.order_by("slug")[:2])
+    if len(organizations) == 1:
+        return organizations[0]
+    if organizations:
         raise InvalidInput(
             "There are several organizations.", field="--org", remedy="Add --org SLUG."
         )

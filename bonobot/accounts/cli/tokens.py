@@ -9,12 +9,12 @@ from django.utils import timezone
 from bonobot.accounts.agent_directory import find_agent_ids
 from bonobot.accounts.models import Token
 from bonobot.accounts.roles import Role, TokenScope
-from bonobot.accounts.tokens.services import issue, revoke, update_token
+from bonobot.accounts.tokens.services import create_token, revoke_token, update_token
 from bonobot.core.cli.command_group import CommandContext, CommandVerb, build_table, parse_time
 from bonobot.core.problems import InvalidInput
 
 # Limits that `--clear` removes, and their terms.
-CLEARED = {"scopes": "scopes", "agents": "agent_ids", "networks": "networks"}
+CLEARABLE_TERMS = {"scopes": "scopes", "agents": "agent_ids", "networks": "networks"}
 
 
 def _add_terms_arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,17 +34,17 @@ def _add_terms_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _create_arguments(parser: argparse.ArgumentParser) -> None:
+def _add_create_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", metavar="NAME")
     parser.add_argument("--role", required=True, choices=[role.value for role in Role])
     _add_terms_arguments(parser)
 
 
-def _create(cli: CommandContext, options: argparse.Namespace) -> None:
+def _create_token(cli: CommandContext, options: argparse.Namespace) -> None:
     terms = _collect_terms(cli, options) | {"name": options.name}
-    token, text = issue(cli.principal, role=Role(options.role), **terms)
-    cli.emit(as_json(token) | {"token": text})
-    cli.say(text)
+    token, text = create_token(cli.principal, role=Role(options.role), **terms)
+    cli.emit(serialize_token(token) | {"token": text})
+    cli.print_message(text)
     if not cli.as_json:
         cli.err.print("Keep it: it is not shown again.", style="dim")
 
@@ -63,15 +63,15 @@ def _collect_terms(cli: CommandContext, options: argparse.Namespace) -> dict[str
     if options.calls_per_minute is not None:
         terms["calls_per_minute"] = options.calls_per_minute or None
     if options.expires is not None:
-        terms["expires_at"] = None if options.expires == "never" else _end(options.expires)
+        terms["expires_at"] = None if options.expires == "never" else _parse_expiry(options.expires)
     return terms
 
 
-def _end(text: str) -> datetime:
+def _parse_expiry(text: str) -> datetime:
     """Return a future time: a number of days, hours or minutes from now, or a date."""
     now = timezone.now()
     try:
-        found = parse_time(text)
+        expires_at = parse_time(text)
     except ValueError:
         raise InvalidInput(
             f"{text!r} is no time.",
@@ -79,17 +79,17 @@ def _end(text: str) -> datetime:
             remedy="Write 90d, 12h, 2027-01-31, or `never`.",
         ) from None
     if text[:-1].isdigit():
-        found = now + (now - found)
-    if found <= now:
+        expires_at = now + (now - expires_at)
+    if expires_at <= now:
         raise InvalidInput(
             "The token would have expired already.",
             field="--expires",
             remedy="Choose a time that is still to come, or revoke the token.",
         )
-    return found
+    return expires_at
 
 
-def as_json(token: Token) -> dict[str, Any]:
+def serialize_token(token: Token) -> dict[str, Any]:
     """Return a token as JSON data, without its secret."""
     return {
         "id": str(token.pk),
@@ -112,70 +112,73 @@ def as_json(token: Token) -> dict[str, Any]:
     }
 
 
-def _list_arguments(parser: argparse.ArgumentParser) -> None:
+def _add_list_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--given-by", metavar="USERNAME", help="only what this person lets programs do"
     )
 
 
-def _list(cli: CommandContext, options: argparse.Namespace) -> None:
-    mine = Token.objects.for_organization(cli.principal.organization_id).select_related("user")
+def _list_tokens(cli: CommandContext, options: argparse.Namespace) -> None:
+    tokens = Token.objects.for_organization(cli.principal.organization_id).select_related("user")
     if options.given_by is not None:
-        mine = mine.filter(user__username=options.given_by)
-    found = [as_json(token) for token in mine]
+        tokens = tokens.filter(user__username=options.given_by)
+    serialized = [serialize_token(token) for token in tokens]
     rows = [
         (
             *(t["key"], t["name"], t["kind"], t["role"], t["last_used_at"]),
             "revoked" if t["revoked_at"] else "",
         )
-        for t in found
+        for t in serialized
     ]
     empty = "No tokens yet: bonobot tokens create NAME --role operator"
     cli.emit(
-        found, build_table("KEY", "NAME", "KIND", "ROLE", "LAST USED", "", rows=rows, empty=empty)
+        serialized,
+        build_table("KEY", "NAME", "KIND", "ROLE", "LAST USED", "", rows=rows, empty=empty),
     )
 
 
-def _set_arguments(parser: argparse.ArgumentParser) -> None:
+def _add_update_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("key", metavar="KEY", help="the token's public key, as listed")
     parser.add_argument("--name", metavar="NAME")
     _add_terms_arguments(parser)
     parser.add_argument(
         "--clear",
         action="append",
-        choices=[*CLEARED],
+        choices=[*CLEARABLE_TERMS],
         help="take these bounds away; repeatable",
     )
 
 
-def _set(cli: CommandContext, options: argparse.Namespace) -> None:
+def _update_token(cli: CommandContext, options: argparse.Namespace) -> None:
     token: Token = Token.objects.get_or_404(cli.principal.organization_id, key=options.key)
-    terms = {CLEARED[one]: [] for one in options.clear or ()} | _collect_terms(cli, options)
+    terms = {CLEARABLE_TERMS[option]: [] for option in options.clear or ()} | _collect_terms(
+        cli, options
+    )
     if options.name is not None:
         terms["name"] = options.name
     update_token(cli.principal, token, **terms)
-    cli.emit(as_json(token))
-    cli.say(f"{token.name} is changed.")
+    cli.emit(serialize_token(token))
+    cli.print_message(f"{token.name} is changed.")
 
 
-def _revoke_arguments(parser: argparse.ArgumentParser) -> None:
+def _add_revoke_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("key", metavar="KEY", help="the token's public key, as listed")
 
 
-def _revoke(cli: CommandContext, options: argparse.Namespace) -> None:
+def _revoke_token(cli: CommandContext, options: argparse.Namespace) -> None:
     token: Token = Token.objects.get_or_404(cli.principal.organization_id, key=options.key)
-    revoke(cli.principal, token)
+    revoke_token(cli.principal, token)
     token.refresh_from_db()
-    cli.emit(as_json(token))
-    cli.say(f"{token.name} is revoked.")
+    cli.emit(serialize_token(token))
+    cli.print_message(f"{token.name} is revoked.")
 
 
 VERBS = (
     CommandVerb(
         "create",
         "Make a token and print it once.",
-        _create,
-        _create_arguments,
+        _create_token,
+        _add_create_arguments,
         (
             "tokens create ci --role operator",
             "tokens create ide --role member --agent demo --scope mcp:tools --expires 90d",
@@ -184,8 +187,8 @@ VERBS = (
     CommandVerb(
         "set",
         "Change what a token may do; it holds on its very next call.",
-        _set,
-        _set_arguments,
+        _update_token,
+        _add_update_arguments,
         (
             "tokens set 1a2b3c4d5e6f --scope mcp:tools --agent demo --agent helper",
             "tokens set 1a2b3c4d5e6f --clear networks --expires 30d",
@@ -194,15 +197,15 @@ VERBS = (
     CommandVerb(
         "list",
         "List the tokens.",
-        _list,
-        _list_arguments,
+        _list_tokens,
+        _add_list_arguments,
         ("tokens list", "tokens list --given-by anna"),
     ),
     CommandVerb(
         "revoke",
         "End a token at once.",
-        _revoke,
-        _revoke_arguments,
+        _revoke_token,
+        _add_revoke_arguments,
         ("tokens revoke 1a2b3c4d5e6f",),
     ),
 )

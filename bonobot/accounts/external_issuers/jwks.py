@@ -28,24 +28,24 @@ logger = logging.getLogger(__name__)
 
 # Keys are fetched again after `FRESH_S`; if that fails they are used up to `MAX_STALE_S`.
 FRESH_S = 600.0
-KEPT_S = 3_600.0
+MAX_STALE_S = 3_600.0
 # Minimum time between fetches for an unknown key or an issuer that does not answer.
-AGAIN_S = 30.0
-FETCH_S = 10.0
-LARGEST = 256 * 1024
-MOST_KEYS = 100
-MOST_RINGS = 1_000
-LEAST_RSA_BITS = 2_048
+RETRY_S = 30.0
+FETCH_TIMEOUT_S = 10.0
+MAX_BODY_BYTES = 256 * 1024
+MAX_KEYS = 100
+MAX_KEY_SETS = 1_000
+MIN_RSA_BITS = 2_048
 
 # Key type and curve by algorithm; only asymmetric algorithms are allowed.
-KINDS: dict[str, tuple[str, str]] = {
+ALGORITHM_KEY_TYPES: dict[str, tuple[str, str]] = {
     **dict.fromkeys(("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"), ("RSA", "")),
     "ES256": ("EC", "P-256"),
     "ES384": ("EC", "P-384"),
     "ES512": ("EC", "P-521"),
     "EdDSA": ("OKP", "Ed25519"),
 }
-PUBLIC = ("kty", "n", "e", "crv", "x", "y")
+PUBLIC_KEY_FIELDS = ("kty", "n", "e", "crv", "x", "y")
 
 
 class IssuerUnreachable(Problem):
@@ -71,12 +71,12 @@ class JwkSet:
     keys: tuple[Mapping[str, Any], ...]
     read_at: float
 
-    def find(self, kid: str | None, algorithm: str) -> Any | None:
+    def find_key(self, kid: str | None, algorithm: str) -> Any | None:
         """Return the key for a token's header; without a `kid`, only if just one matches."""
-        fit = [key for key in self.keys if _is_key_for_algorithm(key, algorithm)]
+        candidates = [key for key in self.keys if _is_key_for_algorithm(key, algorithm)]
         if kid is not None:
-            fit = [key for key in fit if key.get("kid") == kid]
-        return _parse_key(fit[0], algorithm) if len(fit) == 1 else None
+            candidates = [key for key in candidates if key.get("kid") == kid]
+        return _parse_key(candidates[0], algorithm) if len(candidates) == 1 else None
 
 
 class JwksCache:
@@ -84,121 +84,130 @@ class JwksCache:
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
         self._clock = clock
-        self._rings: OrderedDict[IssuerAddress, JwkSet] = OrderedDict()
-        self._tried: OrderedDict[IssuerAddress, float] = OrderedDict()
-        self._reading: dict[IssuerAddress, asyncio.Task[JwkSet]] = {}
+        self._key_sets: OrderedDict[IssuerAddress, JwkSet] = OrderedDict()
+        self._last_attempts: OrderedDict[IssuerAddress, float] = OrderedDict()
+        self._fetches: dict[IssuerAddress, asyncio.Task[JwkSet]] = {}
 
-    async def key(self, whose: IssuerAddress, kid: str | None, algorithm: str) -> Any | None:
+    async def find_key(self, issuer: IssuerAddress, kid: str | None, algorithm: str) -> Any | None:
         """Return the key that a token refers to, or None.
 
         Raises `IssuerUnreachable` if there are no cached keys and they can't be fetched.
         """
-        ring = await self._at_hand(whose)
-        found = ring.find(kid, algorithm)
-        if found is None and self._may_try(whose):
+        key_set = await self._get_key_set(issuer)
+        key = key_set.find_key(kid, algorithm)
+        if key is None and self._can_retry(issuer):
             # Issuers publish a new key before using it, so an unknown one may be new.
-            found = (await self.read(whose)).find(kid, algorithm)
-        return found
+            key = (await self.fetch_keys(issuer)).find_key(kid, algorithm)
+        return key
 
-    async def read(self, whose: IssuerAddress) -> JwkSet:
+    async def fetch_keys(self, issuer: IssuerAddress) -> JwkSet:
         """Fetch the keys, or join a running fetch; raises `IssuerUnreachable`."""
-        reading = self._reading.get(whose)
-        if reading is None:
-            reading = self._reading[whose] = get_runtime().loop.create_task(
-                self._read(whose), name=f"keys of {whose.url}"
+        fetch = self._fetches.get(issuer)
+        if fetch is None:
+            fetch = self._fetches[issuer] = get_runtime().loop.create_task(
+                self._fetch_and_store(issuer), name=f"keys of {issuer.url}"
             )
-            reading.add_done_callback(lambda done: self._over(whose, done))
-        return await asyncio.shield(reading)
+            fetch.add_done_callback(lambda done: self._finish_fetch(issuer, done))
+        return await asyncio.shield(fetch)
 
-    async def _at_hand(self, whose: IssuerAddress) -> JwkSet:
-        ring, now = self._rings.get(whose), self._clock()
-        if ring is not None and now - ring.read_at <= FRESH_S:
-            return ring
-        held = ring if ring is not None and now - ring.read_at <= KEPT_S else None
-        if not self._may_try(whose):
-            if held is None:
+    async def _get_key_set(self, issuer: IssuerAddress) -> JwkSet:
+        key_set, now = self._key_sets.get(issuer), self._clock()
+        if key_set is not None and now - key_set.read_at <= FRESH_S:
+            return key_set
+        stale_set = (
+            key_set if key_set is not None and now - key_set.read_at <= MAX_STALE_S else None
+        )
+        if not self._can_retry(issuer):
+            if stale_set is None:
                 raise _build_unreachable_error("did not answer a moment ago")
-            return held
+            return stale_set
         try:
-            return await self.read(whose)
+            return await self.fetch_keys(issuer)
         except IssuerUnreachable:
-            if held is None:
+            if stale_set is None:
                 raise
-            return held
+            return stale_set
 
-    def _may_try(self, whose: IssuerAddress) -> bool:
-        tried = self._tried.get(whose)
-        return whose in self._reading or tried is None or self._clock() - tried >= AGAIN_S
+    def _can_retry(self, issuer: IssuerAddress) -> bool:
+        last_attempt = self._last_attempts.get(issuer)
+        return (
+            issuer in self._fetches
+            or last_attempt is None
+            or self._clock() - last_attempt >= RETRY_S
+        )
 
-    async def _read(self, whose: IssuerAddress) -> JwkSet:
-        self._tried[whose] = self._clock()
-        self._tried.move_to_end(whose)
-        while len(self._tried) > MOST_RINGS:
-            self._tried.popitem(last=False)
+    async def _fetch_and_store(self, issuer: IssuerAddress) -> JwkSet:
+        self._last_attempts[issuer] = self._clock()
+        self._last_attempts.move_to_end(issuer)
+        while len(self._last_attempts) > MAX_KEY_SETS:
+            self._last_attempts.popitem(last=False)
         try:
-            async with asyncio.timeout(FETCH_S):
-                keys = await _fetch_keys(whose)
+            async with asyncio.timeout(FETCH_TIMEOUT_S):
+                keys = await _fetch_keys(issuer)
         except (httpx2.HTTPError, EgressDenied, TimeoutError) as fault:
             why = make_visible(str(fault) or "it does not answer in time", 200)
             raise _build_unreachable_error(
                 format_message("could not be asked: {why}", why=why)
             ) from fault
-        ring = self._rings[whose] = JwkSet(keys, self._clock())
-        self._rings.move_to_end(whose)
-        while len(self._rings) > MOST_RINGS:
-            self._rings.popitem(last=False)
-        return ring
+        key_set = self._key_sets[issuer] = JwkSet(keys, self._clock())
+        self._key_sets.move_to_end(issuer)
+        while len(self._key_sets) > MAX_KEY_SETS:
+            self._key_sets.popitem(last=False)
+        return key_set
 
-    def _over(self, whose: IssuerAddress, done: "asyncio.Task[JwkSet]") -> None:
-        self._reading.pop(whose, None)
+    def _finish_fetch(self, issuer: IssuerAddress, done: "asyncio.Task[JwkSet]") -> None:
+        self._fetches.pop(issuer, None)
         if not done.cancelled() and (fault := done.exception()) is not None:
-            logger.warning("the keys of %r could not be read: %s", whose.url, fault)
+            logger.warning("the keys of %r could not be read: %s", issuer.url, fault)
 
 
-async def _fetch_keys(whose: IssuerAddress) -> tuple[Mapping[str, Any], ...]:
+async def _fetch_keys(issuer: IssuerAddress) -> tuple[Mapping[str, Any], ...]:
     """Fetch the keys from the URI in the issuer's metadata."""
     async with build_guarded_client(
-        allow_private=whose.allow_private, connect_s=FETCH_S, read_s=FETCH_S, max_body=LARGEST
+        allow_private=issuer.allow_private,
+        connect_s=FETCH_TIMEOUT_S,
+        read_s=FETCH_TIMEOUT_S,
+        max_body=MAX_BODY_BYTES,
     ) as client:
-        where = await _fetch_jwks_uri(client, whose)
-        keys = (await fetch_json_document(client, where) or {}).get("keys")
+        jwks_uri = await _fetch_jwks_uri(client, issuer)
+        keys = (await fetch_json_document(client, jwks_uri) or {}).get("keys")
     if not isinstance(keys, list):
         raise _build_unreachable_error("publishes no keys")
-    return tuple(key for key in keys[:MOST_KEYS] if isinstance(key, dict))
+    return tuple(key for key in keys[:MAX_KEYS] if isinstance(key, dict))
 
 
-async def _fetch_jwks_uri(client: httpx2.AsyncClient, whose: IssuerAddress) -> str:
-    for url in list_metadata_urls(whose.url):
+async def _fetch_jwks_uri(client: httpx2.AsyncClient, issuer: IssuerAddress) -> str:
+    for url in list_metadata_urls(issuer.url):
         document = await fetch_json_document(client, url)
         if document is None:
             continue
-        if document.get("issuer") != whose.url:
+        if document.get("issuer") != issuer.url:
             raise _build_unreachable_error("publishes metadata of another issuer")
-        where = document.get("jwks_uri")
-        if not isinstance(where, str):
+        jwks_uri = document.get("jwks_uri")
+        if not isinstance(jwks_uri, str):
             raise _build_unreachable_error("does not say where its keys are")
-        check(where, allow_private=whose.allow_private)
-        return where
+        check_issuer_url(jwks_uri, allow_private=issuer.allow_private)
+        return jwks_uri
     raise _build_unreachable_error("publishes no metadata")
 
 
 async def fetch_json_document(client: httpx2.AsyncClient, url: str) -> dict[str, Any] | None:
     """Fetch a JSON object; return None if there is none."""
-    answer = await client.get(url, headers={"Accept": "application/json"})
-    if answer.status_code >= 500 or answer.status_code == 429:
+    response = await client.get(url, headers={"Accept": "application/json"})
+    if response.status_code >= 500 or response.status_code == 429:
         raise _build_unreachable_error(
-            format_message("answered with HTTP {status_code}", status_code=answer.status_code)
+            format_message("answered with HTTP {status_code}", status_code=response.status_code)
         )
-    if answer.status_code != 200:
+    if response.status_code != 200:
         return None
     try:
-        found = json.loads(answer.content)
+        document = json.loads(response.content)
     except (ValueError, RecursionError):
         return None
-    return found if isinstance(found, dict) else None
+    return document if isinstance(document, dict) else None
 
 
-def check(url: str, *, allow_private: bool) -> None:
+def check_issuer_url(url: str, *, allow_private: bool) -> None:
     """Check the URL of an issuer or of its keys; raises `EgressDenied`."""
     check_url(url, allow_private=allow_private)
     if not allow_private and not url.lower().startswith("https:"):
@@ -212,7 +221,7 @@ def check(url: str, *, allow_private: bool) -> None:
 
 def _is_key_for_algorithm(key: Mapping[str, Any], algorithm: str) -> bool:
     """Return whether a published key can verify signatures of this algorithm."""
-    kind, curve = KINDS[algorithm]
+    kind, curve = ALGORITHM_KEY_TYPES[algorithm]
     return (
         key.get("kty") == kind
         and key.get("use", "sig") == "sig"
@@ -223,12 +232,14 @@ def _is_key_for_algorithm(key: Mapping[str, Any], algorithm: str) -> bool:
 
 def _parse_key(published: Mapping[str, Any], algorithm: str) -> Any | None:
     """Return a published key as an object; None if it is invalid or too weak."""
-    public = {name: published[name] for name in PUBLIC if isinstance(published.get(name), str)}
+    public_fields = {
+        name: published[name] for name in PUBLIC_KEY_FIELDS if isinstance(published.get(name), str)
+    }
     try:
-        key = jwt.PyJWK.from_dict(public, algorithm=algorithm).key
+        key = jwt.PyJWK.from_dict(public_fields, algorithm=algorithm).key
     except (jwt.PyJWTError, ValueError, TypeError, KeyError):
         return None
-    if KINDS[algorithm][0] == "RSA" and key.key_size < LEAST_RSA_BITS:
+    if ALGORITHM_KEY_TYPES[algorithm][0] == "RSA" and key.key_size < MIN_RSA_BITS:
         return None
     return key
 
@@ -237,13 +248,13 @@ def _build_unreachable_error(why: str) -> IssuerUnreachable:
     return IssuerUnreachable(
         format_message("The issuer of the token {why}.", why=why),
         remedy="Try again later; whoever runs this platform can look at `bonobot issuers check`.",
-        retry_after=AGAIN_S,
+        retry_after=RETRY_S,
     )
 
 
-_KEYRINGS = JwksCache()
+_JWKS_CACHE = JwksCache()
 
 
 def get_jwks_cache() -> JwksCache:
     """Return the key cache of this process."""
-    return _KEYRINGS
+    return _JWKS_CACHE

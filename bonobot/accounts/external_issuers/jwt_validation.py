@@ -16,7 +16,11 @@ import jwt
 from django.db.models import OuterRef, Subquery
 from django.utils import timezone
 
-from bonobot.accounts.external_issuers.jwks import KINDS, IssuerAddress, get_jwks_cache
+from bonobot.accounts.external_issuers.jwks import (
+    ALGORITHM_KEY_TYPES,
+    IssuerAddress,
+    get_jwks_cache,
+)
 from bonobot.accounts.models import Issuer, Provider
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Role, TokenScope
@@ -28,20 +32,20 @@ from bonobot.ledger.models import Head
 
 logger = logging.getLogger(__name__)
 
-LONGEST = 8_192
-LONGEST_KID = 255
-LONGEST_SUBJECT = 255
-LONGEST_LABEL = 200
-MOST_AUDIENCES = 50
+MAX_TOKEN_LENGTH = 8_192
+MAX_KID_LENGTH = 255
+MAX_SUBJECT_LENGTH = 255
+MAX_LABEL_LENGTH = 200
+MAX_AUDIENCES = 50
 LEEWAY_S = 30
 # How long a verified token is cached before its signature is checked again.
-BELIEVED_S = 300
-ACCESS = frozenset({"at+jwt", "application/at+jwt"})
-ANY = ACCESS | {"jwt", "application/jwt", ""}
+MAX_CACHE_S = 300
+ACCESS_TOKEN_TYPES = frozenset({"at+jwt", "application/at+jwt"})
+ALL_TOKEN_TYPES = ACCESS_TOKEN_TYPES | {"jwt", "application/jwt", ""}
 # Scopes that external tokens may have: the gateway's, not REST.
-OF_GATEWAY = (TokenScope.TOOLS, TokenScope.AGENTS, TokenScope.MANAGE)
+GATEWAY_SCOPES = (TokenScope.TOOLS, TokenScope.AGENTS, TokenScope.MANAGE)
 # Exceptions that malformed tokens cause.
-UNREADABLE = (jwt.PyJWTError, ValueError, TypeError, OverflowError, RecursionError)
+JWT_ERRORS = (jwt.PyJWTError, ValueError, TypeError, OverflowError, RecursionError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,46 +68,48 @@ class _UnverifiedJwt:
     issuer: str
     algorithm: str
     kid: str | None
-    kind: str
+    token_type: str
 
 
-def is_bearer(text: str) -> bool:
+def is_jwt(text: str) -> bool:
     """Return whether a text could be a signed JWT; our own tokens never are."""
     return text.startswith("eyJ") and text.count(".") == 2
 
 
-async def read(text: str) -> VerifiedJwt:
+async def verify_jwt(text: str) -> VerifiedJwt:
     """Verify a JWT; raises `InvalidToken`, `IssuerUnreachable`."""
-    said = _parse_unverified_jwt(text)
-    issuer = await get_runtime().orm(_find_issuer, said.issuer) if said else None
-    if said is None or issuer is None:
+    unverified = _parse_unverified_jwt(text)
+    issuer = await get_runtime().run_orm(_find_issuer, unverified.issuer) if unverified else None
+    if unverified is None or issuer is None:
         raise build_invalid_token_error()
-    if said.kind not in (ANY if issuer.any_type else ACCESS):
+    if unverified.token_type not in (ALL_TOKEN_TYPES if issuer.any_type else ACCESS_TOKEN_TYPES):
         raise _build_bad_token(
             issuer,
-            format_message("its type is {said_kind!r}", said_kind=make_visible(said.kind, 40)),
+            format_message(
+                "its type is {said_kind!r}", said_kind=make_visible(unverified.token_type, 40)
+            ),
         )
-    whose = IssuerAddress(issuer.url, issuer.allow_private)
-    key = await get_jwks_cache().key(whose, said.kid, said.algorithm)
+    issuer_address = IssuerAddress(issuer.url, issuer.allow_private)
+    key = await get_jwks_cache().find_key(issuer_address, unverified.kid, unverified.algorithm)
     if key is None:
         raise _build_bad_token(issuer, "its key is not one of the issuer's")
-    claims = _verify_claims(text, key, said.algorithm, issuer)
+    claims = _verify_claims(text, key, unverified.algorithm, issuer)
     now = timezone.now()
-    ends = min(claims["exp"] + LEEWAY_S, now.timestamp() + BELIEVED_S)
+    expires_at = min(claims["exp"] + LEEWAY_S, now.timestamp() + MAX_CACHE_S)
     return VerifiedJwt(
-        principal=build_principal(issuer, claims),
+        principal=build_issuer_principal(issuer, claims),
         generation=issuer.read_at or 0,
-        expires_at=datetime.fromtimestamp(ends, UTC),
+        expires_at=datetime.fromtimestamp(expires_at, UTC),
         audiences=None
         if issuer.audience
-        else frozenset(list_claim_texts(claims["aud"])[:MOST_AUDIENCES]),
+        else frozenset(list_claim_strings(claims["aud"])[:MAX_AUDIENCES]),
     )
 
 
-def build_principal(issuer: Issuer, claims: Mapping[str, Any]) -> Principal:
+def build_issuer_principal(issuer: Issuer, claims: Mapping[str, Any]) -> Principal:
     """Return the principal of verified claims; raises `InvalidToken`."""
-    subject = claim(claims, issuer.subject_claim)
-    if not _is_plain_text(subject, LONGEST_SUBJECT):
+    subject = get_claim(claims, issuer.subject_claim)
+    if not _is_plain_text(subject, MAX_SUBJECT_LENGTH):
         raise _build_bad_token(
             issuer,
             format_message(
@@ -113,80 +119,85 @@ def build_principal(issuer: Issuer, claims: Mapping[str, Any]) -> Principal:
     role = find_claimed_role(issuer, claims)
     if role is None:
         raise _build_bad_token(issuer, "nothing in it gives a role")
-    label = claim(claims, issuer.label_claim) if issuer.label_claim else None
-    name = label if _is_plain_text(label, LONGEST) else subject
-    number = uuid5(issuer.pk, subject)
+    label = get_claim(claims, issuer.label_claim) if issuer.label_claim else None
+    name = label if _is_plain_text(label, MAX_TOKEN_LENGTH) else subject
+    principal_id = uuid5(issuer.pk, subject)
     return Principal(
         kind="token",
-        id=str(number),
-        label=f"{make_visible(name, LONGEST_LABEL)} ({issuer.name})"[:LONGEST_SUBJECT],
+        id=str(principal_id),
+        label=f"{make_visible(name, MAX_LABEL_LENGTH)} ({issuer.name})"[:MAX_SUBJECT_LENGTH],
         organization_id=issuer.organization_id,
         role=role,
         agent_ids=frozenset(map(UUID, issuer.agent_ids)),
         scopes=list_allowed_scopes(issuer, claims),
-        token_id=number,
+        token_id=principal_id,
         calls_per_minute=issuer.calls_per_minute,
     )
 
 
 def find_claimed_role(issuer: Issuer | Provider, claims: Mapping[str, Any]) -> Role | None:
     """Return the first role, in enum order, that a claim's values map to, else the default."""
-    values = list_claim_texts(claim(claims, issuer.role_claim)) if issuer.role_claim else ()
-    named = {issuer.roles.get(value) for value in values}
-    found = next((role for role in Role if role in named), None)
+    values = list_claim_strings(get_claim(claims, issuer.role_claim)) if issuer.role_claim else ()
+    mapped_roles = {issuer.roles.get(value) for value in values}
+    found = next((role for role in Role if role in mapped_roles), None)
     return found or (Role(issuer.role) if issuer.role else None)
 
 
 def list_allowed_scopes(issuer: Issuer, claims: Mapping[str, Any]) -> frozenset[TokenScope]:
     """Return the scopes that the token has and the issuer's row allows."""
     allowed = frozenset(
-        scope for scope in OF_GATEWAY if not issuer.scopes or scope in issuer.scopes
+        scope for scope in GATEWAY_SCOPES if not issuer.scopes or scope in issuer.scopes
     )
     if not issuer.scope_claim:
         return allowed
-    said = claim(claims, issuer.scope_claim)
-    return allowed & set(said.split() if isinstance(said, str) else list_claim_texts(said))
+    scopes = get_claim(claims, issuer.scope_claim)
+    return allowed & set(scopes.split() if isinstance(scopes, str) else list_claim_strings(scopes))
 
 
-def claim(claims: Mapping[str, Any], name: str) -> Any:
+def get_claim(claims: Mapping[str, Any], name: str) -> Any:
     """Return a claim by name, or a nested field by a dotted path."""
     if name in claims:
         return claims[name]
-    found: Any = claims
+    value: Any = claims
     for part in name.split("."):
-        found = found.get(part) if isinstance(found, Mapping) else None
-    return found
+        value = value.get(part) if isinstance(value, Mapping) else None
+    return value
 
 
-def _is_plain_text(value: Any, most: int) -> TypeGuard[str]:
+def _is_plain_text(value: Any, max_length: int) -> TypeGuard[str]:
     """Return whether a value is a non-empty, printable string."""
-    return isinstance(value, str) and 0 < len(value) <= most and value.isprintable()
+    return isinstance(value, str) and 0 < len(value) <= max_length and value.isprintable()
 
 
-def list_claim_texts(value: Any) -> tuple[str, ...]:
+def list_claim_strings(value: Any) -> tuple[str, ...]:
     """Return a string claim, or the strings of a list claim, as a tuple."""
     values = value if isinstance(value, list) else [value]
-    return tuple(one for one in values if isinstance(one, str))
+    return tuple(item for item in values if isinstance(item, str))
 
 
 def _parse_unverified_jwt(text: str) -> _UnverifiedJwt | None:
     """Return the unverified header and issuer of a token; None if it is unacceptable."""
-    if len(text) > LONGEST:
+    if len(text) > MAX_TOKEN_LENGTH:
         return None
     try:
-        whole = jwt.decode_complete(text, options={"verify_signature": False})
-    except UNREADABLE:
+        decoded = jwt.decode_complete(text, options={"verify_signature": False})
+    except JWT_ERRORS:
         return None
-    header, issuer = whole["header"], whole["payload"].get("iss")
+    header, issuer = decoded["header"], decoded["payload"].get("iss")
     algorithm, kid = header.get("alg"), header.get("kid")
-    kind = header.get("typ", "")
-    known = isinstance(algorithm, str) and algorithm in KINDS
-    named = kid is None or (isinstance(kid, str) and 0 < len(kid) <= LONGEST_KID)
+    token_type = header.get("typ", "")
+    has_known_algorithm = isinstance(algorithm, str) and algorithm in ALGORITHM_KEY_TYPES
+    has_valid_kid = kid is None or (isinstance(kid, str) and 0 < len(kid) <= MAX_KID_LENGTH)
     # Critical extensions (`crit`) and unencoded payloads (`b64`) aren't supported.
-    plain = "crit" not in header and "b64" not in header and isinstance(kind, str)
-    if not (known and named and plain and _is_plain_text(issuer, LONGEST)):
+    has_plain_header = "crit" not in header and "b64" not in header and isinstance(token_type, str)
+    if not (
+        has_known_algorithm
+        and has_valid_kid
+        and has_plain_header
+        and _is_plain_text(issuer, MAX_TOKEN_LENGTH)
+    ):
         return None
-    return _UnverifiedJwt(issuer, algorithm, kid, kind.lower())
+    return _UnverifiedJwt(issuer, algorithm, kid, token_type.lower())
 
 
 def _find_issuer(url: str) -> Any:
@@ -215,7 +226,7 @@ def _verify_claims(text: str, key: Any, algorithm: str, issuer: Issuer) -> dict[
         exp = claims["exp"]
         if isinstance(exp, bool) or not isinstance(exp, int | float):
             raise ValueError("`exp` is no number")
-    except UNREADABLE as fault:
+    except JWT_ERRORS as fault:
         raise _build_bad_token(issuer, make_visible(str(fault), 200)) from None
     return claims
 

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from bonobot.accounts.external_issuers import jwks
-from bonobot.accounts.external_issuers.jwt_validation import OF_GATEWAY
+from bonobot.accounts.external_issuers.jwt_validation import GATEWAY_SCOPES
 from bonobot.accounts.models import Issuer
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action, Role
@@ -20,68 +20,68 @@ from bonobot.core.problems import Conflict, InvalidInput
 from bonobot.core.runtime import get_runtime
 from bonobot.ledger.audit.admin_changes import record_change
 
-LONGEST_URL = 512
-LONGEST_CLAIM = 255
-MOST_ROLES = 100
-MOST_ANNOUNCED = 20
+MAX_URL_LENGTH = 512
+MAX_CLAIM_LENGTH = 255
+MAX_ROLES = 100
+MAX_ANNOUNCED = 20
 OPTIONAL_CLAIMS = ("label_claim", "role_claim", "scope_claim")
 
 
-def add(principal: Principal, **said: Any) -> Issuer:
+def create_issuer(principal: Principal, **values: Any) -> Issuer:
     """Create an issuer; `name` and `url` are required.
 
     Raises `InvalidInput`, `EgressDenied` for a denied URL, `Conflict` (`issuer_taken`).
     """
     principal.require(Action.MANAGE_ISSUERS)
     issuer = Issuer(organization_id=principal.organization_id)
-    _set(issuer, {"name": "", "url": ""} | said)
-    with _record_change(principal, issuer, "issuer_added", said):
+    _set_fields(issuer, {"name": "", "url": ""} | values)
+    with _record_change(principal, issuer, "issuer_added", values):
         issuer.save(force_insert=True)
     return issuer
 
 
-def update_issuer(principal: Principal, issuer: Issuer, **said: Any) -> None:
+def update_issuer(principal: Principal, issuer: Issuer, **values: Any) -> None:
     """Update an issuer; raises like `create_issuer`."""
     principal.require(Action.MANAGE_ISSUERS)
-    before = {name: getattr(issuer, name) for name in said if name in CHECKS}
-    _set(issuer, said)
-    changed = {name: said[name] for name in before if before[name] != getattr(issuer, name)}
+    before = {name: getattr(issuer, name) for name in values if name in FIELD_CLEANERS}
+    _set_fields(issuer, values)
+    changed = {name: values[name] for name in before if before[name] != getattr(issuer, name)}
     if changed:
         with _record_change(principal, issuer, "issuer_changed", changed):
             issuer.save()
 
 
-def remove(principal: Principal, issuer: Issuer) -> None:
+def delete_issuer(principal: Principal, issuer: Issuer) -> None:
     """Delete an issuer."""
     principal.require(Action.MANAGE_ISSUERS)
     with _record_change(principal, issuer, "issuer_removed", {"url": issuer.url}):
         issuer.delete()
 
 
-def check(principal: Principal, issuer: Issuer) -> int:
+def check_issuer(principal: Principal, issuer: Issuer) -> int:
     """Fetch the issuer's keys and return their number; raises `IssuerUnreachable`."""
     principal.require(Action.MANAGE_ISSUERS)
-    whose = jwks.IssuerAddress(issuer.url, issuer.allow_private)
-    return len(get_runtime().call(jwks.get_jwks_cache().read, whose).keys)
+    issuer_address = jwks.IssuerAddress(issuer.url, issuer.allow_private)
+    return len(get_runtime().call(jwks.get_jwks_cache().fetch_keys, issuer_address).keys)
 
 
 def list_announced_issuers() -> tuple[str, ...]:
     """Return the URLs of issuers that public metadata lists (a query)."""
     rows = Issuer.objects.enabled().filter(announced=True).order_by("name", "url")
-    return tuple(rows.values_list("url", flat=True)[:MOST_ANNOUNCED])
+    return tuple(rows.values_list("url", flat=True)[:MAX_ANNOUNCED])
 
 
-def _set(issuer: Issuer, said: Mapping[str, Any]) -> None:
-    if strange := sorted(set(said) - set(CHECKS)):
+def _set_fields(issuer: Issuer, values: Mapping[str, Any]) -> None:
+    if unknown := sorted(set(values) - set(FIELD_CLEANERS)):
         raise InvalidInput(
-            format_message("An issuer has no {strange!r} that could be set.", strange=strange[0]),
-            field=strange[0],
-            remedy=format_message("There are: {checks}.", checks=", ".join(sorted(CHECKS))),
+            format_message("An issuer has no {strange!r} that could be set.", strange=unknown[0]),
+            field=unknown[0],
+            remedy=format_message("There are: {checks}.", checks=", ".join(sorted(FIELD_CLEANERS))),
         )
-    for name, value in said.items():
-        setattr(issuer, name, CHECKS[name](name, value))
+    for name, value in values.items():
+        setattr(issuer, name, FIELD_CLEANERS[name](name, value))
     try:
-        jwks.check(issuer.url, allow_private=issuer.allow_private)
+        jwks.check_issuer_url(issuer.url, allow_private=issuer.allow_private)
     except EgressDenied as problem:
         problem.field = "url"
         raise
@@ -101,23 +101,23 @@ def _set(issuer: Issuer, said: Mapping[str, Any]) -> None:
         )
 
 
-def _build_text_cleaner(most: int, *, blank: bool) -> Callable[[str, Any], str]:
-    def checked(name: str, value: Any) -> str:
+def _build_text_cleaner(max_length: int, *, blank: bool) -> Callable[[str, Any], str]:
+    def clean_text(name: str, value: Any) -> str:
         text = str(value or "").strip()
-        if len(text) > most or not (text or blank):
+        if len(text) > max_length or not (text or blank):
             raise InvalidInput(
                 format_message(
                     "`{name}` must have from {value} to {most} characters.",
                     name=name,
                     value=0 if blank else 1,
-                    most=most,
+                    most=max_length,
                 ),
                 field=name,
                 remedy="Shorten it." if text else "Say it.",
             )
         return text
 
-    return checked
+    return clean_text
 
 
 def _clean_role(name: str, value: Any) -> str:
@@ -131,36 +131,36 @@ def _clean_role(name: str, value: Any) -> str:
 
 
 def _clean_roles(name: str, value: Any) -> dict[str, str]:
-    if not isinstance(value or {}, Mapping) or len(value or {}) > MOST_ROLES:
+    if not isinstance(value or {}, Mapping) or len(value or {}) > MAX_ROLES:
         raise InvalidInput(
             "The roles must be an object of values and their roles.",
             field=name,
             remedy=format_message(
                 'Write {{"bonobot-operators": "operator"}}, {most_roles} values at most.',
-                most_roles=MOST_ROLES,
+                most_roles=MAX_ROLES,
             ),
         )
     return {
-        str(one)[:LONGEST_CLAIM]: _clean_role(name, role) or ""
-        for one, role in dict(value or {}).items()
+        str(claim_value)[:MAX_CLAIM_LENGTH]: _clean_role(name, role) or ""
+        for claim_value, role in dict(value or {}).items()
     }
 
 
 def _clean_scopes(name: str, value: Any) -> list[str]:
-    found: list[str] = constraints.clean_constraints({"scopes": value})["scopes"]
-    if strange := sorted(set(found) - set(OF_GATEWAY)):
+    scopes: list[str] = constraints.clean_constraints({"scopes": value})["scopes"]
+    if unknown := sorted(set(scopes) - set(GATEWAY_SCOPES)):
         raise InvalidInput(
-            format_message("{strange!r} can't be given to tokens of others.", strange=strange[0]),
+            format_message("{strange!r} can't be given to tokens of others.", strange=unknown[0]),
             field=name,
             remedy=format_message(
                 "Choose among: {of_gateway}; REST takes our own tokens only.",
-                of_gateway=", ".join(OF_GATEWAY),
+                of_gateway=", ".join(GATEWAY_SCOPES),
             ),
         )
-    return found
+    return scopes
 
 
-def _as_token(name: str, value: Any) -> Any:
+def _clean_token_constraint(name: str, value: Any) -> Any:
     return constraints.clean_constraints({name: value})[name]
 
 
@@ -168,25 +168,27 @@ def _clean_boolean(_name: str, value: Any) -> bool:
     return bool(value)
 
 
-CHECKS: dict[str, Callable[[str, Any], Any]] = {
-    "name": _build_text_cleaner(constraints.LONGEST_NAME, blank=False),
-    "url": _build_text_cleaner(LONGEST_URL, blank=False),
-    "audience": _build_text_cleaner(LONGEST_URL, blank=True),
-    "subject_claim": _build_text_cleaner(LONGEST_CLAIM, blank=False),
-    **dict.fromkeys(OPTIONAL_CLAIMS, _build_text_cleaner(LONGEST_CLAIM, blank=True)),
+FIELD_CLEANERS: dict[str, Callable[[str, Any], Any]] = {
+    "name": _build_text_cleaner(constraints.MAX_NAME_LENGTH, blank=False),
+    "url": _build_text_cleaner(MAX_URL_LENGTH, blank=False),
+    "audience": _build_text_cleaner(MAX_URL_LENGTH, blank=True),
+    "subject_claim": _build_text_cleaner(MAX_CLAIM_LENGTH, blank=False),
+    **dict.fromkeys(OPTIONAL_CLAIMS, _build_text_cleaner(MAX_CLAIM_LENGTH, blank=True)),
     "role": _clean_role,
     "roles": _clean_roles,
     "scopes": _clean_scopes,
-    "agent_ids": _as_token,
-    "calls_per_minute": _as_token,
+    "agent_ids": _clean_token_constraint,
+    "calls_per_minute": _clean_token_constraint,
     **dict.fromkeys(("any_type", "allow_private", "announced", "enabled"), _clean_boolean),
 }
 
 
 def _record_change(
-    principal: Principal, issuer: Issuer, action: str, said: Mapping[str, Any]
+    principal: Principal, issuer: Issuer, action: str, values: Mapping[str, Any]
 ) -> AbstractContextManager[Any]:
-    told = {name: CHECKS[name](name, value) for name, value in said.items() if name != "name"}
+    details = {
+        name: FIELD_CLEANERS[name](name, value) for name, value in values.items() if name != "name"
+    }
     return record_change(
         organization_id=issuer.organization_id,
         actor=principal.actor,
@@ -194,5 +196,5 @@ def _record_change(
         resource_type="issuer",
         resource_id=str(issuer.pk),
         resource_name=issuer.name,
-        details=told,
+        details=details,
     )

@@ -19,7 +19,7 @@ from bonobot.core.problems import NotFound
 from bonobot.ledger.audit.admin_changes import increment_generation
 
 # The cost of a count that every page shows must not grow with the table.
-MOST_COUNTED = 1_000
+MAX_COUNTED = 1_000
 
 
 class ScopedQuerySet(models.QuerySet):
@@ -29,15 +29,15 @@ class ScopedQuerySet(models.QuerySet):
         """Keep the rows of one organization."""
         return self.filter(organization_id=organization_id)
 
-    def some_counted(self, name: str) -> Any:
+    def build_capped_count(self, name: str) -> Any:
         """Return a query for (name, number of rows), for use in a union.
 
         Counting stops after `MAX_COUNTED`: a higher number means "more".
         """
-        some = self.order_by().values("pk")[: MOST_COUNTED + 1]
-        rows = self.model._base_manager.filter(pk__in=some).order_by()
-        of_all = rows.values(counted=models.Value(name)).annotate(n=models.Count("pk"))
-        return of_all.values_list("counted", "n")
+        capped_rows = self.order_by().values("pk")[: MAX_COUNTED + 1]
+        rows = self.model._base_manager.filter(pk__in=capped_rows).order_by()
+        grouped = rows.values(counted=models.Value(name)).annotate(n=models.Count("pk"))
+        return grouped.values_list("counted", "n")
 
     def get_or_404(self, organization_id: uuid.UUID, **lookup: Any) -> Any:
         """Return the one row of this organization; raises `NotFound`.
@@ -65,18 +65,18 @@ class GovernedQuerySet(ScopedQuerySet):
         if model.observed_fields.issuperset(values):
             return super().update(**values)
         with transaction.atomic(using=self.db):
-            touched = model.organizations_of(self)
+            organization_ids = model.list_organizations_of_rows(self)
             count = super().update(**values)
-            _increment_generations(touched)
+            _increment_generations(organization_ids)
             return count
 
     def delete(self) -> tuple[int, dict[str, int]]:
         """Delete the rows and increment the generations of their organizations."""
         with transaction.atomic(using=self.db):
             model: Any = self.model
-            touched = model.organizations_of(self)
+            organization_ids = model.list_organizations_of_rows(self)
             outcome = super().delete()
-            _increment_generations(touched)
+            _increment_generations(organization_ids)
             return outcome
 
     def bulk_create(self, objs: Iterable[Any], *args: Any, **kwargs: Any) -> list[Any]:
@@ -84,7 +84,13 @@ class GovernedQuerySet(ScopedQuerySet):
         objs = list(objs)
         with transaction.atomic(using=self.db):
             created = super().bulk_create(objs, *args, **kwargs)
-            _increment_generations({one for obj in objs for one in obj.governed()})
+            _increment_generations(
+                {
+                    organization_id
+                    for obj in objs
+                    for organization_id in obj.list_governed_organizations()
+                }
+            )
             return created
 
 
@@ -131,24 +137,24 @@ class Governed(SavesChangedFields):
             super().save(*args, **kwargs)
             return
         with transaction.atomic():
-            touched = self.governed()
+            organization_ids = self.list_governed_organizations()
             super().save(*args, **kwargs)
-            _increment_generations(touched)
+            _increment_generations(organization_ids)
 
     def delete(self, *args: Any, **kwargs: Any) -> tuple[int, dict[str, int]]:
         """Delete, including cascades, and increment the generation."""
         with transaction.atomic():
-            touched = self.governed()
+            organization_ids = self.list_governed_organizations()
             outcome = super().delete(*args, **kwargs)
-            _increment_generations(touched)
+            _increment_generations(organization_ids)
             return outcome
 
     @classmethod
-    def organizations_of(cls, rows: models.QuerySet) -> set[uuid.UUID]:
+    def list_organizations_of_rows(cls, rows: models.QuerySet) -> set[uuid.UUID]:
         """Return the organizations whose decisions depend on the rows (a query)."""
         return set(rows.order_by().values_list("organization_id", flat=True).distinct())
 
-    def governed(self) -> set[uuid.UUID]:
+    def list_governed_organizations(self) -> set[uuid.UUID]:
         """Return the organizations whose decisions depend on this row."""
         organization_id: uuid.UUID = self.organization_id  # type: ignore[attr-defined]  # or overridden
         return {organization_id}

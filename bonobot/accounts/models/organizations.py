@@ -15,10 +15,10 @@ from bonobot.accounts.role_labels import ROLE_CHOICES
 from bonobot.accounts.roles import Role
 from bonobot.core.i18n import localization
 
-MOST_APPROVAL_HOURS, MOST_AUDIT_DAYS = 720, 36_500
+MAX_APPROVAL_HOURS, MAX_AUDIT_DAYS = 720, 36_500
 
 
-class People(UserManager.from_queryset(GovernedQuerySet)):  # type: ignore[misc]  # made at run time
+class GovernedUserManager(UserManager.from_queryset(GovernedQuerySet)):  # type: ignore[misc]  # made at run time
     """Django's user manager with set-based writes that increment the policy generation."""
 
     use_in_migrations = False
@@ -64,25 +64,29 @@ class User(AbstractUser, Governed):
         help_text=_("Moments are shown by it, such as Europe/Berlin; empty: UTC."),
     )
 
-    objects: ClassVar = People()
+    objects: ClassVar = GovernedUserManager()
 
     @classmethod
-    def organizations_of(cls, rows: models.QuerySet) -> set[uuid.UUID]:
+    def list_organizations_of_rows(cls, rows: models.QuerySet) -> set[uuid.UUID]:
         """Return the organizations in which users have a membership or a grant."""
         people = rows.order_by().values("pk")
         token = apps.get_model("tenancy", "Token")
-        found = (model.objects.filter(user__in=people) for model in (Membership, token))
-        return {one for those in found for one in those.values_list("organization_id", flat=True)}
+        querysets = (model.objects.filter(user__in=people) for model in (Membership, token))
+        return {
+            organization_id
+            for queryset in querysets
+            for organization_id in queryset.values_list("organization_id", flat=True)
+        }
 
-    def governed(self) -> set[uuid.UUID]:
+    def list_governed_organizations(self) -> set[uuid.UUID]:
         """Return the organizations in which the user has a membership or a grant."""
-        return self.organizations_of(User.objects.filter(pk=self.pk))
+        return self.list_organizations_of_rows(User.objects.filter(pk=self.pk))
 
 
 class OrganizationQuerySet(GovernedQuerySet):
     """Organizations by user."""
 
-    def of_user(self, user: User) -> "OrganizationQuerySet":
+    def for_user(self, user: User) -> "OrganizationQuerySet":
         """Keep those that `user` belongs to; all for platform administrators."""
         if user.is_superuser:
             return self
@@ -109,7 +113,7 @@ class Organization(Governed):
         _("hours to answer a call that waits"),
         null=True,
         blank=True,
-        validators=[MinValueValidator(1), MaxValueValidator(MOST_APPROVAL_HOURS)],
+        validators=[MinValueValidator(1), MaxValueValidator(MAX_APPROVAL_HOURS)],
         help_text=_("From 1 to 720; then it is refused. Empty: as the platform has it."),
     )
     calls_per_minute = models.PositiveIntegerField(
@@ -134,7 +138,7 @@ class Organization(Governed):
         _("days that the audit is kept"),
         null=True,
         blank=True,
-        validators=[MaxValueValidator(MOST_AUDIT_DAYS)],
+        validators=[MaxValueValidator(MAX_AUDIT_DAYS)],
         help_text=_("Then old rows leave; 0: never, empty: as the platform has it."),
     )
 
@@ -149,11 +153,11 @@ class Organization(Governed):
         return self.name
 
     @classmethod
-    def organizations_of(cls, rows: models.QuerySet) -> set[uuid.UUID]:
+    def list_organizations_of_rows(cls, rows: models.QuerySet) -> set[uuid.UUID]:
         """Return the organizations themselves."""
         return set(rows.order_by().values_list("pk", flat=True))
 
-    def governed(self) -> set[uuid.UUID]:
+    def list_governed_organizations(self) -> set[uuid.UUID]:
         """Return its own id, or nothing while it is being created."""
         return set() if self._state.adding else {self.pk}
 

@@ -22,35 +22,39 @@ class TokenQuerySet(GovernedQuerySet):
 
     def usable(self) -> "TokenQuerySet":
         """Keep those that can be used now."""
-        fresh = models.Q(fresh_until__isnull=True) | models.Q(fresh_until__gt=timezone.now())
-        return self.living().filter(fresh)
+        is_fresh = models.Q(fresh_until__isnull=True) | models.Q(fresh_until__gt=timezone.now())
+        return self.active().filter(is_fresh)
 
     def usable_issued(self) -> "TokenQuerySet":
         """Keep usable tokens that were issued, not granted: a much cheaper query."""
         return self.filter(_build_unexpired_filter(), user=None, revoked_at=None)
 
-    def living(self) -> "TokenQuerySet":
+    def active(self) -> "TokenQuerySet":
         """Keep those neither revoked nor expired; grants only while their user may give them.
 
         That is while the user is active, has a role that covers the grant's, and the organization
         isn't halted.
         """
-        return self.filter(_build_unexpired_filter(), self._given(), revoked_at__isnull=True)
+        return self.filter(
+            _build_unexpired_filter(), self._build_backed_condition(), revoked_at__isnull=True
+        )
 
-    def _given(self) -> models.Q:
+    def _build_backed_condition(self) -> models.Q:
         """Return a condition for issued tokens and for grants whose user may still give them."""
-        member = Membership.objects.filter(
+        backing_membership = Membership.objects.filter(
             organization=models.OuterRef("organization"), user=models.OuterRef("user")
         ).filter(
             *[
-                models.Q(~models.Q(role=own.value))
-                | In(models.OuterRef("role"), [role.value for role in list_roles_within(own)])
-                for own in Role
+                models.Q(~models.Q(role=member_role.value))
+                | In(
+                    models.OuterRef("role"), [role.value for role in list_roles_within(member_role)]
+                )
+                for member_role in Role
             ]
         )
-        backed = models.Q(user__is_superuser=True) | models.Exists(member)
-        running = models.Q(user__is_active=True, organization__halted_at__isnull=True)
-        return models.Q(models.Q(user__isnull=True) | (running & backed))
+        is_backed = models.Q(user__is_superuser=True) | models.Exists(backing_membership)
+        is_running = models.Q(user__is_active=True, organization__halted_at__isnull=True)
+        return models.Q(models.Q(user__isnull=True) | (is_running & is_backed))
 
 
 class Token(GovernedModel):

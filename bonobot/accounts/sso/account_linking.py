@@ -21,12 +21,17 @@ from bonobot.accounts.roles import Role
 from bonobot.accounts.sso.oidc_client import ProviderUser
 from bonobot.core.problems import Conflict, Forbidden
 from bonobot.core.text.untrusted_text import make_visible
-from bonobot.ledger.audit.admin_changes import CHANGE, ChangeEvent, record, record_change
+from bonobot.ledger.audit.admin_changes import (
+    CHANGE_EVENT,
+    ChangeEvent,
+    record_change,
+    record_finished_change,
+)
 from bonobot.ledger.types import Actor
 
-LONGEST_USERNAME = 150
-TRIES = 5
-STRANGE = re.compile(r"[^\w.@+-]")  # in usernames
+MAX_USERNAME_LENGTH = 150
+MAX_USERNAME_TRIES = 5
+INVALID_USERNAME_CHARS = re.compile(r"[^\w.@+-]")  # in usernames
 
 
 class SignInRefused(Forbidden):
@@ -39,7 +44,7 @@ class SignInRefused(Forbidden):
 @dataclass(frozen=True, slots=True)
 class _ProviderSignIn:
     provider: Provider
-    arrival: ProviderUser
+    provider_user: ProviderUser
 
     @property
     def organization_id(self) -> UUID:
@@ -48,46 +53,48 @@ class _ProviderSignIn:
     @property
     def actor(self) -> Actor:
         """The actor before an account is known: the provider and its user."""
-        label = f"{self.arrival.email or self.arrival.subject} ({self.provider.name})"
+        label = f"{self.provider_user.email or self.provider_user.subject} ({self.provider.name})"
         return Actor(kind="system", id=str(self.provider.pk), label=make_visible(label, 200))
 
 
-def resolve_user(provider: Provider, arrival: ProviderUser) -> User:
+def resolve_user(provider: Provider, provider_user: ProviderUser) -> User:
     """Return the user who signs in; raises `SignInRefused` without changes."""
-    case = _ProviderSignIn(provider, arrival)
+    sign_in = _ProviderSignIn(provider, provider_user)
     try:
         with transaction.atomic():
-            user = _find_or_create_user(case)
-            _require_member(case, user)
-            _update_role(case, user)
-            _update_last_use(case, user)
+            user = _find_or_create_user(sign_in)
+            _require_member(sign_in, user)
+            _update_role(sign_in, user)
+            _update_last_use(sign_in, user)
     except IntegrityError:
         raise SignInRefused(
             "sso_twice", "This sign-in met another one of yours.", "Try again."
         ) from None
     except SignInRefused as problem:
-        _record(case, None, "sign_in_refused", ChangeEvent("change", "refused", problem.code))
+        _record_event(
+            sign_in, None, "sign_in_refused", ChangeEvent("change", "refused", problem.code)
+        )
         raise
-    _record(case, user, "signed_in", CHANGE)
+    _record_event(sign_in, user, "signed_in", CHANGE_EVENT)
     return user
 
 
-def link(provider: Provider, arrival: ProviderUser, user: User) -> Identity:
+def link_identity(provider: Provider, provider_user: ProviderUser, user: User) -> Identity:
     """Link a subject to the account of the signed-in user; raises `SignInRefused`."""
-    case = _ProviderSignIn(provider, arrival)
-    _require_domain(case)
-    _require_member(case, user)
-    others = Identity.objects.filter(provider=provider, subject=arrival.subject)
+    sign_in = _ProviderSignIn(provider, provider_user)
+    _require_domain(sign_in)
+    _require_member(sign_in, user)
+    others = Identity.objects.filter(provider=provider, subject=provider_user.subject)
     if others.exclude(user=user).exists():
         raise SignInRefused(
             "sso_taken",
             "The provider's account belongs to another account here.",
             "Sign in by the provider, or ask an owner.",
         )
-    return _create_identity(case, user)
+    return _create_identity(sign_in, user)
 
 
-def unlink(user: User, identity: Identity) -> None:
+def unlink_identity(user: User, identity: Identity) -> None:
     """Unlink an identity; raises `Conflict` if it is the user's only way to sign in."""
     if not user.has_usable_password():
         raise Conflict(
@@ -95,8 +102,8 @@ def unlink(user: User, identity: Identity) -> None:
             code="last_way_in",
             remedy="Ask an owner for a link to choose a password first.",
         )
-    case = _ProviderSignIn(identity.provider, _build_provider_user(identity))
-    with _record_change(case, user, "identity_unlinked"):
+    sign_in = _ProviderSignIn(identity.provider, _build_provider_user(identity))
+    with _record_change(sign_in, user, "identity_unlinked"):
         identity.delete()
 
 
@@ -104,97 +111,101 @@ def _build_provider_user(identity: Identity) -> ProviderUser:
     return ProviderUser(identity.subject, identity.email, None, "", "", {})
 
 
-def _find_or_create_user(case: _ProviderSignIn) -> User:
+def _find_or_create_user(sign_in: _ProviderSignIn) -> User:
     """Return the user of a subject: linked, a member with this email, or a new one."""
-    known = Identity.objects.filter(provider=case.provider, subject=case.arrival.subject)
-    if (found := known.select_related("user").first()) is not None:
-        _require_domain(case)
-        user: User = found.user
+    identities = Identity.objects.filter(
+        provider=sign_in.provider, subject=sign_in.provider_user.subject
+    )
+    if (identity := identities.select_related("user").first()) is not None:
+        _require_domain(sign_in)
+        user: User = identity.user
         return user
-    _require_email(case)
-    _require_domain(case)
-    by_address = _find_member_by_email(case)
-    if by_address is not None:
-        _create_identity(case, by_address)
-        return by_address
-    if not case.provider.creates:
+    _require_verified_email(sign_in)
+    _require_domain(sign_in)
+    member = _find_member_by_email(sign_in)
+    if member is not None:
+        _create_identity(sign_in, member)
+        return member
+    if not sign_in.provider.creates:
         raise SignInRefused(
             "sso_unknown",
             "Nobody here is known by this account of the provider.",
             "Ask an owner for an invitation; or sign in as before, and link it in your profile.",
         )
-    return _create_user(case)
+    return _create_user(sign_in)
 
 
-def _find_member_by_email(case: _ProviderSignIn) -> User | None:
+def _find_member_by_email(sign_in: _ProviderSignIn) -> User | None:
     """Return the one member with this email whose account can be linked; may raise."""
-    here = Membership.objects.filter(
-        organization=case.organization_id, user__email__iexact=case.arrival.email
+    memberships = Membership.objects.filter(
+        organization=sign_in.organization_id, user__email__iexact=sign_in.provider_user.email
     )
-    found = [one.user for one in here.select_related("user")[:2]]
-    if not found:
+    users = [membership.user for membership in memberships.select_related("user")[:2]]
+    if not users:
         return None
-    if found[0].is_superuser:
-        return found[0]  # refused by `_require_member`
-    elsewhere = Membership.objects.filter(user=found[0]).exclude(organization=case.organization_id)
-    known = Identity.objects.filter(provider=case.provider, user=found[0])
-    if len(found) > 1 or elsewhere.exists() or known.exists():
+    if users[0].is_superuser:
+        return users[0]  # refused by `_require_member`
+    other_memberships = Membership.objects.filter(user=users[0]).exclude(
+        organization=sign_in.organization_id
+    )
+    identities = Identity.objects.filter(provider=sign_in.provider, user=users[0])
+    if len(users) > 1 or other_memberships.exists() or identities.exists():
         raise SignInRefused(
             "sso_link_first",
             "There is an account with this address that the provider may not open by itself.",
             "Sign in as before, then link the provider in your profile.",
         )
-    return found[0]
+    return users[0]
 
 
-def _create_user(case: _ProviderSignIn) -> User:
+def _create_user(sign_in: _ProviderSignIn) -> User:
     """Create an account without a password, and its membership."""
-    role = _resolve_role(case)
-    for suffix in ("", *(f"-{token_hex(2)}" for _ in range(TRIES))):
+    role = _resolve_role(sign_in)
+    for suffix in ("", *(f"-{token_hex(2)}" for _ in range(MAX_USERNAME_TRIES))):
         user = User(
-            username=_build_username(case.arrival.email, suffix),
-            email=case.arrival.email,
-            first_name=case.arrival.first_name,
-            last_name=case.arrival.last_name,
+            username=_build_username(sign_in.provider_user.email, suffix),
+            email=sign_in.provider_user.email,
+            first_name=sign_in.provider_user.first_name,
+            last_name=sign_in.provider_user.last_name,
         )
         user.set_unusable_password()
-        member = Membership(organization_id=case.organization_id, user=user, role=role)
-        with _record_change(case, user, "member_joined_by_provider", role=role):
+        member = Membership(organization_id=sign_in.organization_id, user=user, role=role)
+        with _record_change(sign_in, user, "member_joined_by_provider", role=role):
             try:
                 with transaction.atomic():
                     user.save()
             except IntegrityError:
                 continue  # the username is taken
             member.save()
-        _create_identity(case, user)
+        _create_identity(sign_in, user)
         return user
     raise SignInRefused("sso_no_name", "No free name was found for a new account.", "Try again.")
 
 
 def _build_username(email: str, suffix: str) -> str:
-    plain = STRANGE.sub("", email) or "person"
-    return plain[: LONGEST_USERNAME - len(suffix)] + suffix
+    cleaned = INVALID_USERNAME_CHARS.sub("", email) or "person"
+    return cleaned[: MAX_USERNAME_LENGTH - len(suffix)] + suffix
 
 
-def _create_identity(case: _ProviderSignIn, user: User) -> Identity:
-    found = Identity(
-        organization_id=case.organization_id,
-        provider=case.provider,
+def _create_identity(sign_in: _ProviderSignIn, user: User) -> Identity:
+    identity = Identity(
+        organization_id=sign_in.organization_id,
+        provider=sign_in.provider,
         user=user,
-        subject=case.arrival.subject,
-        email=case.arrival.email,
+        subject=sign_in.provider_user.subject,
+        email=sign_in.provider_user.email,
     )
-    with _record_change(case, user, "identity_linked"):
-        Identity.objects.filter(provider=case.provider, user=user).delete()
-        found.save()
-    return found
+    with _record_change(sign_in, user, "identity_linked"):
+        Identity.objects.filter(provider=sign_in.provider, user=user).delete()
+        identity.save()
+    return identity
 
 
-def _require_email(case: _ProviderSignIn) -> None:
+def _require_verified_email(sign_in: _ProviderSignIn) -> None:
     """Raise unless the email is verified, or the provider is trusted without a claim."""
-    proved = case.arrival.verified
-    trusted = proved is None and case.provider.trusts_email
-    if not case.arrival.email or not (proved or trusted):
+    is_verified = sign_in.provider_user.email_verified
+    is_trusted = is_verified is None and sign_in.provider.trusts_email
+    if not sign_in.provider_user.email or not (is_verified or is_trusted):
         raise SignInRefused(
             "sso_email_unverified",
             "The provider doesn't say that it has verified the e-mail address.",
@@ -202,9 +213,9 @@ def _require_email(case: _ProviderSignIn) -> None:
         )
 
 
-def _require_domain(case: _ProviderSignIn) -> None:
-    domains = case.provider.domains
-    if domains and case.arrival.email.rpartition("@")[2] not in domains:
+def _require_domain(sign_in: _ProviderSignIn) -> None:
+    domains = sign_in.provider.domains
+    if domains and sign_in.provider_user.email.rpartition("@")[2] not in domains:
         raise SignInRefused(
             "sso_domain",
             "People with addresses of this domain don't sign in here.",
@@ -212,15 +223,15 @@ def _require_domain(case: _ProviderSignIn) -> None:
         )
 
 
-def _require_member(case: _ProviderSignIn, user: User) -> None:
+def _require_member(sign_in: _ProviderSignIn, user: User) -> None:
     if user.is_superuser:
         raise SignInRefused(
             "sso_platform_administrator",
             "Platform administrators sign in by password and second factor alone.",
             "Sign in as before: no organization's provider decides on the platform.",
         )
-    here = Membership.objects.filter(user=user, organization=case.organization_id)
-    if not user.is_active or not here.exists():
+    memberships = Membership.objects.filter(user=user, organization=sign_in.organization_id)
+    if not user.is_active or not memberships.exists():
         raise SignInRefused(
             "sso_not_a_member",
             "You are no member of this organization, or your account is switched off.",
@@ -228,55 +239,59 @@ def _require_member(case: _ProviderSignIn, user: User) -> None:
         )
 
 
-def _resolve_role(case: _ProviderSignIn) -> Role:
-    found = find_claimed_role(case.provider, case.arrival.claims)
-    if found is None:
+def _resolve_role(sign_in: _ProviderSignIn) -> Role:
+    role = find_claimed_role(sign_in.provider, sign_in.provider_user.claims)
+    if role is None:
         raise SignInRefused(
             "sso_no_role",
             "Nothing that the provider says gives you a role.",
             "Ask whoever runs the provider to put you into the right group.",
         )
-    return found
+    return role
 
 
-def _update_role(case: _ProviderSignIn, user: User) -> None:
+def _update_role(sign_in: _ProviderSignIn, user: User) -> None:
     """Set the role from the claim; the last owner isn't demoted."""
-    if not case.provider.role_claim:
+    if not sign_in.provider.role_claim:
         return
-    role = _resolve_role(case)
-    member = Membership.objects.get(user=user, organization=case.organization_id)
+    role = _resolve_role(sign_in)
+    member = Membership.objects.get(user=user, organization=sign_in.organization_id)
     if member.role == role:
         return
     if member.role == Role.OWNER and not accounts.has_other_owner(member):
         return
-    with _record_change(case, user, "member_changed", role=role):
+    with _record_change(sign_in, user, "member_changed", role=role):
         member.role = role
         member.save()
 
 
-def _update_last_use(case: _ProviderSignIn, user: User) -> None:
-    rows = Identity.objects.filter(provider=case.provider, user=user)
-    rows.update(used_at=timezone.now(), email=case.arrival.email)
+def _update_last_use(sign_in: _ProviderSignIn, user: User) -> None:
+    rows = Identity.objects.filter(provider=sign_in.provider, user=user)
+    rows.update(used_at=timezone.now(), email=sign_in.provider_user.email)
 
 
-def _record_change(case: _ProviderSignIn, user: User, action: str, **details: Any) -> Any:
-    return record_change(**_build_audit_fields(case, user, action, details), governed=False)
+def _record_change(sign_in: _ProviderSignIn, user: User, action: str, **details: Any) -> Any:
+    return record_change(**_build_audit_fields(sign_in, user, action, details), governed=False)
 
 
-def _record(case: _ProviderSignIn, user: User | None, action: str, event: ChangeEvent) -> None:
-    record(**_build_audit_fields(case, user, action, {}), governed=False, event=event)
+def _record_event(
+    sign_in: _ProviderSignIn, user: User | None, action: str, event: ChangeEvent
+) -> None:
+    record_finished_change(
+        **_build_audit_fields(sign_in, user, action, {}), governed=False, event=event
+    )
 
 
 def _build_audit_fields(
-    case: _ProviderSignIn, user: User | None, action: str, details: dict[str, Any]
+    sign_in: _ProviderSignIn, user: User | None, action: str, details: dict[str, Any]
 ) -> dict[str, Any]:
-    own = Actor(kind="user", id=str(user.pk), label=user.get_username()) if user else None
+    user_actor = Actor(kind="user", id=str(user.pk), label=user.get_username()) if user else None
     return {
-        "organization_id": case.organization_id,
-        "actor": own or case.actor,
+        "organization_id": sign_in.organization_id,
+        "actor": user_actor or sign_in.actor,
         "action": action,
         "resource_type": "provider",
-        "resource_id": str(case.provider.pk),
-        "resource_name": case.provider.name,
-        "details": details | {"subject": make_visible(case.arrival.subject, 255)},
+        "resource_id": str(sign_in.provider.pk),
+        "resource_name": sign_in.provider.name,
+        "details": details | {"subject": make_visible(sign_in.provider_user.subject, 255)},
     }

@@ -14,16 +14,16 @@ from django.utils.timesince import timesince
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy as _lazy
 
-from bonobot.accounts.models.abstract_models import MOST_COUNTED
+from bonobot.accounts.models.abstract_models import MAX_COUNTED
 from bonobot.core.i18n import localization
 from bonobot.core.i18n.localization import localize_if_translatable, localize_text
-from bonobot.core.text.syntax_highlighting import LONGEST_SHOWN, highlight_json, render_sentence
+from bonobot.core.text.syntax_highlighting import MAX_SHOWN_LENGTH, highlight_json, render_sentence
 from bonobot.core.text.untrusted_text import make_visible
 
 register = template.Library()
 
 # Colors by state; everything else is neutral.
-TONES = {
+STATE_TONES = {
     **dict.fromkeys(("connected", "approved", "ok", "done", "allow", "usable"), "good"),
     **dict.fromkeys(("connecting", "running", "queued", "open", "intent"), "busy"),
     **dict.fromkeys(("pending", "changed", "waiting", "needs_reauth", "unknown", "ask"), "warn"),
@@ -31,7 +31,7 @@ TONES = {
     **dict.fromkeys(("error", "failed", "refused", "deny", "revoked", "hard"), "bad"),
 }
 # Labels of states, units and periods; other values are shown as they are.
-WORDS = {
+STATE_LABELS = {
     "allow": _lazy("allow"),
     "ask": _lazy("ask"),
     "deny": _lazy("deny"),
@@ -53,7 +53,7 @@ WORDS = {
     "month": _lazy("a month"),
     "total": _lazy("in total"),
 }
-MICRO = 1_000_000
+MICROUSD_PER_USD = 1_000_000
 
 
 @register.filter
@@ -102,13 +102,13 @@ def maybe_json(text: Any) -> SafeString | str:
     if found.lstrip()[:1] in ("{", "["):
         with suppress(ValueError):
             return highlight_json(json.loads(found))
-    return make_visible(found, LONGEST_SHOWN)
+    return make_visible(found, MAX_SHOWN_LENGTH)
 
 
 @register.filter
 def tone(state: Any) -> str:
     """Return the color of a state: good, busy, warn, bad or plain."""
-    return TONES.get(str(state), "plain")
+    return STATE_TONES.get(str(state), "plain")
 
 
 @register.filter
@@ -124,7 +124,7 @@ def ago(moment: Any) -> SafeString | str:
         text = _("in %(time)s") % {"time": timesince(now, moment, depth=1)}
     else:
         text = _("%(time)s ago") % {"time": timesince(moment, now, depth=1)}
-    return _time(moment, localization.format_datetime(moment, seconds=True), text)
+    return _render_time(moment, localization.format_datetime(moment, seconds=True), text)
 
 
 @register.filter
@@ -132,7 +132,9 @@ def moment(value: datetime | None, precision: str = "") -> SafeString | str:
     """Return a time in the user's time zone as a `time` element, with seconds if asked."""
     if value is None:
         return "–"
-    return _time(value, "", localization.format_datetime(value, seconds=precision == "seconds"))
+    return _render_time(
+        value, "", localization.format_datetime(value, seconds=precision == "seconds")
+    )
 
 
 @register.filter
@@ -141,9 +143,9 @@ def clock(value: datetime, precision: str = "") -> str:
     return localization.format_datetime(value, seconds=precision == "seconds")
 
 
-def _time(value: datetime, title: str, text: str) -> SafeString:
-    told = format_html(' title="{}"', title) if title else ""
-    return format_html('<time datetime="{}"{}>{}</time>', value.isoformat(), told, text)
+def _render_time(value: datetime, title: str, text: str) -> SafeString:
+    title_attribute = format_html(' title="{}"', title) if title else ""
+    return format_html('<time datetime="{}"{}>{}</time>', value.isoformat(), title_attribute, text)
 
 
 @register.filter
@@ -169,14 +171,14 @@ def percent(value: Any) -> str:
 @register.filter
 def dollars(microusd: int | None) -> str:
     """Return micro-dollars as dollars; small sums keep their digits."""
-    amount = (microusd or 0) / MICRO
+    amount = (microusd or 0) / MICROUSD_PER_USD
     return f"${amount:,.2f}" if amount >= 1 or not amount else f"${amount:.4f}"
 
 
 @register.filter
 def plain_dollars(microusd: int) -> str:
     """Return micro-dollars as a number of dollars, for an input."""
-    return f"{microusd / MICRO:.6f}".rstrip("0").rstrip(".")
+    return f"{microusd / MICROUSD_PER_USD:.6f}".rstrip("0").rstrip(".")
 
 
 @register.filter
@@ -188,7 +190,7 @@ def amount(value: int | None, unit: str) -> str:
 @register.filter
 def counted(count: int) -> str:
     """Return a number from `build_capped_count`, with `+` if there are more."""
-    return f"{MOST_COUNTED:,}+" if count > MOST_COUNTED else f"{count:,}"
+    return f"{MAX_COUNTED:,}+" if count > MAX_COUNTED else f"{count:,}"
 
 
 @register.filter
@@ -203,7 +205,7 @@ def share(part: int | None, whole: int | None) -> int:
     return min(100, round(100 * (part or 0) / whole)) if whole else 0
 
 
-def badge_html(state: Any, text: Any = None, title: Any = "") -> SafeString:
+def render_badge(state: Any, text: Any = None, title: Any = "") -> SafeString:
     """Return a state as a colored badge, for columns of lists."""
     return format_html(
         '<span class="bb-badge" data-tone="{}" title="{}">{}</span>',
@@ -213,12 +215,12 @@ def badge_html(state: Any, text: Any = None, title: Any = "") -> SafeString:
     )
 
 
-def two_lines(first: str, second: str, look: str = "") -> SafeString:
+def render_two_lines(first: str, second: str, css_class: str = "") -> SafeString:
     """Return a list cell with a second, smaller and truncated line."""
     return format_html(
         '<span class="bb-cell">{}<span class="bb-brief bb-small {}">{}</span></span>',
         first,
-        look,
+        css_class,
         second,
     )
 
@@ -227,15 +229,17 @@ def two_lines(first: str, second: str, look: str = "") -> SafeString:
 def crumbs(context: Any) -> list[dict[str, Any]]:
     """Return the breadcrumbs: the active navigation entry, then the object or title."""
     entries = [item for group in context.get("sidebar_navigation") or () for item in group["items"]]
-    here = next((item for item in entries if item.get("active")), None)
-    way = [{"title": here["title"], "link": here["link"]}] if here else []
-    named = context.get("original") or context.get("object") or context.get("title") or ""
-    listed = context.get("cl")
-    if here is None and listed is not None:
-        named = capfirst(listed.opts.verbose_name_plural)
-    if (here is None or listed is None) and (not here or str(named) != str(here["title"])):
-        way.append({"title": make_visible(str(named), 80), "link": ""})
-    return way
+    active_entry = next((item for item in entries if item.get("active")), None)
+    trail = [{"title": active_entry["title"], "link": active_entry["link"]}] if active_entry else []
+    label = context.get("original") or context.get("object") or context.get("title") or ""
+    changelist = context.get("cl")
+    if active_entry is None and changelist is not None:
+        label = capfirst(changelist.opts.verbose_name_plural)
+    if (active_entry is None or changelist is None) and (
+        not active_entry or str(label) != str(active_entry["title"])
+    ):
+        trail.append({"title": make_visible(str(label), 80), "link": ""})
+    return trail
 
 
 @register.inclusion_tag("admin/parts/badge.html")
@@ -248,4 +252,4 @@ def badge(state: Any, text: Any = None, title: Any = "") -> dict[str, Any]:
 @register.filter
 def in_words(state: Any) -> Any:
     """Return the localized label of a state; other values stay unchanged."""
-    return WORDS.get(str(state), state)
+    return STATE_LABELS.get(str(state), state)

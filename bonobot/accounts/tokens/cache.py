@@ -28,16 +28,16 @@ from bonobot.accounts.models import Token
 from bonobot.accounts.principals import Principal, build_token_principal
 from bonobot.accounts.tokens.constraints import Network, is_in_networks, parse_networks
 from bonobot.accounts.tokens.services import (
-    LAST_USE_STEP,
+    LAST_USE_INTERVAL,
     InvalidToken,
     build_invalid_token_error,
-    check_address,
+    check_client_address,
     is_matching_secret,
     parse_token,
     update_last_used,
 )
-from bonobot.core.db.transactions import AWAY
-from bonobot.core.gcra import admit, compute_interval
+from bonobot.core.db.transactions import UNAVAILABLE_ERRORS
+from bonobot.core.gcra import admit_request, compute_interval
 from bonobot.core.http.ip_addresses import extract_address_prefix
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Problem
@@ -47,11 +47,11 @@ from bonobot.ledger.queries import load_policy_generation
 
 logger = logging.getLogger(__name__)
 
-KEPT = 10_000
+MAX_TOKENS = 10_000
 # Failures allowed per address: a burst, then a number per minute.
-FAILURES_AT_ONCE = 60
-FAILURES_A_MINUTE = 60
-ADDRESSES = 10_000
+FAILURE_BURST = 60
+FAILURES_PER_MINUTE = 60
+MAX_ADDRESSES = 10_000
 
 
 class TooManyFailures(Problem):
@@ -77,10 +77,10 @@ class VerifiedToken:
     token_id: UUID | None = None
     audiences: frozenset[str] | None = None
 
-    def opens(self, address: str) -> bool:
+    def is_usable_from(self, address: str) -> bool:
         """Return whether it can be used now from this client address."""
-        over = self.expires_at is not None and self.expires_at <= timezone.now()
-        return not over and is_in_networks(address, self.networks)
+        is_expired = self.expires_at is not None and self.expires_at <= timezone.now()
+        return not is_expired and is_in_networks(address, self.networks)
 
     def is_for(self, resource: str) -> bool:
         """Return whether it is valid for this resource (RFC 8707)."""
@@ -90,133 +90,133 @@ class VerifiedToken:
 class VerifiedTokenCache:
     """A bounded, thread-safe cache of verified tokens."""
 
-    def __init__(self, *, kept: int = KEPT) -> None:
+    def __init__(self, *, max_tokens: int = MAX_TOKENS) -> None:
         """Keep at most `max_tokens`; the least recently used is evicted first."""
-        self._most = kept
-        self._kept: OrderedDict[bytes, VerifiedToken] = OrderedDict()
-        self._used: OrderedDict[UUID, float] = OrderedDict()
-        self._failed: OrderedDict[str, int] = OrderedDict()
+        self._max_tokens = max_tokens
+        self._tokens: OrderedDict[bytes, VerifiedToken] = OrderedDict()
+        self._last_used: OrderedDict[UUID, float] = OrderedDict()
+        self._failures: OrderedDict[str, int] = OrderedDict()
         self._lock = Lock()
 
-    async def known(self, text: str, address: str) -> VerifiedToken:
+    async def verify_token(self, text: str, address: str) -> VerifiedToken:
         """Return the verified token, which may be older than the latest change.
 
         Raises `InvalidToken`, and `TooManyFailures` after too many failures of this address.
         """
-        found = self.cached(text, address)
-        if found is None:
-            found = await self._read(text, address)
-        self._note_use(found)
-        return found
+        token = self.find_cached(text, address)
+        if token is None:
+            token = await self._verify_uncached(text, address)
+        self._record_use(token)
+        return token
 
-    async def current(self, text: str, address: str) -> VerifiedToken:
+    async def verify_current_token(self, text: str, address: str) -> VerifiedToken:
         """Return the verified token as of now (one query if cached); raises like `verify_token`.
 
         For responses without an admission check, such as lists and descriptions.
         """
-        found = await self.known(text, address)
-        if found.generation == await get_runtime().orm(
-            load_policy_generation, found.principal.organization_id
+        token = await self.verify_token(text, address)
+        if token.generation == await get_runtime().run_orm(
+            load_policy_generation, token.principal.organization_id
         ):
-            return found
-        return await self._read(text, address)
+            return token
+        return await self._verify_uncached(text, address)
 
-    def renewal(self, text: str, address: str) -> Callable[[], Awaitable[Principal]]:
+    def build_principal_loader(self, text: str, address: str) -> Callable[[], Awaitable[Principal]]:
         """Return a function that reloads the principal, for calls decided by this token."""
-        return partial(self._renewed, text, address)
+        return partial(self._load_principal, text, address)
 
-    async def _renewed(self, text: str, address: str) -> Principal:
-        if jwt_validation.is_bearer(text):
-            return (await self._read(text, address)).principal
-        return (await get_runtime().orm(self._reread, text, address)).principal
+    async def _load_principal(self, text: str, address: str) -> Principal:
+        if jwt_validation.is_jwt(text):
+            return (await self._verify_uncached(text, address)).principal
+        return (await get_runtime().run_orm(self._reload_issued_token, text, address)).principal
 
-    def cached(self, text: str, address: str) -> VerifiedToken | None:
+    def find_cached(self, text: str, address: str) -> VerifiedToken | None:
         """Return the cached token if it is usable from this address, else None."""
         key = _hash_text(text)
         with self._lock:
-            found = self._kept.get(key)
-            if found is None or not found.opens(address):
+            token = self._tokens.get(key)
+            if token is None or not token.is_usable_from(address):
                 return None
-            self._kept.move_to_end(key)
-            return found
+            self._tokens.move_to_end(key)
+            return token
 
-    async def _read(self, text: str, address: str) -> VerifiedToken:
+    async def _verify_uncached(self, text: str, address: str) -> VerifiedToken:
         """Verify and cache a token; raises like `verify_token`, and `IssuerUnreachable`."""
-        if not jwt_validation.is_bearer(text):
-            return await get_runtime().orm(self.read, text, address)
-        if not self._was_good(text):
+        if not jwt_validation.is_jwt(text):
+            return await get_runtime().run_orm(self.load_issued_token, text, address)
+        if not self._is_cached(text):
             self._check_failures(address)
         try:
-            found = await jwt_validation.read(text)
+            verified = await jwt_validation.verify_jwt(text)
         except InvalidToken:
-            self._drop(text)
+            self._evict(text)
             self._count_failure(address)
             raise
-        return self._keep(
+        return self._store(
             text,
             VerifiedToken(
-                principal=found.principal,
-                generation=found.generation,
-                expires_at=found.expires_at,
-                audiences=found.audiences,
+                principal=verified.principal,
+                generation=verified.generation,
+                expires_at=verified.expires_at,
+                audiences=verified.audiences,
             ),
         )
 
-    def read(self, text: str, address: str) -> VerifiedToken:
+    def load_issued_token(self, text: str, address: str) -> VerifiedToken:
         """Verify and cache a token of ours (queries); raises like `verify_token`."""
         self._check_failures(address)
         try:
-            return self._reread(text, address)
+            return self._reload_issued_token(text, address)
         except InvalidToken:
             self._count_failure(address)
             raise
 
-    def _reread(self, text: str, address: str) -> VerifiedToken:
+    def _reload_issued_token(self, text: str, address: str) -> VerifiedToken:
         try:
-            found = read_token(text, address)
+            token = load_verified_token(text, address)
         except InvalidToken:
-            self._drop(text)
+            self._evict(text)
             raise
-        return self._keep(text, found)
+        return self._store(text, token)
 
-    def _was_good(self, text: str) -> bool:
+    def _is_cached(self, text: str) -> bool:
         """Return whether a token was verified before, so that its holder isn't guessing."""
         with self._lock:
-            return _hash_text(text) in self._kept
+            return _hash_text(text) in self._tokens
 
-    def _drop(self, text: str) -> None:
+    def _evict(self, text: str) -> None:
         with self._lock:
-            self._kept.pop(_hash_text(text), None)
+            self._tokens.pop(_hash_text(text), None)
 
-    def _keep(self, text: str, found: VerifiedToken) -> VerifiedToken:
+    def _store(self, text: str, token: VerifiedToken) -> VerifiedToken:
         key = _hash_text(text)
         with self._lock:
-            other = self._kept.get(key)
-            if other is None or other.generation <= found.generation:
-                self._kept[key] = found
-                self._kept.move_to_end(key)
-            while len(self._kept) > self._most:
-                self._kept.popitem(last=False)
-        return found
+            cached = self._tokens.get(key)
+            if cached is None or cached.generation <= token.generation:
+                self._tokens[key] = token
+                self._tokens.move_to_end(key)
+            while len(self._tokens) > self._max_tokens:
+                self._tokens.popitem(last=False)
+        return token
 
-    def _note_use(self, found: VerifiedToken) -> None:
+    def _record_use(self, token: VerifiedToken) -> None:
         """Save the last use in the background, at most once a minute."""
-        if found.token_id is None:
+        if token.token_id is None:
             return
         now = monotonic()
         with self._lock:
-            before = self._used.get(found.token_id)
-            if before is not None and now - before < LAST_USE_STEP.total_seconds():
+            before = self._last_used.get(token.token_id)
+            if before is not None and now - before < LAST_USE_INTERVAL.total_seconds():
                 return
-            self._used[found.token_id] = now
-            self._used.move_to_end(found.token_id)
-            while len(self._used) > self._most:
-                self._used.popitem(last=False)
-        get_runtime().spawn(_write_use(found.token_id), name="token use")
+            self._last_used[token.token_id] = now
+            self._last_used.move_to_end(token.token_id)
+            while len(self._last_used) > self._max_tokens:
+                self._last_used.popitem(last=False)
+        get_runtime().spawn(_save_last_use(token.token_id), name="token use")
 
     def _check_failures(self, address: str) -> None:
         with self._lock:
-            verdict = self._failing(extract_address_prefix(address))
+            verdict = self._evaluate_failure_rate(extract_address_prefix(address))
         if not verdict.allowed:
             seconds = max(1, -(-verdict.retry_after // 1_000_000))
             raise TooManyFailures(
@@ -228,20 +228,20 @@ class VerifiedTokenCache:
             )
 
     def _count_failure(self, address: str) -> None:
-        place = extract_address_prefix(address)
+        address_prefix = extract_address_prefix(address)
         with self._lock:
-            self._failed[place] = self._failing(place).tat
-            self._failed.move_to_end(place)
-            while len(self._failed) > ADDRESSES:
-                self._failed.popitem(last=False)
+            self._failures[address_prefix] = self._evaluate_failure_rate(address_prefix).tat
+            self._failures.move_to_end(address_prefix)
+            while len(self._failures) > MAX_ADDRESSES:
+                self._failures.popitem(last=False)
 
-    def _failing(self, place: str) -> Any:
+    def _evaluate_failure_rate(self, address_prefix: str) -> Any:
         now = monotonic_ns() // 1_000
-        before = self._failed.get(place, 0)
-        return admit(before, now, compute_interval(FAILURES_A_MINUTE), FAILURES_AT_ONCE)
+        before = self._failures.get(address_prefix, 0)
+        return admit_request(before, now, compute_interval(FAILURES_PER_MINUTE), FAILURE_BURST)
 
 
-def read_token(text: str, address: str) -> VerifiedToken:
+def load_verified_token(text: str, address: str) -> VerifiedToken:
     """Load and verify a token of ours (a query); raises `InvalidToken`."""
     key, secret = parse_token(text)
     heads = Head.objects.filter(pk=OuterRef("organization_id")).values("generation")[:1]
@@ -250,22 +250,22 @@ def read_token(text: str, address: str) -> VerifiedToken:
     token = rows.filter(key=key).first() if key else None
     if token is None or not is_matching_secret(token, secret):
         raise build_invalid_token_error()
-    check_address(token, address)
-    ends = [end for end in (token.expires_at, token.fresh_until) if end is not None]
+    check_client_address(token, address)
+    expiries = [expiry for expiry in (token.expires_at, token.fresh_until) if expiry is not None]
     return VerifiedToken(
         principal=build_token_principal(token),
         generation=token.read_at or 0,
-        expires_at=min(ends, default=None),
+        expires_at=min(expiries, default=None),
         networks=parse_networks(token.networks),
         token_id=token.pk,
         audiences=frozenset({token.resource}) if token.resource else None,
     )
 
 
-async def _write_use(token_id: UUID) -> None:
+async def _save_last_use(token_id: UUID) -> None:
     try:
-        await get_runtime().orm(update_last_used, token_id)
-    except AWAY as fault:
+        await get_runtime().run_orm(update_last_used, token_id)
+    except UNAVAILABLE_ERRORS as fault:
         logger.warning("a token's last use could not be written: %s", fault)
 
 
@@ -273,9 +273,9 @@ def _hash_text(text: str) -> bytes:
     return sha256(text.encode("utf-8", "surrogatepass")).digest()
 
 
-_PASSES = VerifiedTokenCache()
+_TOKEN_CACHE = VerifiedTokenCache()
 
 
 def get_token_cache() -> VerifiedTokenCache:
     """Return the token cache of this process."""
-    return _PASSES
+    return _TOKEN_CACHE

@@ -16,25 +16,25 @@ from bonobot.core.problems import InvalidInput
 Network = IPv4Network | IPv6Network
 
 # Terms that can be set on creation and changed later.
-TERMS = frozenset(
+TERM_NAMES = frozenset(
     {"name", "scopes", "agent_ids", "networks", "client", "calls_per_minute", "expires_at"}
 )
-LONGEST_NAME = 255
-LONGEST_CLIENT = 64
-MOST_AGENTS = 100
-MOST_NETWORKS = 50
-MOST_CALLS = 1_000_000
+MAX_NAME_LENGTH = 255
+MAX_CLIENT_LENGTH = 64
+MAX_AGENTS = 100
+MAX_NETWORKS = 50
+MAX_CALLS_PER_MINUTE = 1_000_000
 
 
 def clean_constraints(terms: Mapping[str, Any]) -> dict[str, Any]:
     """Return terms as a token's columns; raises `InvalidInput` with the invalid field."""
-    if strange := sorted(set(terms) - TERMS):
+    if unknown := sorted(set(terms) - TERM_NAMES):
         raise InvalidInput(
-            format_message("A token has no {strange!r} that could be set.", strange=strange[0]),
-            field=strange[0],
-            remedy=format_message("There are: {terms}.", terms=", ".join(sorted(TERMS))),
+            format_message("A token has no {strange!r} that could be set.", strange=unknown[0]),
+            field=unknown[0],
+            remedy=format_message("There are: {terms}.", terms=", ".join(sorted(TERM_NAMES))),
         )
-    return {name: _CHECKS[name](value) for name, value in terms.items()}
+    return {name: _CLEANERS[name](value) for name, value in terms.items()}
 
 
 def parse_networks(texts: Sequence[str]) -> tuple[Network, ...]:
@@ -50,21 +50,21 @@ def is_in_networks(address: str, networks: Collection[Network]) -> bool:
     if not networks:
         return True
     try:
-        found = ip_address(address)
+        parsed = ip_address(address)
     except ValueError:
         return False
     # Dual-stack sockets report IPv4 clients as mapped IPv6 addresses.
-    mapped = found.ipv4_mapped if isinstance(found, IPv6Address) else None
-    return any((mapped or found) in network for network in networks)
+    mapped = parsed.ipv4_mapped if isinstance(parsed, IPv6Address) else None
+    return any((mapped or parsed) in network for network in networks)
 
 
 def _clean_name(value: Any) -> str:
     text = str(value).strip()
-    if not text or len(text) > LONGEST_NAME:
+    if not text or len(text) > MAX_NAME_LENGTH:
         raise InvalidInput(
             format_message(
                 "A token needs a name of at most {longest_name} characters.",
-                longest_name=LONGEST_NAME,
+                longest_name=MAX_NAME_LENGTH,
             ),
             field="name",
             remedy="Say what it is for; the audit shows this name.",
@@ -74,11 +74,11 @@ def _clean_name(value: Any) -> str:
 
 def _clean_client(value: Any) -> str:
     text = str(value or "").strip()
-    if len(text) > LONGEST_CLIENT:
+    if len(text) > MAX_CLIENT_LENGTH:
         raise InvalidInput(
             format_message(
                 "The program's name is longer than {longest_client} characters.",
-                longest_client=LONGEST_CLIENT,
+                longest_client=MAX_CLIENT_LENGTH,
             ),
             field="client",
             remedy="Shorten it.",
@@ -87,58 +87,63 @@ def _clean_client(value: Any) -> str:
 
 
 def _clean_scopes(value: Any) -> list[str]:
-    said = {str(one) for one in value or ()}
-    if strange := sorted(said - set(TokenScope)):
+    requested = {str(one) for one in value or ()}
+    if unknown := sorted(requested - set(TokenScope)):
         raise InvalidInput(
-            format_message("There is no scope {strange!r}.", strange=strange[0]),
+            format_message("There is no scope {strange!r}.", strange=unknown[0]),
             field="scopes",
             remedy=format_message(
                 "Choose among: {scope}; none at all is all that the role may.",
                 scope=", ".join(TokenScope),
             ),
         )
-    return [scope.value for scope in TokenScope if scope in said]
+    return [scope.value for scope in TokenScope if scope in requested]
 
 
 def _clean_agent_ids(value: Any) -> list[str]:
-    found = sorted({str(one if isinstance(one, UUID) else UUID(str(one))) for one in value or ()})
-    if len(found) > MOST_AGENTS:
+    agent_ids = sorted(
+        {
+            str(agent_id if isinstance(agent_id, UUID) else UUID(str(agent_id)))
+            for agent_id in value or ()
+        }
+    )
+    if len(agent_ids) > MAX_AGENTS:
         raise InvalidInput(
-            format_message("A token names at most {most_agents} agents.", most_agents=MOST_AGENTS),
+            format_message("A token names at most {most_agents} agents.", most_agents=MAX_AGENTS),
             field="agents",
             remedy="Give it a role that has all agents, or make several tokens.",
         )
-    return found
+    return agent_ids
 
 
 def _clean_networks(value: Any) -> list[str]:
-    found = []
+    networks = []
     for text in value or ():
         try:
-            found.append(str(ip_network(str(text).strip())))
+            networks.append(str(ip_network(str(text).strip())))
         except ValueError as error:
             raise InvalidInput(
                 format_message("{text!r} is no network: {error}.", text=str(text), error=error),
                 field="networks",
                 remedy="Write an address or a range, like `192.0.2.7` or `10.1.0.0/16`.",
             ) from None
-    if len(found) > MOST_NETWORKS:
+    if len(networks) > MAX_NETWORKS:
         raise InvalidInput(
             format_message(
-                "A token names at most {most_networks} networks.", most_networks=MOST_NETWORKS
+                "A token names at most {most_networks} networks.", most_networks=MAX_NETWORKS
             ),
             field="networks",
             remedy="Join ranges that lie beside each other.",
         )
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(networks))
 
 
 def _clean_calls_per_minute(value: Any) -> int | None:
-    if value is not None and not 1 <= value <= MOST_CALLS:
+    if value is not None and not 1 <= value <= MAX_CALLS_PER_MINUTE:
         raise InvalidInput(
             format_message(
                 "`calls_per_minute` must be from 1 to {most_calls}, not {value!r}.",
-                most_calls=MOST_CALLS,
+                most_calls=MAX_CALLS_PER_MINUTE,
                 value=value,
             ),
             field="calls_per_minute",
@@ -151,7 +156,7 @@ def _clean_expires_at(value: Any) -> datetime | None:
     return value if isinstance(value, datetime) else None
 
 
-_CHECKS = {
+_CLEANERS = {
     "name": _clean_name,
     "client": _clean_client,
     "scopes": _clean_scopes,

@@ -34,13 +34,13 @@ from bonobot.ledger.audit.admin_changes import record_change
 from bonobot.ledger.types import Actor, Opening
 from bonobot.ledger.writer.writer_thread import get_writer
 
-PREFIX = "bnb"
-OF_GRANTS = "bno"
+ISSUED_PREFIX = "bnb"
+GRANT_PREFIX = "bno"
 # Terms of a grant that can be changed: limits, but not what the user granted.
-ABOUT_GRANTS = frozenset({"name", "networks", "calls_per_minute"})
+GRANT_TERM_NAMES = frozenset({"name", "networks", "calls_per_minute"})
 # The last use is saved at most once in this time, so that reads don't become writes.
-LAST_USE_STEP = timedelta(minutes=1)
-LONGEST_ADDRESS = 64
+LAST_USE_INTERVAL = timedelta(minutes=1)
+MAX_ADDRESS_LENGTH = 64
 
 
 class InvalidToken(Problem):
@@ -55,13 +55,13 @@ def _compute_digest(pepper_id: int, secret: str) -> str:
     return hmac.new(pepper.encode(), secret.encode(), "sha256").hexdigest()
 
 
-def issue(principal: Principal, *, role: Role, **terms: Any) -> tuple[Token, str]:
+def create_token(principal: Principal, *, role: Role, **terms: Any) -> tuple[Token, str]:
     """Create a token and return it with its text, which isn't stored.
 
     `terms` are those of `constraints.TERM_NAMES`; only the name is required. Raises `InvalidInput`.
     """
     principal.require(Action.MANAGE_TOKENS)
-    said = clean_constraints({"name": ""} | terms)
+    cleaned = clean_constraints({"name": ""} | terms)
     secret = secrets.token_urlsafe(32)
     pepper_id, digest = hash_secret(secret)
     token = Token(
@@ -70,13 +70,13 @@ def issue(principal: Principal, *, role: Role, **terms: Any) -> tuple[Token, str
         pepper_id=pepper_id,
         digest=digest,
         role=role,
-        **said,
+        **cleaned,
     )
     with record_token_change(
-        principal, token, "token_created", {"role": role} | _build_audit_details(said)
+        principal, token, "token_created", {"role": role} | _build_audit_details(cleaned)
     ):
         token.save()
-    return token, f"{PREFIX}_{token.key}_{secret}"
+    return token, f"{ISSUED_PREFIX}_{token.key}_{secret}"
 
 
 def update_token(principal: Principal, token: Token, **terms: Any) -> None:
@@ -97,7 +97,7 @@ def update_token(principal: Principal, token: Token, **terms: Any) -> None:
         raise Conflict(
             "The token was revoked.", code="token_revoked", remedy="Make a new one instead."
         )
-    if token.kind == "grant" and not ABOUT_GRANTS.issuperset(changed):
+    if token.kind == "grant" and not GRANT_TERM_NAMES.issuperset(changed):
         raise Conflict(
             "A person gave this to a program: what it may do is theirs to say.",
             code="grant_fixed",
@@ -109,28 +109,28 @@ def update_token(principal: Principal, token: Token, **terms: Any) -> None:
         token.save()
 
 
-def revoke(principal: Principal, token: Token) -> None:
+def revoke_token(principal: Principal, token: Token) -> None:
     """Revoke a token; idempotent. Users can revoke their own grants."""
-    own = token.user_id is not None and principal.kind == "user"
-    if not (own and principal.id == str(token.user_id)):
+    is_grant_of_person = token.user_id is not None and principal.kind == "user"
+    if not (is_grant_of_person and principal.id == str(token.user_id)):
         principal.require(Action.MANAGE_TOKENS)
     with record_token_change(principal, token, "token_revoked"):
         Token.objects.filter(pk=token.pk, revoked_at=None).update(revoked_at=timezone.now())
 
 
-def authenticate(text: str, address: str = "") -> Token:
+def authenticate_token(text: str, address: str = "") -> Token:
     """Return the usable token with this text, used from `address`; raises `InvalidToken`.
 
     Tokens for one resource of the gateway are refused (RFC 8707).
     """
     key, secret = parse_token(text)
-    of_grant = text.startswith(f"{OF_GRANTS}_")
-    usable = Token.objects.usable() if of_grant else Token.objects.usable_issued()
-    token = usable.filter(key=key, resource="").first() if key else None
+    is_grant = text.startswith(f"{GRANT_PREFIX}_")
+    candidates = Token.objects.usable() if is_grant else Token.objects.usable_issued()
+    token = candidates.filter(key=key, resource="").first() if key else None
     if token is None or not is_matching_secret(token, secret):
         raise build_invalid_token_error()
-    check_address(token, address)
-    if token.last_used_at is None or timezone.now() - token.last_used_at > LAST_USE_STEP:
+    check_client_address(token, address)
+    if token.last_used_at is None or timezone.now() - token.last_used_at > LAST_USE_INTERVAL:
         update_last_used(token.pk)
     return token
 
@@ -139,7 +139,7 @@ def parse_token(text: str) -> tuple[str, str]:
     """Return the public key and secret of a token's text, or two blank strings."""
     prefix, _, rest = text.partition("_")
     key, _, secret = rest.partition("_")
-    return (key, secret) if prefix in (PREFIX, OF_GRANTS) else ("", "")
+    return (key, secret) if prefix in (ISSUED_PREFIX, GRANT_PREFIX) else ("", "")
 
 
 def generate_token_key() -> str:
@@ -164,11 +164,11 @@ def is_matching_secret(token: Token | Invitation, secret: str) -> bool:
     return hmac.compare_digest(token.digest, _compute_digest(token.pepper_id, secret))
 
 
-def check_address(token: Token, address: str) -> None:
+def check_client_address(token: Token, address: str) -> None:
     """Raise `InvalidToken` and audit the refusal if the networks exclude the address."""
     if is_in_networks(address, parse_networks(token.networks)):
         return
-    get_writer().refuse(
+    get_writer().record_refusal(
         Opening(
             call_id=uuid4(),
             organization_id=token.organization_id,
@@ -181,7 +181,7 @@ def check_address(token: Token, address: str) -> None:
             decision="deny",
             rule="token:networks",
             code="token_network",
-            details={"address": make_visible(address, LONGEST_ADDRESS)},
+            details={"address": make_visible(address, MAX_ADDRESS_LENGTH)},
         )
     ).result()
     raise build_invalid_token_error()
@@ -202,10 +202,12 @@ def build_invalid_token_error() -> InvalidToken:
 
 def _build_audit_details(terms: Mapping[str, Any]) -> dict[str, Any]:
     """Return terms as details of an audit entry, without the name."""
-    ends = terms.get("expires_at")
-    told = {name: value for name, value in terms.items() if name not in ("name", "expires_at")}
-    return told | (
-        {"expires_at": ends.isoformat() if ends else None} if "expires_at" in terms else {}
+    expires_at = terms.get("expires_at")
+    details = {name: value for name, value in terms.items() if name not in ("name", "expires_at")}
+    return details | (
+        {"expires_at": expires_at.isoformat() if expires_at else None}
+        if "expires_at" in terms
+        else {}
     )
 
 
@@ -225,12 +227,12 @@ def record_token_change(
 
 
 # How long a client has to fetch its first token, and the lifetime of each.
-FETCHED_WITHIN = timedelta(seconds=60)
-FRESH = timedelta(hours=1)
+FIRST_FETCH_WITHIN = timedelta(seconds=60)
+ACCESS_TOKEN_LIFETIME = timedelta(hours=1)
 # A grant that isn't used for this long expires.
-IDLE = timedelta(days=30)
+GRANT_IDLE_LIFETIME = timedelta(days=30)
 # Scopes that can be granted: those of the gateway, not REST.
-SCOPES = (TokenScope.TOOLS, TokenScope.AGENTS, TokenScope.MANAGE)
+GRANT_SCOPES = (TokenScope.TOOLS, TokenScope.AGENTS, TokenScope.MANAGE)
 
 
 def create_grant(
@@ -250,11 +252,15 @@ def create_grant(
     scopes that can't be granted.
     """
     principal = build_user_principal(user, organization)
-    said = constraints.clean_constraints(
-        {"name": f"{client} ({user.get_username()})"[: constraints.LONGEST_NAME]}
-        | {"client": client[: constraints.LONGEST_CLIENT], "scopes": scopes, "agent_ids": agent_ids}
+    cleaned = constraints.clean_constraints(
+        {"name": f"{client} ({user.get_username()})"[: constraints.MAX_NAME_LENGTH]}
+        | {
+            "client": client[: constraints.MAX_CLIENT_LENGTH],
+            "scopes": scopes,
+            "agent_ids": agent_ids,
+        }
     )
-    _check(principal, role, said["scopes"])
+    _check_grant(principal, role, cleaned["scopes"])
     token = Token(
         organization_id=organization.pk,
         key=generate_token_key(),
@@ -265,17 +271,17 @@ def create_grant(
         client_id=client_id,
         resource=resource,
         fresh_until=timezone.now(),
-        expires_at=timezone.now() + FETCHED_WITHIN,
-        **said,
+        expires_at=timezone.now() + FIRST_FETCH_WITHIN,
+        **cleaned,
     )
-    told = {name: said[name] for name in ("client", "scopes", "agent_ids")}
-    about = {"role": role, "resource": resource, "client_id": client_id}
-    with record_token_change(principal, token, "grant_given", told | about):
+    audited_terms = {name: cleaned[name] for name in ("client", "scopes", "agent_ids")}
+    grant_details = {"role": role, "resource": resource, "client_id": client_id}
+    with record_token_change(principal, token, "grant_given", audited_terms | grant_details):
         token.save()
     return token
 
 
-def _check(principal: Principal, role: Role, scopes: Collection[str]) -> None:
+def _check_grant(principal: Principal, role: Role, scopes: Collection[str]) -> None:
     if role not in list_roles_within(principal.role):
         raise Forbidden(
             format_message(
@@ -286,11 +292,11 @@ def _check(principal: Principal, role: Role, scopes: Collection[str]) -> None:
                 "Choose among: {within}.", within=", ".join(list_roles_within(principal.role))
             ),
         )
-    if not scopes or not set(SCOPES).issuperset(scopes):
+    if not scopes or not set(GRANT_SCOPES).issuperset(scopes):
         raise InvalidInput(
             "A program needs a scope of MCP.",
             field="scopes",
-            remedy=format_message("Choose among: {scopes}.", scopes=", ".join(SCOPES)),
+            remedy=format_message("Choose among: {scopes}.", scopes=", ".join(GRANT_SCOPES)),
         )
 
 
@@ -303,15 +309,18 @@ def rotate_grant(token: Token, *, first: bool) -> str | None:
     secret = secrets.token_urlsafe(32)
     pepper_id, digest = hash_secret(secret)
     now = timezone.now()
-    mine = Token.objects.filter(pk=token.pk, pk__in=Token.objects.living().values("pk"))
-    mine = mine.filter(digest="") if first else mine.exclude(digest="")
-    renewed = mine.update(
-        pepper_id=pepper_id, digest=digest, fresh_until=now + FRESH, expires_at=now + IDLE
+    grants = Token.objects.filter(pk=token.pk, pk__in=Token.objects.active().values("pk"))
+    grants = grants.filter(digest="") if first else grants.exclude(digest="")
+    updated = grants.update(
+        pepper_id=pepper_id,
+        digest=digest,
+        fresh_until=now + ACCESS_TOKEN_LIFETIME,
+        expires_at=now + GRANT_IDLE_LIFETIME,
     )
-    return f"{OF_GRANTS}_{token.key}_{secret}" if renewed else None
+    return f"{GRANT_PREFIX}_{token.key}_{secret}" if updated else None
 
 
-def end(token: Token, *, why: str, actor: Actor | None = None) -> None:
+def end_grant(token: Token, *, reason: str, actor: Actor | None = None) -> None:
     """End a grant at the request of its client or the protocol; idempotent."""
     if token.revoked_at is not None:
         return
@@ -322,12 +331,12 @@ def end(token: Token, *, why: str, actor: Actor | None = None) -> None:
         resource_type="token",
         resource_id=str(token.pk),
         resource_name=token.name,
-        details={"why": why},
+        details={"why": reason},
     ):
         Token.objects.filter(pk=token.pk, revoked_at=None).update(revoked_at=timezone.now())
 
 
 def list_user_grants(user_id: UUID) -> list[Token]:
     """Return a user's active grants in all organizations, newest first."""
-    mine = Token.objects.living().filter(user_id=user_id).exclude(digest="")
-    return list(mine.select_related("organization").order_by("-created_at"))
+    grants = Token.objects.active().filter(user_id=user_id).exclude(digest="")
+    return list(grants.select_related("organization").order_by("-created_at"))

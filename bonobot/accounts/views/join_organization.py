@@ -26,7 +26,7 @@ from django.views.decorators.cache import never_cache
 from bonobot.accounts import invitations
 from bonobot.accounts.admin_base.responses import add_problem_to_form
 from bonobot.accounts.attempt_limits import JOIN_ADDRESS, charge_attempt
-from bonobot.accounts.current_organization import SESSION_KEY, mark_of
+from bonobot.accounts.current_organization import ORGANIZATION_SESSION_KEY, get_sso_session
 from bonobot.accounts.models import Organization, User
 from bonobot.accounts.principals import build_user_principal
 from bonobot.accounts.roles import Role
@@ -62,33 +62,33 @@ class AcceptInvitationForm(forms.ModelForm):
 
     def clean(self) -> dict[str, Any]:
         """Check that the passwords match and pass Django's validators."""
-        said: dict[str, Any] = super().clean() or {}
-        password = said.get("password")
-        if password and said.get("again") not in (None, password):
+        cleaned: dict[str, Any] = super().clean() or {}
+        password = cleaned.get("password")
+        if password and cleaned.get("again") not in (None, password):
             self.add_error("again", _t("The two passwords differ."))
         elif password:
             try:
                 validate_password(password, self.instance)
             except ValidationError as error:
                 self.add_error("password", error)
-        return said
+        return cleaned
 
 
 @login_not_required
 @never_cache
 def open_invitation(request: HttpRequest, text: str) -> HttpResponseBase:
     """Move the secret from the URL to the session and redirect."""
-    request.session[invitations.PENDING_INVITATION] = text
-    answer = HttpResponseRedirect(reverse("account_join"))
-    answer["Referrer-Policy"] = "no-referrer"
-    return answer
+    request.session[invitations.INVITATION_SESSION_KEY] = text
+    response = HttpResponseRedirect(reverse("account_join"))
+    response["Referrer-Policy"] = "no-referrer"
+    return response
 
 
 @login_not_required
 @never_cache
-def join(request: HttpRequest) -> HttpResponseBase:
+def join_organization(request: HttpRequest) -> HttpResponseBase:
     """Show an invitation, or accept it (POST)."""
-    text = str(request.session.get(invitations.PENDING_INVITATION, ""))
+    text = str(request.session.get(invitations.INVITATION_SESSION_KEY, ""))
     try:
         charge_attempt(JOIN_ADDRESS, request.META.get("REMOTE_ADDR", ""))
         invitation = invitations.get_invitation_by_link(text)
@@ -101,8 +101,8 @@ def join(request: HttpRequest) -> HttpResponseBase:
             problem=problem,
         )
     form = AcceptInvitationForm(request.POST if "password" in request.POST else None)
-    if request.method == "POST" and (answer := _accept_invitation(request, text, form)):
-        return answer
+    if request.method == "POST" and (response := _accept_invitation(request, text, form)):
+        return response
     return render_signed_out_page(
         request,
         "join.html",
@@ -125,23 +125,23 @@ def _accept_invitation(
         user.email = invitations.get_invitation_by_link(text).email
         user.set_password(form.cleaned_data["password"])
     try:
-        member = invitations.accept(text, user)
+        member = invitations.accept_invitation(text, user)
     except Problem as problem:
         if user is request.user:
             messages.error(request, localize_text(problem))
             return HttpResponseRedirect(reverse("admin:index"))
         add_problem_to_form(form, problem)
         return None
-    request.session.pop(invitations.PENDING_INVITATION, None)
-    request.session[SESSION_KEY] = member.organization.slug
+    request.session.pop(invitations.INVITATION_SESSION_KEY, None)
+    request.session[ORGANIZATION_SESSION_KEY] = member.organization.slug
     messages.success(request, _t("Welcome to %(where)s.") % {"where": member.organization})
     if user is not request.user:
         return sign_in(request, user, reverse("admin:index"))
     return HttpResponseRedirect(reverse("admin:index"))
 
 
-LONGEST_SLUG = 64
-NAMELESS = "organization"  # for names without characters that a slug can have
+MAX_SLUG_LENGTH = 64
+DEFAULT_SLUG = "organization"  # for names without characters that a slug can have
 
 
 class CreateOrganizationForm(forms.Form):
@@ -155,10 +155,10 @@ class CreateOrganizationForm(forms.Form):
     )
 
 
-def is_founding(request: HttpRequest) -> bool:
+def can_create_first_organization(request: HttpRequest) -> bool:
     """Return whether the user may create the first organization."""
     user: Any = request.user
-    if not (user.is_active and user.is_superuser) or mark_of(request) is not None:
+    if not (user.is_active and user.is_superuser) or get_sso_session(request) is not None:
         return False
     return not Organization.objects.exists()
 
@@ -166,7 +166,7 @@ def is_founding(request: HttpRequest) -> bool:
 @never_cache
 def create_first_organization(request: HttpRequest) -> HttpResponseBase:
     """Show the form for the first organization, or create it (POST)."""
-    if not is_founding(request):
+    if not can_create_first_organization(request):
         return HttpResponseRedirect(reverse("admin:index"))
     form = CreateOrganizationForm(request.POST if request.method == "POST" else None)
     if form.is_bound and form.is_valid():
@@ -182,9 +182,9 @@ def create_first_organization(request: HttpRequest) -> HttpResponseBase:
 
 def create_organization_with_owner(user: User, name: str) -> Organization:
     """Create an organization owned by `user`, a platform administrator; raises `InvalidInput`."""
-    made = Organization(name=name, slug=slugify(name)[:LONGEST_SLUG] or NAMELESS)
-    principal = build_user_principal(user, made)
+    organization = Organization(name=name, slug=slugify(name)[:MAX_SLUG_LENGTH] or DEFAULT_SLUG)
+    principal = build_user_principal(user, organization)
     with transaction.atomic():
-        save_organization(principal, made, adding=True)
+        save_organization(principal, organization, adding=True)
         add_member(principal, user.get_username(), Role.OWNER)
-    return made
+    return organization

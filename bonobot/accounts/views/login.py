@@ -38,12 +38,12 @@ from bonobot.accounts.attempt_limits import (
     TooManyAttempts,
     charge_attempt,
 )
-from bonobot.accounts.current_organization import MARK, PROOF
+from bonobot.accounts.current_organization import SIGN_IN_PROOF_KEY, SSO_SESSION_KEY
 from bonobot.accounts.invitations import has_pending_invitation
 from bonobot.accounts.known_devices import find_device, remember_device
 from bonobot.accounts.models import Membership, User
 from bonobot.accounts.password_reset import list_reset_accounts
-from bonobot.accounts.second_factor import end_sessions, has_second_factor, record_own
+from bonobot.accounts.second_factor import end_sessions, has_second_factor, record_own_change
 from bonobot.accounts.tasks import send_password_resets
 from bonobot.core.admin import theme
 from bonobot.core.admin.theme import site
@@ -51,7 +51,7 @@ from bonobot.core.i18n.localization import localize_problem
 
 BACKEND = "django.contrib.auth.backends.ModelBackend"
 # Messages of allauth that the pages make redundant.
-UNTOLD = frozenset({"account/messages/logged_in.txt", "account/messages/logged_out.txt"})
+HIDDEN_MESSAGES = frozenset({"account/messages/logged_in.txt", "account/messages/logged_out.txt"})
 
 
 class AccountAdapter(DefaultAccountAdapter):
@@ -64,14 +64,14 @@ class AccountAdapter(DefaultAccountAdapter):
     def add_message(self, request: HttpRequest, level: int, *args: Any, **kwargs: Any) -> None:
         """Skip redundant messages."""
         template = args[0] if args else kwargs.get("message_template")
-        if template not in UNTOLD:
+        if template not in HIDDEN_MESSAGES:
             super().add_message(request, level, *args, **kwargs)
 
     def login(self, request: HttpRequest, user: Any) -> None:
         """Sign in the user unless their password changed since the first stage."""
-        proof = request.session.pop(PROOF, None)
-        ours = proof and proof["user"] == str(user.pk)
-        if ours and not compare_digest(proof["hash"], user.get_session_auth_hash()):
+        proof = request.session.pop(SIGN_IN_PROOF_KEY, None)
+        is_same_user = proof and proof["user"] == str(user.pk)
+        if is_same_user and not compare_digest(proof["hash"], user.get_session_auth_hash()):
             request.session.flush()
             raise ImmediateHttpResponse(HttpResponseRedirect(reverse("admin:login")))
         super().login(request, user)
@@ -86,14 +86,14 @@ class SignInForm(theme.AuthenticationForm):
         While an account is throttled, the error is the same for right and wrong passwords, unless
         the password is right and a second factor follows.
         """
-        refusal = count_attempt(self.request, self.cleaned_data.get("username", ""))
+        throttle_error = charge_sign_in_attempt(self.request, self.cleaned_data.get("username", ""))
         try:
-            found: dict[str, Any] = super().clean()
+            cleaned: dict[str, Any] = super().clean()
         except ValidationError as error:
-            raise refusal or error from None
-        if refusal and not has_second_factor(self.get_user()):
-            raise refusal
-        return found
+            raise throttle_error or error from None
+        if throttle_error and not has_second_factor(self.get_user()):
+            raise throttle_error
+        return cleaned
 
     def confirm_login_allowed(self, user: AbstractBaseUser) -> None:
         """Raise `ValidationError` for users without an organization."""
@@ -110,8 +110,8 @@ class SignInView(LoginView):
     def form_valid(self, form: AuthenticationForm) -> Any:
         """Continue with the next stage, or complete the sign-in."""
         user = form.get_user()
-        self.request.session.pop(MARK, None)  # left by an unfinished single sign-on
-        _keep_proof(self.request, user)
+        self.request.session.pop(SSO_SESSION_KEY, None)  # left by an unfinished single sign-on
+        _store_proof(self.request, user)
         login = Login(user=user, redirect_url=self.get_success_url())
         response = perform_password_login(self.request, {"username": user.get_username()}, login)
         remember_device(self.request, response, user)
@@ -121,16 +121,19 @@ class SignInView(LoginView):
 def sign_in(request: HttpRequest, user: User, address: str) -> HttpResponseBase:
     """Sign in a user who was authenticated by other means, and redirect to `address`."""
     user.backend = BACKEND  # as `authenticate` does
-    _keep_proof(request, user)
+    _store_proof(request, user)
     return perform_login(request, Login(user=user, redirect_url=address))
 
 
-def _keep_proof(request: HttpRequest, user: Any) -> None:
+def _store_proof(request: HttpRequest, user: Any) -> None:
     """Store the password hash in the session: a new password ends the pending sign-in."""
-    request.session[PROOF] = {"user": str(user.pk), "hash": user.get_session_auth_hash()}
+    request.session[SIGN_IN_PROOF_KEY] = {
+        "user": str(user.pk),
+        "hash": user.get_session_auth_hash(),
+    }
 
 
-def count_attempt(request: HttpRequest, username: str) -> ValidationError | None:
+def charge_sign_in_attempt(request: HttpRequest, username: str) -> ValidationError | None:
     """Count a password attempt; return an error for users without a second factor, or None.
 
     The error is returned while the account is attempted from many addresses: a password alone isn't
@@ -144,15 +147,15 @@ def count_attempt(request: HttpRequest, username: str) -> ValidationError | None
         charge_attempt(SIGN_IN_ADDRESS, address)
         charge_attempt(SIGN_IN_PAIR, address, account)
     except TooManyAttempts as problem:
-        raise _to_error(problem) from None
+        raise _build_form_error(problem) from None
     try:
         charge_attempt(SIGN_IN_ACCOUNT, account)
     except TooManyAttempts as problem:
-        return _to_error(problem)
+        return _build_form_error(problem)
     return None
 
 
-def _to_error(problem: TooManyAttempts) -> ValidationError:
+def _build_form_error(problem: TooManyAttempts) -> ValidationError:
     return ValidationError(localize_problem(problem), code=problem.code)
 
 
@@ -179,9 +182,11 @@ class ForgottenPasswordView(PasswordResetView):
         except TooManyAttempts as problem:
             form.add_error(None, ValidationError(localize_problem(problem), code=problem.code))
             return self.form_invalid(form)
-        transaction.on_commit(partial(send_password_resets.delay, [str(one) for one in accounts]))
-        told = _t("If there is an account with this address, a link is on its way to it.")
-        messages.success(self.request, told)
+        transaction.on_commit(
+            partial(send_password_resets.delay, [str(account_id) for account_id in accounts])
+        )
+        message = _t("If there is an account with this address, a link is on its way to it.")
+        messages.success(self.request, message)
         return HttpResponseRedirect(str(self.get_success_url()))
 
 
@@ -199,21 +204,21 @@ class NewPasswordView(PasswordResetConfirmView):
 
     def get_user(self, uidb64: str) -> Any:
         """Return the user of a link, None if disabled."""
-        found = super().get_user(uidb64)
-        return found if found is not None and found.is_active else None
+        user = super().get_user(uidb64)
+        return user if user is not None and user.is_active else None
 
     def form_valid(self, form: Any) -> HttpResponse:
         """Save the password, end the user's sessions, and redirect to the sign-in."""
-        answer: HttpResponse = super().form_valid(form)
+        response: HttpResponse = super().form_valid(form)
         user: Any = self.user
         end_sessions(user)
-        record_own("password_reset", user)
+        record_own_change("password_reset", user)
         messages.success(self.request, _t("Your password is changed. Sign in with it."))
-        return answer
+        return response
 
 
 # URL name prefixes of allauth's pages.
-LIBRARY = ("mfa_", "account_reauthenticate")
+LIBRARY_URL_PREFIXES = ("mfa_", "account_reauthenticate")
 
 
 def render_signed_out_page(
@@ -221,20 +226,20 @@ def render_signed_out_page(
 ) -> TemplateResponse:
     """Return a page without navigation, from `templates/people/…`."""
     request.current_app = site.name
-    whole = {**site.each_context(request), "title": title, **context}
-    return TemplateResponse(request, f"people/{template}", whole, status=status)
+    full_context = {**site.each_context(request), "title": title, **context}
+    return TemplateResponse(request, f"people/{template}", full_context, status=status)
 
 
 def build_layout_context(request: HttpRequest) -> dict[str, Any]:
     """Add the admin's layout context to allauth's pages (a context processor)."""
-    found = request.resolver_match
-    name = str(found.url_name or "") if found else ""
-    return site.each_context(request) if name.startswith(LIBRARY) else {}
+    match = request.resolver_match
+    name = str(match.url_name or "") if match else ""
+    return site.each_context(request) if name.startswith(LIBRARY_URL_PREFIXES) else {}
 
 
 @login_not_required
 @require_POST
-def cancel(request: HttpRequest) -> HttpResponseBase:
+def cancel_sign_in(request: HttpRequest) -> HttpResponseBase:
     """Cancel a sign-in, or sign out."""
     logout(request)
     return HttpResponseRedirect(reverse("admin:login"))

@@ -49,7 +49,7 @@ class ProfileForm(forms.ModelForm):
 
     class Meta:
         model = User
-        fields = profiles.OWN
+        fields = profiles.OWN_FIELDS
         widgets = {
             "first_name": TextInput(attrs={"autocomplete": "given-name"}),
             "last_name": TextInput(attrs={"autocomplete": "family-name"}),
@@ -97,14 +97,18 @@ def request_email_change(request: HttpRequest) -> HttpResponseBase:
     user: Any = request.user
     form = EmailAddressForm(request.POST or None)
     if request.method == "POST" and form.is_valid():
-        came_from = request.META.get("REMOTE_ADDR", "")
+        client_address = request.META.get("REMOTE_ADDR", "")
         try:
-            asked = profiles.ask_for_address(user, form.cleaned_data["email"], came_from)
+            new_email = profiles.request_email_change(
+                user, form.cleaned_data["email"], client_address
+            )
         except Problem as problem:
             add_problem_to_form(form, problem)
         else:
-            told = _t("Open the link that is on its way to %(address)s.") % {"address": asked}
-            messages.success(request, told)
+            message = _t("Open the link that is on its way to %(address)s.") % {
+                "address": new_email
+            }
+            messages.success(request, message)
             return HttpResponseRedirect(reverse("admin:profile"))
     return render_screen(
         request,
@@ -119,8 +123,8 @@ def confirm_email_address(request: HttpRequest, text: str) -> HttpResponseBase:
     """Confirm a new email address; needs a POST, as mail scanners open links too."""
     user: Any = request.user
     if request.method == "POST":
-        taken = profiles.take_address(user, text)
-        messages.success(request, _t("Your address is %(address)s now.") % {"address": taken})
+        email = profiles.confirm_email_change(user, text)
+        messages.success(request, _t("Your address is %(address)s now.") % {"address": email})
         return HttpResponseRedirect(reverse("admin:profile"))
     return render_screen(
         request,
@@ -133,21 +137,25 @@ def confirm_email_address(request: HttpRequest, text: str) -> HttpResponseBase:
 def show_sessions(request: HttpRequest) -> HttpResponseBase:
     """Show the user's sessions, or end all others (POST)."""
     user: Any = request.user
-    here = request.session.session_key or ""
+    current_session_key = request.session.session_key or ""
     if request.method == "POST":
-        ended = profiles.sign_out_elsewhere(user, here=here)
-        told = _n("%(n)d other session is ended.", "%(n)d other sessions are ended.", ended)
-        messages.success(request, told % {"n": ended})
+        ended_count = profiles.sign_out_other_sessions(
+            user, current_session_key=current_session_key
+        )
+        message = _n(
+            "%(n)d other session is ended.", "%(n)d other sessions are ended.", ended_count
+        )
+        messages.success(request, message % {"n": ended_count})
         return HttpResponseRedirect(reverse("admin:profile_sessions"))
-    found = profiles.list_sessions(user)
+    sessions = profiles.list_sessions(user)
     return render_screen(
         request,
         "profile/sessions.html",
         title=_("Where you are signed in"),
-        sessions=found[: profiles.SESSIONS_SHOWN],
-        more=max(0, len(found) - profiles.SESSIONS_SHOWN),
-        others=sum(one.session_key != here for one in found),
-        here=here,
+        sessions=sessions[: profiles.MAX_SESSIONS_SHOWN],
+        more=max(0, len(sessions) - profiles.MAX_SESSIONS_SHOWN),
+        others=sum(session.session_key != current_session_key for session in sessions),
+        here=current_session_key,
     )
 
 
@@ -157,8 +165,8 @@ def build_profile_urls(wrap: Any) -> list[URLPattern]:
         ("profile/", show_profile, "profile"),
         ("profile/email/", request_email_change, "profile_email"),
         ("profile/email/<str:text>/", confirm_email_address, "profile_proof"),
-        ("profile/link/<uuid:provider_id>/", single_sign_on.link, "profile_link"),
-        ("profile/unlink/<uuid:identity_id>/", single_sign_on.unlink, "profile_unlink"),
+        ("profile/link/<uuid:provider_id>/", single_sign_on.link_provider, "profile_link"),
+        ("profile/unlink/<uuid:identity_id>/", single_sign_on.unlink_identity, "profile_unlink"),
         ("profile/sessions/", show_sessions, "profile_sessions"),
     )
     return [path(route, wrap(view), name=name) for route, view, name in views]

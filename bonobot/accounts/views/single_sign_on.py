@@ -21,9 +21,9 @@ from django.views.decorators.http import require_POST
 from bonobot.accounts.admin_base.responses import add_problem_message, redirect_back, render_screen
 from bonobot.accounts.attempt_limits import SIGN_IN_ADDRESS, charge_attempt
 from bonobot.accounts.current_organization import (
-    SESSION_KEY,
-    begin_session,
+    ORGANIZATION_SESSION_KEY,
     list_reachable_organizations,
+    start_sso_session,
 )
 from bonobot.accounts.models import Identity, Membership, Provider
 from bonobot.accounts.sso import account_linking, oidc_client
@@ -34,22 +34,24 @@ from bonobot.core.runtime import get_runtime
 
 logger = logging.getLogger(__name__)
 
-UNDER_WAY = "single_sign_on_under_way"
-UNDER_WAY_S = 600
+PENDING_SIGN_IN_KEY = "single_sign_on_under_way"
+PENDING_SIGN_IN_S = 600
 
 
 @login_not_required
 @never_cache
-def choose(request: HttpRequest) -> HttpResponseBase:
+def choose_provider(request: HttpRequest) -> HttpResponseBase:
     """List the providers that a user signed in by password must use."""
     user: Any = request.user
-    mine = Membership.objects.filter(user=user.pk, organization__single_sign_on=True)
-    found = Provider.objects.enabled().filter(organization__in=mine.values("organization"))
+    memberships = Membership.objects.filter(user=user.pk, organization__single_sign_on=True)
+    providers = Provider.objects.enabled().filter(
+        organization__in=memberships.values("organization")
+    )
     return render_signed_out_page(
         request,
         "sign_on.html",
         title=_("Sign in by your organization"),
-        providers=found[: sso.MOST_SHOWN],
+        providers=providers[: sso.MAX_PROVIDERS_SHOWN],
     )
 
 
@@ -75,56 +77,54 @@ def start_single_sign_on(request: HttpRequest, provider_id: str) -> HttpResponse
 @never_cache
 def complete_single_sign_on(request: HttpRequest, organization_id: str) -> HttpResponseBase:
     """Handle the provider's callback: sign in, or link an account."""
-    kept = request.session.pop(UNDER_WAY, None) or {}
-    if kept:
+    session_data = request.session.pop(PENDING_SIGN_IN_KEY, None) or {}
+    if session_data:
         request.session.save()  # consume it even if the response is a 502 or 503
     try:
         charge_attempt(SIGN_IN_ADDRESS, request.META.get("REMOTE_ADDR", ""))
-        if kept.get("until", 0) < time.time():
+        if session_data.get("until", 0) < time.time():
             raise _build_sign_in_error()
-        provider = _get_provider(pk=kept["provider"], organization=organization_id)
-        arrival = get_runtime().call(
-            oidc_client.finish,
+        provider = _get_provider(pk=session_data["provider"], organization=organization_id)
+        provider_user = get_runtime().call(
+            oidc_client.complete_sign_in,
             sso.build_oidc_client(provider),
-            kept,
+            session_data,
             _read_callback_parameters(request),
         )
-        if kept["link"]:
-            return _complete_link(request, provider, arrival, kept["link"])
-        return _sign_in_person(request, provider, arrival, kept["next"])
+        if session_data["link"]:
+            return _complete_link(request, provider, provider_user, session_data["link"])
+        return _sign_in_person(request, provider, provider_user, session_data["next"])
     except Problem as problem:
         return _render_problem(request, problem)
 
 
-def link(request: HttpRequest, provider_id: str) -> HttpResponseBase:
+def link_provider(request: HttpRequest, provider_id: str) -> HttpResponseBase:
     """Start linking a provider to the signed-in account (POST)."""
-    provider = _get_provider(
-        pk=provider_id, organization__in=_list_reachable_organizations(request)
-    )
-    answer: HttpResponseBase = _link(request, provider)
-    return answer
+    provider = _get_provider(pk=provider_id, organization__in=_query_member_organizations(request))
+    response: HttpResponseBase = _render_link(request, provider)
+    return response
 
 
 @reauthentication_required
-def _link(request: HttpRequest, provider: Provider) -> HttpResponseBase:
+def _render_link(request: HttpRequest, provider: Provider) -> HttpResponseBase:
     if request.method != "POST":
         return render_screen(request, "profile/link.html", title=provider.name, provider=provider)
-    address = _start_authorization(request, provider, link=str(request.user.pk))
+    address = _start_authorization(request, provider, link_user_id=str(request.user.pk))
     return render_signed_out_page(request, "onward.html", title=provider.name, address=address)
 
 
 @require_POST
-def unlink(request: HttpRequest, identity_id: str) -> HttpResponseBase:
+def unlink_identity(request: HttpRequest, identity_id: str) -> HttpResponseBase:
     """Unlink a provider from the signed-in account."""
     user: Any = request.user
-    mine = Identity.objects.filter(
-        user=user, organization__in=_list_reachable_organizations(request)
+    identities = Identity.objects.filter(
+        user=user, organization__in=_query_member_organizations(request)
     )
-    found = mine.select_related("provider").filter(pk=identity_id).first()
-    if found is None:
+    identity = identities.select_related("provider").filter(pk=identity_id).first()
+    if identity is None:
         raise _build_provider_error()
     try:
-        account_linking.unlink(user, found)
+        account_linking.unlink_identity(user, identity)
     except Problem as problem:
         add_problem_message(request, problem)
     else:
@@ -132,7 +132,7 @@ def unlink(request: HttpRequest, identity_id: str) -> HttpResponseBase:
     return redirect_back(request, reverse("admin:profile"))
 
 
-def _list_reachable_organizations(request: HttpRequest) -> Any:
+def _query_member_organizations(request: HttpRequest) -> Any:
     """Return the ids of a user's organizations that the session reaches.
 
     A session that began at a provider must not change sign-ins of other organizations.
@@ -147,26 +147,28 @@ def list_linkable_providers(request: HttpRequest) -> list[dict[str, Any]]:
     user: Any = request.user
     if user.is_superuser:
         return []  # providers can't sign in superusers
-    known = {one.provider_id: one for one in Identity.objects.filter(user=user)}
-    rows = Provider.objects.enabled().filter(
-        organization__in=_list_reachable_organizations(request)
-    )[: sso.MOST_SHOWN]
-    return [{"provider": one, "identity": known.get(one.pk)} for one in rows]
+    identities = {item.provider_id: item for item in Identity.objects.filter(user=user)}
+    rows = Provider.objects.enabled().filter(organization__in=_query_member_organizations(request))[
+        : sso.MAX_PROVIDERS_SHOWN
+    ]
+    return [{"provider": item, "identity": identities.get(item.pk)} for item in rows]
 
 
-def _start_authorization(request: HttpRequest, provider: Provider, *, link: str = "") -> str:
-    begun = get_runtime().call(oidc_client.begin, sso.build_oidc_client(provider))
-    onward = request.POST.get("next", "")
-    ours = url_has_allowed_host_and_scheme(
-        onward, allowed_hosts={request.get_host()}, require_https=request.is_secure()
+def _start_authorization(
+    request: HttpRequest, provider: Provider, *, link_user_id: str = ""
+) -> str:
+    pending = get_runtime().call(oidc_client.start_sign_in, sso.build_oidc_client(provider))
+    next_url = request.POST.get("next", "")
+    is_own_url = url_has_allowed_host_and_scheme(
+        next_url, allowed_hosts={request.get_host()}, require_https=request.is_secure()
     )
-    request.session[UNDER_WAY] = begun.kept | {
+    request.session[PENDING_SIGN_IN_KEY] = pending.session_data | {
         "provider": str(provider.pk),
-        "link": link,
-        "next": onward if ours else reverse("admin:index"),
-        "until": time.time() + UNDER_WAY_S,
+        "link": link_user_id,
+        "next": next_url if is_own_url else reverse("admin:index"),
+        "until": time.time() + PENDING_SIGN_IN_S,
     }
-    return begun.address
+    return pending.authorization_url
 
 
 def _read_callback_parameters(request: HttpRequest) -> dict[str, str]:
@@ -174,37 +176,37 @@ def _read_callback_parameters(request: HttpRequest) -> dict[str, str]:
 
 
 def _sign_in_person(
-    request: HttpRequest, provider: Provider, arrival: oidc_client.ProviderUser, onward: str
+    request: HttpRequest, provider: Provider, provider_user: oidc_client.ProviderUser, next_url: str
 ) -> HttpResponseBase:
-    user = account_linking.resolve_user(provider, arrival)
-    begin_session(request, provider, user, arrival.leaving)
-    request.session[SESSION_KEY] = provider.organization.slug
+    user = account_linking.resolve_user(provider, provider_user)
+    start_sso_session(request, provider, user, provider_user.logout_url)
+    request.session[ORGANIZATION_SESSION_KEY] = provider.organization.slug
     record_authentication(request, user, method="openid", provider=str(provider.pk))
     if provider.second_factor:
-        return sign_in(request, user, onward)
+        return sign_in(request, user, next_url)
     user.backend = BACKEND
     get_adapter().login(request, user)
-    return HttpResponseRedirect(onward)
+    return HttpResponseRedirect(next_url)
 
 
 def _complete_link(
-    request: HttpRequest, provider: Provider, arrival: oidc_client.ProviderUser, whose: str
+    request: HttpRequest, provider: Provider, provider_user: oidc_client.ProviderUser, user_id: str
 ) -> HttpResponseBase:
     user: Any = request.user
-    if str(user.pk) != whose:
+    if str(user.pk) != user_id:
         raise _build_sign_in_error()
-    account_linking.link(provider, arrival, user)
+    account_linking.link_identity(provider, provider_user, user)
     messages.success(request, _t("You can sign in by %(name)s now.") % {"name": provider.name})
     return HttpResponseRedirect(reverse("admin:profile"))
 
 
-def _get_provider(**which: Any) -> Provider:
-    found: Provider | None = (
-        Provider.objects.enabled().select_related("organization").filter(**which).first()
+def _get_provider(**lookup: Any) -> Provider:
+    provider: Provider | None = (
+        Provider.objects.enabled().select_related("organization").filter(**lookup).first()
     )
-    if found is None:
+    if provider is None:
         raise _build_provider_error()
-    return found
+    return provider
 
 
 def _render_problem(request: HttpRequest, problem: Problem) -> HttpResponseBase:

@@ -102,33 +102,33 @@ class DateTimeRangeFilter(RangeDateTimeFilter):
     `column_label` replaces the model's label of the column.
     """
 
-    called: Any = ""
+    column_label: Any = ""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         untyped: Any = self
-        untyped.title = format_lazy("{} (UTC)", self.called or untyped.title)
+        untyped.title = format_lazy("{} (UTC)", self.column_label or untyped.title)
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Model]) -> QuerySet[Model]:
         """Return the rows in the range; invalid dates are ignored."""
         bounds = {
-            "gte": self._moment("from", time.min),
-            "lte": self._moment("to", time.max),
+            "gte": self._parse_datetime("from", time.min),
+            "lte": self._parse_datetime("to", time.max),
         }
-        found = {
-            f"{self.parameter_name}__{how}": moment for how, moment in bounds.items() if moment
+        conditions = {
+            f"{self.parameter_name}__{lookup}": bound for lookup, bound in bounds.items() if bound
         }
-        return queryset.filter(**found)
+        return queryset.filter(**conditions)
 
-    def _moment(self, end: str, otherwise: time) -> datetime | None:
-        day, hour = (self._said(f"{end}_{part}") for part in (0, 1))
+    def _parse_datetime(self, end: str, default_time: time) -> datetime | None:
+        date_text, time_text = (self._get_parameter(f"{end}_{part}") for part in (0, 1))
         try:
-            date = parse_date(day)
-            moment = parse_time(hour) or otherwise
+            date = parse_date(date_text)
+            time_of_day = parse_time(time_text) or default_time
         except ValueError:
             return None
-        return timezone.make_aware(datetime.combine(date, moment)) if date else None
+        return timezone.make_aware(datetime.combine(date, time_of_day)) if date else None
 
-    def _said(self, name: str) -> str:
-        found: Any = self.used_parameters.get(f"{self.parameter_name}_{name}")
-        return str(found or "")
+    def _get_parameter(self, name: str) -> str:
+        value: Any = self.used_parameters.get(f"{self.parameter_name}_{name}")
+        return str(value or "")

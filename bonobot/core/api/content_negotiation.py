@@ -13,8 +13,8 @@ class JSONContentNegotiation(BaseContentNegotiation):
 
     def select_parser(self, request: Request, parsers: Any) -> Any:
         """Return the parser for the body's content type, or None."""
-        given = request.content_type.partition(";")[0].strip().lower()
-        return next((parser for parser in parsers if parser.media_type == given), None)
+        content_type = request.content_type.partition(";")[0].strip().lower()
+        return next((parser for parser in parsers if parser.media_type == content_type), None)
 
     def select_renderer(
         self, request: Request, renderers: Any, format_suffix: str | None = None

@@ -29,7 +29,7 @@ from bonobot.core.problems import (
 logger = logging.getLogger(__name__)
 
 # Codes of DRF errors to keep; others become `invalid` but stay in `errors`.
-ONLY_OURS = frozenset({"unknown_field"})
+KEPT_CODES = frozenset({"unknown_field"})
 
 
 class NotSignedIn(Problem):
@@ -43,9 +43,9 @@ def to_problem(error: BaseException) -> Problem:
     """Convert an error to a problem that can be shown; log unknown errors with traceback."""
     if isinstance(error, Problem):
         return error
-    for kind, make in _KINDS:
-        if isinstance(error, kind):
-            return make(error)
+    for error_class, convert in _CONVERTERS:
+        if isinstance(error, error_class):
+            return convert(error)
     logger.error("A request failed", exc_info=error)
     return InternalError(
         remedy="Try again. If it stays, show the log to whoever runs this installation."
@@ -53,31 +53,33 @@ def to_problem(error: BaseException) -> Problem:
 
 
 def _convert_validation_error(error: Any) -> Problem:
-    faults = list(_iterate_field_errors(error.detail))[:50]
-    first = faults[0] if faults else {"field": "", "code": "invalid", "detail": "Not valid."}
-    where = f"`{first['field']}`: " if first["field"] else ""
+    errors = list(_iterate_field_errors(error.detail))[:50]
+    first_error = errors[0] if errors else {"field": "", "code": "invalid", "detail": "Not valid."}
+    prefix = f"`{first_error['field']}`: " if first_error["field"] else ""
     return InvalidInput(
-        f"{where}{first['detail']}",
-        code=first["code"] if first["code"] in ONLY_OURS else None,
-        field=first["field"],
+        f"{prefix}{first_error['detail']}",
+        code=first_error["code"] if first_error["code"] in KEPT_CODES else None,
+        field=first_error["field"],
         remedy="Correct it and send it again; `errors` lists everything that was found.",
-        extra={"errors": faults},
+        extra={"errors": errors},
     )
 
 
 def _iterate_field_errors(detail: Any, path: str = "") -> Iterator[dict[str, str]]:
     """Yield DRF's nested error details, each with its JSON path."""
     if isinstance(detail, dict):
-        for name, inner in detail.items():
+        for name, nested_detail in detail.items():
             if name in ("non_field_errors", "__all__"):
-                yield from _iterate_field_errors(inner, path)
+                yield from _iterate_field_errors(nested_detail, path)
             else:
-                spot = f"[{name}]" if isinstance(name, int) else f".{name}" if path else str(name)
-                yield from _iterate_field_errors(inner, path + spot)
+                step = f"[{name}]" if isinstance(name, int) else f".{name}" if path else str(name)
+                yield from _iterate_field_errors(nested_detail, path + step)
     elif isinstance(detail, list):
-        for index, inner in enumerate(detail):
-            nested = isinstance(inner, dict)
-            yield from _iterate_field_errors(inner, f"{path}[{index}]" if nested else path)
+        for index, nested_detail in enumerate(detail):
+            is_object = isinstance(nested_detail, dict)
+            yield from _iterate_field_errors(
+                nested_detail, f"{path}[{index}]" if is_object else path
+            )
     else:
         yield {"field": path, "code": getattr(detail, "code", "invalid"), "detail": str(detail)}
 
@@ -169,7 +171,7 @@ _REMEDIES = {
     415: "Send the body as `application/json`.",
 }
 # The first match is used, so subclasses come before their base classes.
-_KINDS: tuple[tuple[type[BaseException], Callable[[Any], Problem]], ...] = (
+_CONVERTERS: tuple[tuple[type[BaseException], Callable[[Any], Problem]], ...] = (
     (drf_errors.ValidationError, _convert_validation_error),
     (drf_errors.NotAuthenticated, _convert_not_authenticated),
     (drf_errors.AuthenticationFailed, _convert_not_authenticated),
@@ -200,8 +202,8 @@ def handle_exception(error: Exception, context: dict[str, Any]) -> Response:
 
 
 # Temporary errors always have a `Retry-After` header.
-COME_AGAIN = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE)
-COME_AGAIN_S = 2.0
+RETRYABLE_STATUSES = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE)
+DEFAULT_RETRY_AFTER_S = 2.0
 
 
 def build_problem_details(problem: Problem) -> dict[str, Any]:
@@ -219,11 +221,11 @@ def build_problem_details(problem: Problem) -> dict[str, Any]:
 def _build_headers(problem: Problem) -> dict[str, str]:
     headers = {"Cache-Control": "no-store"}
     if problem.status == HTTPStatus.UNAUTHORIZED:
-        fault = ', error="invalid_token"' if problem.code == "bad_token" else ""
-        headers["WWW-Authenticate"] = f'Bearer realm="bonobot"{fault}'
+        error_parameter = ', error="invalid_token"' if problem.code == "bad_token" else ""
+        headers["WWW-Authenticate"] = f'Bearer realm="bonobot"{error_parameter}'
     retry_after = problem.retry_after
-    if retry_after is None and problem.status in COME_AGAIN:
-        retry_after = COME_AGAIN_S
+    if retry_after is None and problem.status in RETRYABLE_STATUSES:
+        retry_after = DEFAULT_RETRY_AFTER_S
     if retry_after is not None:
         headers["Retry-After"] = str(max(1, ceil(retry_after)))
     return headers

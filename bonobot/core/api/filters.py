@@ -6,7 +6,7 @@ import django_filters
 from django import forms
 from django.core.exceptions import ValidationError
 
-TRUTHS = {"true": True, "false": False}
+BOOLEANS = {"true": True, "false": False}
 
 
 class StrictBooleanField(forms.Field):
@@ -16,8 +16,8 @@ class StrictBooleanField(forms.Field):
         """Return the boolean, None if blank; raises `ValidationError`."""
         if value in (None, ""):
             return None
-        if (text := str(value).lower()) in TRUTHS:
-            return TRUTHS[text]
+        if (text := str(value).lower()) in BOOLEANS:
+            return BOOLEANS[text]
         raise ValidationError("It is neither `true` nor `false`.", code="invalid")
 
 
@@ -32,9 +32,11 @@ class StrictFilterSet(django_filters.FilterSet):
 
     def is_valid(self) -> bool:
         """Return whether all values are valid."""
-        read = bool(super().is_valid())
-        for name, kind in self.filters.items():
-            if self.data.get(name) == "" and not isinstance(kind, django_filters.CharFilter):
+        valid = bool(super().is_valid())
+        for name, field_filter in self.filters.items():
+            if self.data.get(name) == "" and not isinstance(
+                field_filter, django_filters.CharFilter
+            ):
                 self.form.add_error(name, ValidationError("It is empty.", code="blank"))
-                read = False
-        return read
+                valid = False
+        return valid

@@ -14,7 +14,7 @@ from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import InvalidInput
 
 T = TypeVar("T")
-ORDERING = "ordering"
+ORDERING_PARAMETER = "ordering"
 
 
 class StableCursorPagination(CursorPagination):
@@ -25,7 +25,7 @@ class StableCursorPagination(CursorPagination):
     max_page_size = 500
     ordering: Any = ("-created_at", "-pk")
     # The fields beside `results` on the last page.
-    nothing_more: ClassVar[dict[str, None]] = {"next": None}
+    last_page_fields: ClassVar[dict[str, None]] = {"next": None}
     # Rows of one transaction may have the same time; a page must be able to begin among them.
     offset_cutoff = 100_000
 
@@ -45,7 +45,7 @@ class StableCursorPagination(CursorPagination):
     def paginate_queryset(self, queryset: Any, request: Any, view: Any = None) -> list[Any] | None:
         """Return one page; raises `InvalidInput` (code `bad_cursor`) for an invalid cursor."""
         try:
-            queryset = self.bounded(queryset, request, view)
+            queryset = self.limit_rows(queryset, request, view)
             return super().paginate_queryset(queryset, request, view)
         except (NotFound, ValidationError, ValueError):
             raise InvalidInput(
@@ -55,16 +55,18 @@ class StableCursorPagination(CursorPagination):
                 remedy="Follow `next` as it was given, or begin without a cursor.",
             ) from None
 
-    def bounded(self, queryset: Any, request: Any, view: Any) -> Any:
+    def limit_rows(self, queryset: Any, request: Any, view: Any) -> Any:
         """Return the rows that a page may contain; a hook for subclasses."""
         return queryset
 
     def get_ordering(self, request: Any, queryset: Any, view: Any) -> tuple[str, ...]:
         """Return the requested ordering, followed by the view's default ordering."""
-        usual = tuple(getattr(view, "ordering", None) or self.ordering)
-        asked = parse_ordering(request, view.orderings)
-        named = {column.lstrip("-") for column in asked}
-        return asked + tuple(column for column in usual if column.lstrip("-") not in named)
+        default_ordering = tuple(getattr(view, "ordering", None) or self.ordering)
+        requested = parse_ordering(request, view.orderings)
+        requested_columns = {column.lstrip("-") for column in requested}
+        return requested + tuple(
+            column for column in default_ordering if column.lstrip("-") not in requested_columns
+        )
 
     def get_paginated_response(self, data: Any) -> Response:
         """Return the page with the URL of the next one, or null."""
@@ -93,7 +95,7 @@ class StableCursorPagination(CursorPagination):
                 },
             },
             {
-                "name": ORDERING,
+                "name": ORDERING_PARAMETER,
                 "in": "query",
                 "required": False,
                 "description": "By what the list is sorted, with commas between: "
@@ -126,28 +128,32 @@ def parse_ordering(request: Any, names: Sequence[str]) -> tuple[str, ...]:
 
     Raises `InvalidInput` (code `unknown_ordering`) for names that aren't in `names`.
     """
-    text = request.query_params.get(ORDERING)
-    asked = () if text is None else tuple(text.split(","))
-    if strange := [one for one in asked if one.removeprefix("-") not in names]:
+    text = request.query_params.get(ORDERING_PARAMETER)
+    requested = () if text is None else tuple(text.split(","))
+    if unknown := [column for column in requested if column.removeprefix("-") not in names]:
         raise InvalidInput(
-            format_message("This list has no order by {strange!r}.", strange=strange[0][:80]),
+            format_message("This list has no order by {strange!r}.", strange=unknown[0][:80]),
             code="unknown_ordering",
-            field=ORDERING,
+            field=ORDERING_PARAMETER,
             remedy=format_message(
                 "Use one of these, `-` before it turns it: {names}.", names=", ".join(names)
             ),
         )
-    first = {one.removeprefix("-"): one for one in reversed(asked)}
-    return tuple(one for one in dict.fromkeys(asked) if first[one.removeprefix("-")] == one)
+    first_by_name = {column.removeprefix("-"): column for column in reversed(requested)}
+    return tuple(
+        column
+        for column in dict.fromkeys(requested)
+        if first_by_name[column.removeprefix("-")] == column
+    )
 
 
 def paginate_items(
     request: Any,
     items: Sequence[T],
     key: Callable[[T], str],
-    shape: Callable[[T], Any],
+    serialize: Callable[[T], Any],
     *,
-    by: str = "name",
+    ordering_name: str = "name",
 ) -> Response:
     """Return a page of items that aren't rows, sorted by a unique `key`, which is the cursor.
 
@@ -155,11 +161,15 @@ def paginate_items(
     """
     size = StableCursorPagination().get_page_size(request)
     after = request.query_params.get("cursor")
-    backwards = parse_ordering(request, (by,)) == (f"-{by}",)
-    rest = sorted(items, key=key, reverse=backwards)
+    is_descending = parse_ordering(request, (ordering_name,)) == (f"-{ordering_name}",)
+    remaining = sorted(items, key=key, reverse=is_descending)
     if after is not None:
-        rest = [one for one in rest if (key(one) < after if backwards else key(one) > after)]
-    more = len(rest) > size
-    address = request.build_absolute_uri()
-    following = replace_query_param(address, "cursor", key(rest[size - 1])) if more else None
-    return Response({"results": [shape(item) for item in rest[:size]], "next": following})
+        remaining = [
+            candidate
+            for candidate in remaining
+            if (key(candidate) < after if is_descending else key(candidate) > after)
+        ]
+    has_more = len(remaining) > size
+    url = request.build_absolute_uri()
+    next_url = replace_query_param(url, "cursor", key(remaining[size - 1])) if has_more else None
+    return Response({"results": [serialize(item) for item in remaining[:size]], "next": next_url})

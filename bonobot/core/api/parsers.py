@@ -65,11 +65,11 @@ def parse_json(raw: bytes) -> Any:
             code="invalid_json",
             remedy="Send one JSON object in UTF-8.",
         ) from None
-    _check(value)
+    _check_value(value)
     return value
 
 
-def _check(value: Any) -> None:
+def _check_value(value: Any) -> None:
     level = [value]
     for _ in range(MAX_DEPTH):
         level = [child for item in level for child in _list_children(item)]
@@ -110,12 +110,12 @@ def _build_too_deep_error() -> InvalidInput:
 
 
 def _build_unique_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    unique = dict(pairs)
+    if len(unique) != len(pairs):
         names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"the member {twice!r} is given twice")
-    return found
+        duplicate = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"the member {duplicate!r} is given twice")
+    return unique
 
 
 def _reject_constant(text: str) -> None:

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from rest_framework import serializers
 from rest_framework.exceptions import ErrorDetail
 
-from bonobot.core.db.object_version import LONGEST, compute_version, secret_marks
+from bonobot.core.db.object_version import MAX_VERSION_LENGTH, collect_secret_marks, compute_version
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import InvalidInput
 
@@ -22,22 +22,25 @@ class StrictSerializer(serializers.Serializer[Any]):
     def to_internal_value(self, data: Any) -> Any:
         """Return the validated fields; raises ValidationError for unknown ones."""
         if isinstance(data, Mapping):
-            known = [name for name, field in self.fields.items() if not field.read_only]
-            refusal = ErrorDetail(
-                f"There is no such member; there are: {', '.join(known)}.", code="unknown_field"
+            writable_names = [name for name, field in self.fields.items() if not field.read_only]
+            error = ErrorDetail(
+                f"There is no such member; there are: {', '.join(writable_names)}.",
+                code="unknown_field",
             )
-            if strange := sorted(set(map(str, data)) - set(known)):
-                raise serializers.ValidationError({name: [refusal] for name in strange[:10]})
-            if numbers := [name for name, field in self.fields.items() if _is_number(field, data)]:
-                refusal = ErrorDetail("It is a number, where a text belongs.", code="invalid")
-                raise serializers.ValidationError({name: [refusal] for name in numbers})
+            if unknown_names := sorted(set(map(str, data)) - set(writable_names)):
+                raise serializers.ValidationError({name: [error] for name in unknown_names[:10]})
+            if number_names := [
+                name for name, field in self.fields.items() if _is_number_for_text(field, data)
+            ]:
+                error = ErrorDetail("It is a number, where a text belongs.", code="invalid")
+                raise serializers.ValidationError({name: [error] for name in number_names})
         return super().to_internal_value(data)
 
 
-def _is_number(field: Any, data: Mapping[str, Any]) -> bool:
+def _is_number_for_text(field: Any, data: Mapping[str, Any]) -> bool:
     """Return whether a text field got a number, which DRF would accept."""
-    written = data.get(field.field_name)
-    return isinstance(field, serializers.CharField) and isinstance(written, int | float)
+    value = data.get(field.field_name)
+    return isinstance(field, serializers.CharField) and isinstance(value, int | float)
 
 
 VERSION_HELP = (
@@ -51,7 +54,7 @@ class VersionField(serializers.CharField):
 
     def __init__(self, **options: Any) -> None:
         help_text = "The version that was read; left out, the write doesn't ask for one."
-        super().__init__(max_length=LONGEST, help_text=help_text, **options)
+        super().__init__(max_length=MAX_VERSION_LENGTH, help_text=help_text, **options)
 
 
 class VersionedBody(StrictSerializer):
@@ -68,10 +71,10 @@ class NumberedBody(StrictSerializer):
     )
 
 
-class VersionedShape(StrictSerializer):
+class VersionedSerializer(StrictSerializer):
     """An answer with the version of what can be written of it, which `written_as` names."""
 
-    written_as: ClassVar[tuple[type[StrictSerializer], ...]] = ()  # none: as itself
+    body_classes: ClassVar[tuple[type[StrictSerializer], ...]] = ()  # none: as itself
 
     version = serializers.CharField(read_only=True, help_text=VERSION_HELP)
     # The parts of the last serialized object by name.
@@ -81,20 +84,26 @@ class VersionedShape(StrictSerializer):
         """Return the selected fields; the version covers all parts."""
         if "version" not in self.fields:
             return super().to_representation(instance)
-        narrowed = self.fields.keys() != self._declared_fields.keys()
-        whole = type(self)(context=self.context) if narrowed else self
-        shown = super(VersionedShape, whole).to_representation(instance)
-        self.parts = self.parts_of(instance, shown)
+        is_partial = self.fields.keys() != self._declared_fields.keys()
+        full_serializer = type(self)(context=self.context) if is_partial else self
+        representation = super(VersionedSerializer, full_serializer).to_representation(instance)
+        self.parts = self.build_parts(instance, representation)
         if not isinstance(self.fields["version"], serializers.IntegerField):
-            shown["version"] = compute_version(self.parts)
-        return {name: shown[name] for name in map(str, self.fields) if name in shown}
+            representation["version"] = compute_version(self.parts)
+        return {
+            name: representation[name] for name in map(str, self.fields) if name in representation
+        }
 
-    def parts_of(self, instance: Any, shown: Mapping[str, Any]) -> dict[str, Any]:
+    def build_parts(self, instance: Any, representation: Mapping[str, Any]) -> dict[str, Any]:
         """Return the parts of an object: its writable fields and the marks of its secrets."""
-        bodies = self.written_as or (type(self),)
-        written = {name for body in bodies for name in body._declared_fields}
-        parts = {name: shown[name] for name in written - {"version"} if name in shown}
-        return parts | secret_marks(instance)
+        bodies_or_self = self.body_classes or (type(self),)
+        writable_names = {name for body in bodies_or_self for name in body._declared_fields}
+        parts = {
+            name: representation[name]
+            for name in writable_names - {"version"}
+            if name in representation
+        }
+        return parts | collect_secret_marks(instance)
 
 
 class FieldErrorSerializer(StrictSerializer):
@@ -132,48 +141,52 @@ class ProblemDetailsSerializer(StrictSerializer):
     errors = FieldErrorSerializer(many=True, required=False)  # type: ignore[assignment]
 
 
-PARAMETER = "fields"
-PART_JSON = "application/vnd.bonobot.part+json"
+FIELDS_PARAMETER = "fields"
+SPARSE_JSON = "application/vnd.bonobot.part+json"
 
 
 def list_selectable_fields(view: Any, method: str) -> tuple[str, ...]:
     """Return the fields that `?fields=` may select; empty if the view returns no object."""
     if method != "GET":
         return ()
-    answer = getattr(getattr(view, "get", None), "answer", None)
-    shape = getattr(answer, "child", answer)
-    kind = shape if isinstance(shape, type) else type(shape)
-    return _list_readable_fields(kind) if issubclass(kind, StrictSerializer) else ()
+    declared_response = getattr(getattr(view, "get", None), "answer", None)
+    serializer = getattr(declared_response, "child", declared_response)
+    serializer_class = serializer if isinstance(serializer, type) else type(serializer)
+    return (
+        _list_readable_fields(serializer_class)
+        if issubclass(serializer_class, StrictSerializer)
+        else ()
+    )
 
 
 @cache
-def _list_readable_fields(shape: type[StrictSerializer]) -> tuple[str, ...]:
-    return tuple(name for name, field in shape().fields.items() if not field.write_only)
+def _list_readable_fields(serializer_class: type[StrictSerializer]) -> tuple[str, ...]:
+    return tuple(name for name, field in serializer_class().fields.items() if not field.write_only)
 
 
 def parse_selected_fields(
     query: Mapping[str, str], names: tuple[str, ...]
 ) -> frozenset[str] | None:
     """Return the selected fields, None for all; raises `InvalidInput` for unknown ones."""
-    if not names or (text := query.get(PARAMETER)) is None:
+    if not names or (text := query.get(FIELDS_PARAMETER)) is None:
         return None
-    asked = text.split(",")
-    if strange := [name for name in asked if name not in names]:
+    requested = text.split(",")
+    if unknown := [name for name in requested if name not in names]:
         raise InvalidInput(
-            format_message("There is no member {strange!r} to choose.", strange=strange[0][:80]),
+            format_message("There is no member {strange!r} to choose.", strange=unknown[0][:80]),
             code="unknown_field",
-            field=PARAMETER,
+            field=FIELDS_PARAMETER,
             remedy=format_message(
                 "Name members with commas between them: {names}.", names=", ".join(names)
             ),
         )
-    return frozenset(asked)
+    return frozenset(requested)
 
 
 def build_list_pattern(names: Iterable[str], *, sign: str = "") -> str:
     """Return the pattern of a comma-separated list of `names`, each prefixed by `sign`."""
-    one = f"{sign}({'|'.join(names)})"
-    return f"^{one}(,{one})*$"
+    item_pattern = f"{sign}({'|'.join(names)})"
+    return f"^{item_pattern}(,{item_pattern})*$"
 
 
 def limit_serializer_fields(serializer: Any, wanted: frozenset[str] | None) -> Any:

@@ -36,12 +36,12 @@ from bonobot.core.text import placeholders
 from bonobot.core.text.untrusted_text import make_visible
 
 # The name of this client in the audit log.
-CLIENT = f"bonobot-cli/{__version__}"
+CLIENT_NAME = f"bonobot-cli/{__version__}"
 
 # Output to a file or pipe isn't wrapped at the terminal's width.
-WIDTH_OF_FILES = 200
+FILE_WIDTH = 200
 
-Declare = Callable[[argparse.ArgumentParser], object]
+AddArguments = Callable[[argparse.ArgumentParser], object]
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class CommandVerb:
     name: str
     help: str
     run: "Callable[[CommandContext, argparse.Namespace], None]"
-    declare: Declare = lambda parser: None
+    add_arguments: AddArguments = lambda parser: None
     examples: Sequence[str] = ()
 
 
@@ -67,7 +67,7 @@ class CommandContext:
         self._org = org
         self._principal: Any = None
         self._stdout = stdout
-        self.out = _build_console(stdout, width=None if stdout.isatty() else WIDTH_OF_FILES)
+        self.out = _build_console(stdout, width=None if stdout.isatty() else FILE_WIDTH)
         self.err = _build_console(stderr)
 
     @property
@@ -77,26 +77,26 @@ class CommandContext:
             self._principal = build_command_principal(self._org)
         return self._principal
 
-    def emit(self, value: Any, drawn: Any = None) -> None:
+    def emit(self, value: Any, rendered: Any = None) -> None:
         """Print `value` with `--json`, otherwise `rendered`."""
         if self.as_json:
             self._stdout.write(json.dumps(value, indent=2, default=str, ensure_ascii=False) + "\n")
-        elif drawn is not None:
-            self.out.print(drawn)
+        elif rendered is not None:
+            self.out.print(rendered)
 
-    def say(self, text: str) -> None:
+    def print_message(self, text: str) -> None:
         """Print a message unless `--json` is given."""
         if not self.as_json:
             self.out.print(text, markup=False)
 
-    def remark(self, text: str, facts: Mapping[str, Any]) -> None:
+    def print_note(self, text: str, facts: Mapping[str, Any]) -> None:
         """Print a note to stderr: `text`, or `facts` with `--json`."""
         if self.as_json:
             self.err.file.write(json.dumps(facts, default=str, ensure_ascii=False) + "\n")
         else:
             self.err.print(text, markup=False)
 
-    def waiting(self, text: str) -> AbstractContextManager[Any]:
+    def show_spinner(self, text: str) -> AbstractContextManager[Any]:
         """Show a spinner on a terminal."""
         if self.as_json or not self.err.is_terminal:
             return nullcontext()
@@ -118,43 +118,43 @@ class CommandContext:
 
         The first answer is the default, also without a terminal.
         """
-        first = next(iter(answers))
+        default = next(iter(answers))
         while self.can_ask:
-            shown = ", ".join(answers)
-            said = Prompt.ask(f"{question} {shown}", console=self.err, default=first)
-            for name, meaning in answers.items():
-                if said and name.startswith(said.strip().lower()):
-                    return meaning
-        return answers[first]
+            choices = ", ".join(answers)
+            answer = Prompt.ask(f"{question} {choices}", console=self.err, default=default)
+            for name, value in answers.items():
+                if answer and name.startswith(answer.strip().lower()):
+                    return value
+        return answers[default]
 
     @contextmanager
-    def progress(self, text: str, total: int) -> Iterator[Callable[[], object]]:
+    def show_progress(self, text: str, total: int) -> Iterator[Callable[[], object]]:
         """Show a progress bar on a terminal; call the yielded function for each finished item."""
         if self.as_json or not self.err.is_terminal:
             yield lambda: None
             return
-        with Progress(console=self.err, transient=True) as shown:
-            bar = shown.add_task(text, total=total)
-            yield lambda: shown.advance(bar)
+        with Progress(console=self.err, transient=True) as progress_bar:
+            task_id = progress_bar.add_task(text, total=total)
+            yield lambda: progress_bar.advance(task_id)
 
     @contextmanager
-    def share(self, text: str) -> Iterator[Callable[[float], object]]:
+    def show_percentage(self, text: str) -> Iterator[Callable[[float], object]]:
         """Show a progress bar on a terminal; call the yielded function with a value from 0 to 1."""
         if self.as_json or not self.err.is_terminal:
             yield lambda share: None
             return
-        with Progress(console=self.err, transient=True) as shown:
-            bar = shown.add_task(text, total=1.0)
-            yield lambda share: shown.update(bar, completed=share)
+        with Progress(console=self.err, transient=True) as progress_bar:
+            task_id = progress_bar.add_task(text, total=1.0)
+            yield lambda share: progress_bar.update(task_id, completed=share)
 
     def show_problem(self, problem: Problem) -> None:
         """Print a problem to stderr: code, field, sentence, remedy."""
         if self.as_json:
             self.err.file.write(json.dumps({"error": problem.as_dict()}, ensure_ascii=False) + "\n")
             return
-        where = f" ({problem.field})" if problem.field else ""
+        field_note = f" ({problem.field})" if problem.field else ""
         self.err.print(
-            f"{problem.code}{where}: {make_visible(str(problem))}", style="red", markup=False
+            f"{problem.code}{field_note}: {make_visible(str(problem))}", style="red", markup=False
         )
         if problem.remedy:
             self.err.print(f"→ {problem.remedy}", markup=False)
@@ -176,9 +176,9 @@ class CommandGroup(BaseCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Declare a subparser for each verb."""
-        found = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
+        subparsers = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
         for verb in self.verbs:
-            sub = found.add_parser(
+            subparser = subparsers.add_parser(
                 verb.name,
                 help=verb.help,
                 description=verb.help,
@@ -186,10 +186,12 @@ class CommandGroup(BaseCommand):
                 formatter_class=argparse.RawDescriptionHelpFormatter,
                 called_from_command_line=True,
             )
-            verb.declare(sub)
-            sub.add_argument("--org", metavar="SLUG", help="organization (default: the only one)")
-            sub.add_argument("--json", action="store_true", help="print JSON for programs")
-            sub.set_defaults(run=verb.run)
+            verb.add_arguments(subparser)
+            subparser.add_argument(
+                "--org", metavar="SLUG", help="organization (default: the only one)"
+            )
+            subparser.add_argument("--json", action="store_true", help="print JSON for programs")
+            subparser.set_defaults(run=verb.run)
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Run the verb; a problem is shown and becomes exit status 1."""
@@ -207,33 +209,33 @@ class CommandGroup(BaseCommand):
         except CommandFailed:
             sys.exit(1)
         except DatabaseError:
-            lacking = _find_database_problem()
-            if lacking is None:
+            database_problem = _find_database_problem()
+            if database_problem is None:
                 raise
-            cli.show_problem(lacking)
+            cli.show_problem(database_problem)
             sys.exit(1)
 
 
 def _find_database_problem() -> ServiceUnavailable | None:
     """Return the problem of a database that isn't ready, or None."""
-    fault = find_readiness_problem()
-    if not fault:
+    reason = find_readiness_problem()
+    if not reason:
         return None
-    remedy = "`bonobot up` applies them, too." if "migrate" in fault else "See `bonobot doctor`."
-    return ServiceUnavailable(f"{fault}.", code="database_unavailable", remedy=remedy)
+    remedy = "`bonobot up` applies them, too." if "migrate" in reason else "See `bonobot doctor`."
+    return ServiceUnavailable(f"{reason}.", code="database_unavailable", remedy=remedy)
 
 
 def build_table(*columns: str, rows: Sequence[Sequence[Any]], empty: str) -> Any:
     """Return a table, or the sentence `empty` if there are no rows."""
     if not rows:
         return empty
-    drawn = Table(box=None, header_style="bold", pad_edge=False)
+    table = Table(box=None, header_style="bold", pad_edge=False)
     for column in columns:
-        drawn.add_column(column, overflow="fold")
+        table.add_column(column, overflow="fold")
     for row in rows:
         # As `Text`, so that `[…]` in data isn't interpreted as markup.
-        drawn.add_row(*(Text(make_visible("" if cell is None else str(cell))) for cell in row))
-    return drawn
+        table.add_row(*(Text(make_visible("" if cell is None else str(cell))) for cell in row))
+    return table
 
 
 def parse_time(text: str) -> datetime:
@@ -241,27 +243,27 @@ def parse_time(text: str) -> datetime:
     units = {"d": "days", "h": "hours", "m": "minutes"}
     if text[:-1].isdigit() and text[-1:] in units:
         return timezone.now() - timedelta(**{units[text[-1]]: int(text[:-1])})
-    found = datetime.fromisoformat(text)
-    return found if found.tzinfo else timezone.make_aware(found)
+    parsed_time = datetime.fromisoformat(text)
+    return parsed_time if parsed_time.tzinfo else timezone.make_aware(parsed_time)
 
 
-def parse_pairs(given: Sequence[str] | None, field: str) -> dict[str, str]:
+def parse_pairs(pairs: Sequence[str] | None, field: str) -> dict[str, str]:
     """Return `K=V` options as a mapping; expand `${VAR}` from the caller's environment."""
-    found = {}
-    for item in given or ():
+    values = {}
+    for item in pairs or ():
         name, equals, value = item.partition("=")
         if not equals or not name:
             raise InvalidInput(f"{item.partition('=')[0]!r} is not NAME=VALUE.", field=field)
-        found[name] = expand(value, field)
-    return found
+        values[name] = expand_variables(value, field)
+    return values
 
 
-def expand(text: str, field: str) -> str:
+def expand_variables(text: str, field: str) -> str:
     """Expand `${VAR}` and `${VAR:-default}` from the caller's environment.
 
     Raises `InvalidInput` (`undefined_variable`) for undefined, empty and Bonobot's own variables.
     """
-    filled, missing = placeholders.fill(text, os.environ)
+    filled, missing = placeholders.fill_placeholders(text, os.environ)
     if missing:
         raise InvalidInput(
             f"The variable {missing[0].name} is not defined here.",
@@ -285,10 +287,10 @@ def _format_examples(lines: Sequence[str]) -> str:
     return "examples:\n" + "\n".join(f"  bonobot {line}" for line in lines) if lines else ""
 
 
-SHORTEST_INTERVAL_S = 0.5
+MIN_INTERVAL_S = 0.5
 
-Look = Callable[[], list[dict[str, Any]]]
-Draw = Callable[[list[dict[str, Any]]], Any]
+FetchRows = Callable[[], list[dict[str, Any]]]
+RenderRows = Callable[[list[dict[str, Any]]], Any]
 
 
 def add_watch_arguments(parser: argparse.ArgumentParser) -> None:
@@ -297,36 +299,40 @@ def add_watch_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--interval", type=float, default=2.0, metavar="SECONDS", help="of --watch")
 
 
-def show(cli: CommandContext, options: argparse.Namespace, look: Look, draw: Draw) -> None:
+def show_rows(
+    cli: CommandContext, options: argparse.Namespace, fetch: FetchRows, render: RenderRows
+) -> None:
     """Show the rows of `fetch` once, or with `--watch` until Ctrl-C."""
     if not options.watch:
-        found = look()
-        cli.emit(found, draw(found))
+        rows = fetch()
+        cli.emit(rows, render(rows))
         return
     try:
-        _watch(cli, _poll_rows(look, max(options.interval, SHORTEST_INTERVAL_S)), draw)
+        _watch_rows(cli, _poll_rows(fetch, max(options.interval, MIN_INTERVAL_S)), render)
     except KeyboardInterrupt:
         return
 
 
-def _watch(cli: CommandContext, looks: Iterator[list[dict[str, Any]]], draw: Draw) -> None:
+def _watch_rows(
+    cli: CommandContext, batches: Iterator[list[dict[str, Any]]], render: RenderRows
+) -> None:
     """Show each batch of rows: as a line of JSON, appended to a file or pipe, or updated live."""
     if cli.as_json or not cli.out.is_terminal:
-        for found in looks:
+        for rows in batches:
             if cli.as_json:
-                cli.out.file.write(json.dumps(found, default=str, ensure_ascii=False) + "\n")
+                cli.out.file.write(json.dumps(rows, default=str, ensure_ascii=False) + "\n")
             else:
-                cli.out.print(draw(found))
+                cli.out.print(render(rows))
             cli.out.file.flush()
         return
     with Live(console=cli.out, auto_refresh=False) as live:
-        for found in looks:
-            live.update(draw(found), refresh=True)
+        for rows in batches:
+            live.update(render(rows), refresh=True)
 
 
-def _poll_rows(look: Look, interval_s: float) -> Iterator[list[dict[str, Any]]]:
+def _poll_rows(fetch: FetchRows, interval_s: float) -> Iterator[list[dict[str, Any]]]:
     while True:
-        yield look()
+        yield fetch()
         pause(interval_s)
 
 
@@ -341,7 +347,7 @@ STDIN = "-"
 def read_inputs(text: str, field: str) -> dict[str, Any]:
     """Parse a JSON object, read from stdin for `-`; raises `InvalidInput` with the field."""
     try:
-        found = json.loads(sys.stdin.read() if text == STDIN else text)
+        value = json.loads(sys.stdin.read() if text == STDIN else text)
     except ValueError as error:
         raise InvalidInput(
             f"The inputs are not valid JSON: {error}",
@@ -349,8 +355,8 @@ def read_inputs(text: str, field: str) -> dict[str, Any]:
             field=field,
             remedy="""Write one object: '{"title": "disk full"}'.""",
         ) from None
-    if isinstance(found, dict):
-        return found
+    if isinstance(value, dict):
+        return value
     raise InvalidInput("The inputs are no JSON object.", field=field, remedy="Write {…}.")
 
 

@@ -62,22 +62,24 @@ class SealedAttribute(DeferredAttribute):
         value = super().__get__(instance, cls)
         if not isinstance(value, SealedValue) or not value or instance is None:
             return value
-        return value.at(self.field.place(instance))
+        return value.bind_to_location(self.field.build_location(instance))
 
     def __set__(self, instance: models.Model, value: Any) -> None:
         name = self.field.attname
         if isinstance(value, str) and value == MASK:
             if name in instance.__dict__ or not instance._state.adding:
                 return  # the mask means "unchanged"
-            raise self.field.masked()
+            raise self.field.build_masked_error()
         if isinstance(value, SealedValue):
-            if value.place is not None and value.place != self.field.place(instance):
-                value = self.field.sealed(value.open())  # from another row: encrypt again
+            if value.location is not None and value.location != self.field.build_location(instance):
+                value = self.field.seal_value(value.open())  # from another row: encrypt again
         elif value is not None and not hasattr(value, "resolve_expression"):
-            value = self.field.sealed(value)
+            value = self.field.seal_value(value)
         # The location is computed on each read: a row that is copied or moved to another
         # organization must not keep the old location.
-        instance.__dict__[name] = value.at(None) if isinstance(value, SealedValue) else value
+        instance.__dict__[name] = (
+            value.bind_to_location(None) if isinstance(value, SealedValue) else value
+        )
 
 
 class SealedFieldMixin(EncryptedMixin):
@@ -93,23 +95,23 @@ class SealedFieldMixin(EncryptedMixin):
         self.codec = self.codec_class(remembered=remembered)
         super().__init__(*args, **kwargs)
 
-    def place(self, instance: models.Model) -> SecretLocation:
+    def build_location(self, instance: models.Model) -> SecretLocation:
         """Return the location of this field's value in an instance."""
         label = self.label or f"{self.model._meta.label_lower}.{self.name}"
-        organization = getattr(instance, "organization_id", None)
+        organization_id = getattr(instance, "organization_id", None)
         return SecretLocation(
-            label, str(instance.pk), "" if organization is None else str(organization)
+            label, str(instance.pk), "" if organization_id is None else str(organization_id)
         )
 
-    def sealed(self, value: Any) -> SealedValue:
+    def seal_value(self, value: Any) -> SealedValue:
         """Return a plain value as a `SealedValue` to assign."""
-        if value in ("", self.codec.empty()):
+        if value in ("", self.codec.get_empty_value()):
             return SealedValue(self.codec)
-        text = self.codec.written(value)
-        self.codec.remember(value)
+        text = self.codec.encode(value)
+        self.codec.register_secrets(value)
         return SealedValue(self.codec, text=text)
 
-    def masked(self) -> InvalidInput:
+    def build_masked_error(self) -> InvalidInput:
         """Return the error for sending the mask although nothing is stored."""
         return InvalidInput(
             format_message(
@@ -136,7 +138,7 @@ class SealedFieldMixin(EncryptedMixin):
 
     def get_db_prep_save(self, value: Any, connection: Any) -> Any:
         if isinstance(value, SealedValue):
-            return value.sealed_text()
+            return value.to_sealed_text()
         if value is None or value == "" or self._is_bulk_update(value):
             return value
         raise TypeError(
@@ -165,7 +167,7 @@ class SealedFieldMixin(EncryptedMixin):
 
     def to_python(self, value: Any) -> Any:
         if value == MASK:
-            raise ValidationError(self.masked().detail, code="secret_masked")
+            raise ValidationError(self.build_masked_error().detail, code="secret_masked")
         return value
 
     def value_to_string(self, obj: models.Model) -> str:
@@ -198,14 +200,14 @@ class SealedFieldMixin(EncryptedMixin):
         return field
 
     def check(self, **kwargs: Any) -> list[checks.CheckMessage]:
-        return [*super().check(**kwargs), *self._check_place()]
+        return [*super().check(**kwargs), *self._check_model()]
 
-    def _check_place(self) -> list[checks.CheckMessage]:
+    def _check_model(self) -> list[checks.CheckMessage]:
         if self.model._meta.abstract:
             return []
-        found: list[checks.CheckMessage] = []
+        errors: list[checks.CheckMessage] = []
         if not hasattr(self.model, "organization_id"):
-            found.append(
+            errors.append(
                 checks.Error(
                     f"`{self.name}` is sealed, but its model has no `organization_id`.",
                     hint="A seal names the organization; let the model have one (it may be null).",
@@ -214,7 +216,7 @@ class SealedFieldMixin(EncryptedMixin):
                 )
             )
         if self.model._meta.pk is not None and not self.model._meta.pk.has_default():
-            found.append(
+            errors.append(
                 checks.Error(
                     f"`{self.name}` is sealed, but its row has no key before it is inserted.",
                     hint="A seal names the row; use a UUID primary key with a default.",
@@ -222,7 +224,7 @@ class SealedFieldMixin(EncryptedMixin):
                     id="sealed.E002",
                 )
             )
-        return found
+        return errors
 
     def deconstruct(self) -> tuple[str, str, Sequence[Any], Mapping[str, Any]]:
         name, path, args, kwargs = super().deconstruct()
@@ -245,10 +247,10 @@ class WriteOnlyWidget(forms.Widget):
     """A widget that never renders its value and only shows whether one is stored."""
 
     def get_context(self, name: str, value: Any, attrs: dict[str, Any] | None) -> dict[str, Any]:
-        told = {"autocomplete": "new-password", "spellcheck": "false"}
+        default_attrs = {"autocomplete": "new-password", "spellcheck": "false"}
         if isinstance(value, SealedValue) and value:
-            told["placeholder"] = str(_("stored; enter another to replace it"))
-        return super().get_context(name, None, told | (attrs or {}))
+            default_attrs["placeholder"] = str(_("stored; enter another to replace it"))
+        return super().get_context(name, None, default_attrs | (attrs or {}))
 
 
 class SealedInput(WriteOnlyWidget, forms.PasswordInput):

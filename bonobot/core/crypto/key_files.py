@@ -16,18 +16,18 @@ from pathlib import Path
 from cryptography.fernet import Fernet
 from django.core.exceptions import ImproperlyConfigured
 
-LAST_PEPPER = 32_767  # the maximum of the database column
-FIRST_PEPPERS = 9_999  # the first number is random up to this; later peppers are higher
-PEPPER_MIN_LENGTH = 32
+MAX_PEPPER_NUMBER = 32_767  # the maximum of the database column
+MAX_FIRST_PEPPER_NUMBER = 9_999  # the first number is random up to this; later peppers are higher
+MIN_PEPPER_LENGTH = 32
 SIGNING_KEY_BYTES = 32
 
 
-def read_or_create_text(path: Path, make: Callable[[], str]) -> str:
+def read_or_create_text(path: Path, generate: Callable[[], str]) -> str:
     """Return the text of a file; create the file if it is missing or empty."""
     try:
-        return path.read_text(encoding="utf-8").strip() or _make(path, make)
+        return path.read_text(encoding="utf-8").strip() or _create_text(path, generate)
     except FileNotFoundError:
-        return _make(path, make)
+        return _create_text(path, generate)
     except OSError as error:
         raise _build_unusable_error(path, error) from error
 
@@ -49,10 +49,10 @@ def ensure_private_folder(path: Path) -> Path:
     return path
 
 
-def field_keys(value: str, *, name: str) -> list[str]:
+def parse_field_keys(value: str, *, name: str) -> list[str]:
     """Return the Fernet keys of a list; the first encrypts, all decrypt."""
-    found = value.replace(",", " ").split()
-    for key in found:
+    keys = value.replace(",", " ").split()
+    for key in keys:
         try:
             Fernet(key)
         except ValueError as error:
@@ -60,86 +60,88 @@ def field_keys(value: str, *, name: str) -> list[str]:
                 f"`{name}` must be a comma-separated list of Fernet keys (32 bytes, url-safe "
                 "base64); `openssl rand -base64 32 | tr +/ -_` makes one."
             ) from error
-    if not found:
+    if not keys:
         raise ImproperlyConfigured(f"`{name}` must name at least one Fernet key.")
-    return found
+    return keys
 
 
 def parse_peppers(value: str, *, name: str) -> dict[int, str]:
     """Return the token peppers by number; new tokens use the highest one."""
-    found: dict[int, str] = {}
+    peppers: dict[int, str] = {}
     for entry in value.replace(",", " ").split():
         number, _, pepper = entry.partition(":")
-        numbered = number.isdecimal() and int(number[:6]) <= LAST_PEPPER
-        if not numbered or len(pepper) < PEPPER_MIN_LENGTH or int(number) in found:
+        is_valid_number = number.isdecimal() and int(number[:6]) <= MAX_PEPPER_NUMBER
+        if not is_valid_number or len(pepper) < MIN_PEPPER_LENGTH or int(number) in peppers:
             raise ImproperlyConfigured(
                 f"`{name}` must be a comma-separated list of `number:pepper` with different "
-                f"numbers up to {LAST_PEPPER} and peppers of at least {PEPPER_MIN_LENGTH} "
+                f"numbers up to {MAX_PEPPER_NUMBER} and peppers of at least {MIN_PEPPER_LENGTH} "
                 "characters."
             )
-        found[int(number)] = pepper
-    if not found:
+        peppers[int(number)] = pepper
+    if not peppers:
         raise ImproperlyConfigured(f"`{name}` must name at least one `number:pepper`.")
-    return found
+    return peppers
 
 
 def parse_signing_keys(value: str, *, name: str) -> list[str]:
     """Return the private Ed25519 keys of a list; the first signs, all verify."""
-    found = value.replace(",", " ").split()
-    for key in found:
+    keys = value.replace(",", " ").split()
+    for key in keys:
         try:
-            sound = len(base64.b64decode(key, altchars=b"-_", validate=True)) == SIGNING_KEY_BYTES
+            is_valid = (
+                len(base64.b64decode(key, altchars=b"-_", validate=True)) == SIGNING_KEY_BYTES
+            )
         except ValueError:
-            sound = False
-        if not sound:
+            is_valid = False
+        if not is_valid:
             raise ImproperlyConfigured(
                 f"`{name}` must be a comma-separated list of Ed25519 keys (32 bytes, url-safe "
                 "base64)."
             )
-    if not found:
+    if not keys:
         raise ImproperlyConfigured(f"`{name}` must name at least one Ed25519 key.")
-    return found
+    return keys
 
 
-def make_secret_key() -> str:
+def generate_secret_key() -> str:
     """Return a new `SECRET_KEY` for Django."""
     return secrets.token_urlsafe(64)
 
 
-def make_field_key() -> str:
+def generate_field_key() -> str:
     """Return a new key for encrypted fields."""
     return Fernet.generate_key().decode("ascii")
 
 
-def make_signing_key() -> str:
+def generate_signing_key() -> str:
     """Return a new key for signatures of the audit log."""
     return base64.urlsafe_b64encode(secrets.token_bytes(SIGNING_KEY_BYTES)).decode("ascii")
 
 
-def make_peppers() -> str:
+def generate_peppers() -> str:
     """Return a first token pepper; its random number reveals a replaced pepper."""
-    return f"{1 + secrets.randbelow(FIRST_PEPPERS)}:{secrets.token_urlsafe(48)}"
+    return f"{1 + secrets.randbelow(MAX_FIRST_PEPPER_NUMBER)}:{secrets.token_urlsafe(48)}"
 
 
-def _make(path: Path, make: Callable[[], str]) -> str:
+def _create_text(path: Path, generate: Callable[[], str]) -> str:
     with lock_folder(ensure_private_folder(path.parent)):
-        if path.exists() and (found := path.read_text(encoding="utf-8").strip()):
-            return found  # another process created it while we waited for the lock
-        value = make()
-        replace(path, value)
+        if path.exists() and (text := path.read_text(encoding="utf-8").strip()):
+            return text  # another process created it while we waited for the lock
+        value = generate()
+        replace_file(path, value)
         return value
 
 
-def replace(path: Path, value: str) -> None:
+def replace_file(path: Path, value: str) -> None:
     """Write a file of mode 0600 atomically."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary_path = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        descriptor = os.open(temporary_path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             file.write(f"{value}\n")
             file.flush()
             os.fsync(file.fileno())
-        draft.replace(path)
+        temporary_path.replace(path)
     except OSError as error:
         raise _build_unusable_error(path, error) from error
 

@@ -23,8 +23,8 @@ from bonobot.core.crypto import key_files
 logger = logging.getLogger(__name__)
 
 # How long a process may continue to encrypt with the old first key.
-LOOK_S = 5.0
-NAME = "BONOBOT_FIELD_KEYS"
+REFRESH_INTERVAL_S = 5.0
+SETTING_NAME = "BONOBOT_FIELD_KEYS"
 # How long MCP clients may keep an encrypted state: old keys must decrypt it until then.
 SEALED_STATE_LIFETIME = timedelta(hours=24)
 
@@ -33,7 +33,7 @@ class _KeyFileState:
     """When this process last checked the file, and its state then."""
 
     lock = threading.Lock()
-    at = time.monotonic()
+    checked_at = time.monotonic()
     stamp: tuple[int, ...] | None = None
     keys: tuple[str, ...] = tuple(settings.FIELD_ENCRYPTION_KEY)
 
@@ -41,19 +41,19 @@ class _KeyFileState:
 def seal(text: str) -> str:
     """Encrypt a text with the first key."""
     refresh_keys()
-    sealed: bytes = library.encrypt_str(text)
-    return sealed.decode("ascii")
+    token: bytes = library.encrypt_str(text)
+    return token.decode("ascii")
 
 
 def unseal(token: str) -> str:
     """Decrypt a token; raises `InvalidToken` if no key fits."""
     try:
-        text: str = library.decrypt_str(token)
+        plain_text: str = library.decrypt_str(token)
     except InvalidToken:
-        if not refresh_keys(now=True):
+        if not refresh_keys(force=True):
             raise
-        text = library.decrypt_str(token)
-    return text
+        plain_text = library.decrypt_str(token)
+    return plain_text
 
 
 def is_current(token: str) -> bool:
@@ -72,44 +72,46 @@ def rotate_token(token: str) -> str:
 
 def get_sealing_key() -> Fernet:
     """Return the key that encrypts."""
-    found: Fernet = library.CRYPTER._fernets[0]
-    return found
+    key: Fernet = library.CRYPTER._fernets[0]
+    return key
 
 
-def count() -> int:
+def count_keys() -> int:
     """Return the number of keys."""
     return len(library.CRYPTER._fernets)
 
 
-def refresh_keys(*, now: bool = False) -> bool:
+def refresh_keys(*, force: bool = False) -> bool:
     """Reload the keys if the file has changed; return whether they changed."""
     path: Path | None = settings.BONOBOT_FIELD_KEYS_PATH
-    if path is None or (not now and time.monotonic() - _KeyFileState.at < LOOK_S):
+    if path is None or (
+        not force and time.monotonic() - _KeyFileState.checked_at < REFRESH_INTERVAL_S
+    ):
         return False
     with _KeyFileState.lock:
-        _KeyFileState.at, stamp = time.monotonic(), read_file_stamp(path)
+        _KeyFileState.checked_at, stamp = time.monotonic(), read_file_stamp(path)
         if stamp is None or stamp == _KeyFileState.stamp:
             return False
         try:
-            found = key_files.field_keys(path.read_text(encoding="utf-8"), name=NAME)
+            keys = key_files.parse_field_keys(path.read_text(encoding="utf-8"), name=SETTING_NAME)
         except (OSError, UnicodeDecodeError, ImproperlyConfigured):
             logger.exception("The changed file of keys can't be used; the known keys hold")
             return False
         _KeyFileState.stamp = stamp
-        if tuple(found) == _KeyFileState.keys:
+        if tuple(keys) == _KeyFileState.keys:
             return False
         library.CRYPTER, _KeyFileState.keys = (
-            MultiFernet([Fernet(key) for key in found]),
-            tuple(found),
+            MultiFernet([Fernet(key) for key in keys]),
+            tuple(keys),
         )
-        logger.info("The keys of sealed values were read again: %d", len(found))
+        logger.info("The keys of sealed values were read again: %d", len(keys))
         return True
 
 
 def read_file_stamp(path: Path) -> tuple[int, ...] | None:
     """Return a value that changes with the file; None if it doesn't exist."""
     try:
-        found = os.stat(path)  # noqa: PTH116 - follows the links that secrets are mounted by
+        stat_result = os.stat(path)  # noqa: PTH116 - follows the links that secrets are mounted by
     except OSError:
         return None
-    return found.st_ino, found.st_size, found.st_mtime_ns
+    return stat_result.st_ino, stat_result.st_size, stat_result.st_mtime_ns

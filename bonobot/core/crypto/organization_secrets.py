@@ -14,7 +14,7 @@ from bonobot.core.crypto.encrypted_fields import SealedValue, list_sealed_fields
 from bonobot.core.crypto.sealed_values import UnreadableSecret
 from bonobot.core.text.masking import Masker, SecretsReading, get_organization_secrets
 
-FRESH_S = 60.0
+MAX_READING_AGE_S = 60.0
 
 
 def find_cached_masker(organization_id: UUID, generation: int) -> Masker | None:
@@ -23,30 +23,30 @@ def find_cached_masker(organization_id: UUID, generation: int) -> Masker | None:
     reading = memory.reading
     if reading is None or reading.generation < generation:
         return None
-    return memory.masker() if time.monotonic() - reading.at < FRESH_S else None
+    return memory.get_masker() if time.monotonic() - reading.read_at < MAX_READING_AGE_S else None
 
 
-def read_masker(organization_id: UUID, generation: int = 0) -> Masker:
+def load_masker(organization_id: UUID, generation: int = 0) -> Masker:
     """Read the organization's encrypted values and return its masker (queries)."""
     memory = get_organization_secrets(str(organization_id))
-    known = memory.reading.marks if memory.reading else frozenset()
-    at, marks = time.monotonic(), set()
+    known_marks = memory.reading.marks if memory.reading else frozenset()
+    read_at, marks = time.monotonic(), set()
     for value in _iterate_sealed_values(organization_id):
         marks.add(value.mark)
-        if value.mark not in known:
-            _learn(value)
-    masker = memory.masker()
-    memory.reading = SecretsReading(generation, at, frozenset(marks))
+        if value.mark not in known_marks:
+            _register_value(value)
+    masker = memory.get_masker()
+    memory.reading = SecretsReading(generation, read_at, frozenset(marks))
     return masker
 
 
 def mask_organization_secrets(text: str, organization_id: UUID) -> str:
     """Return a text with the organization's stored secrets masked (queries)."""
-    masker = find_cached_masker(organization_id, 0) or read_masker(organization_id)
-    return str(masker.exact(text))
+    masker = find_cached_masker(organization_id, 0) or load_masker(organization_id)
+    return str(masker.mask_known(text))
 
 
-def _learn(value: SealedValue) -> None:
+def _register_value(value: SealedValue) -> None:
     try:
         value.open()
     except UnreadableSecret:

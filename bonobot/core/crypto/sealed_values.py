@@ -13,9 +13,9 @@ from cryptography.fernet import InvalidToken
 from bonobot.core.crypto import key_ring
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Problem
-from bonobot.core.text.masking import MASK, learn, register_secret
+from bonobot.core.text.masking import MASK, register_organization_secret, register_secret
 
-VERSION = 1
+FORMAT_VERSION = 1
 
 
 class UnreadableSecret(Problem):
@@ -37,7 +37,7 @@ class SecretLocation(NamedTuple):
 class SealedValue:
     """A secret or none: false if empty, shown as `********`, decrypted by `open()`."""
 
-    __slots__ = ("_codec", "_text", "_token", "place")
+    __slots__ = ("_codec", "_text", "_token", "location")
 
     def __init__(
         self,
@@ -45,37 +45,37 @@ class SealedValue:
         *,
         text: str = "",
         token: str = "",
-        place: SecretLocation | None = None,
+        location: SecretLocation | None = None,
     ) -> None:
         """Store either a new plain `text` or the `token` from the database."""
         self._codec = codec
         self._text = text
         self._token = token
-        self.place = place
+        self.location = location
 
     def open(self) -> Any:
         """Return the secret; raises UnreadableSecret if it can't be decrypted here."""
         if not self:
-            return self._codec.empty()
-        text = _unseal_text(self._token, self._known_place()) if self._token else self._text
-        value = self._codec.read(text)
-        self._codec.remember(value, self.place)
+            return self._codec.get_empty_value()
+        text = _unseal_text(self._token, self._get_location()) if self._token else self._text
+        value = self._codec.decode(text)
+        self._codec.register_secrets(value, self.location)
         return value
 
-    def sealed_text(self) -> str:
+    def to_sealed_text(self) -> str:
         """Return the column's value; raises UnreadableSecret if it couldn't be decrypted."""
         if not self:
             return ""
-        place = self._known_place()
+        location = self._get_location()
         if not self._token:
-            self._codec.remember(self._codec.read(self._text), place)
-            return _seal_text(self._text, place)
-        _unseal_text(self._token, place)
+            self._codec.register_secrets(self._codec.decode(self._text), location)
+            return _seal_text(self._text, location)
+        _unseal_text(self._token, location)
         return self._token
 
-    def at(self, place: SecretLocation | None) -> "SealedValue":
+    def bind_to_location(self, location: SecretLocation | None) -> "SealedValue":
         """Return the same value bound to `location`."""
-        return SealedValue(self._codec, text=self._text, token=self._token, place=place)
+        return SealedValue(self._codec, text=self._text, token=self._token, location=location)
 
     @property
     def mark(self) -> str:
@@ -87,10 +87,10 @@ class SealedValue:
         """Whether the value came from the database."""
         return bool(self._token)
 
-    def _known_place(self) -> SecretLocation:
-        if self.place is None:
+    def _get_location(self) -> SecretLocation:
+        if self.location is None:
             raise TypeError("A sealed value has to be read from its row: `values()` can't open it.")
-        return self.place
+        return self.location
 
     def __bool__(self) -> bool:
         return bool(self._token or self._text)
@@ -118,29 +118,29 @@ class SecretCodec:
         """Mask the values in logs if `remembered`; false for whole documents."""
         self.remembered = remembered
 
-    def empty(self) -> Any:
+    def get_empty_value(self) -> Any:
         """Return the value for no secret."""
         return ""
 
-    def written(self, value: Any) -> str:
+    def encode(self, value: Any) -> str:
         """Return the text of a value; raises TypeError or ValueError if it can't be encoded."""
         if not isinstance(value, str):
             raise TypeError(f"A sealed text must be a `str`, not a `{type(value).__name__}`.")
         return value
 
-    def read(self, text: str) -> Any:
+    def decode(self, text: str) -> Any:
         """Return the value of an encoded text."""
         return text
 
-    def remember(self, value: Any, place: SecretLocation | None = None) -> None:
+    def register_secrets(self, value: Any, location: SecretLocation | None = None) -> None:
         """Mask a value's texts in logs, and in data of the organization of `location`."""
         if self.remembered:
-            for part in self.parts(value):
-                register_secret(part)
-                if place is not None and place.organization:
-                    learn(place.organization, part)
+            for text in self.iterate_texts(value):
+                register_secret(text)
+                if location is not None and location.organization:
+                    register_organization_secret(location.organization, text)
 
-    def parts(self, value: Any) -> Iterator[str]:
+    def iterate_texts(self, value: Any) -> Iterator[str]:
         """Yield the texts in a value that must be masked."""
         yield value
 
@@ -148,25 +148,25 @@ class SecretCodec:
 class JSONSecretCodec(SecretCodec):
     """Encodes values as JSON; an empty object means no secret."""
 
-    def empty(self) -> Any:
+    def get_empty_value(self) -> Any:
         """Return the value for no secret."""
         return {}
 
-    def written(self, value: Any) -> str:
+    def encode(self, value: Any) -> str:
         """Return the JSON text of a value; raises TypeError or ValueError if it isn't JSON."""
         return json.dumps(value, ensure_ascii=True, allow_nan=False)
 
-    def read(self, text: str) -> Any:
+    def decode(self, text: str) -> Any:
         """Return the value of an encoded text."""
         return json.loads(text)
 
-    def parts(self, value: Any) -> Iterator[str]:
+    def iterate_texts(self, value: Any) -> Iterator[str]:
         """Yield the texts in a value that must be masked."""
         if isinstance(value, str):
             yield value
         elif isinstance(value, dict | list):
             for item in value.values() if isinstance(value, dict) else value:
-                yield from self.parts(item)
+                yield from self.iterate_texts(item)
 
 
 def can_unseal(token: str) -> bool:
@@ -178,27 +178,27 @@ def can_unseal(token: str) -> bool:
     return True
 
 
-def _seal_text(text: str, place: SecretLocation) -> str:
-    return key_ring.seal(json.dumps([VERSION, *place, text]))
+def _seal_text(text: str, location: SecretLocation) -> str:
+    return key_ring.seal(json.dumps([FORMAT_VERSION, *location, text]))
 
 
-def _unseal_text(token: str, place: SecretLocation) -> str:
+def _unseal_text(token: str, location: SecretLocation) -> str:
     try:
         version, label, row, organization, text = json.loads(key_ring.unseal(token))
     except (InvalidToken, ValueError, TypeError):  # another key, or not encrypted by us
-        raise _build_unreadable_error(place) from None
-    if version != VERSION or SecretLocation(label, row, organization) != place:
-        raise _build_unreadable_error(place)
+        raise _build_unreadable_error(location) from None
+    if version != FORMAT_VERSION or SecretLocation(label, row, organization) != location:
+        raise _build_unreadable_error(location)
     return str(text)
 
 
-def _build_unreadable_error(place: SecretLocation) -> UnreadableSecret:
+def _build_unreadable_error(location: SecretLocation) -> UnreadableSecret:
     return UnreadableSecret(
         format_message(
             "The secret `{place}` of {row} can't be opened: it was sealed "
             "with another key or for another place.",
-            place=place.label,
-            row=place.row,
+            place=location.label,
+            row=location.row,
         ),
         remedy="Enter it again. If many fail, restore the key in `BONOBOT_FIELD_KEYS`.",
     )

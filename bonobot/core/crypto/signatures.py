@@ -26,25 +26,27 @@ from django.conf import settings
 
 from bonobot.core.text.canonical_json import to_canonical_json
 
-TIMESTAMP = "Bonobot-Timestamp"
-SIGNATURE = "Bonobot-Signature"
+TIMESTAMP_HEADER = "Bonobot-Timestamp"
+SIGNATURE_HEADER = "Bonobot-Signature"
 # The maximum age of a signature, including clock skew; older requests may be replays.
 TOLERANCE_S = 300
 
 
-def sign(secret: str, timestamp: int, body: bytes) -> str:
+def sign_body(secret: str, timestamp: int, body: bytes) -> str:
     """Return the signature of a body sent at `timestamp`."""
-    signed = f"{timestamp}.".encode() + body
-    return "v1=" + hmac.new(secret.encode(), signed, "sha256").hexdigest()
+    message = f"{timestamp}.".encode() + body
+    return "v1=" + hmac.new(secret.encode(), message, "sha256").hexdigest()
 
 
-def is_signed(secret: str, timestamp: str, signature: str, body: bytes, *, now: float) -> bool:
+def is_valid_signature(
+    secret: str, timestamp: str, signature: str, body: bytes, *, now: float
+) -> bool:
     """Return whether a body was signed with the secret within `TOLERANCE_S`."""
     if not (timestamp.isascii() and timestamp.isdecimal() and len(timestamp) <= 12):
         return False
-    wanted = sign(secret, int(timestamp), body)
-    right = hmac.compare_digest(wanted.encode(), signature.encode("utf-8", "replace"))
-    return right and abs(now - int(timestamp)) <= TOLERANCE_S
+    expected = sign_body(secret, int(timestamp), body)
+    matches = hmac.compare_digest(expected.encode(), signature.encode("utf-8", "replace"))
+    return matches and abs(now - int(timestamp)) <= TOLERANCE_S
 
 
 Statement = Mapping[str, Any]
@@ -54,23 +56,31 @@ class StatementSigner:
     """Signs and verifies statements with private keys (each 32 bytes, URL-safe base64)."""
 
     def __init__(self, keys: Iterable[str]) -> None:
-        private = [Ed25519PrivateKey.from_private_bytes(_decode_base64(key)) for key in keys]
-        self._first = private[0]
-        self._public = {compute_key_id(key.public_key()): key.public_key() for key in private}
+        private_keys = [Ed25519PrivateKey.from_private_bytes(_decode_base64(key)) for key in keys]
+        self._signing_key = private_keys[0]
+        self._verifying_keys = {
+            compute_key_id(key.public_key()): key.public_key() for key in private_keys
+        }
 
     @property
     def public_keys(self) -> dict[str, str]:
         """The public keys by id, for external verification."""
-        return {name: _encode_base64(_encode_public_key(key)) for name, key in self._public.items()}
+        return {
+            name: _encode_base64(_encode_public_key(key))
+            for name, key in self._verifying_keys.items()
+        }
 
     def sign(self, facts: Statement) -> dict[str, Any]:
         """Return the facts with `key` and `signature` added."""
-        stated = {**facts, "key": compute_key_id(self._first.public_key())}
-        return {**stated, "signature": _encode_base64(self._first.sign(_encode_statement(stated)))}
+        statement = {**facts, "key": compute_key_id(self._signing_key.public_key())}
+        return {
+            **statement,
+            "signature": _encode_base64(self._signing_key.sign(_encode_statement(statement))),
+        }
 
-    def holds(self, statement: Statement) -> bool:
+    def is_valid(self, statement: Statement) -> bool:
         """Return whether one of the keys signed this statement."""
-        key = self._public.get(str(statement.get("key")))
+        key = self._verifying_keys.get(str(statement.get("key")))
         try:
             signature = _decode_base64(str(statement.get("signature")))
             if key is None:
@@ -104,7 +114,7 @@ def _decode_base64(text: str) -> bytes:
     return base64.b64decode(text, altchars=b"-_", validate=True)
 
 
-PURPOSE = b"bonobot audit fingerprint"
+FINGERPRINT_PURPOSE = b"bonobot audit fingerprint"
 
 
 def compute_fingerprint(organization_id: UUID, text: str) -> str:
@@ -119,7 +129,9 @@ def compute_fingerprint(organization_id: UUID, text: str) -> str:
 @lru_cache(maxsize=1024)
 def _build_keyed_hashes(secret: str, organization_id: UUID) -> tuple[Any, Any]:
     """Return the inner and outer hash of HMAC initialized with the key; copy before use."""
-    key = hmac.digest(secret.encode("ascii"), PURPOSE + organization_id.bytes, hashlib.sha256)
+    key = hmac.digest(
+        secret.encode("ascii"), FINGERPRINT_PURPOSE + organization_id.bytes, hashlib.sha256
+    )
     block = key.ljust(hashlib.sha256().block_size, b"\0")
     # RFC 2104: the key is padded to a block and XORed with one byte per hash.
     inner = hashlib.sha256(bytes(byte ^ 0x36 for byte in block))

@@ -14,7 +14,7 @@ from bonobot.core.problems import InvalidInput
 DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
-def origin_of(url: str) -> str:
+def normalize_origin(url: str) -> str:
     """Return the normalized scheme, host and port of a URL; "" if it has no host.
 
     An invalid port is kept as written.
@@ -30,17 +30,23 @@ def origin_of(url: str) -> str:
     return f"{scheme}://{host}:{port}"
 
 
-def keep_with_addresses(
-    kept: Iterable[str], before: Mapping[str, str], now: Mapping[str, str]
+def check_kept_secrets(
+    kept_fields: Iterable[str], old_addresses: Mapping[str, str], new_addresses: Mapping[str, str]
 ) -> None:
     """Check that no secret is kept while an address that receives it changes.
 
     `kept_fields` are the fields of secrets that weren't entered again; the addresses are given by
     field, blank for none. Raises `InvalidInput` (`credential_needed`) for the first secret.
     """
-    fields = {name for name in before.keys() | now.keys() if before.get(name) != now.get(name)}
-    changed = sorted(name for name in fields if before.get(name) or now.get(name))
-    field = next(iter(sorted(kept)), None)
+    changed_fields = {
+        name
+        for name in old_addresses.keys() | new_addresses.keys()
+        if old_addresses.get(name) != new_addresses.get(name)
+    }
+    changed = sorted(
+        name for name in changed_fields if old_addresses.get(name) or new_addresses.get(name)
+    )
+    field = next(iter(sorted(kept_fields)), None)
     if field is None or not changed:
         return
     raise InvalidInput(

@@ -9,10 +9,10 @@ from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from django.core.exceptions import ImproperlyConfigured
 
-OLDEST_SQLITE = (3, 35, 0)  # the first with RETURNING, which the ledger needs
-POSTGRES = frozenset({"postgres", "postgresql"})
-EXPECTED = "`postgresql://user:password@host:5432/name` or `sqlite:///path/to/file`"
-UNREADABLE = (
+MIN_SQLITE_VERSION = (3, 35, 0)  # the first with RETURNING, which the ledger needs
+POSTGRESQL_SCHEMES = frozenset({"postgres", "postgresql"})
+EXPECTED_URLS = "`postgresql://user:password@host:5432/name` or `sqlite:///path/to/file`"
+UNREADABLE_REASON = (
     "its host or port can't be read; inside a user name or password write `#` as `%23`, `/` as "
     "`%2F`, `?` as `%3F`, `@` as `%40`, `:` as `%3A`"
 )
@@ -30,23 +30,23 @@ def build_database_settings(url: str, *, var: Path, pool_size: int) -> dict[str,
     """Return the settings of the database at `url`; blank means SQLite in the folder `var`."""
     if not url:
         return _build_sqlite_settings(var / "bonobot.sqlite3")
-    parts = _split(url)
+    parts = _parse_url(url)
     if parts.scheme == "sqlite":
         return _build_sqlite_settings(_parse_sqlite_path(parts))
-    if parts.scheme in POSTGRES:
+    if parts.scheme in POSTGRESQL_SCHEMES:
         return _build_postgresql_settings(parts, pool_size=pool_size)
     raise _build_url_error(f"its scheme is {parts.scheme!r}")
 
 
-def _split(url: str) -> SplitResult:
+def _parse_url(url: str) -> SplitResult:
     # The parser's own message may contain a part of the password.
     try:
         parts = urlsplit(url)
         _ = parts.port  # raises ValueError on access
     except ValueError:
-        raise _build_url_error(UNREADABLE) from None
+        raise _build_url_error(UNREADABLE_REASON) from None
     if parts.fragment:
-        raise _build_url_error(UNREADABLE)
+        raise _build_url_error(UNREADABLE_REASON)
     return parts
 
 
@@ -116,4 +116,4 @@ def _parse_libpq_options(query: str) -> dict[str, str]:
 
 def _build_url_error(reason: str) -> ImproperlyConfigured:
     """Return an error without the URL, which contains a password."""
-    return ImproperlyConfigured(f"`DATABASE_URL` must be like {EXPECTED}: {reason}.")
+    return ImproperlyConfigured(f"`DATABASE_URL` must be like {EXPECTED_URLS}: {reason}.")

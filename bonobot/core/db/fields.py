@@ -41,7 +41,7 @@ _VARIANT = 0b10 << 62
 
 def generate_uuid7() -> UUID:
     """Return a new UUIDv7: 48 bits of milliseconds since 1970 and 74 random bits."""
-    made = (time.time_ns() // 1_000_000 & 0xFFFF_FFFF_FFFF) << 80
-    chance = int.from_bytes(os.urandom(10), "big")
-    first, rest = chance >> 62 & 0xFFF, chance & (1 << 62) - 1
-    return UUID(int=made | _VERSION | first << 64 | _VARIANT | rest)
+    timestamp_bits = (time.time_ns() // 1_000_000 & 0xFFFF_FFFF_FFFF) << 80
+    random_bits = int.from_bytes(os.urandom(10), "big")
+    random_high, random_low = random_bits >> 62 & 0xFFF, random_bits & (1 << 62) - 1
+    return UUID(int=timestamp_bits | _VERSION | random_high << 64 | _VARIANT | random_low)

@@ -22,9 +22,9 @@ from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Conflict
 from bonobot.core.text.canonical_json import to_canonical_json
 
-LONGEST = 100_000  # characters
-_WHOLE, _NAME, _VALUE = 16, 4, 6
-_PART = _NAME + _VALUE
+MAX_VERSION_LENGTH = 100_000  # characters
+_WHOLE_LENGTH, _NAME_LENGTH, _VALUE_LENGTH = 16, 4, 6
+_PART_LENGTH = _NAME_LENGTH + _VALUE_LENGTH
 
 
 class VersionConflict(Conflict):
@@ -67,8 +67,8 @@ class PreconditionFailed(VersionConflict):
 
 def compute_version(parts: Mapping[str, Any]) -> str:
     """Return the version of an object that consists of these parts (JSON values)."""
-    marks = sorted(_mark(name, value) for name, value in parts.items())
-    return _digest(_WHOLE, "".join(marks)) + "".join(marks)
+    marks = sorted(_compute_mark(name, value) for name, value in parts.items())
+    return _compute_digest(_WHOLE_LENGTH, "".join(marks)) + "".join(marks)
 
 
 def list_changed_parts(parts: Mapping[str, Any], version: str) -> list[str]:
@@ -76,42 +76,48 @@ def list_changed_parts(parts: Mapping[str, Any], version: str) -> list[str]:
 
     Removed parts aren't listed, so the list may be empty although the versions differ.
     """
-    known = _marks(version)
-    return [name for name, value in parts.items() if _mark(name, value) not in known]
+    known_marks = _parse_marks(version)
+    return [name for name, value in parts.items() if _compute_mark(name, value) not in known_marks]
 
 
 def is_same_part(name: str, value: Any, version: str) -> bool:
     """Return whether a part had this value in `version`."""
-    return _mark(name, value) in _marks(version)
+    return _compute_mark(name, value) in _parse_marks(version)
 
 
 def has_part(name: str, version: str) -> bool:
     """Return whether `version` has a part of this name."""
-    begin = _digest(_NAME, name)
-    return any(mark.startswith(begin) for mark in _marks(version))
+    name_digest = _compute_digest(_NAME_LENGTH, name)
+    return any(mark.startswith(name_digest) for mark in _parse_marks(version))
 
 
-def _marks(version: str) -> frozenset[str]:
-    return _split(version[:LONGEST])
+def _parse_marks(version: str) -> frozenset[str]:
+    return _split_marks(version[:MAX_VERSION_LENGTH])
 
 
-def _split(version: str) -> frozenset[str]:
-    rest = version[_WHOLE:]
-    return frozenset(rest[at : at + _PART] for at in range(0, len(rest), _PART))
+def _split_marks(version: str) -> frozenset[str]:
+    rest = version[_WHOLE_LENGTH:]
+    return frozenset(
+        rest[offset : offset + _PART_LENGTH] for offset in range(0, len(rest), _PART_LENGTH)
+    )
 
 
-def _mark(name: str, value: Any) -> str:
-    return _digest(_NAME, name) + _digest(_VALUE, f"{name}\0{to_canonical_json(value)}")
+def _compute_mark(name: str, value: Any) -> str:
+    return _compute_digest(_NAME_LENGTH, name) + _compute_digest(
+        _VALUE_LENGTH, f"{name}\0{to_canonical_json(value)}"
+    )
 
 
-def _digest(characters: int, text: str) -> str:
+def _compute_digest(characters: int, text: str) -> str:
     # Keyed, so that values can't be guessed from their short digests.
-    whole = blake2b(text.encode("utf-8", "surrogatepass"), key=_key(settings.SECRET_KEY))
-    return urlsafe_b64encode(whole.digest()).decode()[:characters].replace("=", "")
+    keyed_hash = blake2b(
+        text.encode("utf-8", "surrogatepass"), key=_derive_key(settings.SECRET_KEY)
+    )
+    return urlsafe_b64encode(keyed_hash.digest()).decode()[:characters].replace("=", "")
 
 
 @cache
-def _key(secret: str) -> bytes:
+def _derive_key(secret: str) -> bytes:
     return salted_hmac("bonobot.object_version", "", secret=secret, algorithm="sha256").digest()
 
 
@@ -120,7 +126,7 @@ def is_current(parts: Mapping[str, Any], version: str) -> bool:
     return hmac.compare_digest(compute_version(parts).encode(), version.encode())
 
 
-def secret_marks(instance: Any) -> dict[str, str]:
+def collect_secret_marks(instance: Any) -> dict[str, str]:
     """Return a mark for each stored secret of a row, which changes with the secret.
 
     A model that stores secrets in related rows adds their marks in `related_secret_marks`.
@@ -130,7 +136,7 @@ def secret_marks(instance: Any) -> dict[str, str]:
     names = [f.name for f in instance._meta.concrete_fields if isinstance(f, SealedFieldMixin)]
     sealed = {name: getattr(instance, name) for name in names}
     if any(value and not value.stored for value in sealed.values()):  # just set: read the stored
-        kept = type(instance)._base_manager.only(*names).get(pk=instance.pk)
-        sealed = {name: getattr(kept, name) for name in names}
+        stored_row = type(instance)._base_manager.only(*names).get(pk=instance.pk)
+        sealed = {name: getattr(stored_row, name) for name in names}
     related: dict[str, str] = getattr(instance, "related_secret_marks", dict)()
     return {name: value.mark for name, value in sealed.items()} | related

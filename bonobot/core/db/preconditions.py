@@ -10,29 +10,29 @@ from contextvars import ContextVar
 
 Check = Callable[[], None]
 
-_required: ContextVar[list[Check] | None] = ContextVar("preconditions", default=None)
+_pending_checks: ContextVar[list[Check] | None] = ContextVar("preconditions", default=None)
 
 
 @contextmanager
-def scope() -> Iterator[None]:
+def open_scope() -> Iterator[None]:
     """Limit the preconditions that are added inside to the changes made inside."""
-    token = _required.set([])
+    token = _pending_checks.set([])
     try:
         yield
     finally:
-        _required.reset(token)
+        _pending_checks.reset(token)
 
 
-def require(check: Check) -> None:
+def add_precondition(check: Check) -> None:
     """Run `check` when the first change of this scope begins; it raises to refuse the change."""
-    required = _required.get()
-    if required is None:
+    checks = _pending_checks.get()
+    if checks is None:
         raise RuntimeError("There is no scope to require anything in.")
-    required.append(check)
+    checks.append(check)
 
 
 def run_checks() -> None:
     """Run the pending checks once; call it inside the transaction of a change."""
-    required = _required.get()
-    while required:
-        required.pop()()
+    checks = _pending_checks.get()
+    while checks:
+        checks.pop()()

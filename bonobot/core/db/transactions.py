@@ -33,7 +33,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 # Other writers wait while a batch holds SQLite's lock.
-MOST = 16
+MAX_BATCH_SIZE = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class _BatchedWork:
     """One item of a batch and the future of its result."""
 
     fn: Callable[[], Any]
-    answer: "asyncio.Future[Any]"
+    future: "asyncio.Future[Any]"
 
 
 class _BatchRolledBack(Exception):
@@ -53,64 +53,64 @@ class TransactionBatcher:
 
     def __init__(self) -> None:
         """Create a batcher without pending work."""
-        self._waiting: list[_BatchedWork] = []
-        self._at_work = False
+        self._pending: list[_BatchedWork] = []
+        self._is_running = False
 
-    async def do(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+    async def run(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Run synchronous database work in a batch; use `atomic` inside for partial rollbacks.
 
         The work may run twice if the first run was rolled back. A canceled caller stops waiting;
         the work itself runs to completion.
         """
-        answer = asyncio.get_running_loop().create_future()
+        future = asyncio.get_running_loop().create_future()
         work = partial(contextvars.copy_context().run, fn, *args, **kwargs)
-        if not self._at_work:
-            get_runtime().spawn(self._work(), name="rows together")
-            self._at_work = True
-        self._waiting.append(_BatchedWork(work, answer))
-        return cast(T, await answer)
+        if not self._is_running:
+            get_runtime().spawn(self._run_batches(), name="rows together")
+            self._is_running = True
+        self._pending.append(_BatchedWork(work, future))
+        return cast(T, await future)
 
-    async def _work(self) -> None:
-        group: list[_BatchedWork] = []
+    async def _run_batches(self) -> None:
+        batch: list[_BatchedWork] = []
         try:
-            while self._waiting:
-                group, self._waiting = self._waiting[:MOST], self._waiting[MOST:]
-                for one, answer in zip(group, await _run_batch_in_thread(group), strict=True):
-                    _set_answer(one, answer)
+            while self._pending:
+                batch, self._pending = (
+                    self._pending[:MAX_BATCH_SIZE],
+                    self._pending[MAX_BATCH_SIZE:],
+                )
+                for item, result in zip(batch, await _run_batch_in_thread(batch), strict=True):
+                    _set_result(item, result)
         finally:
-            self._at_work = False
-            for one in (*group, *self._waiting):
-                one.answer.cancel()
-            self._waiting.clear()
+            self._is_running = False
+            for item in (*batch, *self._pending):
+                item.future.cancel()
+            self._pending.clear()
 
 
-async def _run_batch_in_thread(group: list[_BatchedWork]) -> list[Any]:
+async def _run_batch_in_thread(batch: list[_BatchedWork]) -> list[Any]:
     try:
-        return await get_runtime().orm(_run_batch, [one.fn for one in group])
+        return await get_runtime().run_orm(_run_batch, [item.fn for item in batch])
     except Exception as error:  # noqa: BLE001  # every caller of the batch gets it
-        return [error] * len(group)
+        return [error] * len(batch)
 
 
-def _run_batch(group: list[Callable[[], Any]]) -> list[Any]:
+def _run_batch(batch: list[Callable[[], Any]]) -> list[Any]:
     """Run a batch; return the result of each item, or the exception that it raised."""
-    if len(group) > 1:
+    if len(batch) > 1:
         try:
             with transaction.atomic():
-                return [_run_in_batch(one) for one in group]
-        except (
-            _BatchRolledBack,
-            IntegrityError,
-        ) as undone:  # foreign keys may be checked at commit
-            fault = undone.__cause__ or undone
-            logger.warning("%d pieces of work go one by one: %s", len(group), fault)
-    return [_run_alone(one) for one in group]
+                return [_run_in_batch(work) for work in batch]
+        except (_BatchRolledBack, IntegrityError) as rollback:  # foreign keys: checked at commit
+            cause = rollback.__cause__ or rollback
+            logger.warning("%d pieces of work go one by one: %s", len(batch), cause)
+    return [_run_alone(work) for work in batch]
 
 
 def _run_in_batch(work: Callable[[], Any]) -> Any:
     try:
         return work()
-    except DatabaseFault as fault:
-        raise _BatchRolledBack from fault
+    except DatabaseFault as database_error:
+        raise _BatchRolledBack from database_error
     except Exception as error:  # noqa: BLE001  # the caller gets it
         return error
 
@@ -122,29 +122,29 @@ def _run_alone(work: Callable[[], Any]) -> Any:
         return error
 
 
-def _set_answer(work: _BatchedWork, answer: Any) -> None:
-    if work.answer.done():
+def _set_result(work: _BatchedWork, result: Any) -> None:
+    if work.future.done():
         return
-    if isinstance(answer, Exception):
-        work.answer.set_exception(answer)
+    if isinstance(result, Exception):
+        work.future.set_exception(result)
     else:
-        work.answer.set_result(answer)
+        work.future.set_result(result)
 
 
 _lock = threading.Lock()
-_by_runtime: WeakKeyDictionary[Runtime, TransactionBatcher] = WeakKeyDictionary()
+_batchers: WeakKeyDictionary[Runtime, TransactionBatcher] = WeakKeyDictionary()
 
 
 def get_transaction_batcher() -> TransactionBatcher:
     """Return the batcher of this process's runtime."""
     with _lock:
-        return _by_runtime.setdefault(get_runtime(), TransactionBatcher())
+        return _batchers.setdefault(get_runtime(), TransactionBatcher())
 
 
 Rows = QuerySet[Any, Any]
 
 
-def lock(rows: Rows, *, order: Iterable[str] = ("pk",), deleting: bool = False) -> list[Any]:
+def lock_rows(rows: Rows, *, order: Iterable[str] = ("pk",), deleting: bool = False) -> list[Any]:
     """Lock rows until the caller's transaction ends; return their keys (a query).
 
     `deleting` also blocks writers of rows that refer to them.
@@ -165,8 +165,8 @@ def delete_in_order(rows: Rows, *, order: Iterable[str] = ("pk",)) -> int:
 
 
 def _filter_locked_rows(rows: Rows, order: Iterable[str]) -> Rows:
-    own = rows.model._default_manager
-    return cast(Rows, own.filter(pk__in=_lock_in_order(rows, order).values("pk")))
+    manager = rows.model._default_manager
+    return cast(Rows, manager.filter(pk__in=_lock_in_order(rows, order).values("pk")))
 
 
 def _lock_in_order(rows: Rows, order: Iterable[str], *, deleting: bool = False) -> Rows:
@@ -174,8 +174,8 @@ def _lock_in_order(rows: Rows, order: Iterable[str], *, deleting: bool = False) 
 
 
 # Errors of a database that is unavailable, restarting or locked; others are bugs.
-AWAY = (OperationalError, InterfaceError)
-RETRY_S = 0.5
+UNAVAILABLE_ERRORS = (OperationalError, InterfaceError)
+RETRY_DELAY_S = 0.5
 
 
 async def run_orm_with_retry(fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -183,7 +183,7 @@ async def run_orm_with_retry(fn: Callable[P, T], /, *args: P.args, **kwargs: P.k
 
     Retries until the task is canceled: by a person, by the session's timeout, or on shutdown.
     """
-    return await retry_database_work(partial(get_runtime().orm, fn, *args, **kwargs))
+    return await retry_database_work(partial(get_runtime().run_orm, fn, *args, **kwargs))
 
 
 async def retry_database_work(work: Callable[[], Awaitable[T]]) -> T:
@@ -191,6 +191,6 @@ async def retry_database_work(work: Callable[[], Awaitable[T]]) -> T:
     while True:
         try:
             return await work()
-        except AWAY as fault:
+        except UNAVAILABLE_ERRORS as fault:
             logger.warning("the database is away, trying again: %s", fault)
-            await asyncio.sleep(RETRY_S)
+            await asyncio.sleep(RETRY_DELAY_S)

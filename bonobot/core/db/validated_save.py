@@ -12,11 +12,13 @@ def save_validated(row: models.Model) -> None:
         row.full_clean()
     except ValidationError as error:
         field, messages = next(iter(error.message_dict.items()))
-        taken = "unique" in {e.code for e in error.error_dict.get(field, [])} or field == "__all__"
-        problem = Conflict if taken else InvalidInput
+        is_name_taken = (
+            "unique" in {e.code for e in error.error_dict.get(field, [])} or field == "__all__"
+        )
+        problem = Conflict if is_name_taken else InvalidInput
         raise problem(
             f"{messages[0]}",
-            code="name_taken" if taken else "invalid",
+            code="name_taken" if is_name_taken else "invalid",
             field="name" if field == "__all__" else field,
             remedy="Change this field.",
         ) from None

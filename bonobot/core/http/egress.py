@@ -41,8 +41,8 @@ from bonobot.core.http.ip_addresses import AddressClassification, AddressScope, 
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Problem
 
-LONGEST_ANSWER = 16 * 1024
-DEFAULT_PORT = 80
+MAX_PROXY_RESPONSE_BYTES = 16 * 1024
+DEFAULT_PROXY_PORT = 80
 
 
 @dataclass(frozen=True)
@@ -59,15 +59,15 @@ def parse_proxy_url(url: str) -> HttpProxy | None:
     if not url:
         return None
     parts = urlsplit(url)
-    told = ""
+    authorization = ""
     if parts.username is not None:
-        pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
-        told = f"Basic {base64.b64encode(pair.encode()).decode('ascii')}"
-    return HttpProxy(parts.hostname or "", parts.port or DEFAULT_PORT, told)
+        credentials = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+        authorization = f"Basic {base64.b64encode(credentials.encode()).decode('ascii')}"
+    return HttpProxy(parts.hostname or "", parts.port or DEFAULT_PROXY_PORT, authorization)
 
 
 async def open_tunnel(
-    dial: httpcore2.AsyncNetworkBackend,
+    socket_backend: httpcore2.AsyncNetworkBackend,
     proxy: HttpProxy,
     host: str,
     port: int,
@@ -79,9 +79,9 @@ async def open_tunnel(
     """
     try:
         async with asyncio.timeout(timeout_s):
-            stream = await _connect_to_proxy(dial, proxy, timeout_s)
+            stream = await _connect_to_proxy(socket_backend, proxy, timeout_s)
             try:
-                await _connect(
+                await _request_tunnel(
                     stream, proxy, f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
                 )
             except BaseException:
@@ -93,31 +93,33 @@ async def open_tunnel(
 
 
 async def _connect_to_proxy(
-    dial: httpcore2.AsyncNetworkBackend, proxy: HttpProxy, timeout_s: float | None
+    socket_backend: httpcore2.AsyncNetworkBackend, proxy: HttpProxy, timeout_s: float | None
 ) -> httpcore2.AsyncNetworkStream:
     try:
-        return await dial.connect_tcp(proxy.host, proxy.port, timeout_s)
+        return await socket_backend.connect_tcp(proxy.host, proxy.port, timeout_s)
     except httpcore2.ConnectError as error:
         # No cause: its failure would be reported as one of the target address.
         raise httpcore2.ConnectError(f"the proxy isn't there: {error}") from None
 
 
-async def _connect(stream: httpcore2.AsyncNetworkStream, proxy: HttpProxy, target: str) -> None:
+async def _request_tunnel(
+    stream: httpcore2.AsyncNetworkStream, proxy: HttpProxy, target: str
+) -> None:
     lines = [f"CONNECT {target} HTTP/1.1", f"Host: {target}"]
     if proxy.authorization:
         lines.append(f"Proxy-Authorization: {proxy.authorization}")
     await stream.write("\r\n".join([*lines, "", ""]).encode("ascii"))
     head = b""
     while b"\r\n\r\n" not in head:
-        part = await stream.read(4096)
-        head += part
-        if not part or len(head) > LONGEST_ANSWER:
+        chunk = await stream.read(4096)
+        head += chunk
+        if not chunk or len(head) > MAX_PROXY_RESPONSE_BYTES:
             raise httpcore2.ProxyError("the proxy did not answer as one does")
-    first, _, _ = head.partition(b"\r\n")
-    status = first.decode("ascii", "replace").split(" ", 2)[1:2]
+    status_line, _, _ = head.partition(b"\r\n")
+    status = status_line.decode("ascii", "replace").split(" ", 2)[1:2]
     if not head.endswith(b"\r\n\r\n") or not (status and status[0].startswith("2")):
-        shown = status[0][:3] if status and status[0][:3].isdecimal() else "nothing known"
-        raise httpcore2.ProxyError(f"the proxy refused the connection: {shown}")
+        status_label = status[0][:3] if status and status[0][:3].isdecimal() else "nothing known"
+        raise httpcore2.ProxyError(f"the proxy refused the connection: {status_label}")
 
 
 async def resolve_host(host: str, port: int) -> Sequence[str]:
@@ -138,28 +140,30 @@ def _get_resolver_pool(pid: int) -> ThreadPoolExecutor:
 
 
 def _resolve_addresses(host: str, port: int) -> list[str]:
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    return list(dict.fromkeys(str(entry[4][0]) for entry in found))
+    entries = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(entry[4][0]) for entry in entries))
 
 
 MAX_BODY = 4 * 1024 * 1024
-LONGEST_URL = 8192
+MAX_URL_LENGTH = 8192
 # Most servers close idle connections after 5 s; close earlier to not race with that.
 KEEP_ALIVE_S = 4.5
 # Per client: concurrent requests, and idle connections to keep.
 MAX_CONNECTIONS = 100
-KEPT_CONNECTIONS = 20
-TRIED_ADDRESSES = 4
-PREVIEW_S = 5.0
+MAX_IDLE_CONNECTIONS = 20
+MAX_TRIED_ADDRESSES = 4
+PREVIEW_TIMEOUT_S = 5.0
 
-LABELS = re.compile(r"[a-z0-9_](?:[a-z0-9_-]*[a-z0-9_])?(?:\.[a-z0-9_](?:[a-z0-9_-]*[a-z0-9_])?)*")
-NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
-UNSAFE = re.compile(r"[\x00-\x20\x7f\\]")
-REDIRECTS = frozenset({301, 302, 303, 307, 308})
-WHOLE = "Write it whole, such as https://example.com/mcp."
-BY_PERMISSION = "A platform administrator can allow private addresses for this server."
+HOST_NAME = re.compile(
+    r"[a-z0-9_](?:[a-z0-9_-]*[a-z0-9_])?(?:\.[a-z0-9_](?:[a-z0-9_-]*[a-z0-9_])?)*"
+)
+NUMERIC_LABEL = re.compile(r"[0-9]+|0x[0-9a-f]*")
+UNSAFE_CHARACTERS = re.compile(r"[\x00-\x20\x7f\\]")
+REDIRECT_STATUSES = frozenset({301, 302, 303, 307, 308})
+COMPLETE_URL_REMEDY = "Write it whole, such as https://example.com/mcp."
+PRIVATE_ADDRESS_REMEDY = "A platform administrator can allow private addresses for this server."
 
-Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
+Resolver = Callable[[str, int], Awaitable[Sequence[str]]]
 
 
 class EgressDenied(Problem):
@@ -179,7 +183,7 @@ class BodyAllowance:
     """How many bytes a body may have; reset `used_bytes` to 0 to extend a long stream."""
 
     limit: int
-    spent: int = 0
+    used_bytes: int = 0
 
 
 def check_url(url: str, *, allow_private: bool) -> None:
@@ -189,20 +193,18 @@ def check_url(url: str, *, allow_private: bool) -> None:
     """
     host = _parse_host(url)
     if host == "localhost" or host.endswith((".localhost", ".localdomain")):
-        verdict = AddressClassification(
-            address=host, reach=AddressScope.PRIVATE, what="this machine"
+        classification = AddressClassification(
+            address=host, scope=AddressScope.PRIVATE, description="this machine"
         )
-    elif ":" in host or NUMBER.fullmatch(host.rpartition(".")[2]):
+    elif ":" in host or NUMERIC_LABEL.fullmatch(host.rpartition(".")[2]):
         try:
-            verdict = classify_address(host)
+            classification = classify_address(host)
         except ValueError:
-            no_address = format_message("`{host}` is not an address.", host=host)
-            raise _build_bad_url_error(
-                no_address, "Write it as 192.0.2.7 or [2001:db8::7]."
-            ) from None
+            message = format_message("`{host}` is not an address.", host=host)
+            raise _build_bad_url_error(message, "Write it as 192.0.2.7 or [2001:db8::7].") from None
     else:
         return
-    _check_verdict(host, verdict, allow_private=allow_private)
+    _check_classification(host, classification, allow_private=allow_private)
 
 
 def resolve_for_preview(host: str) -> tuple[AddressClassification, ...]:
@@ -211,10 +213,10 @@ def resolve_for_preview(host: str) -> tuple[AddressClassification, ...]:
     Blocks for up to 5 s; don't call it on the loop.
     """
     try:
-        found = start_host_lookup(host.strip("[]"), 443).result(PREVIEW_S)
+        addresses = start_host_lookup(host.strip("[]"), 443).result(PREVIEW_TIMEOUT_S)
     except (OSError, UnicodeError, TimeoutError):
         return ()
-    return tuple(classify_address(address) for address in found)
+    return tuple(classify_address(address) for address in addresses)
 
 
 def build_guarded_client(
@@ -226,8 +228,8 @@ def build_guarded_client(
     max_body: int = MAX_BODY,
     max_connections: int = MAX_CONNECTIONS,
     auth: httpx2.Auth | None = None,
-    resolve: Resolve | None = None,
-    dial: httpcore2.AsyncNetworkBackend | None = None,
+    resolve: Resolver | None = None,
+    socket_backend: httpcore2.AsyncNetworkBackend | None = None,
 ) -> httpx2.AsyncClient:
     """Return an HTTP client that connects to permitted addresses only.
 
@@ -236,7 +238,9 @@ def build_guarded_client(
     system's resolver and sockets. The client raises `EgressDenied` for what the guard refuses.
     """
     proxy = settings.BONOBOT_EGRESS_PROXY if settings.configured else ""
-    backend = GuardedBackend(allow_private=allow_private, resolve=resolve, dial=dial, proxy=proxy)
+    backend = GuardedBackend(
+        allow_private=allow_private, resolve=resolve, socket_backend=socket_backend, proxy=proxy
+    )
     return httpx2.AsyncClient(
         transport=GuardedTransport(
             backend,
@@ -260,14 +264,14 @@ class GuardedBackend(httpcore2.AsyncNetworkBackend):
         self,
         *,
         allow_private: bool,
-        resolve: Resolve | None = None,
-        dial: httpcore2.AsyncNetworkBackend | None = None,
+        resolve: Resolver | None = None,
+        socket_backend: httpcore2.AsyncNetworkBackend | None = None,
         proxy: str = "",
     ) -> None:
         self._proxy = parse_proxy_url(proxy)
         self._allow_private = allow_private
         self._resolve = resolve or resolve_host
-        self._dial = dial or network_backend.AsyncioNetworkBackend()
+        self._socket_backend = socket_backend or network_backend.AsyncioNetworkBackend()
 
     async def connect_tcp(
         self,
@@ -278,19 +282,19 @@ class GuardedBackend(httpcore2.AsyncNetworkBackend):
         socket_options: Iterable[httpcore2.SOCKET_OPTION] | None = None,
     ) -> httpcore2.AsyncNetworkStream:
         """Resolve `host` once, check all addresses, connect to the first that accepts."""
-        if self._proxy and not await self._is_inside(host, port, timeout):
-            return await open_tunnel(self._dial, self._proxy, host, port, timeout)
+        if self._proxy and not await self._has_private_address(host, port, timeout):
+            return await open_tunnel(self._socket_backend, self._proxy, host, port, timeout)
         loop = asyncio.get_running_loop()
-        ends_at = None if timeout is None else loop.time() + timeout
-        targets = await self._permitted(host, port, timeout)
+        deadline = None if timeout is None else loop.time() + timeout
+        targets = await self._resolve_permitted_addresses(host, port, timeout)
         failure: Exception = httpcore2.ConnectError(f"{host} has no address")
         for position, target in enumerate(targets):
             # Divide the time, so that a dead address can't use it up.
-            left = None if ends_at is None else max(ends_at - loop.time(), 0.0)
-            share = None if left is None else left / (len(targets) - position)
+            remaining_s = None if deadline is None else max(deadline - loop.time(), 0.0)
+            share_s = None if remaining_s is None else remaining_s / (len(targets) - position)
             try:
-                return await self._dial.connect_tcp(
-                    target, port, share, local_address, socket_options
+                return await self._socket_backend.connect_tcp(
+                    target, port, share_s, local_address, socket_options
                 )
             except (httpcore2.ConnectError, httpcore2.ConnectTimeout) as error:
                 failure = error
@@ -309,31 +313,33 @@ class GuardedBackend(httpcore2.AsyncNetworkBackend):
         """Sleep between httpcore2's retries."""
         await asyncio.sleep(seconds)
 
-    async def _is_inside(self, host: str, port: int, timeout_s: float | None) -> bool:
+    async def _has_private_address(self, host: str, port: int, timeout_s: float | None) -> bool:
         """Return whether private addresses are allowed and `host` has one."""
         if not self._allow_private:
             return False
         try:
             async with asyncio.timeout(timeout_s):
-                found = await self._resolve(host, port)
+                addresses = await self._resolve(host, port)
         except (OSError, UnicodeError):
             return False
-        return any(classify_address(address).reach is AddressScope.PRIVATE for address in found)
+        return any(classify_address(address).scope is AddressScope.PRIVATE for address in addresses)
 
-    async def _permitted(self, host: str, port: int, timeout_s: float | None) -> list[str]:
+    async def _resolve_permitted_addresses(
+        self, host: str, port: int, timeout_s: float | None
+    ) -> list[str]:
         try:
             async with asyncio.timeout(timeout_s):
-                found = await self._resolve(host, port)
+                addresses = await self._resolve(host, port)
         except TimeoutError:
             raise httpcore2.ConnectTimeout(f"{host} did not resolve in time") from None
         except (OSError, UnicodeError) as error:
             raise build_connection_error(
                 httpcore2.ConnectError, error, f"the name {host} is not known"
             ) from error
-        verdicts = [classify_address(address) for address in found]
-        for verdict in verdicts:
-            _check_verdict(host, verdict, allow_private=self._allow_private)
-        return [verdict.address for verdict in verdicts[:TRIED_ADDRESSES]]
+        classifications = [classify_address(address) for address in addresses]
+        for classification in classifications:
+            _check_classification(host, classification, allow_private=self._allow_private)
+        return [classification.address for classification in classifications[:MAX_TRIED_ADDRESSES]]
 
 
 class GuardedTransport(httpx2.AsyncBaseTransport):
@@ -352,7 +358,7 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
         self._pool = httpcore2.AsyncConnectionPool(
             ssl_context=build_ssl_context(),
             max_connections=max_connections,
-            max_keepalive_connections=KEPT_CONNECTIONS,
+            max_keepalive_connections=MAX_IDLE_CONNECTIONS,
             keepalive_expiry=KEEP_ALIVE_S,
             network_backend=backend,
         )
@@ -363,8 +369,8 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
         check_url(str(url), allow_private=self._allow_private)
         limit: int | BodyAllowance = request.extensions.get("max_body", self._max_body)
         allowance = limit if isinstance(limit, BodyAllowance) else BodyAllowance(limit)
-        with _as_httpx_errors():
-            answer = await self._pool.handle_async_request(
+        with _convert_httpcore_errors():
+            response = await self._pool.handle_async_request(
                 httpcore2.Request(
                     method=request.method,
                     url=httpcore2.URL(
@@ -378,15 +384,15 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
                     extensions=request.extensions,
                 )
             )
-        body = _CappedStream(cast("httpx2.AsyncByteStream", answer.stream), allowance)
-        headers = httpx2.Headers(answer.headers)
+        body = _CappedStream(cast("httpx2.AsyncByteStream", response.stream), allowance)
+        headers = httpx2.Headers(response.headers)
         try:
-            _check_answer(url.host, answer.status, headers, allowance.limit)
+            _check_response(url.host, response.status, headers, allowance.limit)
         except EgressDenied:
             await body.aclose()
             raise
         return httpx2.Response(
-            answer.status, headers=headers, stream=body, extensions=answer.extensions
+            response.status, headers=headers, stream=body, extensions=response.extensions
         )
 
     async def aclose(self) -> None:
@@ -397,27 +403,27 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
 class _CappedStream(httpx2.AsyncByteStream):
     """A body stream that raises `EgressDenied` once it exceeds the cap."""
 
-    def __init__(self, parts: httpx2.AsyncByteStream, allowance: BodyAllowance) -> None:
-        self._parts = parts
+    def __init__(self, chunks: httpx2.AsyncByteStream, allowance: BodyAllowance) -> None:
+        self._chunks = chunks
         self._allowance = allowance
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         allowance = self._allowance
-        with _as_httpx_errors():
-            async for part in self._parts:
-                allowance.spent += len(part)
-                if allowance.spent > allowance.limit:
+        with _convert_httpcore_errors():
+            async for chunk in self._chunks:
+                allowance.used_bytes += len(chunk)
+                if allowance.used_bytes > allowance.limit:
                     raise _build_too_large_error(allowance.limit)
-                yield part
+                yield chunk
 
     async def aclose(self) -> None:
-        await self._parts.aclose()
+        await self._chunks.aclose()
 
 
 @lru_cache(maxsize=1024)  # called for every request
 def _parse_host(url: str) -> str:
     """Return the lower-case host of a URL; raises `EgressDenied` if the URL isn't well-formed."""
-    if UNSAFE.search(url) or len(url) > LONGEST_URL:
+    if UNSAFE_CHARACTERS.search(url) or len(url) > MAX_URL_LENGTH:
         raise _build_bad_url_error(
             "The URL has blanks, control characters or backslashes, or is too long."
         )
@@ -438,37 +444,43 @@ def _parse_host(url: str) -> str:
         raise _build_bad_url_error(format_message("{port} is not a port.", port=parsed.port))
     host = parsed.raw_host.decode("ascii").lower().removesuffix(".")
     literal = ":" in host and "%" not in host  # no zone ids: they are local to a machine
-    if len(host) > 253 or not (literal or LABELS.fullmatch(host)):
+    if len(host) > 253 or not (literal or HOST_NAME.fullmatch(host)):
         raise _build_bad_url_error("The URL has no host that could be connected to.")
     return host
 
 
-def _check_verdict(host: str, verdict: AddressClassification, *, allow_private: bool) -> None:
-    if verdict.allowed(allow_private=allow_private):
+def _check_classification(
+    host: str, classification: AddressClassification, *, allow_private: bool
+) -> None:
+    if classification.is_allowed(allow_private=allow_private):
         return
-    shown = host if host == verdict.address else f"{host} ({verdict.address})"
-    if verdict.reach is AddressScope.PRIVATE:
+    host_label = host if host == classification.address else f"{host} ({classification.address})"
+    if classification.scope is AddressScope.PRIVATE:
         raise EgressDenied(
             format_message(
-                "`{shown}` is {what}, which needs a permission.", shown=shown, what=verdict.what
+                "`{shown}` is {what}, which needs a permission.",
+                shown=host_label,
+                what=classification.description,
             ),
             code="private_address",
             field="url",
-            remedy=BY_PERMISSION,
+            remedy=PRIVATE_ADDRESS_REMEDY,
         )
-    never = format_message(
-        "`{shown}` is never connected to: {what}.", shown=shown, what=verdict.what
+    message = format_message(
+        "`{shown}` is never connected to: {what}.",
+        shown=host_label,
+        what=classification.description,
     )
-    raise EgressDenied(never, field="url")
+    raise EgressDenied(message, field="url")
 
 
-def _check_answer(host: str, status: int, headers: httpx2.Headers, limit: int) -> None:
-    if status in REDIRECTS and (location := headers.get("location")):
+def _check_response(host: str, status: int, headers: httpx2.Headers, limit: int) -> None:
+    if status in REDIRECT_STATUSES and (location := headers.get("location")):
         raise EgressDenied(
             format_message("`{host}` answered with a redirect, which is not followed.", host=host),
             code="redirect_refused",
             remedy="If the new place is the right one, use its URL.",
-            extra={"location": location[:LONGEST_URL]},
+            extra={"location": location[:MAX_URL_LENGTH]},
         )
     encoding = headers.get("content-encoding", "identity").strip().lower()
     if encoding not in ("", "identity"):
@@ -491,12 +503,12 @@ def _build_too_large_error(limit: int) -> EgressDenied:
     return EgressDenied(detail, code="response_too_large", status=502)
 
 
-def _build_bad_url_error(detail: str, remedy: str = WHOLE) -> EgressDenied:
+def _build_bad_url_error(detail: str, remedy: str = COMPLETE_URL_REMEDY) -> EgressDenied:
     return EgressDenied(detail, code="bad_url", field="url", remedy=remedy)
 
 
 @contextmanager
-def _as_httpx_errors() -> Iterator[None]:
+def _convert_httpcore_errors() -> Iterator[None]:
     """Convert httpcore2's errors to httpx2's classes of the same names."""
     try:
         yield
@@ -524,14 +536,14 @@ async def probe_connection(url: str, *, allow_private: bool, connect_s: float) -
     """
     check_url(url, allow_private=allow_private)
     parsed = httpx2.URL(url)
-    secure = parsed.scheme == "https"
+    uses_tls = parsed.scheme == "https"
     backend = GuardedBackend(allow_private=allow_private, proxy=settings.BONOBOT_EGRESS_PROXY)
     try:
         stream = await backend.connect_tcp(
-            parsed.raw_host.decode("ascii"), parsed.port or (443 if secure else 80), connect_s
+            parsed.raw_host.decode("ascii"), parsed.port or (443 if uses_tls else 80), connect_s
         )
         try:
-            if secure:
+            if uses_tls:
                 host = parsed.raw_host.decode("ascii")
                 stream = await stream.start_tls(
                     build_ssl_context(), server_hostname=host, timeout=connect_s

@@ -35,22 +35,22 @@ class AddressClassification:
     """An address with its scope and a description of its range."""
 
     address: str
-    reach: AddressScope
-    what: str
+    scope: AddressScope
+    description: str
 
-    def allowed(self, *, allow_private: bool) -> bool:
+    def is_allowed(self, *, allow_private: bool) -> bool:
         """Return whether a connection is allowed."""
-        return self.reach is AddressScope.PUBLIC or (
-            allow_private and self.reach is AddressScope.PRIVATE
+        return self.scope is AddressScope.PUBLIC or (
+            allow_private and self.scope is AddressScope.PRIVATE
         )
 
 
 def _build_table(rows: Iterable[tuple[str, str]]) -> Table:
-    return tuple((ip_network(network), what) for network, what in rows)
+    return tuple((ip_network(network), description) for network, description in rows)
 
 
 # Allowed only with a permission; FORBIDDEN_RANGES is checked first.
-PRIVATE = _build_table(
+PRIVATE_RANGES = _build_table(
     [
         ("127.0.0.0/8", format_message("this machine")),
         ("::1/128", format_message("this machine")),
@@ -62,7 +62,7 @@ PRIVATE = _build_table(
         ("fc00::/7", format_message("a private network")),
     ]
 )
-FORBIDDEN = _build_table(
+FORBIDDEN_RANGES = _build_table(
     [
         ("169.254.0.0/16", format_message("link-local, where clouds keep machine credentials")),
         ("fe80::/10", format_message("link-local")),
@@ -87,56 +87,59 @@ FORBIDDEN = _build_table(
         ("3fff::/20", format_message("documentation")),
     ]
 )
-UNICAST = ip_network("2000::/3")  # all allocated global unicast
-TRANSLATED = (ip_network("::ffff:0:0/96"), ip_network("64:ff9b::/96"))  # mapped, NAT64
-ISATAP = (0x00005EFE, 0x02005EFE)  # third 32 bits of an address that tunnels to the last 32
+IPV6_UNICAST = ip_network("2000::/3")  # all allocated global unicast
+IPV4_TRANSLATION_NETWORKS = (
+    ip_network("::ffff:0:0/96"),
+    ip_network("64:ff9b::/96"),
+)  # mapped, NAT64
+ISATAP_MARKERS = (0x00005EFE, 0x02005EFE)  # third 32 bits of an address that tunnels to the last 32
 
 
 def classify_address(text: str) -> AddressClassification:
     """Return the classification of an address; raises ValueError if `text` isn't one."""
     address = ip_address(text)
-    reach, what = _classify(address)
-    return AddressClassification(address=str(address), reach=reach, what=what)
+    scope, description = _classify_parsed(address)
+    return AddressClassification(address=str(address), scope=scope, description=description)
 
 
-def _classify(address: Address) -> tuple[AddressScope, str]:
+def _classify_parsed(address: Address) -> tuple[AddressScope, str]:
     if isinstance(address, IPv6Address) and (inner := _extract_embedded_ipv4(address)):
-        reach, what = _classify(inner)
-        return reach, f"{what} ({inner} inside)"
-    if what := _find_range(address, FORBIDDEN):
-        return AddressScope.FORBIDDEN, what
-    if what := _find_range(address, PRIVATE):
-        return AddressScope.PRIVATE, what
-    if isinstance(address, IPv6Address) and address not in UNICAST:
+        scope, description = _classify_parsed(inner)
+        return scope, f"{description} ({inner} inside)"
+    if description := _find_range(address, FORBIDDEN_RANGES):
+        return AddressScope.FORBIDDEN, description
+    if description := _find_range(address, PRIVATE_RANGES):
+        return AddressScope.PRIVATE, description
+    if isinstance(address, IPv6Address) and address not in IPV6_UNICAST:
         return AddressScope.FORBIDDEN, "outside of what IPv6 gives to servers"
     return AddressScope.PUBLIC, "public"
 
 
 def _extract_embedded_ipv4(address: IPv6Address) -> IPv4Address | None:
     """Return the IPv4 address that an address is translated or tunneled to, if it matters."""
-    last = IPv4Address(int(address) & 0xFFFFFFFF)
-    if any(address in network for network in TRANSLATED):
-        return last
-    if (int(address) >> 32) & 0xFFFFFFFF in ISATAP and _classify(last)[
+    embedded_address = IPv4Address(int(address) & 0xFFFFFFFF)
+    if any(address in network for network in IPV4_TRANSLATION_NETWORKS):
+        return embedded_address
+    if (int(address) >> 32) & 0xFFFFFFFF in ISATAP_MARKERS and _classify_parsed(embedded_address)[
         0
     ] is not AddressScope.PUBLIC:
-        return last
+        return embedded_address
     return None
 
 
 def _find_range(address: Address, table: Table) -> str:
-    return next((what for network, what in table if address in network), "")
+    return next((description for network, description in table if address in network), "")
 
 
-NETWORK = 64  # bits: one IPv6 user usually owns a whole /64
+IPV6_PREFIX_BITS = 64  # bits: one IPv6 user usually owns a whole /64
 
 
 def extract_address_prefix(address: str) -> str:
     """Return the rate-limit key of an address (the /64 of IPv6); blank if it isn't an address."""
     try:
-        found = ip_address(address)
+        parsed_address = ip_address(address)
     except ValueError:
         return ""
-    if isinstance(found, IPv6Address) and found.ipv4_mapped is None:
-        return str(int(found) >> NETWORK)
+    if isinstance(parsed_address, IPv6Address) and parsed_address.ipv4_mapped is None:
+        return str(int(parsed_address) >> IPV6_PREFIX_BITS)
     return address

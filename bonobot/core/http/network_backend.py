@@ -16,9 +16,9 @@ import httpcore2
 from bonobot.core.http.connection_errors import build_connection_error
 
 # Bytes to buffer before reading from the socket is paused.
-AHEAD = 256 * 1024
+READ_BUFFER_BYTES = 256 * 1024
 # Bytes to collect in one loop iteration before they are sent.
-TOGETHER = 64 * 1024
+WRITE_BATCH_BYTES = 64 * 1024
 
 
 class AsyncioNetworkBackend(httpcore2.AsyncNetworkBackend):
@@ -34,11 +34,11 @@ class AsyncioNetworkBackend(httpcore2.AsyncNetworkBackend):
     ) -> httpcore2.AsyncNetworkStream:
         """Return a stream to an address; raises `ConnectError` or `ConnectTimeout`."""
         loop = asyncio.get_running_loop()
-        local = None if local_address is None else (local_address, 0)
+        local_endpoint = None if local_address is None else (local_address, 0)
         try:
             async with asyncio.timeout(timeout):
-                transport, wire = await loop.create_connection(
-                    _StreamProtocol, host, port, local_addr=local
+                transport, protocol = await loop.create_connection(
+                    _StreamProtocol, host, port, local_addr=local_endpoint
                 )
         except TimeoutError as error:
             raise build_connection_error(
@@ -48,7 +48,7 @@ class AsyncioNetworkBackend(httpcore2.AsyncNetworkBackend):
             raise build_connection_error(httpcore2.ConnectError, error) from error
         for option in socket_options or ():
             transport.get_extra_info("socket").setsockopt(*option)
-        return AsyncioNetworkStream(wire)
+        return AsyncioNetworkStream(protocol)
 
     async def sleep(self, seconds: float) -> None:
         """Sleep between httpcore2's retries."""
@@ -58,35 +58,35 @@ class AsyncioNetworkBackend(httpcore2.AsyncNetworkBackend):
 class AsyncioNetworkStream(httpcore2.AsyncNetworkStream):
     """One connection, encrypted or not; supports one reader and one writer at a time."""
 
-    def __init__(self, wire: "_StreamProtocol") -> None:
-        self._wire = wire
+    def __init__(self, protocol: "_StreamProtocol") -> None:
+        self._protocol = protocol
 
     async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
         """Return received bytes, empty at the end; raises `ReadError` or `ReadTimeout`."""
-        wire = self._wire
-        wire.flush()
-        if not wire.readable:
+        protocol = self._protocol
+        protocol.flush()
+        if not protocol.readable:
             try:
                 async with asyncio.timeout(timeout):
-                    await wire.news()
+                    await protocol.wait_for_data()
             except TimeoutError as error:
                 raise build_connection_error(
                     httpcore2.ReadTimeout, error, "nothing came in time"
                 ) from error
         try:
-            return wire.take(max_bytes)
+            return protocol.read_received(max_bytes)
         except OSError as error:
             raise build_connection_error(httpcore2.ReadError, error) from error
 
     async def write(self, buffer: bytes, timeout: float | None = None) -> None:
         """Send bytes and wait for flow control; raises `WriteError` or `WriteTimeout`."""
-        wire = self._wire
+        protocol = self._protocol
         try:
-            wire.send(buffer)
-            if not wire.writable.is_set():
+            protocol.send(buffer)
+            if not protocol.writable.is_set():
                 async with asyncio.timeout(timeout):
-                    await wire.writable.wait()
-                wire.check()
+                    await protocol.writable.wait()
+                protocol.check_error()
         except TimeoutError as error:
             raise httpcore2.WriteTimeout("the peer took nothing in time") from error
         except OSError as error:
@@ -94,7 +94,7 @@ class AsyncioNetworkStream(httpcore2.AsyncNetworkStream):
 
     async def aclose(self) -> None:
         """Close, without waiting for a peer that doesn't read."""
-        self._wire.close()
+        self._protocol.close()
         await asyncio.sleep(0)  # lets the transport close its socket
 
     async def start_tls(
@@ -104,35 +104,35 @@ class AsyncioNetworkStream(httpcore2.AsyncNetworkStream):
         timeout: float | None = None,
     ) -> httpcore2.AsyncNetworkStream:
         """Return the encrypted stream over this one; raises `ConnectError`, `ConnectTimeout`."""
-        wire = self._wire
+        protocol = self._protocol
         try:
             # Plaintext data must not be mistaken for data of the encrypted peer.
-            if wire.readable:
+            if protocol.readable:
                 raise ConnectionError("the peer spoke before the handshake, or hung up")
-            wire.flush()
+            protocol.flush()
             async with asyncio.timeout(timeout):
-                await wire.encrypt(ssl_context, server_hostname)
+                await protocol.start_tls(ssl_context, server_hostname)
         except TimeoutError as error:
-            wire.close()
+            protocol.close()
             raise build_connection_error(
                 httpcore2.ConnectTimeout, error, "no TLS handshake in time"
             ) from error
         except OSError as error:  # an `SSLError` is one
-            wire.close()
+            protocol.close()
             raise build_connection_error(httpcore2.ConnectError, error) from error
         except BaseException:
-            wire.close()
+            protocol.close()
             raise
         return self
 
     def get_extra_info(self, info: str) -> Any:
         """Return transport information; `is_readable` is whether data or the end has arrived."""
         if info == "is_readable":
-            return self._wire.readable or self._wire.has_news()
-        return self._wire.transport.get_extra_info(_NAMES.get(info, info))
+            return self._protocol.readable or self._protocol.has_unread_data()
+        return self._protocol.transport.get_extra_info(_EXTRA_INFO_NAMES.get(info, info))
 
 
-_NAMES = {"client_addr": "sockname", "server_addr": "peername"}
+_EXTRA_INFO_NAMES = {"client_addr": "sockname", "server_addr": "peername"}
 
 
 class _StreamProtocol(asyncio.Protocol):
@@ -144,10 +144,10 @@ class _StreamProtocol(asyncio.Protocol):
         self.writable = asyncio.Event()
         self.writable.set()
         self._loop = asyncio.get_running_loop()
-        self._come = bytearray()
+        self._received = bytearray()
         self._paused = False
-        self._ended = False
-        self._fault: Exception | None = None
+        self._is_ended = False
+        self._error: Exception | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._outgoing: list[bytes] = []
         self._outgoing_size = 0
@@ -155,9 +155,9 @@ class _StreamProtocol(asyncio.Protocol):
     @property
     def readable(self) -> bool:
         """Whether a read returns or raises without waiting."""
-        return bool(self._come) or self._ended or self.transport.is_closing()
+        return bool(self._received) or self._is_ended or self.transport.is_closing()
 
-    def has_news(self) -> bool:
+    def has_unread_data(self) -> bool:
         """Return whether the socket has data that the loop hasn't read yet."""
         descriptor = self.transport.get_extra_info("socket").fileno()
         if descriptor < 0:
@@ -166,7 +166,7 @@ class _StreamProtocol(asyncio.Protocol):
         poll.register(descriptor, select.POLLIN)
         return bool(poll.poll(0))
 
-    async def news(self) -> None:
+    async def wait_for_data(self) -> None:
         """Wait until data or the end has arrived."""
         waiter = self._waiter = self._loop.create_future()
         try:
@@ -175,32 +175,32 @@ class _StreamProtocol(asyncio.Protocol):
             if self._waiter is waiter:  # a canceled reader must not remove the next one's waiter
                 self._waiter = None
 
-    def take(self, most: int) -> bytes:
+    def read_received(self, max_bytes: int) -> bytes:
         """Return up to `max_bytes` received bytes; raises the connection's error."""
-        if not self._come:
-            self.check()
-        part = bytes(self._come[:most])
-        del self._come[:most]
-        if self._paused and not self._come:
+        if not self._received:
+            self.check_error()
+        chunk = bytes(self._received[:max_bytes])
+        del self._received[:max_bytes]
+        if self._paused and not self._received:
             self._paused = False
             self.transport.resume_reading()
-        return part
+        return chunk
 
-    def check(self) -> None:
+    def check_error(self) -> None:
         """Raise the connection's error, if any."""
-        if self._fault is not None:
-            raise ConnectionError(str(self._fault)) from self._fault
+        if self._error is not None:
+            raise ConnectionError(str(self._error)) from self._error
 
-    def send(self, part: bytes) -> None:
+    def send(self, chunk: bytes) -> None:
         """Send together with other writes of this loop iteration; raises if closed."""
-        if self._ended or self.transport.is_closing():
-            self.check()
+        if self._is_ended or self.transport.is_closing():
+            self.check_error()
             raise ConnectionError("the connection is closed")
         if not self._outgoing:
             self._loop.call_soon(self.flush)
-        self._outgoing.append(part)
-        self._outgoing_size += len(part)
-        if self._outgoing_size >= TOGETHER:
+        self._outgoing.append(chunk)
+        self._outgoing_size += len(chunk)
+        if self._outgoing_size >= WRITE_BATCH_BYTES:
             self.flush()
 
     def flush(self) -> None:
@@ -218,9 +218,11 @@ class _StreamProtocol(asyncio.Protocol):
         # Also after the peer closed: unsent data would keep the socket open.
         self._loop.call_soon(self.transport.abort)
 
-    async def encrypt(self, context: ssl.SSLContext, name: str | None) -> None:
+    async def start_tls(self, context: ssl.SSLContext, server_hostname: str | None) -> None:
         """Switch to TLS with a peer that has a certificate for `server_hostname`."""
-        transport = await self._loop.start_tls(self.transport, self, context, server_hostname=name)
+        transport = await self._loop.start_tls(
+            self.transport, self, context, server_hostname=server_hostname
+        )
         if transport is None:
             raise ConnectionError("the connection was closed during the handshake")
         self.transport = transport
@@ -231,36 +233,36 @@ class _StreamProtocol(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Buffer received data (asyncio)."""
-        self._come += data
-        if len(self._come) >= AHEAD and not self._paused:
+        self._received += data
+        if len(self._received) >= READ_BUFFER_BYTES and not self._paused:
             self._paused = True
             self.transport.pause_reading()
-        self._tell()
+        self._wake_reader()
 
     def eof_received(self) -> bool:
         """Record the end and let the transport close (asyncio)."""
-        self._end(None)
+        self._mark_ended(None)
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Record the end and its error (asyncio)."""
-        self._end(exc)
+        self._mark_ended(exc)
 
     def pause_writing(self) -> None:
         """Make writers wait (asyncio)."""
-        if not self._ended:
+        if not self._is_ended:
             self.writable.clear()
 
     def resume_writing(self) -> None:
         """Let writers continue (asyncio)."""
         self.writable.set()
 
-    def _end(self, fault: Exception | None) -> None:
-        self._ended = True
-        self._fault = self._fault or fault
+    def _mark_ended(self, error: Exception | None) -> None:
+        self._is_ended = True
+        self._error = self._error or error
         self.writable.set()
-        self._tell()
+        self._wake_reader()
 
-    def _tell(self) -> None:
+    def _wake_reader(self) -> None:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)

@@ -20,9 +20,9 @@ from django.http.response import HttpResponseBase
 from django.utils.cache import patch_vary_headers
 from django.utils.decorators import sync_and_async_middleware
 
-HEADER = "Content-Security-Policy"
+CSP_HEADER = "Content-Security-Policy"
 
-STRICT = {
+STRICT_POLICY = {
     "default-src": "'self'",
     "script-src": "'self'",
     "style-src": "'self' 'unsafe-inline'",
@@ -33,7 +33,7 @@ STRICT = {
     "frame-ancestors": "'none'",
 }
 
-Answer = Callable[[HttpRequest], Any]
+GetResponse = Callable[[HttpRequest], Any]
 Send = Callable[[Any], Awaitable[None]]
 
 
@@ -42,10 +42,10 @@ def build_content_security_policy(directives: dict[str, str]) -> str:
     return "; ".join(f"{name} {sources}" for name, sources in directives.items())
 
 
-def usual_headers() -> dict[str, str]:
+def build_default_headers() -> dict[str, str]:
     """Return the default headers of a response."""
-    found = {
-        HEADER: build_content_security_policy(STRICT),
+    headers = {
+        CSP_HEADER: build_content_security_policy(STRICT_POLICY),
         "X-Content-Type-Options": "nosniff",
         "X-Frame-Options": "DENY",
         "Referrer-Policy": "same-origin",
@@ -54,12 +54,12 @@ def usual_headers() -> dict[str, str]:
         "Cache-Control": "no-store",
     }
     if settings.SECURE_HSTS_SECONDS:  # set if the installation's address is https
-        found["Strict-Transport-Security"] = f"max-age={settings.SECURE_HSTS_SECONDS}"
-    return found
+        headers["Strict-Transport-Security"] = f"max-age={settings.SECURE_HSTS_SECONDS}"
+    return headers
 
 
 @sync_and_async_middleware
-def add_browser_policy(get_response: Answer) -> Answer:
+def add_browser_policy(get_response: GetResponse) -> GetResponse:
     """Add the default headers that a view hasn't set."""
     if iscoroutinefunction(get_response):
 
@@ -74,39 +74,41 @@ def add_browser_policy(get_response: Answer) -> Answer:
     return answer
 
 
-def with_headers(send: Send) -> Send:
+def wrap_send_with_default_headers(send: Send) -> Send:
     """Return an ASGI `send` that adds missing default headers."""
 
-    async def sending(message: Any) -> None:
+    async def send_with_headers(message: Any) -> None:
         if message["type"] == "http.response.start":
-            message = complete(message)
+            message = complete_response_start(message)
         await send(message)
 
-    return sending
+    return send_with_headers
 
 
-def complete(message: Mapping[str, Any]) -> MutableMapping[str, Any]:
+def complete_response_start(message: Mapping[str, Any]) -> MutableMapping[str, Any]:
     """Return an ASGI `http.response.start` with missing default headers added."""
     headers = list(message.get("headers", ()))
     present = {name.lower() for name, _ in headers}
-    headers += [pair for pair in raw_headers() if pair[0] not in present]
+    headers += [pair for pair in encode_default_headers() if pair[0] not in present]
     return {**message, "headers": headers}
 
 
 @cache
-def raw_headers() -> tuple[tuple[bytes, bytes], ...]:
+def encode_default_headers() -> tuple[tuple[bytes, bytes], ...]:
     """Return the default headers as bytes, names in lower case."""
-    return tuple((name.lower().encode(), value.encode()) for name, value in usual_headers().items())
+    return tuple(
+        (name.lower().encode(), value.encode()) for name, value in build_default_headers().items()
+    )
 
 
 def _add_default_headers(response: HttpResponseBase) -> HttpResponseBase:
-    for name, value in usual_headers().items():
+    for name, value in build_default_headers().items():
         response.headers.setdefault(name, value)
     return response
 
 
-PATHS = ("/api/",)
-LETTING_IN = frozenset(
+API_PREFIXES = ("/api/",)
+OAUTH_PATHS = frozenset(
     {
         "/.well-known/oauth-authorization-server",
         "/oauth/register",
@@ -120,14 +122,14 @@ API_ALLOWED_HEADERS = (
     "MCP-Protocol-Version"
 )
 API_EXPOSED_HEADERS = "Allow, ETag, Idempotent-Replayed, Retry-After, WWW-Authenticate"
-REMEMBERED_S = "600"
+PREFLIGHT_MAX_AGE_S = "600"
 
 
 R = TypeVar("R", bound=HttpResponseBase)
 
 
 @sync_and_async_middleware
-def handle_cross_origin(get_response: Answer) -> Answer:
+def handle_cross_origin(get_response: GetResponse) -> GetResponse:
     """Answer preflight requests and add CORS headers for allowed origins."""
     if iscoroutinefunction(get_response):
 
@@ -146,20 +148,22 @@ def handle_cross_origin(get_response: Answer) -> Answer:
 
 def answer_preflight(request: HttpRequest) -> HttpResponse | None:
     """Return the response to a preflight request of an allowed origin, or else None."""
-    asks = request.method == "OPTIONS" and "Access-Control-Request-Method" in request.headers
-    if not asks or not _is_known(request):
+    is_preflight_request = (
+        request.method == "OPTIONS" and "Access-Control-Request-Method" in request.headers
+    )
+    if not is_preflight_request or not _has_allowed_origin(request):
         return None
     response = HttpResponse(status=204)
     response["Access-Control-Allow-Methods"] = API_METHODS
     response["Access-Control-Allow-Headers"] = API_ALLOWED_HEADERS
-    response["Access-Control-Max-Age"] = REMEMBERED_S
+    response["Access-Control-Max-Age"] = PREFLIGHT_MAX_AGE_S
     return _allow_origin(request, response)
 
 
 def _add_cors_headers(request: HttpRequest, response: HttpResponseBase) -> HttpResponseBase:
-    if settings.BONOBOT_CORS_ORIGINS and _is_open(request.path):
+    if settings.BONOBOT_CORS_ORIGINS and _is_cross_origin_path(request.path):
         patch_vary_headers(response, ["Origin"])
-        if _is_known(request):
+        if _has_allowed_origin(request):
             response["Access-Control-Expose-Headers"] = API_EXPOSED_HEADERS
             return _allow_origin(request, response)
     return response
@@ -171,13 +175,13 @@ def _allow_origin(request: HttpRequest, response: R) -> R:
     return response
 
 
-def _is_known(request: HttpRequest) -> bool:
+def _has_allowed_origin(request: HttpRequest) -> bool:
     origin = request.headers.get("Origin")
-    return _is_open(request.path) and origin in settings.BONOBOT_CORS_ORIGINS
+    return _is_cross_origin_path(request.path) and origin in settings.BONOBOT_CORS_ORIGINS
 
 
-def _is_open(path: str) -> bool:
-    return path.startswith(PATHS) or path in LETTING_IN
+def _is_cross_origin_path(path: str) -> bool:
+    return path.startswith(API_PREFIXES) or path in OAUTH_PATHS
 
 
 MCP_METHODS = "GET, POST, DELETE"
@@ -188,7 +192,7 @@ MCP_ALLOWED_HEADERS = (
     "Accept, Authorization, Content-Type, Last-Event-ID, MCP-Protocol-Version, Mcp-Method, "
     "Mcp-Name, Mcp-Session-Id"
 )
-PARAM = "mcp-param-"
+PARAM_PREFIX = "mcp-param-"
 
 
 def find_allowed_origin(headers: Mapping[str, str]) -> str:
@@ -206,15 +210,21 @@ def build_preflight_headers(headers: Mapping[str, str]) -> list[tuple[bytes, byt
     """Return the headers of a preflight response; empty for other origins."""
     if not find_allowed_origin(headers):
         return []
-    asked = headers.get("access-control-request-headers", "").split(",")
-    params = [one.strip() for one in asked if one.strip().lower().startswith(PARAM)]
-    sent = {
+    requested_headers = headers.get("access-control-request-headers", "").split(",")
+    params = [
+        header.strip()
+        for header in requested_headers
+        if header.strip().lower().startswith(PARAM_PREFIX)
+    ]
+    preflight_headers = {
         "access-control-allow-methods": MCP_METHODS,
         "access-control-allow-headers": ", ".join([MCP_ALLOWED_HEADERS, *params]),
-        "access-control-max-age": REMEMBERED_S,
+        "access-control-max-age": PREFLIGHT_MAX_AGE_S,
     }
-    told = [(name.encode(), value.encode("latin-1")) for name, value in sent.items()]
-    return [*build_cors_headers(headers), *told]
+    encoded_headers = [
+        (name.encode(), value.encode("latin-1")) for name, value in preflight_headers.items()
+    ]
+    return [*build_cors_headers(headers), *encoded_headers]
 
 
 def build_cors_headers(headers: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
@@ -230,13 +240,13 @@ def build_cors_headers(headers: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
 
 def wrap_send_with_cors(send: Any, headers: Mapping[str, str]) -> Any:
     """Return an ASGI `send` that adds CORS headers."""
-    added = build_cors_headers(headers)
-    if not added:
+    cors_headers = build_cors_headers(headers)
+    if not cors_headers:
         return send
 
-    async def send_readable(message: Any) -> None:
+    async def send_with_cors(message: Any) -> None:
         if message["type"] == "http.response.start":
-            message = {**message, "headers": [*message.get("headers", ()), *added]}
+            message = {**message, "headers": [*message.get("headers", ()), *cors_headers]}
         await send(message)
 
-    return send_readable
+    return send_with_cors

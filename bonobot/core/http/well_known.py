@@ -8,11 +8,11 @@ import httpx2
 def list_metadata_urls(issuer: str) -> Iterator[str]:
     """Yield the possible metadata URLs of an issuer, in the order that MCP specifies."""
     parsed = httpx2.URL(issuer)
-    begin, path = build_origin(parsed), parsed.path.rstrip("/")
-    yield f"{begin}/.well-known/oauth-authorization-server{path}"
-    yield f"{begin}/.well-known/openid-configuration{path}"
+    origin, path = build_origin(parsed), parsed.path.rstrip("/")
+    yield f"{origin}/.well-known/oauth-authorization-server{path}"
+    yield f"{origin}/.well-known/openid-configuration{path}"
     if path:
-        yield f"{begin}{path}/.well-known/openid-configuration"
+        yield f"{origin}{path}/.well-known/openid-configuration"
 
 
 def build_origin(url: httpx2.URL) -> str:

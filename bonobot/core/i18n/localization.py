@@ -26,27 +26,29 @@ from bonobot.core.problems import Problem
 
 # Longer texts, and texts with more sentences, aren't our messages.
 MAX_MESSAGE = 4_000
-MOST_SENTENCES = 12
+MAX_SENTENCES = 12
 # Templates with fewer letters outside of placeholders would match anything.
-FEWEST_LETTERS = 8
+MIN_LETTERS = 8
 # Placeholders whose values are our own words, such as the kind of an object.
-NOUNS = frozenset({"{noun}", "{kind}", "{unit}", "{period}", "{parameter}"})
-ENDS = (". ", ".\n", "? ", "; ")
+NOUN_PLACEHOLDERS = frozenset({"{noun}", "{kind}", "{unit}", "{period}", "{parameter}"})
+SENTENCE_ENDS = (". ", ".\n", "? ", "; ")
 
 
 class TranslatedTemplate(NamedTuple):
     """A template and its translation."""
 
     parts: tuple[TemplatePart, ...]
-    translated: str
+    translation: str
 
 
 def localize_text(text: object) -> str:
     """Return a problem or message in the reader's language; other text unchanged."""
-    said = text.detail if isinstance(text, Problem) else text
-    whole = said if isinstance(said, str) else str(said if said is not None else "")
+    message = text.detail if isinstance(text, Problem) else text
+    source_text = (
+        message if isinstance(message, str) else str(message if message is not None else "")
+    )
     language = get_language() or settings.LANGUAGE_CODE
-    return whole if language == settings.LANGUAGE_CODE else _localize(whole, language)
+    return source_text if language == settings.LANGUAGE_CODE else _localize(source_text, language)
 
 
 def localize_if_translatable(text: str) -> str:
@@ -64,21 +66,21 @@ def localize_problem(problem: Problem) -> str:
 
 def _localize(text: str, language: str) -> str:
     if isinstance(text, TranslatableMessage):
-        return _fill_translated_template(gettext(text.template), text.holes, language)
-    return text if len(text) > MAX_MESSAGE else _read_back(text, language)
+        return _fill_translated_template(gettext(text.template), text.placeholder_values, language)
+    return text if len(text) > MAX_MESSAGE else _translate_stored_text(text, language)
 
 
 @lru_cache(maxsize=2_048)
-def _read_back(text: str, language: str) -> str:
+def _translate_stored_text(text: str, language: str) -> str:
     """Translate a stored text, sentence by sentence."""
-    said, rest = [], text
-    for _ in range(MOST_SENTENCES):
-        end, found = _translate_first_sentence(rest, language)
-        said.append(found + rest[len(rest[:end].rstrip()) : end])
-        rest = rest[end:]
-        if not rest:
+    sentences, remaining = [], text
+    for _ in range(MAX_SENTENCES):
+        end, translation = _translate_first_sentence(remaining, language)
+        sentences.append(translation + remaining[len(remaining[:end].rstrip()) : end])
+        remaining = remaining[end:]
+        if not remaining:
             break
-    return "".join(said) + rest
+    return "".join(sentences) + remaining
 
 
 def _translate_first_sentence(text: str, language: str) -> tuple[int, str]:
@@ -87,61 +89,65 @@ def _translate_first_sentence(text: str, language: str) -> tuple[int, str]:
     Matches whose placeholder values contain several sentences (untrusted text) are tried last.
     """
     ends = _find_sentence_ends(text)
-    for within in (False, True):
+    for allow_sentences in (False, True):
         for end in ends:
-            found = _translate_sentence(text[:end].rstrip(), language, sentences=within)
-            if found is not None:
-                return end, found
+            translation = _translate_sentence(
+                text[:end].rstrip(), language, allow_sentences=allow_sentences
+            )
+            if translation is not None:
+                return end, translation
     return ends[-1], text[: ends[-1]].rstrip()
 
 
 def _find_sentence_ends(text: str) -> list[int]:
     """Return the possible ends of the first sentence of a text, the longest first."""
-    found = {len(text)}
-    for mark in ENDS:
-        at = text.find(mark)
-        while at >= 0 and len(found) <= MOST_SENTENCES:
-            found.add(at + len(mark))
-            at = text.find(mark, at + 1)
-    return sorted(found, reverse=True)
+    ends = {len(text)}
+    for mark in SENTENCE_ENDS:
+        position = text.find(mark)
+        while position >= 0 and len(ends) <= MAX_SENTENCES:
+            ends.add(position + len(mark))
+            position = text.find(mark, position + 1)
+    return sorted(ends, reverse=True)
 
 
-def _translate_sentence(text: str, language: str, *, sentences: bool) -> str | None:
+def _translate_sentence(text: str, language: str, *, allow_sentences: bool) -> str | None:
     """Return the translation of a message, or None.
 
     `allow_sentences` allows several sentences in placeholder values.
     """
-    plain, templates = _read_translations(language)
-    if found := plain.get(text):
-        return found
+    fixed_messages, templates = _load_translations(language)
+    if translation := fixed_messages.get(text):
+        return translation
     for template in (*templates[text.partition(" ")[0]], *templates[""]):
-        holes = _match_template(template.parts, text)
-        if holes is not None and (sentences or not any(map(_has_sentence_end, holes.values()))):
-            return _fill_translated_template(template.translated, holes, language)
+        values = _match_template(template.parts, text)
+        if values is not None and (
+            allow_sentences or not any(map(_has_sentence_end, values.values()))
+        ):
+            return _fill_translated_template(template.translation, values, language)
     return None
 
 
 def _has_sentence_end(text: str) -> bool:
-    return any(mark in text for mark in ENDS)
+    return any(mark in text for mark in SENTENCE_ENDS)
 
 
 @lru_cache(maxsize=8)
-def _read_translations(language: str) -> tuple[dict[str, str], dict[str, list[TranslatedTemplate]]]:
+def _load_translations(language: str) -> tuple[dict[str, str], dict[str, list[TranslatedTemplate]]]:
     """Return the fixed messages of a language's catalog, and its templates by first word."""
-    plain, templates = {}, defaultdict[str, list[TranslatedTemplate]](list)
+    fixed_messages, templates = {}, defaultdict[str, list[TranslatedTemplate]](list)
     for text, translated in _read_catalog(language):
         try:
             parts = tuple(split_template(text))
         except ValueError:
             parts = ()
-        if not any(one.hole for one in parts):
-            plain[text] = translated
-        elif sum(letter.isalpha() for one in parts for letter in one.words) >= FEWEST_LETTERS:
-            first, space, _rest = parts[0].words.partition(" ")
-            templates[first if space else ""].append(TranslatedTemplate(parts, translated))
-    for several in templates.values():
-        several.sort(key=lambda one: -sum(len(part.words) for part in one.parts))
-    return plain, templates
+        if not any(one.placeholder for one in parts):
+            fixed_messages[text] = translated
+        elif sum(letter.isalpha() for one in parts for letter in one.text) >= MIN_LETTERS:
+            first_word, space, _rest = parts[0].text.partition(" ")
+            templates[first_word if space else ""].append(TranslatedTemplate(parts, translated))
+    for candidates in templates.values():
+        candidates.sort(key=lambda one: -sum(len(part.text) for part in one.parts))
+    return fixed_messages, templates
 
 
 def _read_catalog(language: str) -> Iterator[tuple[str, str]]:
@@ -149,8 +155,10 @@ def _read_catalog(language: str) -> Iterator[tuple[str, str]]:
         path = folder / language / "LC_MESSAGES" / "django.mo"
         if path.exists():
             with path.open("rb") as file:
-                found: dict[object, str] = GNUTranslations(file)._catalog  # type: ignore[attr-defined]
-            yield from ((key, text) for key, text in found.items() if isinstance(key, str) and key)
+                catalog: dict[object, str] = GNUTranslations(file)._catalog  # type: ignore[attr-defined]
+            yield from (
+                (key, text) for key, text in catalog.items() if isinstance(key, str) and key
+            )
 
 
 def _match_template(parts: tuple[TemplatePart, ...], text: str) -> dict[str, str] | None:
@@ -158,67 +166,76 @@ def _match_template(parts: tuple[TemplatePart, ...], text: str) -> dict[str, str
 
     Without backtracking, so that it runs in linear time.
     """
-    if not text.startswith(parts[0].words):
+    if not text.startswith(parts[0].text):
         return None
-    found: dict[str, str] = {}
-    at = len(parts[0].words)
-    for before, after in zip(parts, (*parts[1:], TemplatePart("")), strict=True):
-        if not before.hole:
+    values: dict[str, str] = {}
+    position = len(parts[0].text)
+    for part, next_part in zip(parts, (*parts[1:], TemplatePart("")), strict=True):
+        if not part.placeholder:
             break
-        last = after.hole == ""
-        end = len(text) - len(after.words) if last else text.find(after.words, at)
-        if end < at or not text.startswith(after.words, end):
+        is_last = next_part.placeholder == ""
+        end = len(text) - len(next_part.text) if is_last else text.find(next_part.text, position)
+        if end < position or not text.startswith(next_part.text, end):
             return None
-        if found.setdefault(before.hole, text[at:end]) != text[at:end]:
+        if values.setdefault(part.placeholder, text[position:end]) != text[position:end]:
             return None
-        at = end + len(after.words)
-    return found if at == len(text) else None
+        position = end + len(next_part.text)
+    return values if position == len(text) else None
 
 
-def _fill_translated_template(template: str, holes: Mapping[str, str], language: str) -> str:
+def _fill_translated_template(template: str, values: Mapping[str, str], language: str) -> str:
     return "".join(
-        one.words + _translate_value(one.hole, holes.get(one.hole, one.hole), language)
-        for one in split_template(template)
+        part.text
+        + _translate_value(
+            part.placeholder, values.get(part.placeholder, part.placeholder), language
+        )
+        for part in split_template(template)
     )
 
 
-def _translate_value(hole: str, value: str, language: str) -> str:
+def _translate_value(placeholder: str, value: str, language: str) -> str:
     """Return a placeholder's value: our own phrases and sentences translated, names unchanged."""
     if isinstance(value, TranslatableMessage):
         return _localize(value, language)
-    if hole in NOUNS:
-        return _read_translations(language)[0].get(value, value)
-    ours = " " in value and (value[0].islower() or value.endswith("."))
-    return (ours and _translate_sentence(value, language, sentences=True)) or value
+    if placeholder in NOUN_PLACEHOLDERS:
+        return _load_translations(language)[0].get(value, value)
+    may_be_message = " " in value and (value[0].islower() or value.endswith("."))
+    return (may_be_message and _translate_sentence(value, language, allow_sentences=True)) or value
 
 
 # The IANA database also has legacy names, and fixed offsets without daylight saving time.
-AREAS = frozenset(
+TIME_ZONE_AREAS = frozenset(
     (
         *("Africa", "America", "Antarctica", "Arctic", "Asia"),
         *("Atlantic", "Australia", "Europe", "Indian", "Pacific"),
     )
 )
 MAX_ZONE_NAME = 64  # characters of a name
-_reader = Local()
+_reader_state = Local()
 
 
 @cache
 def list_time_zones() -> frozenset[str]:
     """Return the time zones that a person can choose."""
-    return frozenset(one for one in available_timezones() if one.partition("/")[0] in AREAS)
+    return frozenset(
+        name for name in available_timezones() if name.partition("/")[0] in TIME_ZONE_AREAS
+    )
 
 
-def read_in(name: str) -> None:
+def set_reader_time_zone(name: str) -> None:
     """Format the times of this request in a zone; UTC if the name is blank or unknown."""
-    _reader.zone = ZoneInfo(name) if name in list_time_zones() else UTC
+    _reader_state.zone = ZoneInfo(name) if name in list_time_zones() else UTC
 
 
 def format_datetime(moment: datetime, *, seconds: bool = False) -> str:
     """Return a time in the reader's zone with its name: `2026-11-23 06:14 CET`."""
-    zone: tzinfo = getattr(_reader, "zone", UTC)
-    local = moment.astimezone(zone)
-    name = local.tzname() or ""
+    zone: tzinfo = getattr(_reader_state, "zone", UTC)
+    local_time = moment.astimezone(zone)
+    name = local_time.tzname() or ""
     # Zones without an abbreviation are named by their offset.
-    called = name if name.isalpha() else f"UTC{name}"
-    return f"{local:%Y-%m-%d %H:%M:%S} {called}" if seconds else f"{local:%Y-%m-%d %H:%M} {called}"
+    zone_name = name if name.isalpha() else f"UTC{name}"
+    return (
+        f"{local_time:%Y-%m-%d %H:%M:%S} {zone_name}"
+        if seconds
+        else f"{local_time:%Y-%m-%d %H:%M} {zone_name}"
+    )

@@ -14,28 +14,28 @@ from typing import Any, NamedTuple, Self
 class TemplatePart(NamedTuple):
     """A part of a template: text, and the placeholder after it as written (`{name!r}`)."""
 
-    words: str
-    hole: str = ""
+    text: str
+    placeholder: str = ""
 
 
 class TranslatableMessage(str):
     """An English message that keeps its template and the values of its placeholders."""
 
-    __slots__ = ("holes", "template")
+    __slots__ = ("placeholder_values", "template")
 
     template: str
-    holes: dict[str, str]
+    placeholder_values: dict[str, str]
 
     def __new__(cls, template: str, values: dict[str, Any]) -> Self:
         """Format the template like `str.format`."""
-        saying = super().__new__(cls, template.format(**values))
-        saying.template = template
-        saying.holes = {
-            one.hole: _fill_placeholder(one.hole, values)
-            for one in split_template(template)
-            if one.hole
+        message = super().__new__(cls, template.format(**values))
+        message.template = template
+        message.placeholder_values = {
+            part.placeholder: _format_placeholder(part.placeholder, values)
+            for part in split_template(template)
+            if part.placeholder
         }
-        return saying
+        return message
 
     def __reduce__(self) -> tuple[type[str], tuple[str]]:
         """Pickle as a plain `str`."""
@@ -56,17 +56,19 @@ def format_message(template: str, /, **values: Any) -> TranslatableMessage:
 
 def split_template(template: str) -> Iterator[TemplatePart]:
     """Yield the parts of a template; raises `ValueError` if it is invalid."""
-    for words, name, form, conversion in Formatter().parse(template):
-        if name is None:
-            yield TemplatePart(words)
-        elif not name.isidentifier():
-            raise ValueError(f"{name!r} is no name of a value")
+    for text, field_name, format_spec, conversion in Formatter().parse(template):
+        if field_name is None:
+            yield TemplatePart(text)
+        elif not field_name.isidentifier():
+            raise ValueError(f"{field_name!r} is no name of a value")
         else:
-            how = (f"!{conversion}" if conversion else "") + (f":{form}" if form else "")
-            yield TemplatePart(words, f"{{{name}{how}}}")
+            suffix = (f"!{conversion}" if conversion else "") + (
+                f":{format_spec}" if format_spec else ""
+            )
+            yield TemplatePart(text, f"{{{field_name}{suffix}}}")
 
 
-def _fill_placeholder(hole: str, values: dict[str, Any]) -> str:
+def _format_placeholder(placeholder: str, values: dict[str, Any]) -> str:
     """Return a placeholder's value; a `TranslatableMessage` stays one, to be translated too."""
-    whole = values.get(hole[1:-1])
-    return whole if isinstance(whole, TranslatableMessage) else hole.format(**values)
+    value = values.get(placeholder[1:-1])
+    return value if isinstance(value, TranslatableMessage) else placeholder.format(**values)

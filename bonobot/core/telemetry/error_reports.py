@@ -24,4 +24,4 @@ class MaskingExceptionReporter(ExceptionReporter):
 
 def _mask_report(report: str) -> SafeString:
     """Return an escaped report with secrets masked."""
-    return SafeString(masking.get_process_masker().text(report))
+    return SafeString(masking.get_process_masker().mask_text(report))

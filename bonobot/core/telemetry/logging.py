@@ -27,8 +27,12 @@ _CONTEXT = {"request": request_id, "session": session_id, "call": call_id}
 
 # Attributes of every record, and those that repeat the message (Django's request, Celery's task
 # data); all others come from `extra=`.
-_USUAL = frozenset(vars(logging.makeLogRecord({}))) | {"asctime", "message", "taskName"}
-_TOLD = frozenset({"color_message", "data", "request"})
+_STANDARD_ATTRIBUTES = frozenset(vars(logging.makeLogRecord({}))) | {
+    "asctime",
+    "message",
+    "taskName",
+}
+_REDUNDANT_ATTRIBUTES = frozenset({"color_message", "data", "request"})
 
 
 def build_logging_config(*, level: str, style: str) -> dict[str, Any]:
@@ -68,15 +72,15 @@ def build_logging_config(*, level: str, style: str) -> dict[str, Any]:
 class LogContext:
     """Adds ids to every record made inside."""
 
-    __slots__ = ("_given", "_tokens")
+    __slots__ = ("_tokens", "_values")
 
     def __init__(self, *, request: str = "", session: str = "", call: str = "") -> None:
-        self._given = ((request_id, request), (session_id, session), (call_id, call))
+        self._values = ((request_id, request), (session_id, session), (call_id, call))
         self._tokens: list[tuple[ContextVar[str], Token[str]]] = []
 
     def __enter__(self) -> None:
         """Set the ids that aren't blank."""
-        self._tokens = [(name, name.set(value)) for name, value in self._given if value]
+        self._tokens = [(name, name.set(value)) for name, value in self._values if value]
 
     def __exit__(self, *_error: object) -> None:
         """Restore the previous ids."""
@@ -98,17 +102,17 @@ class JSONFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the record as one line, masked."""
-        mask = masking.get_process_masker()
+        masker = masking.get_process_masker()
         entry: dict[str, Any] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": mask.text(record.getMessage())[:MAX_MESSAGE],
+            "message": masker.mask_text(record.getMessage())[:MAX_MESSAGE],
         }
         entry |= _collect_context()
         if traceback := _format_traceback(self, record):
-            entry["traceback"] = mask.text(traceback)[:MAX_TRACEBACK]
-        return json.dumps(mask.value(_collect_extras(record)) | entry, ensure_ascii=True)
+            entry["traceback"] = masker.mask_text(traceback)[:MAX_TRACEBACK]
+        return json.dumps(masker.mask_value(_collect_extras(record)) | entry, ensure_ascii=True)
 
 
 class TextFormatter(logging.Formatter):
@@ -116,23 +120,27 @@ class TextFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the record as text, masked, with hidden characters made visible."""
-        mask = masking.get_process_masker()
-        when = time.strftime("%H:%M:%S", time.localtime(record.created))
+        masker = masking.get_process_masker()
+        time_text = time.strftime("%H:%M:%S", time.localtime(record.created))
         ids = {name: value[:8] for name, value in _collect_context().items()}
-        notes = mask.value(ids | _collect_extras(record))
+        extras = masker.mask_value(ids | _collect_extras(record))
         text = record.getMessage()
-        plain = {name: note for name, note in notes.items() if not isinstance(note, dict)}
-        if plain:
-            text += " (" + " ".join(f"{name}={note}" for name, note in plain.items()) + ")"
-        text = mask.text(text)
+        simple_extras = {
+            name: extra for name, extra in extras.items() if not isinstance(extra, dict)
+        }
+        if simple_extras:
+            text += (
+                " (" + " ".join(f"{name}={extra}" for name, extra in simple_extras.items()) + ")"
+            )
+        text = masker.mask_text(text)
         # Objects are masked by field: as text, a signature would be masked like a secret.
-        for name, note in notes.items():
-            if isinstance(note, dict):
-                text += f" {name}={json.dumps(note)}"
+        for name, extra in extras.items():
+            if isinstance(extra, dict):
+                text += f" {name}={json.dumps(extra)}"
         line = make_visible(text, MAX_MESSAGE).replace("\n", " ⏎ ")
-        lines = [f"{when} {record.levelname:<7} {record.name}: {line}"]
+        lines = [f"{time_text} {record.levelname:<7} {record.name}: {line}"]
         if traceback := _format_traceback(self, record):
-            lines.append(make_visible(mask.text(traceback), MAX_TRACEBACK))
+            lines.append(make_visible(masker.mask_text(traceback), MAX_TRACEBACK))
         return "\n".join(lines)
 
 
@@ -141,7 +149,11 @@ def _collect_context() -> dict[str, str]:
 
 
 def _collect_extras(record: logging.LogRecord) -> dict[str, Any]:
-    return {name: value for name, value in vars(record).items() if name not in _USUAL | _TOLD}
+    return {
+        name: value
+        for name, value in vars(record).items()
+        if name not in _STANDARD_ATTRIBUTES | _REDUNDANT_ATTRIBUTES
+    }
 
 
 def _format_traceback(formatter: logging.Formatter, record: logging.LogRecord) -> str:

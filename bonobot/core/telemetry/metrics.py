@@ -14,9 +14,26 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Proc
 registry = CollectorRegistry(auto_describe=True)
 ProcessCollector(registry=registry)
 
-MOST_CODES = 300
-SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
-LAGS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
+MAX_CODES = 300
+DURATION_BUCKETS = (
+    0.001,
+    0.0025,
+    0.005,
+    0.01,
+    0.025,
+    0.05,
+    0.1,
+    0.25,
+    0.5,
+    1,
+    2.5,
+    5,
+    10,
+    30,
+    60,
+    300,
+)
+LAG_BUCKETS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 
 _counter: Callable[..., Counter] = partial(Counter, registry=registry)
 _histogram: Callable[..., Histogram] = partial(Histogram, registry=registry)
@@ -28,7 +45,10 @@ calls = _counter(
     ("kind", "outcome", "code"),
 )
 call_seconds = _histogram(
-    "bonobot_call_seconds", "How long they took, from admission on.", ("kind",), buckets=SECONDS
+    "bonobot_call_seconds",
+    "How long they took, from admission on.",
+    ("kind",),
+    buckets=DURATION_BUCKETS,
 )
 refusals = _counter(
     "bonobot_refusals_total", "Calls that were refused, and why.", ("event", "code")
@@ -36,15 +56,19 @@ refusals = _counter(
 tokens = _counter("bonobot_model_tokens_total", "Tokens of models.", ("direction",))
 cost = _counter("bonobot_cost_microusd_total", "What calls cost, in micro-dollars.", ("kind",))
 admission_seconds = _histogram(
-    "bonobot_admission_seconds", "How long a call waits for its row in the audit.", buckets=SECONDS
+    "bonobot_admission_seconds",
+    "How long a call waits for its row in the audit.",
+    buckets=DURATION_BUCKETS,
 )
-ledger_troubles = _counter(
+ledger_failures = _counter(
     "bonobot_ledger_troubles_total", "Times that the ledger couldn't reach its database."
 )
 loop_lag = _histogram(
-    "bonobot_loop_lag_seconds", "How late the loop was, looked at once a second.", buckets=LAGS
+    "bonobot_loop_lag_seconds",
+    "How late the loop was, looked at once a second.",
+    buckets=LAG_BUCKETS,
 )
-lanes = Gauge(
+background_work = Gauge(
     "bonobot_lane",
     "Background work on this process's loop that goes, or waits for its turn.",
     ("lane", "state"),
@@ -56,19 +80,22 @@ requests = _counter(
     ("area", "status"),
 )
 request_seconds = _histogram(
-    "bonobot_http_request_seconds", "How long until the answer began.", ("area",), buckets=SECONDS
+    "bonobot_http_request_seconds",
+    "How long until the answer began.",
+    ("area",),
+    buckets=DURATION_BUCKETS,
 )
 
 _CODE = re.compile(r"[a-z][a-z0-9_]{0,47}", re.ASCII)
 _codes: set[str] = set()
-_children: dict[tuple[Any, ...], Any] = {}
+_labeled_metrics: dict[tuple[Any, ...], Any] = {}
 
 
 def bound_label_value(code: str) -> str:
     """Return a code as a label value, or `other`."""
     if code in _codes or not code:
         return code
-    if len(_codes) >= MOST_CODES or not _CODE.fullmatch(code):
+    if len(_codes) >= MAX_CODES or not _CODE.fullmatch(code):
         return "other"
     _codes.add(code)
     return code
@@ -77,21 +104,21 @@ def bound_label_value(code: str) -> str:
 def get_labeled_metric(metric: Any, *values: str) -> Any:
     """Return the metric with these label values, cached."""
     key = (metric, *values)
-    found = _children.get(key)
-    if found is None:
-        found = _children[key] = metric.labels(*values)
-    return found
+    labeled_metric = _labeled_metrics.get(key)
+    if labeled_metric is None:
+        labeled_metric = _labeled_metrics[key] = metric.labels(*values)
+    return labeled_metric
 
 
 def observe_call(
-    kind: str, outcome: str, code: str, duration_ms: int, cost_microusd: int, *used: int
+    kind: str, outcome: str, code: str, duration_ms: int, cost_microusd: int, *model_tokens: int
 ) -> None:
     """Count a finished call; `model_tokens` are a model's input and output tokens."""
     get_labeled_metric(calls, kind, outcome, bound_label_value(code)).inc()
     get_labeled_metric(call_seconds, kind).observe(duration_ms / 1000)
     if cost_microusd:
         get_labeled_metric(cost, kind).inc(cost_microusd)
-    for direction, amount in zip(("input", "output"), used, strict=False):
+    for direction, amount in zip(("input", "output"), model_tokens, strict=False):
         if amount:
             get_labeled_metric(tokens, direction).inc(amount)
 

@@ -18,18 +18,18 @@ from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 Kind = Literal["internal", "server", "client"]
-CARRIED = ("traceparent", "tracestate")
+TRACE_CONTEXT_KEYS = ("traceparent", "tracestate")
 
 _KINDS = {"internal": SpanKind.INTERNAL, "server": SpanKind.SERVER, "client": SpanKind.CLIENT}
 _PROPAGATOR = TraceContextTextMapPropagator()
-NOTHING: AbstractContextManager[Span | None] = nullcontext()
+NO_SPAN: AbstractContextManager[Span | None] = nullcontext()
 
 
 class _TracingState:
     tracer: Tracer | None = None
 
 
-def begin(url: str, version: str) -> None:
+def start_tracing(url: str, version: str) -> None:
     """Send spans to a collector (OTLP over HTTP); raises ImproperlyConfigured without the SDK.
 
     The SDK's variables apply, such as `OTEL_TRACES_SAMPLER` and `OTEL_EXPORTER_OTLP_HEADERS`.
@@ -44,8 +44,8 @@ def begin(url: str, version: str) -> None:
             "`BONOBOT_TRACES` is set, but OpenTelemetry isn't installed: "
             '`pip install "bonobot[otel]"`.'
         ) from None
-    told = {"service.name": "bonobot", "service.version": version}
-    provider = TracerProvider(resource=Resource.create(told))
+    resource_attributes = {"service.name": "bonobot", "service.version": version}
+    provider = TracerProvider(resource=Resource.create(resource_attributes))
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint=url)))
     set_tracer_provider(provider)
 
@@ -55,7 +55,7 @@ def set_tracer_provider(provider: trace.TracerProvider | None) -> None:
     _TracingState.tracer = provider.get_tracer("bonobot") if provider else None
 
 
-def is_on() -> bool:
+def is_tracing() -> bool:
     """Return whether tracing is on, to skip computing attributes."""
     return _TracingState.tracer is not None
 
@@ -74,7 +74,7 @@ def start_span(
     """
     tracer = _TracingState.tracer
     if tracer is None:
-        return NOTHING
+        return NO_SPAN
     return _open_span(tracer, name, kind, carrier, attributes)
 
 
@@ -84,9 +84,9 @@ def inject_trace_context(params: Mapping[str, Any]) -> Mapping[str, Any]:
         return params
     context: dict[str, str] = {}
     _PROPAGATOR.inject(context)
-    own = params.get("_meta")
-    theirs = own if isinstance(own, Mapping) else {}
-    return {**params, "_meta": {**theirs, **context}} if context else params
+    meta = params.get("_meta")
+    existing_meta = meta if isinstance(meta, Mapping) else {}
+    return {**params, "_meta": {**existing_meta, **context}} if context else params
 
 
 @contextmanager
@@ -99,33 +99,35 @@ def _open_span(
 ) -> Iterator[Span]:
     context = None
     if carrier is not None:
-        texts = {key: carrier[key] for key in CARRIED if isinstance(carrier.get(key), str)}
-        context = _PROPAGATOR.extract(texts)
-    told = {key.replace("__", "."): value for key, value in attributes.items() if value}
+        trace_context = {
+            key: carrier[key] for key in TRACE_CONTEXT_KEYS if isinstance(carrier.get(key), str)
+        }
+        context = _PROPAGATOR.extract(trace_context)
+    span_attributes = {key.replace("__", "."): value for key, value in attributes.items() if value}
     with tracer.start_as_current_span(
         name,
         context=context,
         kind=_KINDS[kind],
-        attributes=told,
+        attributes=span_attributes,
         record_exception=False,
         set_status_on_exception=False,
-    ) as begun:
+    ) as span:
         try:
-            yield begun
+            yield span
         except BaseException as error:
-            mark_span_failed(begun, str(getattr(error, "code", "") or type(error).__name__))
+            mark_span_failed(span, str(getattr(error, "code", "") or type(error).__name__))
             raise
 
 
-def mark_span_failed(begun: Span | None, code: str) -> None:
+def mark_span_failed(span: Span | None, code: str) -> None:
     """Set a span's status to error with a code; a blank code does nothing."""
-    if begun is not None and code:
-        begun.set_status(Status(StatusCode.ERROR))
-        begun.set_attribute("error.type", code)
+    if span is not None and code:
+        span.set_status(Status(StatusCode.ERROR))
+        span.set_attribute("error.type", code)
 
 
-def note(begun: Span | None, **attributes: Any) -> None:
+def set_span_attributes(span: Span | None, **attributes: Any) -> None:
     """Set further attributes of a span."""
-    if begun is not None:
+    if span is not None:
         for key, value in attributes.items():
-            begun.set_attribute(key.replace("__", "."), value)
+            span.set_attribute(key.replace("__", "."), value)

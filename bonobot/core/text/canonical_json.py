@@ -20,7 +20,7 @@ def _build_encoder(*, allow_nan: bool) -> Callable[[Any], str]:
 
     `JSONEncoder.encode` creates an encoder per value, which takes longer than encoding most values.
     """
-    plain = json.JSONEncoder(
+    encoder = json.JSONEncoder(
         ensure_ascii=True,
         check_circular=False,
         allow_nan=allow_nan,
@@ -28,21 +28,21 @@ def _build_encoder(*, allow_nan: bool) -> Callable[[Any], str]:
         separators=(",", ":"),
     )
     if make_encoder is None:
-        return plain.encode
-    chunks: Callable[[Any, int], Iterable[str]] = make_encoder(
-        None, plain.default, encode_basestring_ascii, None, ":", ",", True, False, allow_nan
+        return encoder.encode
+    encode_chunks: Callable[[Any, int], Iterable[str]] = make_encoder(
+        None, encoder.default, encode_basestring_ascii, None, ":", ",", True, False, allow_nan
     )
-    return lambda value: "".join(chunks(value, 0))
+    return lambda value: "".join(encode_chunks(value, 0))
 
 
-_strict = _build_encoder(allow_nan=False)
-_lenient = _build_encoder(allow_nan=True)
+_encode_strict = _build_encoder(allow_nan=False)
+_encode_lenient = _build_encoder(allow_nan=True)
 
 
 def to_canonical_json(value: Any) -> str:
     """Return ASCII JSON with sorted keys and no spaces; raises ValueError if not JSON."""
     try:
-        return _strict(value)
+        return _encode_strict(value)
     except TypeError as error:
         raise ValueError(f"Not a JSON value: {error}.") from error
     except RecursionError as error:
@@ -51,7 +51,7 @@ def to_canonical_json(value: Any) -> str:
 
 def to_sorted_json(value: Any) -> str:
     """Return the same as `to_canonical_json`, but allow NaN and infinity."""
-    return _lenient(value)
+    return _encode_lenient(value)
 
 
 def compute_digest(text: str) -> str:
@@ -59,23 +59,25 @@ def compute_digest(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8")).hexdigest()
 
 
-def same_value(one: Any, other: Any) -> bool:
+def is_same_value(left: Any, right: Any) -> bool:
     """Return whether two JSON values are equal, where 100 equals 100.0.
 
     JSON has only one number type (RFC 8259, section 6). False if a value isn't JSON.
     """
     try:
-        return to_canonical_json(_whole(one)) == to_canonical_json(_whole(other))
+        return to_canonical_json(_normalize_numbers(left)) == to_canonical_json(
+            _normalize_numbers(right)
+        )
     except ValueError:
         return False
 
 
-def _whole(value: Any) -> Any:
+def _normalize_numbers(value: Any) -> Any:
     """Return a value with integral floats converted to integers."""
     if isinstance(value, dict):
-        return {key: _whole(item) for key, item in value.items()}
+        return {key: _normalize_numbers(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [_whole(item) for item in value]
+        return [_normalize_numbers(item) for item in value]
     if isinstance(value, float) and value.is_integer():
         return int(value)
     return value

@@ -15,8 +15,8 @@ from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import InvalidInput
 from bonobot.core.text.untrusted_text import make_visible
 
-LONGEST_TEXT = 256 * 1024
-DEEPEST = 64
+MAX_TEXT_BYTES = 256 * 1024
+MAX_DEPTH = 64
 _SHOWN_BEFORE, _SHOWN_AFTER = 80, 40  # characters to show around a syntax error
 
 _BLANK = re.compile(r"[ \t\r\n\ufeff\u00a0]*")
@@ -24,13 +24,13 @@ _COMMENT = re.compile(r"//[^\n]*|/\*(?:[^*]|\*(?!/))*\*/")
 _NUMBER = re.compile(
     r"-?(?:0|[1-9][0-9]{0,300})(?:\.[0-9]{1,300})?(?:[eE][+-]?[0-9]{1,4})?(?![\w.])"
 )
-_STANDARD = json.JSONDecoder()
+_DECODER = json.JSONDecoder()
 _UNSTORABLE = re.compile("[\\x00\\ud800-\\udfff]")
 _WORD = re.compile(r"[A-Za-z_$][\w$]*")
-_MEMBER = re.compile(r'"(?:[^"\\\n]|\\.)*"\s*:')
-_WORDS = {"true": True, "false": False, "null": None}
+_FIELD = re.compile(r'"(?:[^"\\\n]|\\.)*"\s*:')
+_LITERALS = {"true": True, "false": False, "null": None}
 # Only these names are shown in errors: with wrong quotes, a secret may look like a name.
-_USUAL_NAMES = frozenset(
+_KNOWN_NAMES = frozenset(
     (
         *("mcpServers", "servers", "mcp_servers", "mcp", "inputs", "name", "type", "transport"),
         *("transport_type", "url", "serverUrl", "endpoint", "endpoint_config", "command", "args"),
@@ -55,20 +55,20 @@ class SourceNode:
 
     value: Any = field(repr=False)
     line: int
-    members: tuple[tuple[str, int, "SourceNode"], ...] = ()
+    fields: tuple[tuple[str, int, "SourceNode"], ...] = ()
     items: tuple["SourceNode", ...] = ()
 
-    def plain(self) -> Any:
+    def to_python(self) -> Any:
         """Return the Python value; the last of duplicate fields wins."""
         if isinstance(self.value, dict):
-            return {key: node.plain() for key, _, node in self.members}
+            return {key: node.to_python() for key, _, node in self.fields}
         if isinstance(self.value, list):
-            return [node.plain() for node in self.items]
+            return [node.to_python() for node in self.items]
         return self.value
 
     def get(self, key: str) -> "SourceNode | None":
         """Return the last field of that name, or None."""
-        return next((node for name, _, node in reversed(self.members) if name == key), None)
+        return next((node for name, _, node in reversed(self.fields) if name == key), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,161 +76,163 @@ class ParsedDocument:
     """The root node and which deviations from JSON were tolerated."""
 
     root: SourceNode
-    comments: bool = False
-    trailing_commas: bool = False
-    bare_members: bool = False
+    has_comments: bool = False
+    has_trailing_commas: bool = False
+    has_bare_fields: bool = False
 
 
-def read(text: str) -> ParsedDocument:
+def read_json(text: str) -> ParsedDocument:
     """Parse a text to nodes; fields without surrounding braces are read as an object.
 
     Raises `InvalidInput` with `nothing_to_import`, `too_large`, `too_deep` or `broken_json` (with
     `line` and `column`).
     """
-    if len(text.encode("utf-8", "surrogatepass")) > LONGEST_TEXT:
+    if len(text.encode("utf-8", "surrogatepass")) > MAX_TEXT_BYTES:
         raise InvalidInput(
             format_message(
-                "The text is larger than {longest_text} KiB.", longest_text=LONGEST_TEXT // 1024
+                "The text is larger than {longest_text} KiB.", longest_text=MAX_TEXT_BYTES // 1024
             ),
             code="too_large",
             remedy="Import fewer servers at a time.",
         )
-    return _JsonReader(text).read()
+    return _JsonReader(text).read_document()
 
 
 class _JsonReader:
     def __init__(self, text: str) -> None:
         self._text = text
-        self._at = 0
-        self._line, self._counted = 1, 0
-        self._comments = self._trailing_commas = False
+        self._offset = 0
+        self._line, self._counted_offset = 1, 0
+        self._has_comments = self._has_trailing_commas = False
 
-    def read(self) -> ParsedDocument:
-        if self._skip() == "":
+    def read_document(self) -> ParsedDocument:
+        if self._skip_blanks() == "":
             raise InvalidInput(
                 "There is nothing to import.",
                 code="nothing_to_import",
                 remedy='Paste a configuration, such as {"name": {"url": "https://…"}}.',
             )
-        bare = self._begins_with_a_member()
-        root = self._object(1, closed=False) if bare else self._value(1)
-        if self._skip() != "":
-            raise self._broken("the text goes on after its end")
-        return ParsedDocument(root, self._comments, self._trailing_commas, bare)
+        is_bare = self._is_bare_object()
+        root = self._parse_object(1, has_braces=False) if is_bare else self._parse_value(1)
+        if self._skip_blanks() != "":
+            raise self._build_syntax_error("the text goes on after its end")
+        return ParsedDocument(root, self._has_comments, self._has_trailing_commas, is_bare)
 
-    def _begins_with_a_member(self) -> bool:
+    def _is_bare_object(self) -> bool:
         """Return whether the text begins with `"name":`, an object copied without braces."""
-        return _MEMBER.match(self._text, self._at) is not None
+        return _FIELD.match(self._text, self._offset) is not None
 
-    def _value(self, depth: int) -> SourceNode:
-        if depth > DEEPEST:
+    def _parse_value(self, depth: int) -> SourceNode:
+        if depth > MAX_DEPTH:
             raise InvalidInput(
-                format_message("The text is nested deeper than {deepest}.", deepest=DEEPEST),
+                format_message("The text is nested deeper than {deepest}.", deepest=MAX_DEPTH),
                 code="too_deep",
                 remedy="Import a configuration of servers; they are never nested that deep.",
-                extra={"line": self._line_here()},
+                extra={"line": self._count_lines()},
             )
-        character, line = self._skip(), self._line_here()
+        character, line = self._skip_blanks(), self._count_lines()
         if character == "{":
-            self._at += 1
-            return self._object(depth, closed=True)
+            self._offset += 1
+            return self._parse_object(depth, has_braces=True)
         if character == "[":
-            self._at += 1
-            return self._array(depth)
+            self._offset += 1
+            return self._parse_array(depth)
         if character == '"':
-            return SourceNode(self._string(), line)
-        if match := _NUMBER.match(self._text, self._at):
-            self._at = match.end()
+            return SourceNode(self._parse_string(), line)
+        if match := _NUMBER.match(self._text, self._offset):
+            self._offset = match.end()
             number = match.group()
             return SourceNode(float(number) if re.search("[.eE]", number) else int(number), line)
-        if (match := _WORD.match(self._text, self._at)) and match.group() in _WORDS:
-            self._at = match.end()
-            return SourceNode(_WORDS[match.group()], line)
-        raise self._broken(format_message("a value was expected"))
+        if (match := _WORD.match(self._text, self._offset)) and match.group() in _LITERALS:
+            self._offset = match.end()
+            return SourceNode(_LITERALS[match.group()], line)
+        raise self._build_syntax_error(format_message("a value was expected"))
 
-    def _object(self, depth: int, *, closed: bool) -> SourceNode:
-        line = self._line_here()
-        members: list[tuple[str, int, SourceNode]] = []
-        end = "}" if closed else ""
-        while self._more(end, first=not members):
-            if self._skip() != '"':
-                raise self._broken(format_message("a name in double quotes was expected"))
-            at = self._line_here()
-            key = self._string()
-            if self._skip() != ":":
-                raise self._broken(format_message("`:` was expected after the name"))
-            self._at += 1
-            members.append((key, at, self._value(depth + 1)))
-        return SourceNode({}, line, members=tuple(members))
+    def _parse_object(self, depth: int, *, has_braces: bool) -> SourceNode:
+        line = self._count_lines()
+        fields: list[tuple[str, int, SourceNode]] = []
+        end = "}" if has_braces else ""
+        while self._has_next(end, is_first=not fields):
+            if self._skip_blanks() != '"':
+                raise self._build_syntax_error(
+                    format_message("a name in double quotes was expected")
+                )
+            key_line = self._count_lines()
+            key = self._parse_string()
+            if self._skip_blanks() != ":":
+                raise self._build_syntax_error(format_message("`:` was expected after the name"))
+            self._offset += 1
+            fields.append((key, key_line, self._parse_value(depth + 1)))
+        return SourceNode({}, line, fields=tuple(fields))
 
-    def _array(self, depth: int) -> SourceNode:
-        line = self._line_here()
+    def _parse_array(self, depth: int) -> SourceNode:
+        line = self._count_lines()
         items: list[SourceNode] = []
-        while self._more("]", first=not items):
-            items.append(self._value(depth + 1))
+        while self._has_next("]", is_first=not items):
+            items.append(self._parse_value(depth + 1))
         return SourceNode([], line, items=tuple(items))
 
-    def _more(self, end: str, *, first: bool) -> bool:
+    def _has_next(self, end: str, *, is_first: bool) -> bool:
         """Skip a comma or the closing bracket; return whether another item follows."""
-        if not first and self._skip() == ",":
-            self._at += 1
-            if self._skip() != end:
+        if not is_first and self._skip_blanks() == ",":
+            self._offset += 1
+            if self._skip_blanks() != end:
                 return True
-            self._trailing_commas = True
-        elif not first and self._skip() != end:
-            comma = format_message("`,` was expected")
-            raise self._broken(
-                format_message("`,` or `{end}` was expected", end=end) if end else comma
+            self._has_trailing_commas = True
+        elif not is_first and self._skip_blanks() != end:
+            message = format_message("`,` was expected")
+            raise self._build_syntax_error(
+                format_message("`,` or `{end}` was expected", end=end) if end else message
             )
-        if self._skip() == end:
-            self._at += len(end)
+        if self._skip_blanks() == end:
+            self._offset += len(end)
             return False
         return True
 
-    def _string(self) -> str:
+    def _parse_string(self) -> str:
         try:
-            text, self._at = _STANDARD.raw_decode(self._text, self._at)
+            text, self._offset = _DECODER.raw_decode(self._text, self._offset)
         except json.JSONDecodeError as error:
-            self._at = error.pos
-            raise self._broken(
+            self._offset = error.pos
+            raise self._build_syntax_error(
                 "a text in double quotes is not closed, or has a wrong `\\`"
             ) from None
         if has_unstorable_characters(text):
-            raise self._broken("a text holds a character that can't be stored")
+            raise self._build_syntax_error("a text holds a character that can't be stored")
         return str(text)
 
-    def _skip(self) -> str:
+    def _skip_blanks(self) -> str:
         """Skip blanks and comments; return the next character, "" at the end."""
         while True:
-            blank = _BLANK.match(self._text, self._at)
-            self._at = blank.end() if blank else self._at
-            comment = _COMMENT.match(self._text, self._at)
+            blank = _BLANK.match(self._text, self._offset)
+            self._offset = blank.end() if blank else self._offset
+            comment = _COMMENT.match(self._text, self._offset)
             if comment is None:
-                return self._text[self._at : self._at + 1]
-            self._comments = True
-            self._at = comment.end()
+                return self._text[self._offset : self._offset + 1]
+            self._has_comments = True
+            self._offset = comment.end()
 
-    def _line_here(self) -> int:
-        self._line += self._text.count("\n", self._counted, self._at)
-        self._counted = max(self._at, self._counted)
+    def _count_lines(self) -> int:
+        self._line += self._text.count("\n", self._counted_offset, self._offset)
+        self._counted_offset = max(self._offset, self._counted_offset)
         return self._line
 
-    def _broken(self, expected: str) -> InvalidInput:
-        line = self._text.count("\n", 0, self._at) + 1
-        column = self._at - (self._text.rfind("\n", 0, self._at) + 1) + 1
-        begin = max(self._at - column + 1, self._at - _SHOWN_BEFORE)
-        after = self._text[self._at : self._at + _SHOWN_AFTER].partition("\n")[0]
-        shown = redact_line(self._text[begin : self._at] + after)
+    def _build_syntax_error(self, expected: str) -> InvalidInput:
+        line = self._text.count("\n", 0, self._offset) + 1
+        column = self._offset - (self._text.rfind("\n", 0, self._offset) + 1) + 1
+        start = max(self._offset - column + 1, self._offset - _SHOWN_BEFORE)
+        after = self._text[self._offset : self._offset + _SHOWN_AFTER].partition("\n")[0]
+        excerpt = redact_line(self._text[start : self._offset] + after)
         return InvalidInput(
             format_message(
                 "The text is not valid JSON: {expected} at line {line}, column {column}: `{shown}`",
                 expected=expected,
                 line=line,
                 column=column,
-                shown=shown,
+                shown=excerpt,
             ),
             code="broken_json",
-            remedy=_suggest_remedy(self._text[self._at : self._at + 1]),
+            remedy=_suggest_remedy(self._text[self._offset : self._offset + 1]),
             extra={"line": line, "column": column},
         )
 
@@ -242,8 +244,8 @@ def has_unstorable_characters(text: str) -> bool:
 
 def redact_line(line: str) -> str:
     """Return a line with all strings except known names replaced by `…`; they may be secrets."""
-    kept = "".join(_redact_piece(match) for match in _PIECE.finditer(line.strip()))
-    return make_visible(kept)
+    redacted = "".join(_redact_piece(match) for match in _PIECE.finditer(line.strip()))
+    return make_visible(redacted)
 
 
 def _redact_piece(match: re.Match[str]) -> str:
@@ -251,9 +253,11 @@ def _redact_piece(match: re.Match[str]) -> str:
         return match.group()
     if match.lastgroup == "other":
         return "…"
-    named = match.group().strip('"') in _USUAL_NAMES
+    is_known_name = match.group().strip('"') in _KNOWN_NAMES
     return (
-        match.group() if named and match.string[match.end() :].lstrip().startswith(":") else '"…"'
+        match.group()
+        if is_known_name and match.string[match.end() :].lstrip().startswith(":")
+        else '"…"'
     )
 
 
@@ -267,11 +271,11 @@ def _suggest_remedy(character: str) -> str:
     return format_message("Mend that line, or copy the configuration again.")
 
 
-def describe_tolerated_syntax(reading: ParsedDocument) -> Iterator[str]:
+def describe_tolerated_syntax(document: ParsedDocument) -> Iterator[str]:
     """Yield a sentence for each tolerated deviation from JSON."""
-    if reading.comments:
+    if document.has_comments:
         yield format_message("Comments were left out.")
-    if reading.trailing_commas:
+    if document.has_trailing_commas:
         yield format_message("Commas before a closing bracket were ignored.")
-    if reading.bare_members:
+    if document.has_bare_fields:
         yield format_message("The braces around the text were missing and were added.")

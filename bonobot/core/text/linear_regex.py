@@ -9,21 +9,21 @@ from typing import Any, Final
 
 import re2
 
-ROOMY: Final = re2.Options()
-ROOMY.max_mem = 64 << 20
-ROOMY.log_errors = False
+LARGE_MEMORY: Final = re2.Options()
+LARGE_MEMORY.max_mem = 64 << 20
+LARGE_MEMORY.log_errors = False
 
 
 class LinearPattern:
     """A google-re2 pattern, compiled on first use."""
 
-    def __init__(self, said: str, options: re2.Options | None = None) -> None:
-        self._said = said
+    def __init__(self, pattern: str, options: re2.Options | None = None) -> None:
+        self._pattern = pattern
         self._options = options
 
     @cached_property
     def _compiled(self) -> Any:
-        return re2.compile(self._said, self._options)
+        return re2.compile(self._pattern, self._options)
 
     def search(self, text: Any) -> Any:
         """Return the first match in a text or bytes, or None."""
@@ -31,5 +31,5 @@ class LinearPattern:
 
     def finditer(self, text: Any) -> Iterator[Any]:
         """Yield the matches in a text or bytes."""
-        found: Iterator[Any] = self._compiled.finditer(text)
-        return found
+        matches: Iterator[Any] = self._compiled.finditer(text)
+        return matches

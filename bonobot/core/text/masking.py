@@ -26,11 +26,11 @@ from bonobot.core.text.secret_names import is_secret_name
 
 MASK = masked_values.MASK
 MAX_DEPTH = 64
-MIN_SECRET = 4  # shorter ones would mask ordinary text
-FRESH = 32
-LONG = 256
-REMEMBERED = 512
-REMEMBERED_LENGTHS = range(8, 16_385)
+MIN_SECRET_LENGTH = 4  # shorter ones would mask ordinary text
+MAX_NEW_SECRETS = 32
+MAX_PATTERN_LENGTH = 256
+MAX_PROCESS_SECRETS = 512
+PROCESS_SECRET_LENGTHS = range(8, 16_385)
 
 # Credential formats of well-known services.
 _CREDENTIAL = re2.compile(
@@ -68,7 +68,7 @@ _CREDENTIAL = re2.compile(
     )
 )
 # The first group is the label, which stays; the rest is the secret.
-_LABELLED = re2.compile(
+_LABELED = re2.compile(
     "|".join(
         (
             r"(?i)(\b(?:bearer|basic|digest)\s+)[A-Za-z0-9._~+/=-]{8,}",
@@ -81,13 +81,13 @@ _LABELLED = re2.compile(
 )
 
 # Both patterns in one, for a single search.
-_SUSPECT = re2.compile(f"(?:{_CREDENTIAL.pattern})|(?:{_LABELLED.pattern})")
+_SUSPECT = re2.compile(f"(?:{_CREDENTIAL.pattern})|(?:{_LABELED.pattern})")
 
 _SCHEME = re.compile(r"(?:bearer|basic|digest)\s", re.IGNORECASE)
 _PROSE = re.compile(r"[A-Z]?[a-z]+[.,;:!?]*")
 
-_ROOMY = re2.Options()
-_ROOMY.max_mem = 64 << 20  # bytes; the default holds a few dozen secrets
+_LARGE_MEMORY = re2.Options()
+_LARGE_MEMORY.max_mem = 64 << 20  # bytes; the default holds a few dozen secrets
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,34 +95,34 @@ class SearchableText:
     """All texts of a JSON value, and whether one of its keys has a secret name."""
 
     raw: bytes
-    named: bool
+    has_secret_name: bool
 
 
 def build_searchable_text(value: Any) -> SearchableText | None:
     """Return the texts of a JSON value; None if it has to be traversed in any case."""
     texts: list[str] = []
-    level, depth, named = [value], 0, False
+    level, depth, has_secret_name = [value], 0, False
     while level:
-        inner: list[Any] = []
+        next_level: list[Any] = []
         for item in level:
             if isinstance(item, str):
                 texts.append(item)
             elif isinstance(item, dict):
                 if not all(isinstance(key, str) for key in item):
                     return None
-                named = named or any(map(is_secret_name, item))
+                has_secret_name = has_secret_name or any(map(is_secret_name, item))
                 texts += item
-                inner += item.values()
+                next_level += item.values()
             elif isinstance(item, list):
-                inner += item
+                next_level += item
             elif not (item is None or isinstance(item, int | float)):
                 return None
-        level, depth = inner, depth + 1
+        level, depth = next_level, depth + 1
         if depth >= MAX_DEPTH:
             return None
     try:
         # No secret begins or ends with the separator.
-        return SearchableText("\n".join(texts).encode(), named)
+        return SearchableText("\n".join(texts).encode(), has_secret_name)
     except UnicodeEncodeError:
         return None
 
@@ -130,68 +130,75 @@ def build_searchable_text(value: Any) -> SearchableText | None:
 class Masker:
     """Masks with a fixed set of known secrets; reuse it for the same set."""
 
-    def __init__(self, secrets: Iterable[str] = (), *, more: "Masker | None" = None) -> None:
+    def __init__(self, secrets: Iterable[str] = (), *, base: "Masker | None" = None) -> None:
         """Mask these secrets and those of the masker `base`."""
         forms = {
             form
             for secret in secrets
-            if len(secret) >= MIN_SECRET
+            if len(secret) >= MIN_SECRET_LENGTH
             for form in _build_encoded_forms(secret)
         }
         # Longest first, so that a secret that contains another one is masked as a whole. Very long
         # ones (keys, documents) are few and would make the pattern huge.
         ordered = sorted(forms, key=len, reverse=True)
-        self._long = [form for form in ordered if len(form) > LONG]
-        short = [re2.escape(form) for form in ordered if len(form) <= LONG]
-        self._known = re2.compile("|".join(short), _ROOMY) if short else None
-        self._more = more
+        self._long_forms = [form for form in ordered if len(form) > MAX_PATTERN_LENGTH]
+        short_forms = [re2.escape(form) for form in ordered if len(form) <= MAX_PATTERN_LENGTH]
+        self._known_pattern = (
+            re2.compile("|".join(short_forms), _LARGE_MEMORY) if short_forms else None
+        )
+        self._base = base
 
-    def text(self, text: str) -> str:
+    def mask_text(self, text: str) -> str:
         """Return the text with all secrets masked."""
-        text = self._without_known(_make_searchable(text))
+        text = self._mask_known_text(_make_searchable(text))
         # Searching is much cheaper than replacing, and most texts have no secrets.
         if _CREDENTIAL.search(text):
             text = str(_CREDENTIAL.sub(MASK, text))
-        if _LABELLED.search(text):
-            text = str(_LABELLED.sub(_keep_label, text))
+        if _LABELED.search(text):
+            text = str(_LABELED.sub(_keep_label, text))
         return text
 
-    def exact(self, value: Any, *, depth: int = 0) -> Any:
+    def mask_known(self, value: Any, *, depth: int = 0) -> Any:
         """Return a JSON value with only the known secrets masked.
 
         For values that are processed further, where text that only looks like a secret must stay.
         """
         if isinstance(value, str):
-            return self._without_known(_make_searchable(value))
+            return self._mask_known_text(_make_searchable(value))
         if depth >= MAX_DEPTH:
             return masked_values.TOO_DEEP if isinstance(value, dict | list) else value
         if isinstance(value, dict):
             return {
-                self.exact(key): self.exact(item, depth=depth + 1) for key, item in value.items()
+                self.mask_known(key): self.mask_known(item, depth=depth + 1)
+                for key, item in value.items()
             }
-        return [self.exact(item, depth=depth + 1) for item in value] if _is_list(value) else value
+        return (
+            [self.mask_known(item, depth=depth + 1) for item in value] if _is_list(value) else value
+        )
 
-    def finds_known(self, words: SearchableText) -> bool:
+    def may_mask_known(self, searchable_text: SearchableText) -> bool:
         """Return whether `mask_known` may change the value of these texts."""
-        if self._known is not None and self._known.search(words.raw):
+        if self._known_pattern is not None and self._known_pattern.search(searchable_text.raw):
             return True
-        if any(form.encode() in words.raw for form in self._long):
+        if any(form.encode() in searchable_text.raw for form in self._long_forms):
             return True
-        return self._more is not None and self._more.finds_known(words)
+        return self._base is not None and self._base.may_mask_known(searchable_text)
 
-    def finds(self, words: SearchableText) -> bool:
+    def may_mask(self, searchable_text: SearchableText) -> bool:
         """Return whether `mask_value` may change the value of these texts."""
-        found = words.named or _SUSPECT.search(words.raw) is not None
-        return found or self.finds_known(words)
+        is_suspect = (
+            searchable_text.has_secret_name or _SUSPECT.search(searchable_text.raw) is not None
+        )
+        return is_suspect or self.may_mask_known(searchable_text)
 
-    def _without_known(self, text: str) -> str:
-        for form in self._long:
+    def _mask_known_text(self, text: str) -> str:
+        for form in self._long_forms:
             text = text.replace(form, MASK)
-        if self._known is not None and self._known.search(text):
-            text = self._known.sub(MASK, text)
-        return self._more._without_known(text) if self._more else text
+        if self._known_pattern is not None and self._known_pattern.search(text):
+            text = self._known_pattern.sub(MASK, text)
+        return self._base._mask_known_text(text) if self._base else text
 
-    def value(self, value: Any, *, depth: int = 0) -> Any:
+    def mask_value(self, value: Any, *, depth: int = 0) -> Any:
         """Return a deep copy of a JSON value with all secrets masked."""
         if value is None or isinstance(value, bool | int | float):
             return value
@@ -199,18 +206,18 @@ class Masker:
             return masked_values.TOO_DEEP
         if isinstance(value, dict):
             return {
-                self.text(str(key)): self._member(str(key), item, depth + 1)
+                self.mask_text(str(key)): self._mask_field(str(key), item, depth + 1)
                 for key, item in value.items()
             }
         if isinstance(value, list | tuple):
-            return [self.value(item, depth=depth + 1) for item in value]
-        return self.text(str(value))
+            return [self.mask_value(item, depth=depth + 1) for item in value]
+        return self.mask_text(str(value))
 
-    def _member(self, key: str, value: Any, depth: int) -> Any:
+    def _mask_field(self, key: str, value: Any, depth: int) -> Any:
         # Booleans and empty values aren't secrets: `{"token": true}`.
         if is_secret_name(key) and not isinstance(value, bool) and value not in (None, "", {}, []):
             return MASK
-        return self.value(value, depth=depth)
+        return self.mask_value(value, depth=depth)
 
 
 class SecretMemory:
@@ -220,59 +227,59 @@ class SecretMemory:
     until there are enough of them.
     """
 
-    def __init__(self, most: int = REMEMBERED) -> None:
+    def __init__(self, max_secrets: int = MAX_PROCESS_SECRETS) -> None:
         self._lock = threading.Lock()
-        self._most = most
-        self._known: dict[str, None] = {}  # ordered by last use
-        self._fresh: dict[str, None] = {}
-        self._settled = Masker()
-        self._masker: Masker | None = self._settled
+        self._max_secrets = max_secrets
+        self._secrets: dict[str, None] = {}  # ordered by last use
+        self._new_secrets: dict[str, None] = {}
+        self._base_masker = Masker()
+        self._masker: Masker | None = self._base_masker
 
     def add(self, secret: str) -> None:
         """Add a secret."""
         with self._lock:
-            if secret in self._known:
-                del self._known[secret]
+            if secret in self._secrets:
+                del self._secrets[secret]
             else:
-                self._fresh[secret] = None
+                self._new_secrets[secret] = None
                 self._masker = None
-            self._known[secret] = None
-            if len(self._known) > self._most:
-                forgotten = next(iter(self._known))
-                del self._known[forgotten]
-                self._fresh.pop(forgotten, None)
+            self._secrets[secret] = None
+            if len(self._secrets) > self._max_secrets:
+                oldest = next(iter(self._secrets))
+                del self._secrets[oldest]
+                self._new_secrets.pop(oldest, None)
 
-    def masker(self) -> Masker:
+    def get_masker(self) -> Masker:
         """Return a masker of the secrets."""
         if (masker := self._masker) is not None:
             return masker
         with self._lock:
-            if len(self._fresh) > FRESH:
-                self._settled, self._fresh = Masker(self._known), {}
-            self._masker = Masker(self._fresh, more=self._settled)
+            if len(self._new_secrets) > MAX_NEW_SECRETS:
+                self._base_masker, self._new_secrets = Masker(self._secrets), {}
+            self._masker = Masker(self._new_secrets, base=self._base_masker)
             return self._masker
 
 
-_PATTERNS = Masker()
+_PATTERN_MASKER = Masker()
 _PLAIN_WORDS = re.compile(r"[a-z]+(?:[ ./_-][a-z]+)*|[0-9]+")
 # A path, or a URL without credentials and parameters.
-_PLACE = re.compile(r"(?:~|\.{1,2})?/[^+=?\s]*|[a-z]+://[a-z0-9.-]+(?::[0-9]+)?(?:/[a-z._-]*)*")
+_LOCATION = re.compile(r"(?:~|\.{1,2})?/[^+=?\s]*|[a-z]+://[a-z0-9.-]+(?::[0-9]+)?(?:/[a-z._-]*)*")
 _memory = SecretMemory()
 
 
-def mask(value: Any, *, secrets: Iterable[str] = ()) -> Any:
+def mask_value(value: Any, *, secrets: Iterable[str] = ()) -> Any:
     """Return a deep copy of a JSON value with all secrets masked, including `secrets`."""
-    return _build_masker(secrets).value(value)
+    return _build_masker(secrets).mask_value(value)
 
 
 def mask_text(text: str, secrets: Iterable[str] = ()) -> str:
     """Return a text with all secrets masked, including `secrets`."""
-    return _build_masker(secrets).text(text)
+    return _build_masker(secrets).mask_text(text)
 
 
 def register_secret(secret: str) -> None:
     """Mask this secret in the logs of this process; the latest 512 are kept."""
-    if _PLAIN_WORDS.fullmatch(secret) or len(secret) not in REMEMBERED_LENGTHS:
+    if _PLAIN_WORDS.fullmatch(secret) or len(secret) not in PROCESS_SECRET_LENGTHS:
         return  # encrypted, but an ordinary value such as `production` or `5432`
     _memory.add(secret)
 
@@ -282,17 +289,17 @@ def is_ordinary_value(value: str) -> bool:
 
     Masking `production` or `/srv/data` everywhere would make results useless.
     """
-    return bool(_PLAIN_WORDS.fullmatch(value) or _PLACE.fullmatch(value))
+    return bool(_PLAIN_WORDS.fullmatch(value) or _LOCATION.fullmatch(value))
 
 
 def get_process_masker() -> Masker:
     """Return a masker of the secrets decrypted in this process."""
-    return _memory.masker()
+    return _memory.get_masker()
 
 
 def _build_masker(secrets: Iterable[str]) -> Masker:
-    known = tuple(secrets)
-    return Masker(known) if known else _PATTERNS
+    known_secrets = tuple(secrets)
+    return Masker(known_secrets) if known_secrets else _PATTERN_MASKER
 
 
 def _is_list(value: Any) -> bool:
@@ -306,31 +313,31 @@ def _make_searchable(text: str) -> str:
 
 def _build_encoded_forms(secret: str) -> set[str]:
     secret = _make_searchable(secret)
-    plain = secret.encode("utf-8")
-    forms = {secret, quote(plain, safe=""), quote(plain), quote_plus(plain)}
+    encoded = secret.encode("utf-8")
+    forms = {secret, quote(encoded, safe=""), quote(encoded), quote_plus(encoded)}
     forms |= {json.dumps(secret)[1:-1], json.dumps(secret, ensure_ascii=False)[1:-1]}
     # Base64 encodes three bytes as four characters, so the preceding bytes shift the encoding:
     # for each of the three shifts take the part that depends on the secret only.
     for shift in range(3):
-        before, after = (shift * 8 + 5) // 6, (len(plain) + shift) * 8 // 6
+        start, end = (shift * 8 + 5) // 6, (len(encoded) + shift) * 8 // 6
         for encode in (base64.b64encode, base64.urlsafe_b64encode):
-            inner = encode(bytes(shift) + plain).decode("ascii")[before:after]
-            if len(inner) >= MIN_SECRET:
-                forms.add(inner)
+            stable_part = encode(bytes(shift) + encoded).decode("ascii")[start:end]
+            if len(stable_part) >= MIN_SECRET_LENGTH:
+                forms.add(stable_part)
     return forms
 
 
 def _keep_label(match: Any) -> str:
     label = next(group for group in match.groups() if group is not None)
-    rest = match.group()[len(label) :]
-    if _SCHEME.match(label) and _PROSE.fullmatch(rest):
+    secret = match.group()[len(label) :]
+    if _SCHEME.match(label) and _PROSE.fullmatch(secret):
         return str(match.group())  # "bearer authentication"
-    return f"{label}{MASK}{'@' if rest.endswith('@') else ''}"
+    return f"{label}{MASK}{'@' if secret.endswith('@') else ''}"
 
 
-MOST = 4096  # secrets of one organization, the latest
-ORGANIZATIONS = 256
-LENGTHS = range(6, 16_385)
+MAX_ORGANIZATION_SECRETS = 4096  # secrets of one organization, the latest
+MAX_ORGANIZATIONS = 256
+ORGANIZATION_SECRET_LENGTHS = range(6, 16_385)
 
 
 @dataclass(frozen=True, slots=True)
@@ -338,7 +345,7 @@ class SecretsReading:
     """When an organization's encrypted values were read, at which generation, and their marks."""
 
     generation: int
-    at: float
+    read_at: float
     marks: frozenset[str]
 
 
@@ -348,7 +355,7 @@ class OrganizationSecrets(SecretMemory):
     reading: SecretsReading | None = None
 
 
-_CREDENTIALS = re.compile(r"[A-Za-z]+ +(\S+)")  # of an `Authorization` header
+_AUTHORIZATION_VALUE = re.compile(r"[A-Za-z]+ +(\S+)")  # of an `Authorization` header
 _lock = threading.Lock()
 _memories: OrderedDict[str, OrganizationSecrets] = OrderedDict()
 
@@ -358,18 +365,18 @@ def get_organization_secrets(organization: str) -> OrganizationSecrets:
     with _lock:
         memory = _memories.get(organization)
         if memory is None:
-            memory = _memories[organization] = OrganizationSecrets(MOST)
-            if len(_memories) > ORGANIZATIONS:
+            memory = _memories[organization] = OrganizationSecrets(MAX_ORGANIZATION_SECRETS)
+            if len(_memories) > MAX_ORGANIZATIONS:
                 _memories.popitem(last=False)
         _memories.move_to_end(organization)
         return memory
 
 
-def learn(organization: str, secret: str) -> None:
+def register_organization_secret(organization: str, secret: str) -> None:
     """Mask this secret in stored and shown data of the organization."""
     parts = {secret}
-    if scheme := _CREDENTIALS.fullmatch(secret):
-        parts.add(scheme[1])
+    if match := _AUTHORIZATION_VALUE.fullmatch(secret):
+        parts.add(match[1])
     for part in parts:
-        if len(part) in LENGTHS and not is_ordinary_value(part):
+        if len(part) in ORGANIZATION_SECRET_LENGTHS and not is_ordinary_value(part):
             get_organization_secrets(organization).add(part)

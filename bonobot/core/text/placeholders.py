@@ -14,7 +14,9 @@ _REFERENCE = re.compile(
 )
 _UNKNOWN = re.compile(r"\$\{[^}]*\}?")
 # Bonobot's own settings contain keys and database passwords: no configuration may read them.
-_NEVER = re.compile(r"(?i)BONOBOT_.*|DATABASE_URL|REDIS_URL|DJANGO_.*|FIELD_ENCRYPTION_KEY")
+_FORBIDDEN_NAME = re.compile(
+    r"(?i)BONOBOT_.*|DATABASE_URL|REDIS_URL|DJANGO_.*|FIELD_ENCRYPTION_KEY"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,14 +26,16 @@ class Placeholder:
     text: str
     name: str
     default: str | None
-    forbidden: bool
+    is_forbidden: bool
 
 
 def list_placeholders(text: str) -> Iterator[Placeholder]:
     """Yield the placeholders in a text, in order."""
     for match in _REFERENCE.finditer(text):
         name = match["name"]
-        yield Placeholder(match.group(), name, match["default"], _NEVER.fullmatch(name) is not None)
+        yield Placeholder(
+            match.group(), name, match["default"], _FORBIDDEN_NAME.fullmatch(name) is not None
+        )
 
 
 def find_unreadable_placeholder(text: str) -> str:
@@ -40,19 +44,19 @@ def find_unreadable_placeholder(text: str) -> str:
     return match.group() if match else ""
 
 
-def fill(text: str, values: Mapping[str, str]) -> tuple[str, tuple[Placeholder, ...]]:
+def fill_placeholders(text: str, values: Mapping[str, str]) -> tuple[str, tuple[Placeholder, ...]]:
     """Return the text with placeholders filled, and the placeholders without a value.
 
     Values aren't expanded again. An empty value counts as missing.
     """
     missing: list[Placeholder] = []
 
-    def put(match: re.Match[str]) -> str:
-        found = next(list_placeholders(match.group()))
-        value = "" if found.forbidden else values.get(found.name, "")
-        if value or (found.default is not None and not found.forbidden):
-            return value or str(found.default)
-        missing.append(found)
+    def replace_match(match: re.Match[str]) -> str:
+        placeholder = next(list_placeholders(match.group()))
+        value = "" if placeholder.is_forbidden else values.get(placeholder.name, "")
+        if value or (placeholder.default is not None and not placeholder.is_forbidden):
+            return value or str(placeholder.default)
+        missing.append(placeholder)
         return match.group()
 
-    return _REFERENCE.sub(put, text), tuple(missing)
+    return _REFERENCE.sub(replace_match, text), tuple(missing)

@@ -3,7 +3,7 @@
 import re
 from functools import lru_cache
 
-LONGEST_NAME = 64  # longer names aren't cached
+MAX_CACHED_LENGTH = 64  # longer names aren't cached
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 _SECRET_WORDS = frozenset(
     {
@@ -42,7 +42,7 @@ _HARMLESS_TOKENS = frozenset(
     {"cancel", "continuation", "cursor", "max", "next", "page", "progress", "sync", "total"}
 )
 # Last words of names that describe a secret: `authorization_endpoint`, `password_policy`.
-_ABOUT = frozenset(
+_METADATA_WORDS = frozenset(
     {
         "count",
         "endpoint",
@@ -68,7 +68,7 @@ _ABOUT = frozenset(
 
 def is_secret_name(key: str) -> bool:
     """Return whether a key's name suggests that its value is a secret."""
-    return _is_secret_name_cached(key) if len(key) <= LONGEST_NAME else _has_secret_words(key)
+    return _is_secret_name_cached(key) if len(key) <= MAX_CACHED_LENGTH else _has_secret_words(key)
 
 
 @lru_cache(maxsize=4096)
@@ -78,7 +78,7 @@ def _is_secret_name_cached(key: str) -> bool:
 
 def _has_secret_words(key: str) -> bool:
     words = [word.lower() for word in _WORDS.findall(key)]
-    if not words or words[-1] in _ABOUT:
+    if not words or words[-1] in _METADATA_WORDS:
         return False
     if _SECRET_WORDS.intersection(words) or "".join(words) in _SECRET_WORDS:
         return True

@@ -14,8 +14,8 @@ from django.utils.safestring import SafeString, mark_safe
 from bonobot.core.text.untrusted_text import make_visible
 
 # Longer values are truncated on screens; the database keeps them in full.
-LONGEST_SHOWN = 64 * 1024
-LINES_COMPARED = 4_000
+MAX_SHOWN_LENGTH = 64 * 1024
+MAX_COMPARED_LINES = 4_000
 
 _QUOTED = re.compile(r"`([^`\n]{1,300})`")
 _TOKENS = re.compile(
@@ -29,7 +29,7 @@ _TOKENS = re.compile(
 def format_json(value: Any) -> str:
     """Return a JSON value as indented, truncated text with hidden characters made visible."""
     text = json.dumps(value, indent=2, ensure_ascii=False, default=str)
-    return make_visible(text, LONGEST_SHOWN)
+    return make_visible(text, MAX_SHOWN_LENGTH)
 
 
 def highlight_json(value: Any) -> SafeString:
@@ -37,12 +37,12 @@ def highlight_json(value: Any) -> SafeString:
     text = format_json(value)
     pieces: list[str] = []
     end = 0
-    for found in _TOKENS.finditer(text):
-        pieces.append(escape(text[end : found.start()]))
-        kind = found.lastgroup if found.lastgroup != "colon" else "key"
-        pieces.append(f'<span class="bb-{kind}">{escape(found[kind or 0])}</span>')
-        pieces.append(escape(found["colon"] or ""))
-        end = found.end()
+    for match in _TOKENS.finditer(text):
+        pieces.append(escape(text[end : match.start()]))
+        kind = match.lastgroup if match.lastgroup != "colon" else "key"
+        pieces.append(f'<span class="bb-{kind}">{escape(match[kind or 0])}</span>')
+        pieces.append(escape(match["colon"] or ""))
+        end = match.end()
     pieces.append(escape(text[end:]))
     return mark_safe("".join(pieces))  # noqa: S308 - our own tags around escaped pieces
 
@@ -55,9 +55,11 @@ def render_sentence(text: str, limit: int | None = None) -> SafeString:
 
 def diff_json(before: Any, after: Any) -> list[tuple[str, str]]:
     """Return the diff of two values as lines of (`added`, `removed` or `same`, text)."""
-    old, new = (format_json(value).splitlines()[:LINES_COMPARED] for value in (before, after))
+    old_lines, new_lines = (
+        format_json(value).splitlines()[:MAX_COMPARED_LINES] for value in (before, after)
+    )
     kinds = {"+": "added", "-": "removed", " ": "same"}
-    lines = difflib.unified_diff(old, new, lineterm="", n=3)
+    lines = difflib.unified_diff(old_lines, new_lines, lineterm="", n=3)
     return [
         (kinds[line[0]], line[1:])
         for line in lines

@@ -11,19 +11,19 @@ from collections.abc import Iterable, Mapping
 from math import isfinite
 from typing import Any
 
-HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
+HIDDEN_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 # Letters and marks by category that look blank.
-BLANKS = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0")
-SELECTORS = (range(0x180B, 0x1810), range(0xFE00, 0xFE10), range(0xE0100, 0xE01F0))
-PLAIN = frozenset("\n\t")
+BLANK_CHARACTERS = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0")
+VARIATION_SELECTORS = (range(0x180B, 0x1810), range(0xFE00, 0xFE10), range(0xE0100, 0xE01F0))
+ALLOWED_CONTROLS = frozenset("\n\t")
 JOINERS = frozenset("\u200d\ufe0f")
 # Sequences that a terminal interprets instead of showing.
-TERMINAL = (
+TERMINAL_SEQUENCE = (
     r"\x1b\[[0-?]*[ -/]*[@-~]?"  # CSI: colors, cursor, erase
     r"|\x1b[\]PX^_][^\x07\x1b\r\n]*(?:\x07|\x1b\\)"  # OSC, DCS …: title, link, clipboard
     r"|\x1b[ -/]*[0-~]?"
 )
-_TERMINAL = re.compile(TERMINAL)
+_TERMINAL_PATTERN = re.compile(TERMINAL_SEQUENCE)
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 
 _PICTURE = (
@@ -42,40 +42,40 @@ class _VisibleCharacterTable(dict[int, str]):
         return f"⟨U+{code:04X}⟩" if is_hidden(character) else character
 
 
-_SHOWN = _VisibleCharacterTable()
+_VISIBLE_TABLE = _VisibleCharacterTable()
 
 
 def is_hidden(character: str) -> bool:
     """Return whether a character is invisible or reorders others."""
-    if character in PLAIN:
+    if character in ALLOWED_CONTROLS:
         return False
     code = ord(character)
     return (
-        unicodedata.category(character) in HIDDEN
-        or character in BLANKS
-        or any(code in selectors for selectors in SELECTORS)
+        unicodedata.category(character) in HIDDEN_CATEGORIES
+        or character in BLANK_CHARACTERS
+        or any(code in selectors for selectors in VARIATION_SELECTORS)
     )
 
 
 def make_visible(text: str, limit: int | None = None) -> str:
     """Return the text with hidden characters made visible, truncated to `limit` characters."""
-    shown, more = (text, "") if limit is None or len(text) <= limit else (text[:limit], "…")
-    if shown.isascii() and shown.isprintable():
-        return shown + more
-    pieces = _EMOJI.split(shown.replace("\r\n", "\n"))
+    visible, suffix = (text, "") if limit is None or len(text) <= limit else (text[:limit], "…")
+    if visible.isascii() and visible.isprintable():
+        return visible + suffix
+    pieces = _EMOJI.split(visible.replace("\r\n", "\n"))
     # Every second piece is an emoji, because `split` also returns the pattern's group.
     for index, piece in enumerate(pieces):
-        if index % 2 == 0 or not _is_picture(piece):
-            pieces[index] = piece.translate(_SHOWN)
-    return "".join(pieces) + more
+        if index % 2 == 0 or not _is_visible_emoji(piece):
+            pieces[index] = piece.translate(_VISIBLE_TABLE)
+    return "".join(pieces) + suffix
 
 
 def strip_terminal_sequences(text: str) -> str:
     """Return the text without terminal sequences: colors, cursor moves, titles, links."""
-    return _TERMINAL.sub("", text)
+    return _TERMINAL_PATTERN.sub("", text)
 
 
-def _is_picture(emoji: str) -> bool:
+def _is_visible_emoji(emoji: str) -> bool:
     # The ranges contain unassigned characters, which show as nothing or as a box.
     return not any(is_hidden(character) for character in emoji if character not in JOINERS)
 
@@ -97,17 +97,17 @@ def make_storable(value: Any) -> Any:
 
 
 _PLAIN_KEY = re.compile(r"[A-Za-z_$][A-Za-z0-9_$-]*")
-_LONGEST_KEY = 64
+_MAX_KEY_LENGTH = 64
 
 
 def format_path_step(key: str | int) -> str:
     """Return one step of a path; hidden characters are made visible, long keys truncated."""
     if isinstance(key, int):
         return f"[{key}]"
-    if len(key) <= _LONGEST_KEY and _PLAIN_KEY.fullmatch(key):
+    if len(key) <= _MAX_KEY_LENGTH and _PLAIN_KEY.fullmatch(key):
         return f".{key}"
-    shown = make_visible(key, _LONGEST_KEY).replace("\\", "\\\\").replace("'", "\\'")
-    return f"['{shown}']"
+    escaped_key = make_visible(key, _MAX_KEY_LENGTH).replace("\\", "\\\\").replace("'", "\\'")
+    return f"['{escaped_key}']"
 
 
 def format_json_path(keys: Iterable[str | int]) -> str:

@@ -13,8 +13,8 @@ import yaml
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import InvalidInput
 from bonobot.core.text.json_reader import (
-    DEEPEST,
-    LONGEST_TEXT,
+    MAX_DEPTH,
+    MAX_TEXT_BYTES,
     ParsedDocument,
     SourceNode,
     has_unstorable_characters,
@@ -24,17 +24,17 @@ _BLANK = re.compile(r"(?:[ \t\r\n\ufeff]|\#[^\n]*(?:\n|\Z))*")
 _BEGINS_YAML = re.compile(r"---(?:\s|\Z)|%YAML|- |[A-Za-z_][^\s:{}\[\],\"]*\s*:(?:\s|\Z)")
 _INTEGER = re.compile(r"[-+]?[0-9]{1,300}")
 _FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]{1,3})?")
-_WORDS = {"true": True, "false": False, "null": None, "~": None, "": None}
+_LITERALS = {"true": True, "false": False, "null": None, "~": None, "": None}
 _TEXT_TAG = "tag:yaml.org,2002:str"
-MERGE = "<<"
-WEIGHED = 64  # characters of text that count as one value
+MERGE_KEY = "<<"
+CHARACTERS_PER_VALUE = 64  # characters of text that count as one value
 
 
 def is_yaml(text: str) -> bool:
     """Return whether a text is YAML; false if it begins like JSON."""
     blank = _BLANK.match(text)
-    at = blank.end() if blank else 0
-    return _BEGINS_YAML.match(text, at) is not None
+    offset = blank.end() if blank else 0
+    return _BEGINS_YAML.match(text, offset) is not None
 
 
 def read_yaml(text: str) -> ParsedDocument:
@@ -42,7 +42,7 @@ def read_yaml(text: str) -> ParsedDocument:
 
     Raises `InvalidInput`: `broken_yaml`, `too_large`, `too_deep`, `unsupported_yaml`.
     """
-    documents = read_documents(text)
+    documents = read_yaml_documents(text)
     if len(documents) != 1:
         raise InvalidInput(
             format_message(
@@ -55,34 +55,34 @@ def read_yaml(text: str) -> ParsedDocument:
     return ParsedDocument(documents[0])
 
 
-def read_documents(
+def read_yaml_documents(
     text: str,
     *,
-    longest: int = LONGEST_TEXT,
+    max_bytes: int = MAX_TEXT_BYTES,
     loader: Any = yaml.SafeLoader,
-    aliased: int = 0,
+    alias_budget: int = 0,
 ) -> tuple[SourceNode, ...]:
     """Parse every document of a text; raises `InvalidInput` like `read_yaml`.
 
     `loader` provides the parser. `alias_budget` is how much aliases may add, in values of at most
     64 characters; 0 refuses aliases and merge keys (`<<`).
     """
-    if len(text.encode("utf-8", "surrogatepass")) > longest:
+    if len(text.encode("utf-8", "surrogatepass")) > max_bytes:
         raise InvalidInput(
-            format_message("The text is larger than {longest} KiB.", longest=longest // 1024),
+            format_message("The text is larger than {longest} KiB.", longest=max_bytes // 1024),
             code="too_large",
             remedy="Split it into several files.",
         )
-    building = _NodeBuilder(aliased)
+    builder = _NodeBuilder(alias_budget)
     try:
         for event in yaml.parse(text.lstrip("\ufeff"), Loader=loader):
-            building.take(event)
+            builder.handle_event(event)
     except yaml.MarkedYAMLError as error:
         raise _build_syntax_error(error.problem_mark, error.problem or "it can't be read") from None
     except yaml.YAMLError:
         # A character that YAML doesn't allow; the library's own message would quote the text.
         raise _build_syntax_error(None, "it holds a character that YAML doesn't allow") from None
-    return tuple(building.documents)
+    return tuple(builder.documents)
 
 
 @dataclass(slots=True)
@@ -91,26 +91,26 @@ class _OpenCollection:
 
     line: int
     is_mapping: bool
-    members: list[tuple[str, int, SourceNode]] = field(default_factory=list)
+    fields: list[tuple[str, int, SourceNode]] = field(default_factory=list)
     items: list[SourceNode] = field(default_factory=list)
     key: tuple[str, int] | None = None
     anchor: str = ""
     weight: int = 1
     depth: int = 1
 
-    def node(self) -> SourceNode:
+    def build_node(self) -> SourceNode:
         if self.is_mapping:
-            return SourceNode({}, self.line, members=tuple(self.members))
+            return SourceNode({}, self.line, fields=tuple(self.fields))
         return SourceNode([], self.line, items=tuple(self.items))
 
     def merge(self, node: SourceNode, line: int) -> None:
         """Merge the fields of a mapping or of several; own and earlier ones take precedence."""
-        several = node.items if isinstance(node.value, list) else (node,)
-        for one in several:
-            if not isinstance(one.value, dict):
+        mappings = node.items if isinstance(node.value, list) else (node,)
+        for mapping in mappings:
+            if not isinstance(mapping.value, dict):
                 raise _build_unsupported_error(line, "a merge key (`<<`) with what is no mapping")
             # The last of duplicate fields wins, so inherited ones go first.
-            self.members[:0] = one.members
+            self.fields[:0] = mapping.fields
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,51 +125,53 @@ class _AnchorTarget:
 class _NodeBuilder:
     """Builds nodes from parser events."""
 
-    def __init__(self, aliased: int) -> None:
+    def __init__(self, alias_budget: int) -> None:
         self.documents: list[SourceNode] = []
         self._open: list[_OpenCollection] = []
-        self._aliases = bool(aliased)
-        self._left = aliased
-        self._anchored: dict[str, _AnchorTarget] = {}
+        self._allows_aliases = bool(alias_budget)
+        self._alias_budget = alias_budget
+        self._anchors: dict[str, _AnchorTarget] = {}
 
-    def take(self, event: Any) -> None:
+    def handle_event(self, event: Any) -> None:
         line = event.start_mark.line + 1
-        if not self._aliases and getattr(event, "anchor", None):
+        if not self._allows_aliases and getattr(event, "anchor", None):
             raise _build_unsupported_error(line, "anchors and aliases (`&`, `*`)")
         if isinstance(event, yaml.AliasEvent):
-            self._alias(event.anchor or "", line)
+            self._add_alias(event.anchor or "", line)
         elif isinstance(event, yaml.DocumentStartEvent):
-            self._anchored.clear()
+            self._anchors.clear()
         elif isinstance(event, yaml.MappingStartEvent | yaml.SequenceStartEvent):
-            self._begin(event, line)
+            self._open_collection(event, line)
         elif isinstance(event, yaml.MappingEndEvent | yaml.SequenceEndEvent):
             frame = self._open.pop()
-            self._put(_AnchorTarget(frame.node(), frame.weight, frame.depth), frame.anchor)
+            self._add_value(
+                _AnchorTarget(frame.build_node(), frame.weight, frame.depth), frame.anchor
+            )
         elif isinstance(event, yaml.ScalarEvent):
-            self._scalar(event, line)
+            self._add_scalar(event, line)
 
-    def _begin(self, event: Any, line: int) -> None:
+    def _open_collection(self, event: Any, line: int) -> None:
         if event.tag:
             raise _build_unsupported_error(line, "tags (`!`)")
-        if self._waits_for_key():
+        if self._needs_key():
             raise _build_unsupported_error(line, "keys that are no text")
-        if len(self._open) >= DEEPEST:
+        if len(self._open) >= MAX_DEPTH:
             raise InvalidInput(
-                format_message("The text is nested deeper than {deepest}.", deepest=DEEPEST),
+                format_message("The text is nested deeper than {deepest}.", deepest=MAX_DEPTH),
                 code="too_deep",
                 remedy="A configuration of servers is never nested that deep.",
                 extra={"line": line},
             )
-        mapping = isinstance(event, yaml.MappingStartEvent)
-        self._open.append(_OpenCollection(line, mapping, anchor=event.anchor or ""))
+        is_mapping = isinstance(event, yaml.MappingStartEvent)
+        self._open.append(_OpenCollection(line, is_mapping, anchor=event.anchor or ""))
 
-    def _alias(self, name: str, line: int) -> None:
+    def _add_alias(self, name: str, line: int) -> None:
         """Add the value of an alias; its anchor must be complete."""
-        found = self._anchored.get(name)
-        if found is None or self._waits_for_key():
+        target = self._anchors.get(name)
+        if target is None or self._needs_key():
             raise _build_unsupported_error(line, "an alias (`*`) of nothing that stands before it")
-        self._left -= found.weight
-        if self._left < 0 or len(self._open) + found.depth > DEEPEST:
+        self._alias_budget -= target.weight
+        if self._alias_budget < 0 or len(self._open) + target.depth > MAX_DEPTH:
             raise InvalidInput(
                 format_message(
                     "With what the aliases (`*`) of line {line} stand for, the text is too large.",
@@ -179,28 +181,30 @@ class _NodeBuilder:
                 remedy="Write out what is meant, or leave out what no server needs.",
                 extra={"line": line},
             )
-        self._put(found)
+        self._add_value(target)
 
-    def _scalar(self, event: Any, line: int) -> None:
+    def _add_scalar(self, event: Any, line: int) -> None:
         if event.tag not in (None, "!", _TEXT_TAG):
             raise _build_unsupported_error(line, "tags (`!`)")
         if has_unstorable_characters(event.value):
             raise _build_syntax_error(
                 event.start_mark, "a text holds a character that can't be stored"
             )
-        if self._waits_for_key():
+        if self._needs_key():
             self._open[-1].key = (event.value, line)
             return
-        plain = event.style in (None, "") and event.tag is None
-        node = SourceNode(_parse_scalar(event.value) if plain else event.value, line)
-        self._put(_AnchorTarget(node, 1 + len(event.value) // WEIGHED, 0), event.anchor or "")
+        is_plain = event.style in (None, "") and event.tag is None
+        node = SourceNode(_parse_scalar(event.value) if is_plain else event.value, line)
+        self._add_value(
+            _AnchorTarget(node, 1 + len(event.value) // CHARACTERS_PER_VALUE, 0), event.anchor or ""
+        )
 
-    def _waits_for_key(self) -> bool:
+    def _needs_key(self) -> bool:
         return bool(self._open) and self._open[-1].is_mapping and self._open[-1].key is None
 
-    def _put(self, value: _AnchorTarget, anchor: str = "") -> None:
+    def _add_value(self, value: _AnchorTarget, anchor: str = "") -> None:
         if anchor:
-            self._anchored[anchor] = value
+            self._anchors[anchor] = value
         if not self._open:
             self.documents.append(value.node)
             return
@@ -210,10 +214,10 @@ class _NodeBuilder:
         if frame.key is None:
             frame.items.append(value.node)
             return
-        if self._aliases and frame.key[0] == MERGE:
+        if self._allows_aliases and frame.key[0] == MERGE_KEY:
             frame.merge(value.node, frame.key[1])
         else:
-            frame.members.append((*frame.key, value.node))
+            frame.fields.append((*frame.key, value.node))
         frame.key = None
 
 
@@ -225,27 +229,29 @@ def can_omit_quotes(text: str) -> bool:
 def _parse_scalar(text: str) -> Any:
     """Parse a plain scalar by YAML 1.2's core schema; dates and `yes` stay text."""
     lowered = text.lower()
-    if lowered in _WORDS and text in (lowered, lowered.upper(), lowered.capitalize()):
-        return _WORDS[lowered]
+    if lowered in _LITERALS and text in (lowered, lowered.upper(), lowered.capitalize()):
+        return _LITERALS[lowered]
     if _INTEGER.fullmatch(text):
         return int(text)
     return float(text) if _FLOAT.fullmatch(text) else text
 
 
-def _build_syntax_error(mark: Any, why: str) -> InvalidInput:
-    where = f" at line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+def _build_syntax_error(mark: Any, reason: str) -> InvalidInput:
+    location = f" at line {mark.line + 1}, column {mark.column + 1}" if mark else ""
     # The library's message quotes at most single characters of the text.
     return InvalidInput(
-        format_message("The text is not valid YAML: {why}{where}.", why=why, where=where),
+        format_message("The text is not valid YAML: {why}{where}.", why=reason, where=location),
         code="broken_yaml",
         remedy="Mend that line; indent with spaces, and quote texts with `:` or `#` in them.",
         extra={"line": mark.line + 1, "column": mark.column + 1} if mark else {},
     )
 
 
-def _build_unsupported_error(line: int, what: str) -> InvalidInput:
+def _build_unsupported_error(line: int, feature: str) -> InvalidInput:
     return InvalidInput(
-        format_message("Line {line} uses {what}, which are not read here.", line=line, what=what),
+        format_message(
+            "Line {line} uses {what}, which are not read here.", line=line, what=feature
+        ),
         code="unsupported_yaml",
         remedy="Write the value out.",
         extra={"line": line},

@@ -15,14 +15,14 @@ from bonobot.accounts.admin_base.responses import add_problem_to_form, render_sc
 from bonobot.accounts.current_organization import resolve_principal
 from bonobot.accounts.usage_reports import load_usage_report
 from bonobot.core.problems import Problem
-from bonobot.ledger.api.usage import as_file
+from bonobot.ledger.api.usage import build_csv_response
 from bonobot.ledger.usage import query_rollups
 from bonobot.ledger.usage.report import TITLES, UsageQuery, UsageReport, UsageReportEntry
 
-SHOWN = 200  # lines; only exports and reports by day have more
-DAYS = ((1, _("today")), (7, _("7 days")), (30, _("30 days")), (90, _("90 days")))
-FILTERS = {"agent": "agent_id", "server": "server_id"}
-INPUT = {"class": "bb-input"}
+MAX_LINES_SHOWN = 200  # lines; only exports and reports by day have more
+PERIODS = ((1, _("today")), (7, _("7 days")), (30, _("30 days")), (90, _("90 days")))
+AUDIT_FILTERS = {"agent": "agent_id", "server": "server_id"}
+INPUT_ATTRS = {"class": "bb-input"}
 
 
 class UsageForm(forms.Form):
@@ -32,35 +32,37 @@ class UsageForm(forms.Form):
         label=_("By"),
         choices=list(TITLES.items()),
         required=False,
-        widget=forms.Select(attrs=INPUT),
+        widget=forms.Select(attrs=INPUT_ATTRS),
     )
     since = forms.DateField(
-        label=_("From"), required=False, widget=forms.DateInput(attrs={**INPUT, "type": "date"})
+        label=_("From"),
+        required=False,
+        widget=forms.DateInput(attrs={**INPUT_ATTRS, "type": "date"}),
     )
     until = forms.DateField(
-        label=_("To"), required=False, widget=forms.DateInput(attrs={**INPUT, "type": "date"})
+        label=_("To"), required=False, widget=forms.DateInput(attrs={**INPUT_ATTRS, "type": "date"})
     )
     agent = forms.CharField(
-        label=_("Agent"), required=False, max_length=255, widget=forms.TextInput(attrs=INPUT)
+        label=_("Agent"), required=False, max_length=255, widget=forms.TextInput(attrs=INPUT_ATTRS)
     )
     server = forms.CharField(
-        label=_("Server"), required=False, max_length=255, widget=forms.TextInput(attrs=INPUT)
+        label=_("Server"), required=False, max_length=255, widget=forms.TextInput(attrs=INPUT_ATTRS)
     )
     tool = forms.CharField(
-        label=_("Tool"), required=False, max_length=255, widget=forms.TextInput(attrs=INPUT)
+        label=_("Tool"), required=False, max_length=255, widget=forms.TextInput(attrs=INPUT_ATTRS)
     )
     model = forms.CharField(
-        label=_("Model"), required=False, max_length=255, widget=forms.TextInput(attrs=INPUT)
+        label=_("Model"), required=False, max_length=255, widget=forms.TextInput(attrs=INPUT_ATTRS)
     )
 
-    def asked(self) -> UsageQuery:
+    def build_query(self) -> UsageQuery:
         """Return the query; days are in the current time zone, and `until` is inclusive."""
-        said = {name: value for name, value in self.cleaned_data.items() if value}
-        if since := said.pop("since", None):
-            said["since"] = _to_midnight(since)
-        if until := said.pop("until", None):
-            said["until"] = _to_midnight(until + timedelta(days=1))
-        return UsageQuery(**said)
+        values = {name: value for name, value in self.cleaned_data.items() if value}
+        if since := values.pop("since", None):
+            values["since"] = _to_midnight(since)
+        if until := values.pop("until", None):
+            values["until"] = _to_midnight(until + timedelta(days=1))
+        return UsageQuery(**values)
 
 
 def show_usage(request: HttpRequest) -> HttpResponseBase:
@@ -68,18 +70,18 @@ def show_usage(request: HttpRequest) -> HttpResponseBase:
     principal = resolve_principal(request)
     form = UsageForm(request.GET or None)
     report, as_csv = None, "csv" in request.GET
-    most = query_rollups.MOST_LINES if as_csv or request.GET.get("by") == "day" else SHOWN
+    limit = query_rollups.MAX_LINES if as_csv or request.GET.get("by") == "day" else MAX_LINES_SHOWN
     if not form.is_bound:
-        report = load_usage_report(principal, UsageQuery(), most=most)
+        report = load_usage_report(principal, UsageQuery(), max_lines=limit)
     elif form.is_valid():
         try:
-            report = load_usage_report(principal, form.asked(), most=most)
+            report = load_usage_report(principal, form.build_query(), max_lines=limit)
         except Problem as problem:
             if problem.code == "forbidden":
                 raise
             add_problem_to_form(form, problem)
     if report and as_csv:
-        return as_file(report)
+        return build_csv_response(report)
     return render_screen(
         request,
         "usage.html",
@@ -87,10 +89,10 @@ def show_usage(request: HttpRequest) -> HttpResponseBase:
         form=form,
         report=report,
         rows=_build_rows(report) if report else [],
-        shown=most if report and len(report.entries) == most else None,
-        title_of=TITLES[report.asked.by] if report else "",
-        ranges=[(title, _build_period_query(request, days)) for days, title in DAYS],
-        export=_query(request, csv="1"),
+        shown=limit if report and len(report.entries) == limit else None,
+        title_of=TITLES[report.query.by] if report else "",
+        ranges=[(title, _build_period_query(request, days)) for days, title in PERIODS],
+        export=_build_query_string(request, csv="1"),
     )
 
 
@@ -106,47 +108,47 @@ def _build_rows(report: UsageReport) -> list[dict[str, Any]]:
 
 def _build_audit_url(report: UsageReport, entry: UsageReportEntry) -> str:
     """Return the URL of the audit list of a line's calls; blank for other organizations."""
-    by = report.asked.by
-    asked: dict[str, Any] = {"kind": "model" if by == "model" else "call"}
+    by = report.query.by
+    parameters: dict[str, Any] = {"kind": "model" if by == "model" else "call"}
     since, until = report.since, report.until
-    if by in FILTERS and entry.id:
-        asked[FILTERS[by]] = entry.id
+    if by in AUDIT_FILTERS and entry.id:
+        parameters[AUDIT_FILTERS[by]] = entry.id
     elif by == "tool":
-        asked["tool_name"] = entry.name
-        asked |= {"server_id": entry.id} if entry.id else {}
+        parameters["tool_name"] = entry.name
+        parameters |= {"server_id": entry.id} if entry.id else {}
     elif by == "model":
-        asked["resource_id"] = entry.name
+        parameters["resource_id"] = entry.name
     elif by == "day":
         since = datetime.fromisoformat(f"{entry.name}T00:00:00+00:00")
         until = since + timedelta(days=1)
     else:
         return ""
     address = reverse("admin:ledger_auditrow_changelist")
-    return f"{address}?{urlencode(asked | _build_time_filters(since, until))}"
+    return f"{address}?{urlencode(parameters | _build_time_filters(since, until))}"
 
 
 def _build_time_filters(since: datetime, until: datetime) -> dict[str, str]:
-    found = {}
+    filters = {}
     ends = (("from", since), ("to", until - timedelta(microseconds=1)))
     for end, moment in ends:
         local = timezone.localtime(moment)
-        found[f"opened_at_{end}_0"] = f"{local:%Y-%m-%d}"
-        found[f"opened_at_{end}_1"] = f"{local:%H:%M:%S.%f}"
-    return found
+        filters[f"opened_at_{end}_0"] = f"{local:%Y-%m-%d}"
+        filters[f"opened_at_{end}_1"] = f"{local:%H:%M:%S.%f}"
+    return filters
 
 
 def _build_period_query(request: HttpRequest, days: int) -> str:
     first = timezone.localdate() - timedelta(days=days - 1)
-    return _query(request, since=first.isoformat(), until="")
+    return _build_query_string(request, since=first.isoformat(), until="")
 
 
-def _query(request: HttpRequest, **changed: str) -> str:
-    asked = request.GET.copy()
+def _build_query_string(request: HttpRequest, **changed: str) -> str:
+    parameters = request.GET.copy()
     for name, value in changed.items():
-        asked[name] = value
+        parameters[name] = value
         if not value:
-            del asked[name]
-    return f"?{asked.urlencode()}"
+            del parameters[name]
+    return f"?{parameters.urlencode()}"
 
 
 def _to_midnight(day: Any) -> datetime:

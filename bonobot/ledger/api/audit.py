@@ -22,19 +22,24 @@ from bonobot.accounts.api.openapi_schema import describe_operation
 from bonobot.accounts.api.resource_view import ResourceView, require_row
 from bonobot.accounts.roles import Action
 from bonobot.core.api.filters import StrictFilterSet
-from bonobot.core.api.pagination import ORDERING, StableCursorPagination
+from bonobot.core.api.pagination import ORDERING_PARAMETER, StableCursorPagination
 from bonobot.core.api.serializers import StrictSerializer
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import InvalidInput
-from bonobot.ledger.audit.export import MEDIA, Form, export_pages
-from bonobot.ledger.audit.search import LOOKED_AT, AuditSearch, SearchCriteria, build_text_filter
+from bonobot.ledger.audit.export import MEDIA_TYPES, ExportFormat, export_pages
+from bonobot.ledger.audit.search import (
+    MAX_ROWS_SCANNED,
+    AuditSearch,
+    SearchCriteria,
+    build_text_filter,
+)
 from bonobot.ledger.models import AuditQuerySet, AuditRow
 from bonobot.ledger.types import EVENT_TYPES
 
 
-def download(rows: QuerySet[AuditRow], form: Form) -> StreamingHttpResponse:
+def build_download(rows: QuerySet[AuditRow], form: ExportFormat) -> StreamingHttpResponse:
     """Return a response that streams these rows as a file, page by page."""
-    response = StreamingHttpResponse(_read(rows, form), content_type=MEDIA[form])
+    response = StreamingHttpResponse(_stream_pages(rows, form), content_type=MEDIA_TYPES[form])
     name = f"audit-{timezone.now():%Y-%m-%d}.{form}"
     response["Content-Disposition"] = f'attachment; filename="{name}"'
     response["Cache-Control"] = "no-store"
@@ -42,13 +47,13 @@ def download(rows: QuerySet[AuditRow], form: Form) -> StreamingHttpResponse:
     return response
 
 
-async def _read(rows: QuerySet[AuditRow], form: Form) -> AsyncIterator[str]:
-    found = export_pages(rows, form)
+async def _stream_pages(rows: QuerySet[AuditRow], form: ExportFormat) -> AsyncIterator[str]:
+    pages = export_pages(rows, form)
 
-    def read() -> str:
-        return next(found, "")
+    def read_page() -> str:
+        return next(pages, "")
 
-    while page := await sync_to_async(read)():
+    while page := await sync_to_async(read_page)():
         yield page
 
 
@@ -58,20 +63,20 @@ class SearchCursorPagination(StableCursorPagination):
     Its view needs a `search` (an `AuditSearch`) and must sort by the rows' time.
     """
 
-    nothing_more: ClassVar[dict[str, None]] = {"next": None, "looked_to": None}
+    last_page_fields: ClassVar[dict[str, None]] = {"next": None, "looked_to": None}
     looked_to: datetime | None = None
 
-    def bounded(self, queryset: Any, request: Any, view: Any) -> Any:
+    def limit_rows(self, queryset: Any, request: Any, view: Any) -> Any:
         """Return the rows up to where this page's scan stops."""
         search: AuditSearch = view.search
-        if not search.asked.needs_reading:
+        if not search.criteria.needs_scan:
             return queryset
-        by = self.get_ordering(request, queryset, view)[0]
-        if by.removeprefix("-") != "opened_at":
+        ordering = self.get_ordering(request, queryset, view)[0]
+        if ordering.removeprefix("-") != "opened_at":
             raise InvalidInput(
                 "These rows must be looked for by their time.",
                 code="unknown_ordering",
-                field=ORDERING,
+                field=ORDERING_PARAMETER,
                 remedy=format_message(
                     "Order them by `{by}`, or narrow them by less.", by="opened_at"
                 ),
@@ -79,19 +84,19 @@ class SearchCursorPagination(StableCursorPagination):
         cursor = self.decode_cursor(request)
         if cursor is not None and cursor.reverse:
             raise NotFound  # we never create reverse cursors
-        back = by.startswith("-")
-        place: Any = cursor.position if cursor else None  # text, whatever its stub says
-        self.looked_to = search.looks_to(place, back=back)
+        is_backward = ordering.startswith("-")
+        position: Any = cursor.position if cursor else None  # text, whatever its stub says
+        self.looked_to = search.find_stop_time(position, is_backward=is_backward)
         if self.looked_to is None:
             return queryset
-        return queryset.filter(**{f"opened_at__{'gte' if back else 'lte'}": self.looked_to})
+        return queryset.filter(**{f"opened_at__{'gte' if is_backward else 'lte'}": self.looked_to})
 
     def get_next_link(self) -> str | None:
         """Return the next page's URL: more of the scanned rows, or the rows after them."""
         link = super().get_next_link()
         if link is None and self.looked_to is not None:
-            place: Any = str(self.looked_to)
-            link = self.encode_cursor(Cursor(0, reverse=False, position=place))
+            position: Any = str(self.looked_to)
+            link = self.encode_cursor(Cursor(0, reverse=False, position=position))
         return link
 
     def get_paginated_response(self, data: Any) -> Response:
@@ -108,7 +113,8 @@ class SearchCursorPagination(StableCursorPagination):
             "type": ["string", "null"],
             "format": "date-time",
             "description": f"Where rows had to be read to find these: up to when this page looked, "
-            f"at {LOOKED_AT:,} rows at most; `next` goes on from there, also where this page is "
+            f"at {MAX_ROWS_SCANNED:,} rows at most; `next` goes on from there, also where "
+            "this page is "
             "empty. Null: it looked at all that there was.",
         }
         return page
@@ -117,10 +123,12 @@ class SearchCursorPagination(StableCursorPagination):
 class AuditFilter(StrictFilterSet):
     """Filters of audit rows; agents, servers and actors by id or name."""
 
-    agent = django_filters.CharFilter(method="by_agent", label="Id or name of the agent")
-    server = django_filters.CharFilter(method="by_server", label="Id or name of the server")
+    agent = django_filters.CharFilter(method="filter_by_agent", label="Id or name of the agent")
+    server = django_filters.CharFilter(method="filter_by_server", label="Id or name of the server")
     session = django_filters.UUIDFilter(field_name="session_id")
-    tool = django_filters.CharFilter(method="by_tool", label="The tool's own or namespaced name")
+    tool = django_filters.CharFilter(
+        method="filter_by_tool", label="The tool's own or namespaced name"
+    )
     action = django_filters.CharFilter(field_name="action")
     event_type = django_filters.ChoiceFilter(
         choices=[(kind, kind) for kind in EVENT_TYPES], label="What kind of event"
@@ -128,51 +136,53 @@ class AuditFilter(StrictFilterSet):
     outcome = django_filters.ChoiceFilter(choices=AuditRow.Outcome.choices)
     decision = django_filters.ChoiceFilter(choices=AuditRow.Decision.choices)
     code = django_filters.CharFilter(field_name="code")
-    actor = django_filters.CharFilter(method="by_actor", label="Id or name of who acted")
+    actor = django_filters.CharFilter(method="filter_by_actor", label="Id or name of who acted")
     rule = django_filters.CharFilter(field_name="rule")
     resource = django_filters.CharFilter(
         field_name="resource_id", label="Id of what it was done to"
     )
     q = django_filters.CharFilter(
-        method="by_words", label="Words that names, codes or arguments contain, all of them"
+        method="filter_by_words", label="Words that names, codes or arguments contain, all of them"
     )
     since = django_filters.IsoDateTimeFilter(field_name="opened_at", lookup_expr="gte")
     until = django_filters.IsoDateTimeFilter(field_name="opened_at", lookup_expr="lt")
 
-    def search(self, organization_id: UUID) -> AuditSearch:
+    def build_search(self, organization_id: UUID) -> AuditSearch:
         """Return the search for these filters, which must be valid."""
-        given = {name: value for name, value in self.form.cleaned_data.items() if value}
-        since, until, _form = (given.pop(name, None) for name in ("since", "until", "form"))
-        found = {column: given.pop(name) for name, column in self._columns(given)}
-        asked = SearchCriteria(found, otherwise=bool(given))
-        return AuditSearch(organization_id, asked, since=since, until=until)
+        values = {name: value for name, value in self.form.cleaned_data.items() if value}
+        since, until, _form = (values.pop(name, None) for name in ("since", "until", "form"))
+        indexed = {column: values.pop(name) for name, column in self._list_indexed_columns(values)}
+        criteria = SearchCriteria(indexed, has_other_filters=bool(values))
+        return AuditSearch(organization_id, criteria, since=since, until=until)
 
     @staticmethod
-    def _columns(given: Mapping[str, Any]) -> list[tuple[str, str]]:
+    def _list_indexed_columns(values: Mapping[str, Any]) -> list[tuple[str, str]]:
         """Return the (filter, column) pairs of filters on an indexed column."""
         plain = [("session", "session_id"), ("code", "code"), ("outcome", "outcome")]
         ids = [
-            (name, f"{name}_id") for name in ("agent", "server") if _parse_uuid(given.get(name, ""))
+            (name, f"{name}_id")
+            for name in ("agent", "server")
+            if _parse_uuid(values.get(name, ""))
         ]
-        return [(name, column) for name, column in (*plain, *ids) if name in given]
+        return [(name, column) for name, column in (*plain, *ids) if name in values]
 
-    def by_words(self, rows: AuditQuerySet, name: str, value: str) -> AuditQuerySet:
+    def filter_by_words(self, rows: AuditQuerySet, name: str, value: str) -> AuditQuerySet:
         """Filter rows that contain all words."""
         return rows.filter(build_text_filter(value))
 
-    def by_agent(self, rows: AuditQuerySet, name: str, value: str) -> AuditQuerySet:
+    def filter_by_agent(self, rows: AuditQuerySet, name: str, value: str) -> AuditQuerySet:
         """Filter rows by agent."""
         return rows.filter(_match_id_or_name("agent", value))
 
-    def by_server(self, rows: AuditQuerySet, name: str, value: str) -> AuditQuerySet:
+    def filter_by_server(self, rows: AuditQuerySet, name: str, value: str) -> AuditQuerySet:
         """Filter rows by server."""
         return rows.filter(_match_id_or_name("server", value))
 
-    def by_tool(self, rows: AuditQuerySet, name: str, value: str) -> AuditQuerySet:
+    def filter_by_tool(self, rows: AuditQuerySet, name: str, value: str) -> AuditQuerySet:
         """Filter rows by tool."""
         return rows.filter(Q(tool_name=value) | Q(resource_id=value))
 
-    def by_actor(self, rows: AuditQuerySet, name: str, value: str) -> AuditQuerySet:
+    def filter_by_actor(self, rows: AuditQuerySet, name: str, value: str) -> AuditQuerySet:
         """Filter rows by actor."""
         return rows.filter(Q(actor_id=value) | Q(actor_label=value))
 
@@ -227,10 +237,10 @@ class AuditEntryDetailSerializer(AuditEntrySerializer):
     def get_details(self, row: AuditRow) -> dict[str, Any]:
         """Return the details of the request, updated with those of the outcome."""
         sealed = [json.loads(text) for text in (row.opened, row.closed) if text]
-        found: dict[str, Any] = {}
+        details: dict[str, Any] = {}
         for facts in sealed:
-            found |= facts.get("details", {})
-        return found
+            details |= facts.get("details", {})
+        return details
 
 
 class AuditListView(ResourceView):
@@ -246,25 +256,27 @@ class AuditListView(ResourceView):
     @describe_operation("list_audit", answer=AuditEntrySerializer(many=True))
     def get(self, request: object) -> Response:
         """List calls and events, the latest first."""
-        rows = AuditRow.objects.of(self.organization_id).defer("opened", "closed")
-        return self.listed(rows, AuditEntrySerializer)
+        rows = AuditRow.objects.for_organization(self.organization_id).defer("opened", "closed")
+        return self.respond_page(rows, AuditEntrySerializer)
 
     @property
     def search(self) -> AuditSearch:
         """The search for this request's filters, which are already validated."""
         filters = AuditFilter(self.request.query_params, queryset=AuditRow.objects.none())
         filters.is_valid()
-        return filters.search(self.organization_id)
+        return filters.build_search(self.organization_id)
 
 
 class AuditExportFilter(AuditFilter):
     """Filters of an export: those of the list, and the file format."""
 
     form = django_filters.ChoiceFilter(
-        choices=[(form, form) for form in MEDIA], method="in_form", label="jsonl (default) or csv"
+        choices=[(form, form) for form in MEDIA_TYPES],
+        method="ignore_format",
+        label="jsonl (default) or csv",
     )
 
-    def in_form(self, rows: AuditQuerySet, name: str, value: str) -> AuditQuerySet:
+    def ignore_format(self, rows: AuditQuerySet, name: str, value: str) -> AuditQuerySet:
         """Return all rows: the format doesn't filter."""
         return rows
 
@@ -278,15 +290,17 @@ class AuditExportView(ResourceView):
     http_method_names = ["get"]
 
     @describe_operation(
-        "export_audit", answer={(200, media): OpenApiTypes.STR for media in MEDIA.values()}
+        "export_audit", answer={(200, media): OpenApiTypes.STR for media in MEDIA_TYPES.values()}
     )
     def get(self, request: object) -> StreamingHttpResponse:
         """Export calls and events in the order of the chain, with both of their sealed texts.
 
         A whole export as JSON Lines is checked by `bonobot audit verify --file`.
         """
-        form: Form = "csv" if self.request.query_params.get("form") == "csv" else "jsonl"
-        return download(self.filter_queryset(AuditRow.objects.of(self.organization_id)), form)
+        form: ExportFormat = "csv" if self.request.query_params.get("form") == "csv" else "jsonl"
+        return build_download(
+            self.filter_queryset(AuditRow.objects.for_organization(self.organization_id)), form
+        )
 
 
 class AuditEntryView(ResourceView):
@@ -298,14 +312,14 @@ class AuditEntryView(ResourceView):
     def get(self, request: object, audit_id: str) -> Response:
         """Show a call or an event with its details: arguments (masked), time, flow, digests."""
         pk = _parse_uuid(audit_id)
-        rows = AuditRow.objects.of(self.organization_id)
+        rows = AuditRow.objects.for_organization(self.organization_id)
         row = require_row(rows.filter(pk=pk).first() if pk else None, "audit entry", audit_id)
-        return self.shown(row, AuditEntryDetailSerializer)
+        return self.respond_row(row, AuditEntryDetailSerializer)
 
 
-def _match_id_or_name(what: str, value: str) -> Q:
+def _match_id_or_name(field: str, value: str) -> Q:
     pk = _parse_uuid(value)
-    return Q(**{f"{what}_id": pk}) if pk else Q(**{f"{what}_name": value})
+    return Q(**{f"{field}_id": pk}) if pk else Q(**{f"{field}_name": value})
 
 
 def _parse_uuid(text: str) -> UUID | None:

@@ -17,7 +17,7 @@ from bonobot.accounts.roles import Action
 from bonobot.accounts.usage_reports import load_usage_report
 from bonobot.core.api.filters import StrictFilterSet
 from bonobot.core.api.serializers import StrictSerializer
-from bonobot.ledger.audit.export import MEDIA
+from bonobot.ledger.audit.export import MEDIA_TYPES
 from bonobot.ledger.models import Rollup
 from bonobot.ledger.usage.report import GROUPS, UsageQuery, UsageReport
 
@@ -97,31 +97,31 @@ class UsageView(ResourceView):
     @describe_operation("get_usage", answer=UsageReportSerializer)
     def get(self, request: object) -> Response:
         """Report calls, tokens and cost, the most calls first (at most 1,000 lines)."""
-        return Response(UsageReportSerializer(self.report().as_dict()).data)
+        return Response(UsageReportSerializer(self.load_report().as_dict()).data)
 
-    def report(self) -> UsageReport:
+    def load_report(self) -> UsageReport:
         """Return the requested report."""
         self.check_parameters()
-        found = UsageFilter(self.request.query_params, queryset=self.queryset)
-        if not found.is_valid():
-            raise translate_validation(found.errors)
-        said = {name: value for name, value in found.form.cleaned_data.items() if value}
-        return load_usage_report(self.principal, UsageQuery(**said))
+        filters = UsageFilter(self.request.query_params, queryset=self.queryset)
+        if not filters.is_valid():
+            raise translate_validation(filters.errors)
+        values = {name: value for name, value in filters.form.cleaned_data.items() if value}
+        return load_usage_report(self.principal, UsageQuery(**values))
 
 
 class UsageExportView(UsageView):
     """The same as a file."""
 
-    @describe_operation("export_usage", answer={(200, MEDIA["csv"]): OpenApiTypes.STR})
+    @describe_operation("export_usage", answer={(200, MEDIA_TYPES["csv"]): OpenApiTypes.STR})
     def get(self, request: object) -> HttpResponse:  # type: ignore[override]  # a file
         """Export a report as CSV."""
-        return as_file(self.report())
+        return build_csv_response(self.load_report())
 
 
-def as_file(report: UsageReport) -> HttpResponse:
+def build_csv_response(report: UsageReport) -> HttpResponse:
     """Return a response with the report as a CSV file."""
-    response = HttpResponse(report.as_csv(), content_type=MEDIA["csv"])
-    name = f"usage-by-{report.asked.by}-{timezone.now():%Y-%m-%d}.csv"
+    response = HttpResponse(report.as_csv(), content_type=MEDIA_TYPES["csv"])
+    name = f"usage-by-{report.query.by}-{timezone.now():%Y-%m-%d}.csv"
     response["Content-Disposition"] = f'attachment; filename="{name}"'
     response["Cache-Control"] = "no-store"
     return response

@@ -14,24 +14,24 @@ from bonobot.ledger.models import AuditRow, Head
 from bonobot.ledger.types import Settlement
 from bonobot.ledger.writer.writer_thread import get_writer
 
-CODE = "abandoned"
-AT_ONCE = 500
+ABANDONED_CODE = "abandoned"
+BATCH_SIZE = 500
 
 
-def settle_abandoned(*, opened_before: datetime) -> int:
+def settle_abandoned_calls(*, opened_before: datetime) -> int:
     """Close the calls that were opened before a time and never settled; return how many.
 
     Choose a time that no call outlives: a call that ends later stays `unknown`.
     """
-    return _settle(_query_running_calls().filter(opened_at__lt=opened_before))
+    return _settle_calls(_query_running_calls().filter(opened_at__lt=opened_before))
 
 
-def settle_session(session_id: UUID) -> int:
+def settle_session_calls(session_id: UUID) -> int:
     """Close the open calls of a session's crashed process; return how many.
 
     The session's new process calls this before it makes any call.
     """
-    return _settle(_query_running_calls().filter(session_id=session_id))
+    return _settle_calls(_query_running_calls().filter(session_id=session_id))
 
 
 def _query_running_calls() -> QuerySet[AuditRow]:
@@ -40,9 +40,10 @@ def _query_running_calls() -> QuerySet[AuditRow]:
     return AuditRow.objects.running().filter(organization_id__in=heads)
 
 
-def _settle(rows: QuerySet[AuditRow]) -> int:
+def _settle_calls(rows: QuerySet[AuditRow]) -> int:
     futures = [
-        get_writer().settle(_build_settlement(row)) for row in rows.order_by("opened_at")[:AT_ONCE]
+        get_writer().settle_call(_build_settlement(row))
+        for row in rows.order_by("opened_at")[:BATCH_SIZE]
     ]
     return sum(future.result() for future in futures)
 
@@ -52,7 +53,7 @@ def _build_settlement(row: AuditRow) -> Settlement:
         call_id=row.id,
         organization_id=row.organization_id,
         outcome="unknown",
-        code=CODE,
+        code=ABANDONED_CODE,
         duration_ms=0,
         actuals=tuple(
             (key, amount, amount) for key, amount in entry_encoding.parse_reservations(row.opened)

@@ -20,7 +20,7 @@ from bonobot.core.db.fields import generate_uuid7
 from bonobot.ledger.audit.hash_chain import ChainTip
 from bonobot.ledger.types import Actor, Opening, Outcome
 from bonobot.ledger.writer import sql
-from bonobot.ledger.writer.batch_plan import OpenItem, SealedItem, open_item
+from bonobot.ledger.writer.batch_plan import OpenItem, SealedItem, build_open_item
 from bonobot.ledger.writer.sql import LedgerDatabase
 
 
@@ -35,7 +35,7 @@ class ChangeEvent:
     server_name: str = ""
 
 
-CHANGE = ChangeEvent("change")
+CHANGE_EVENT = ChangeEvent("change")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -50,7 +50,7 @@ class AdminChange:
     resource_name: str = ""
     details: Mapping[str, Any] = field(default_factory=dict)
     governed: bool = True
-    event: ChangeEvent = CHANGE
+    event: ChangeEvent = CHANGE_EVENT
     id: UUID = field(default_factory=generate_uuid7)
 
 
@@ -58,8 +58,8 @@ class AdminChange:
 class _PendingChanges:
     """The entries and generations that a thread's outermost change writes at its end."""
 
-    done: list[tuple[AdminChange, datetime]] = field(default_factory=list)
-    bumped: set[UUID] = field(default_factory=set)
+    changes: list[tuple[AdminChange, datetime]] = field(default_factory=list)
+    raised_generations: set[UUID] = field(default_factory=set)
 
 
 class _ThreadState(threading.local):
@@ -81,14 +81,14 @@ def record_change(
     resource_name: str = "",
     details: Mapping[str, Any] | None = None,
     governed: bool = True,
-    event: ChangeEvent = CHANGE,
+    event: ChangeEvent = CHANGE_EVENT,
 ) -> Iterator[AdminChange]:
     """Make a change and record it in one transaction; nothing is recorded if the block raises.
 
     The block may still complete the yielded `AdminChange` and the mapping passed as `details`.
     Nested changes have entries of their own; all are written when the outermost one ends.
     """
-    one = AdminChange(
+    change = AdminChange(
         organization_id=organization_id,
         actor=actor,
         action=action,
@@ -99,11 +99,11 @@ def record_change(
         governed=governed,
         event=event,
     )
-    with _record_in_transaction(one):
-        yield one
+    with _record_in_transaction(change):
+        yield change
 
 
-def record(
+def record_finished_change(
     *,
     organization_id: UUID,
     actor: Actor,
@@ -113,7 +113,7 @@ def record(
     resource_name: str = "",
     details: Mapping[str, Any] | None = None,
     governed: bool = True,
-    event: ChangeEvent = CHANGE,
+    event: ChangeEvent = CHANGE_EVENT,
 ) -> UUID:
     """Record a change that the caller's transaction has just made."""
     with record_change(
@@ -126,9 +126,9 @@ def record(
         details=details,
         governed=governed,
         event=event,
-    ) as one:
+    ) as change:
         pass
-    return one.id
+    return change.id
 
 
 @contextmanager
@@ -150,65 +150,67 @@ def increment_generation(organization_id: UUID) -> None:
     if pending is None:
         sql.increment_generation(LedgerDatabase(transaction.get_connection()), organization_id)
     else:
-        pending.bumped.add(organization_id)
+        pending.raised_generations.add(organization_id)
 
 
 @contextmanager
-def _record_in_transaction(one: AdminChange | None) -> Iterator[None]:
+def _record_in_transaction(change: AdminChange | None) -> Iterator[None]:
     outermost = _thread.pending is None
     pending = _thread.pending = _thread.pending or _PendingChanges()
-    before = len(pending.done)
+    previous_count = len(pending.changes)
     try:
         with transaction.atomic():
             if outermost:
                 preconditions.run_checks()
             yield
-            if one is not None:
-                pending.done.append((one, datetime.now(UTC)))
-                if one.governed:
-                    pending.bumped.add(one.organization_id)
-            if outermost and (pending.done or pending.bumped):
-                _write(pending)
+            if change is not None:
+                pending.changes.append((change, datetime.now(UTC)))
+                if change.governed:
+                    pending.raised_generations.add(change.organization_id)
+            if outermost and (pending.changes or pending.raised_generations):
+                _write_changes(pending)
     except BaseException:
-        del pending.done[before:]
+        del pending.changes[previous_count:]
         raise
     finally:
         if outermost:
             _thread.pending = None
 
 
-def _write(pending: _PendingChanges) -> None:
+def _write_changes(pending: _PendingChanges) -> None:
     database = LedgerDatabase(transaction.get_connection())
-    organizations = {one.organization_id for one, _ in pending.done} | pending.bumped
+    organizations = {
+        change.organization_id for change, _ in pending.changes
+    } | pending.raised_generations
     tips = sql.lock_heads(database, organizations)
-    for organization_id in pending.bumped:
+    for organization_id in pending.raised_generations:
         tip = tips[organization_id]
         tips[organization_id] = ChainTip(tip.seq, tip.digest, tip.generation + 1)
     sealed: list[SealedItem] = []
-    for one, at in pending.done:
-        tip = tips[one.organization_id]
-        item = _build_item(one, at, tip.generation)
-        tip = tips[one.organization_id] = tip.extend(item.text)
+    for change, at in pending.changes:
+        tip = tips[change.organization_id]
+        item = _build_item(change, at, tip.generation)
+        tip = tips[change.organization_id] = tip.extend(item.text)
         sealed.append(SealedItem(item, tip.seq, tip.digest))
     if sealed:
         sql.write_opened(database, sealed)
     sql.write_heads(database, tips)
 
 
-def _build_item(one: AdminChange, at: datetime, generation: int) -> OpenItem:
+def _build_item(change: AdminChange, at: datetime, generation: int) -> OpenItem:
     opening = Opening(
-        call_id=one.id,
-        organization_id=one.organization_id,
-        action=one.action,
-        event_type=one.event.type,
-        resource_type=one.resource_type,
-        resource_id=one.resource_id,
-        resource_name=one.resource_name,
-        actor=one.actor,
+        call_id=change.id,
+        organization_id=change.organization_id,
+        action=change.action,
+        event_type=change.event.type,
+        resource_type=change.resource_type,
+        resource_id=change.resource_id,
+        resource_name=change.resource_name,
+        actor=change.actor,
         decision="allow",
-        details=one.details,
-        code=one.event.code,
-        server_id=one.event.server_id,
-        server_name=one.event.server_name,
+        details=change.details,
+        code=change.event.code,
+        server_id=change.event.server_id,
+        server_name=change.event.server_name,
     )
-    return open_item(opening, at, outcome=one.event.outcome, generation=generation)
+    return build_open_item(opening, at, outcome=change.event.outcome, generation=generation)

@@ -10,10 +10,10 @@ from bonobot.ledger.audit import entry_encoding
 from bonobot.ledger.audit.hash_chain import ChainTip, StoredEntry
 from bonobot.ledger.models import AuditRow, Head
 
-PAGE = 1_000
-LOWEST, HIGHEST = -(2**63), 2**63 - 1
+PAGE_SIZE = 1_000
+MIN_SEQ, MAX_SEQ = -(2**63), 2**63 - 1
 
-SEALED = ("id", "seq", "digest", "opened", "closed_seq", "closed_digest", "closed")
+SEALED_COLUMNS = ("id", "seq", "digest", "opened", "closed_seq", "closed_digest", "closed")
 
 
 class _IdText(Func):
@@ -50,12 +50,14 @@ class _TimeText(Func):
         return self.as_sql(compiler, connection, template=template, **more)
 
 
-_WRITTEN = {"uuid": _IdText, "time": _TimeText}
-_KINDS = {column.name: column.kind for column in entry_encoding.COLUMNS}
+_TEXT_FUNCTIONS = {"uuid": _IdText, "time": _TimeText}
+_COLUMN_KINDS = {column.name: column.kind for column in entry_encoding.COLUMNS}
 # Read as text in one query: converting to Python values would cost more than all checks.
 _VALUES = [
-    _WRITTEN[_KINDS[name]](F(name)) if _KINDS.get(name) in _WRITTEN else F(name)
-    for name in (*SEALED, *entry_encoding.NAMES)
+    _TEXT_FUNCTIONS[_COLUMN_KINDS[name]](F(name))
+    if _COLUMN_KINDS.get(name) in _TEXT_FUNCTIONS
+    else F(name)
+    for name in (*SEALED_COLUMNS, *entry_encoding.COLUMN_NAMES)
 ]
 
 
@@ -66,27 +68,29 @@ def load_tip(organization_id: UUID) -> ChainTip:
 
 
 def load_rows_from(
-    organization_id: UUID, first: int, *, up_to: int, most: int
+    organization_id: UUID, first_seq: int, *, up_to: int, max_rows: int
 ) -> Iterator[StoredEntry]:
     """Yield at most `max_rows` rows from one position up to another, in order."""
     rows = AuditRow.objects.filter(organization_id=organization_id, seq__lte=up_to).order_by("seq")
-    while most > 0:
-        page = read(rows.filter(seq__gte=first)[: min(PAGE, most)])
+    while max_rows > 0:
+        page = load_entries(rows.filter(seq__gte=first_seq)[: min(PAGE_SIZE, max_rows)])
         yield from page
         if not page:
             return
-        first, most = page[-1].seq + 1, most - len(page)
+        first_seq, max_rows = page[-1].seq + 1, max_rows - len(page)
 
 
-def load_rows_at(organization_id: UUID, places: Sequence[int]) -> Iterator[StoredEntry]:
+def load_rows_at(organization_id: UUID, positions: Sequence[int]) -> Iterator[StoredEntry]:
     """Yield the existing rows at these positions."""
     rows = AuditRow.objects.filter(organization_id=organization_id).order_by("seq")
-    for first in range(0, len(places), PAGE):
-        yield from read(rows.filter(seq__in=places[first : first + PAGE]))
+    for first in range(0, len(positions), PAGE_SIZE):
+        yield from load_entries(rows.filter(seq__in=positions[first : first + PAGE_SIZE]))
 
 
-def read(rows: QuerySet[AuditRow]) -> list[StoredEntry]:
+def load_entries(rows: QuerySet[AuditRow]) -> list[StoredEntry]:
     """Return the stored entries of these rows."""
-    count = len(SEALED)
-    found = rows.values_list(*_VALUES)
-    return [StoredEntry._make((*values[:count], values[count:])) for values in found]
+    sealed_count = len(SEALED_COLUMNS)
+    records = rows.values_list(*_VALUES)
+    return [
+        StoredEntry._make((*values[:sealed_count], values[sealed_count:])) for values in records
+    ]

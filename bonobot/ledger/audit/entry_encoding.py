@@ -19,7 +19,7 @@ from bonobot.core.text.canonical_json import to_canonical_json
 from bonobot.ledger.types import BudgetReservation, Opening, Settlement
 
 VERSION = 1
-OPEN = "open"  # the outcome of a running call
+OPEN_OUTCOME = "open"  # the outcome of a running call
 
 Facts = Mapping[str, Any]
 
@@ -38,7 +38,7 @@ def _build_text_column(name: str, length: int = 255) -> EntryColumn:
     return EntryColumn(name, "text", length, "")
 
 
-OPENED = (
+OPENED_COLUMNS = (
     EntryColumn("id", "uuid"),
     EntryColumn("organization_id", "uuid"),
     EntryColumn("opened_at", "time"),
@@ -62,9 +62,9 @@ OPENED = (
     EntryColumn("parent_id", "uuid"),
 )
 # Set by closing a row; until then, the opening entry has the outcome.
-OUTCOME = _build_text_column("outcome", 16)
-CLOSED = (
-    OUTCOME,
+OUTCOME_COLUMN = _build_text_column("outcome", 16)
+CLOSED_COLUMNS = (
+    OUTCOME_COLUMN,
     EntryColumn("closed_at", "time"),
     EntryColumn("duration_ms", "integer"),
     EntryColumn("input_tokens", "integer", default=0),
@@ -72,21 +72,21 @@ CLOSED = (
     EntryColumn("cost_microusd", "integer", default=0),
     EntryColumn("repeats", "integer", default=0),
 )
-COLUMNS = (*OPENED, *CLOSED)
-NAMES = tuple(column.name for column in COLUMNS)
+COLUMNS = (*OPENED_COLUMNS, *CLOSED_COLUMNS)
+COLUMN_NAMES = tuple(column.name for column in COLUMNS)
 # The columns set by the INSERT and by the closing UPDATE of a row.
-OPENING = (*OPENED, OUTCOME)
-CLOSING = (*CLOSED, EntryColumn("code", "text", 64))
+OPENING_COLUMNS = (*OPENED_COLUMNS, OUTCOME_COLUMN)
+CLOSING_COLUMNS = (*CLOSED_COLUMNS, EntryColumn("code", "text", 64))
 _DEFAULTS = tuple(column.default for column in COLUMNS)
 _LENGTHS = tuple(column.length for column in COLUMNS if column.length)
-_texts = itemgetter(*(place for place, column in enumerate(COLUMNS) if column.length))
+_get_texts = itemgetter(*(place for place, column in enumerate(COLUMNS) if column.length))
 
 
 def build_opening_facts(
     opening: Opening,
     at: datetime,
     *,
-    outcome: str = OPEN,
+    outcome: str = OPEN_OUTCOME,
     reserves: Iterable[BudgetReservation] = (),
     generation: int | None = None,
 ) -> dict[str, Any]:
@@ -154,15 +154,15 @@ def build_repeat_facts(call_id: UUID, repeats: int, at: datetime) -> dict[str, A
     }
 
 
-def seal(facts: Facts) -> str:
+def serialize_facts(facts: Facts) -> str:
     """Return the text to store and hash; raises if the facts aren't JSON."""
     return to_canonical_json(facts)
 
 
-def build_columns(chosen: Iterable[EntryColumn], facts: Facts) -> tuple[Any, ...]:
+def build_columns(columns: Iterable[EntryColumn], facts: Facts) -> tuple[Any, ...]:
     """Return the values of these columns: only text, integers and None."""
     values = []
-    for column in chosen:
+    for column in columns:
         fact = facts.get(column.name, column.default)
         values.append(_clean_text(fact, column.length) if column.length and fact else fact)
     return tuple(values)
@@ -170,14 +170,14 @@ def build_columns(chosen: Iterable[EntryColumn], facts: Facts) -> tuple[Any, ...
 
 def parse_columns(opened_text: str, closed_text: str) -> tuple[Any, ...]:
     """Return the columns that a row with these texts must have; raises ValueError if unreadable."""
-    request = json.loads(opened_text)
-    result = json.loads(closed_text) if closed_text else request
-    if result["id"] != request["id"]:
+    opened = json.loads(opened_text)
+    closed = json.loads(closed_text) if closed_text else opened
+    if closed["id"] != opened["id"]:
         raise ValueError("the closing belongs to another row")
-    return build_columns(COLUMNS, request | result)
+    return build_columns(COLUMNS, opened | closed)
 
 
-def has_matching_columns(opened_text: str, closed_text: str, found: tuple[Any, ...]) -> bool:
+def has_matching_columns(opened_text: str, closed_text: str, columns: tuple[Any, ...]) -> bool:
     """Return whether the columns match these texts; a fast check.
 
     True only if `parse_columns` would return the same. False if that needs a closer look: for
@@ -185,16 +185,16 @@ def has_matching_columns(opened_text: str, closed_text: str, found: tuple[Any, .
     """
     try:
         facts = from_json(opened_text, cache_strings="keys")
-        called = facts["id"]
+        entry_id = facts["id"]
         if closed_text:
-            result = from_json(closed_text, cache_strings="keys")
-            if result["id"] != called:
+            closed = from_json(closed_text, cache_strings="keys")
+            if closed["id"] != entry_id:
                 return False
-            facts.update(result)
-        if tuple(map(facts.get, NAMES, _DEFAULTS)) != found:
+            facts.update(closed)
+        if tuple(map(facts.get, COLUMN_NAMES, _DEFAULTS)) != columns:
             return False
         # Texts that fit their column and have no NUL are stored unchanged.
-        texts = _texts(found)
+        texts = _get_texts(columns)
         return all(map(le, map(len, texts), _LENGTHS)) and "\x00" not in "".join(texts)
     except (ValueError, TypeError, LookupError, AttributeError):
         return False

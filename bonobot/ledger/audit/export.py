@@ -12,56 +12,58 @@ from bonobot.ledger.audit import chain_reader, entry_encoding
 from bonobot.ledger.audit.hash_chain import StoredEntry
 from bonobot.ledger.models import AuditRow
 
-Form = Literal["jsonl", "csv"]
-MEDIA: dict[str, str] = {"jsonl": "application/jsonl", "csv": "text/csv; charset=utf-8"}
-PAGE = 500
-HEADING = ("seq", *entry_encoding.NAMES, "details")
+ExportFormat = Literal["jsonl", "csv"]
+MEDIA_TYPES: dict[str, str] = {"jsonl": "application/jsonl", "csv": "text/csv; charset=utf-8"}
+PAGE_SIZE = 500
+CSV_HEADING = ("seq", *entry_encoding.COLUMN_NAMES, "details")
 # Spreadsheet programs run cells that start with one of these as formulas.
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
-def export_pages(rows: QuerySet[AuditRow], form: Form) -> Iterator[str]:
+def export_pages(rows: QuerySet[AuditRow], export_format: ExportFormat) -> Iterator[str]:
     """Yield an organization's rows as text, page by page, in the order of the chain."""
-    if form == "csv":
-        yield format_csv([HEADING])
+    if export_format == "csv":
+        yield format_csv([CSV_HEADING])
     ordered = rows.order_by("seq")
-    after: int | None = None
-    while found := chain_reader.read(
-        (ordered if after is None else ordered.filter(seq__gt=after))[:PAGE]
+    last_seq: int | None = None
+    while entries := chain_reader.load_entries(
+        (ordered if last_seq is None else ordered.filter(seq__gt=last_seq))[:PAGE_SIZE]
     ):
-        after = found[-1].seq
+        last_seq = entries[-1].seq
         yield (
-            format_csv(map(_build_cells, found))
-            if form == "csv"
-            else "".join(map(_format_line, found))
+            format_csv(map(_build_cells, entries))
+            if export_format == "csv"
+            else "".join(map(_format_line, entries))
         )
 
 
-def read(lines: Iterable[str]) -> Iterator[StoredEntry]:
+def parse_lines(lines: Iterable[str]) -> Iterator[StoredEntry]:
     """Yield the entries of exported JSON Lines; raises ValueError for an invalid line."""
-    for number, line in enumerate(lines, 1):
+    for line_number, line in enumerate(lines, 1):
         if not line.strip():
             continue
         try:
-            one = json.loads(line)
-            columns = tuple([one["columns"][name] for name in entry_encoding.NAMES])
+            data = json.loads(line)
+            columns = tuple([data["columns"][name] for name in entry_encoding.COLUMN_NAMES])
             yield StoredEntry(
-                one["id"],
-                int(one["seq"]),
-                one["digest"],
-                one["opened"],
-                one["closed_seq"],
-                one["closed_digest"],
-                one["closed"],
+                data["id"],
+                int(data["seq"]),
+                data["digest"],
+                data["opened"],
+                data["closed_seq"],
+                data["closed_digest"],
+                data["closed"],
                 columns,
             )
         except (ValueError, TypeError, KeyError) as error:
-            raise ValueError(f"Line {number} is no exported audit row.") from error
+            raise ValueError(f"Line {line_number} is no exported audit row.") from error
 
 
 def _format_line(row: StoredEntry) -> str:
-    columns = dict(zip(entry_encoding.NAMES, row.columns, strict=True))
-    facts = {name: getattr(row, name) for name in chain_reader.SEALED} | {"columns": columns}
+    columns = dict(zip(entry_encoding.COLUMN_NAMES, row.columns, strict=True))
+    facts = {name: getattr(row, name) for name in chain_reader.SEALED_COLUMNS} | {
+        "columns": columns
+    }
     return json.dumps(facts, ensure_ascii=False) + "\n"
 
 
@@ -69,8 +71,8 @@ def _build_cells(row: StoredEntry) -> list[Any]:
     details: dict[str, Any] = {}
     for text in filter(None, (row.opened, row.closed)):
         details |= json.loads(text).get("details", {})
-    written = json.dumps(details, ensure_ascii=False)
-    return [row.seq, *map(escape_formula, row.columns), escape_formula(written)]
+    serialized = json.dumps(details, ensure_ascii=False)
+    return [row.seq, *map(escape_formula, row.columns), escape_formula(serialized)]
 
 
 def escape_formula(cell: Any) -> Any:

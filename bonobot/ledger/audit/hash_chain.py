@@ -15,10 +15,10 @@ from bonobot.core.i18n.messages import format_message
 from bonobot.ledger.audit import entry_encoding
 
 GENESIS = "0" * 64
-MOST_FAULTS = 100
+MAX_FAULTS = 100
 
 
-def link(previous: str, text: str) -> str:
+def compute_entry_digest(previous: str, text: str) -> str:
     """Return the hex SHA-256 of an entry: over the previous digest and the stored text."""
     # Entries are ASCII, but a manipulated text may contain anything.
     return hashlib.sha256((previous + text).encode("utf-8", "surrogatepass")).hexdigest()
@@ -34,7 +34,7 @@ class ChainTip:
 
     def extend(self, text: str) -> "ChainTip":
         """Return the tip after one more entry."""
-        return ChainTip(self.seq + 1, link(self.digest, text), self.generation)
+        return ChainTip(self.seq + 1, compute_entry_digest(self.digest, text), self.generation)
 
 
 class StoredEntry(NamedTuple):
@@ -77,9 +77,9 @@ class ChainVerifier:
 
     tip: ChainTip
     start: ChainTip | None = field(default_factory=ChainTip)
-    anchors: Mapping[int, str] = field(default_factory=dict)
+    checkpoints: Mapping[int, str] = field(default_factory=dict)
     rows: int = 0
-    highest: int = 0
+    highest_seq: int = 0
     faults: list[ChainFault] = field(default_factory=list)
     _closings: list[_Entry] = field(default_factory=list)
     _last: tuple[int, str] | None = None
@@ -88,7 +88,7 @@ class ChainVerifier:
         if self.start is not None:
             self._last = (self.start.seq, self.start.digest)
 
-    def feed(self, row: StoredEntry) -> None:
+    def verify_row(self, row: StoredEntry) -> None:
         """Verify a row's columns, and its entries after those before them."""
         self.rows += 1
         self._check_columns(row)
@@ -99,45 +99,45 @@ class ChainVerifier:
         if row.closed_seq is not None:
             heappush(self._closings, (row.closed_seq, row.closed_digest, row.closed, row.id))
 
-    def feed_closing(self, row: StoredEntry) -> None:
+    def verify_closing(self, row: StoredEntry) -> None:
         """Verify the columns and closing of a row whose opening is before the start."""
         self._check_columns(row)
         if row.closed_seq is not None:
             heappush(self._closings, (row.closed_seq, row.closed_digest, row.closed, row.id))
 
     @property
-    def last(self) -> ChainTip:
+    def last_entry(self) -> ChainTip:
         """The last verified entry."""
         return ChainTip(*self._last) if self._last else ChainTip()
 
-    def settle(self) -> ChainTip:
+    def verify_remaining(self) -> ChainTip:
         """Verify the remaining closings and return the last entry."""
         while self._closings:
             self._check_entry(heappop(self._closings))
-        return self.last
+        return self.last_entry
 
-    def finish(self) -> None:
+    def verify_end(self) -> None:
         """Verify the remaining closings, the tip, and the checkpoints beyond it."""
-        last = self.settle()
-        seq, digest = last.seq, last.digest
-        known = max(self.anchors, default=0)
-        if known > self.tip.seq:
-            cut = format_message(
-                "the chain ended at {known} when its head was exported", known=known
+        last_entry = self.verify_remaining()
+        seq, digest = last_entry.seq, last_entry.digest
+        checkpoint_seq = max(self.checkpoints, default=0)
+        if checkpoint_seq > self.tip.seq:
+            detail = format_message(
+                "the chain ended at {known} when its head was exported", known=checkpoint_seq
             )
-            self._fault("truncated", self.tip.seq, "", cut)
+            self._add_fault("truncated", self.tip.seq, "", detail)
         if seq < self.tip.seq:
-            cut = format_message(
+            detail = format_message(
                 "entries {first} to {last} are missing at the end", first=seq + 1, last=self.tip.seq
             )
-            self._fault("truncated", seq + 1, "", cut)
+            self._add_fault("truncated", seq + 1, "", detail)
         elif digest != self.tip.digest:
-            self._fault("head", seq, "", "the head's digest isn't that of the last entry")
+            self._add_fault("head", seq, "", "the head's digest isn't that of the last entry")
 
     def _check_entry(self, entry: _Entry) -> None:
         seq, digest, text, row_id = entry
-        if seq > self.highest:
-            self.highest = seq
+        if seq > self.highest_seq:
+            self.highest_seq = seq
         if seq > self.tip.seq:
             return  # sealed after the tip was read, or forged: `highest` tells the caller
         if self._last is None:
@@ -145,7 +145,7 @@ class ChainVerifier:
             return
         last_seq, last_digest = self._last
         if seq <= last_seq:
-            self._fault(
+            self._add_fault(
                 "misplaced",
                 seq,
                 row_id,
@@ -153,33 +153,39 @@ class ChainVerifier:
             )
             return
         if seq > last_seq + 1:
-            gap = format_message(
+            detail = format_message(
                 "entries {first} to {last} are missing", first=last_seq + 1, last=seq - 1
             )
-            self._fault("missing", last_seq + 1, row_id, gap)
-        elif link(last_digest, text) != digest:
-            self._fault("altered", seq, row_id, "the digest doesn't fit the text and its place")
-        if self.anchors.get(seq, digest) != digest:
-            self._fault("anchor", seq, row_id, "another digest stood here when it was exported")
+            self._add_fault("missing", last_seq + 1, row_id, detail)
+        elif compute_entry_digest(last_digest, text) != digest:
+            self._add_fault("altered", seq, row_id, "the digest doesn't fit the text and its place")
+        if self.checkpoints.get(seq, digest) != digest:
+            self._add_fault("anchor", seq, row_id, "another digest stood here when it was exported")
         self._last = (seq, digest)
 
     def _check_columns(self, row: StoredEntry) -> None:
         if row.closed_seq is None and (row.closed or row.closed_digest):
-            self._fault("columns", row.seq, row.id, "a closing without a position")
+            self._add_fault("columns", row.seq, row.id, "a closing without a position")
         if entry_encoding.has_matching_columns(row.opened, row.closed, row.columns):
             return
         try:
-            sealed = entry_encoding.parse_columns(row.opened, row.closed)
+            expected = entry_encoding.parse_columns(row.opened, row.closed)
         except (ValueError, TypeError, LookupError, AttributeError) as error:
-            unread = format_message("the sealed text can't be read: {error}", error=str(error))
-            self._fault("unreadable", row.seq, row.id, unread)
+            unreadable_detail = format_message(
+                "the sealed text can't be read: {error}", error=str(error)
+            )
+            self._add_fault("unreadable", row.seq, row.id, unreadable_detail)
             return
-        if sealed != row.columns:
-            pairs = zip(entry_encoding.NAMES, sealed, row.columns, strict=True)
-            names = ", ".join(f"`{name}`" for name, wanted, found in pairs if wanted != found)
-            other = format_message("{names} differ from the sealed text", names=names)
-            self._fault("columns", row.seq, row.id, other)
+        if expected != row.columns:
+            pairs = zip(entry_encoding.COLUMN_NAMES, expected, row.columns, strict=True)
+            names = ", ".join(
+                f"`{name}`"
+                for name, expected_value, stored_value in pairs
+                if expected_value != stored_value
+            )
+            mismatch_detail = format_message("{names} differ from the sealed text", names=names)
+            self._add_fault("columns", row.seq, row.id, mismatch_detail)
 
-    def _fault(self, kind: str, seq: int, row_id: str, detail: str) -> None:
-        if len(self.faults) < MOST_FAULTS:
+    def _add_fault(self, kind: str, seq: int, row_id: str, detail: str) -> None:
+        if len(self.faults) < MAX_FAULTS:
             self.faults.append(ChainFault(kind, seq, row_id, detail))

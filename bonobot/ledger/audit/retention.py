@@ -22,7 +22,7 @@ from django.db.models import QuerySet
 
 from bonobot.ledger.audit import entry_encoding
 from bonobot.ledger.audit import export as audit_export
-from bonobot.ledger.audit.admin_changes import record
+from bonobot.ledger.audit.admin_changes import record_finished_change
 from bonobot.ledger.audit.hash_chain import GENESIS
 from bonobot.ledger.audit.signed_checkpoints import get_signer
 from bonobot.ledger.models import AuditQuerySet, AuditRow, Checkpoint, RateCell
@@ -31,8 +31,8 @@ from bonobot.ledger.usage import build_rollups
 from bonobot.ledger.writer import sql
 from bonobot.ledger.writer.sql import LedgerDatabase
 
-KIND = "checkpoint"
-AT_ONCE = 1_000
+STATEMENT_KIND = "checkpoint"
+BATCH_SIZE = 1_000
 OPEN = AuditRow.Outcome.OPEN
 
 
@@ -53,17 +53,17 @@ class RetentionRow(NamedTuple):
     outcome: str
 
 
-def plan(organization_id: UUID, *, before: datetime) -> PruneResult:
+def plan_pruning(organization_id: UUID, *, before: datetime) -> PruneResult:
     """Return what `prune_entries` would delete, without deleting it."""
     rows, (seq, _digest) = 0, find_chain_start(organization_id)
-    build_rollups.count(organization_id)
-    uncounted = build_rollups.find_first_uncounted(organization_id)
-    while places := _load_oldest_rows(organization_id, behind=seq):
-        end = cut(places, before, uncounted)
-        leaving = sum(place.seq <= end for place in places)
-        if not leaving:
+    build_rollups.count_organization(organization_id)
+    first_uncounted = build_rollups.find_first_uncounted(organization_id)
+    while oldest_rows := _load_oldest_rows(organization_id, after_seq=seq):
+        last_seq = find_cut_position(oldest_rows, before, first_uncounted)
+        leaving_count = sum(row.seq <= last_seq for row in oldest_rows)
+        if not leaving_count:
             break
-        rows, seq = rows + leaving, end
+        rows, seq = rows + leaving_count, last_seq
     return PruneResult(rows, seq)
 
 
@@ -80,13 +80,13 @@ def prune_entries(
     Works in steps of 1,000 rows, each with a checkpoint in the same transaction. `archive` is the
     name of the file the rows were archived to.
     """
-    build_rollups.count(organization_id)
+    build_rollups.count_organization(organization_id)
     removed, seq = 0, find_chain_start(organization_id)[0]
-    while step := _prune_batch(organization_id, before, up_to):
-        removed, seq = removed + step.rows, step.seq
+    while batch := _prune_batch(organization_id, before, up_to):
+        removed, seq = removed + batch.rows, batch.seq
     if removed:
         details = {"before": entry_encoding.format_timestamp(before), "rows": removed, "up_to": seq}
-        record(
+        record_finished_change(
             organization_id=organization_id,
             actor=actor,
             action="audit_pruned",
@@ -98,25 +98,27 @@ def prune_entries(
     return PruneResult(removed, seq)
 
 
-def cut(places: Sequence[RetentionRow], before: datetime, uncounted: int | None) -> int:
+def find_cut_position(
+    rows: Sequence[RetentionRow], before: datetime, first_uncounted: int | None
+) -> int:
     """Return the last position of the oldest rows (in order) that can be deleted; 0 if none.
 
     All rows up to it are closed, old and counted. If there are more rows than a step deletes, the
     last one is kept, because the rows after it aren't known.
     """
-    end = max(max(place.seq, place.closed_seq or 0) for place in places)
-    if len(places) > AT_ONCE:
-        end = places[-1].seq - 1
-    if uncounted is not None:
-        end = min(end, uncounted - 1)
-    for place in places:
-        if place.opened_at >= before or place.outcome == OPEN:
-            end = min(end, place.seq - 1)
+    last_seq = max(max(row.seq, row.closed_seq or 0) for row in rows)
+    if len(rows) > BATCH_SIZE:
+        last_seq = rows[-1].seq - 1
+    if first_uncounted is not None:
+        last_seq = min(last_seq, first_uncounted - 1)
+    for row in rows:
+        if row.opened_at >= before or row.outcome == OPEN:
+            last_seq = min(last_seq, row.seq - 1)
     # From the end: a row that is closed after the cut is kept, with all rows after it.
-    for place in reversed(places):
-        if place.seq <= end < (place.closed_seq or 0):
-            end = place.seq - 1
-    return end if end >= places[0].seq else 0
+    for row in reversed(rows):
+        if row.seq <= last_seq < (row.closed_seq or 0):
+            last_seq = row.seq - 1
+    return last_seq if last_seq >= rows[0].seq else 0
 
 
 def find_latest_checkpoint(organization_id: UUID) -> Checkpoint | None:
@@ -126,34 +128,42 @@ def find_latest_checkpoint(organization_id: UUID) -> Checkpoint | None:
 
 def find_chain_start(organization_id: UUID) -> tuple[int, str]:
     """Return the position and digest after which the chain's rows start."""
-    found = find_latest_checkpoint(organization_id)
-    return (found.seq, found.digest) if found else (0, GENESIS)
+    checkpoint = find_latest_checkpoint(organization_id)
+    return (checkpoint.seq, checkpoint.digest) if checkpoint else (0, GENESIS)
 
 
-def is_genuine(found: Checkpoint) -> bool:
+def is_genuine(checkpoint: Checkpoint) -> bool:
     """Return whether a checkpoint was signed by this installation and matches its columns."""
-    statement = found.statement
-    return get_signer().holds(statement) and statement == {
-        **_build_statement(found.organization_id, found.seq, found.digest, statement.get("at")),
+    statement = checkpoint.statement
+    return get_signer().is_valid(statement) and statement == {
+        **_build_statement(
+            checkpoint.organization_id, checkpoint.seq, checkpoint.digest, statement.get("at")
+        ),
         "key": statement.get("key"),
         "signature": statement.get("signature"),
     }
 
 
 def _prune_batch(organization_id: UUID, before: datetime, up_to: int | None) -> PruneResult | None:
-    uncounted = build_rollups.find_first_uncounted(organization_id)
+    first_uncounted = build_rollups.find_first_uncounted(organization_id)
     if up_to is not None:
-        uncounted = min(up_to + 1, uncounted or up_to + 1)
+        first_uncounted = min(up_to + 1, first_uncounted or up_to + 1)
     with transaction.atomic():
         database = LedgerDatabase(transaction.get_connection())
         # Lock the chain, so that no row is closed meanwhile.
         sql.lock_heads(database, [organization_id])
-        places = _load_oldest_rows(organization_id, behind=find_chain_start(organization_id)[0])
-        seq = cut(places, before, uncounted) if places else 0
+        oldest_rows = _load_oldest_rows(
+            organization_id, after_seq=find_chain_start(organization_id)[0]
+        )
+        seq = find_cut_position(oldest_rows, before, first_uncounted) if oldest_rows else 0
         if not seq:
             return None
-        rows = sum(place.seq <= seq for place in places)
-        digest = _load_digest(organization_id, [one for one in places if one.seq <= seq], seq)
+        rows = sum(row.seq <= seq for row in oldest_rows)
+        digest = _load_digest(
+            organization_id,
+            [leaving_row for leaving_row in oldest_rows if leaving_row.seq <= seq],
+            seq,
+        )
         at = entry_encoding.format_timestamp(datetime.now(UTC))
         Checkpoint.objects.create(
             id=uuid4(),
@@ -162,7 +172,7 @@ def _prune_batch(organization_id: UUID, before: datetime, up_to: int | None) -> 
             digest=digest,
             statement=get_signer().sign(_build_statement(organization_id, seq, digest, at)),
         )
-        sql.remove(database, organization_id, up_to=seq)
+        sql.delete_rows(database, organization_id, up_to=seq)
         return PruneResult(rows, seq)
 
 
@@ -170,22 +180,24 @@ def _query_rows(organization_id: UUID) -> AuditQuerySet:
     return AuditRow.objects.filter(organization_id=organization_id).order_by("seq")
 
 
-def _load_oldest_rows(organization_id: UUID, *, behind: int) -> list[RetentionRow]:
+def _load_oldest_rows(organization_id: UUID, *, after_seq: int) -> list[RetentionRow]:
     """Return the oldest rows after a position: one more than a step deletes."""
-    rows = _query_rows(organization_id).filter(seq__gt=behind)
-    return [RetentionRow(*row) for row in rows.values_list(*RetentionRow._fields)[: AT_ONCE + 1]]
+    rows = _query_rows(organization_id).filter(seq__gt=after_seq)
+    return [RetentionRow(*row) for row in rows.values_list(*RetentionRow._fields)[: BATCH_SIZE + 1]]
 
 
-def _load_digest(organization_id: UUID, places: Sequence[RetentionRow], seq: int) -> str:
+def _load_digest(organization_id: UUID, candidates: Sequence[RetentionRow], seq: int) -> str:
     """Return the digest of the entry at a position, which belongs to one of these rows."""
-    own = next(place.seq for place in places if seq in (place.seq, place.closed_seq))
-    row = _query_rows(organization_id).get(seq=own)
+    row_seq = next(
+        candidate.seq for candidate in candidates if seq in (candidate.seq, candidate.closed_seq)
+    )
+    row = _query_rows(organization_id).get(seq=row_seq)
     return str(row.digest if row.seq == seq else row.closed_digest)
 
 
 def _build_statement(organization_id: UUID, seq: int, digest: str, at: object) -> dict[str, Any]:
     return {
-        "kind": KIND,
+        "kind": STATEMENT_KIND,
         "organization_id": str(organization_id),
         "seq": seq,
         "digest": digest,
@@ -193,7 +205,7 @@ def _build_statement(organization_id: UUID, seq: int, digest: str, at: object) -
     }
 
 
-SUFFIX = ".part"
+PARTIAL_SUFFIX = ".part"
 
 
 def archive_and_prune(
@@ -204,52 +216,52 @@ def archive_and_prune(
     The file gets its name once it is complete and synced to disk. Raises OSError (FileExistsError
     if the file exists); then nothing is deleted.
     """
-    planned = plan(organization_id, before=before)
+    planned = plan_pruning(organization_id, before=before)
     if not planned.rows:
         return planned
-    _write(organization_id, planned.seq, file)
+    _write_archive(organization_id, planned.seq, file)
     return prune_entries(
         organization_id, before=before, actor=actor, up_to=planned.seq, archive=file.name
     )
 
 
-def prune_into(
+def prune_to_folder(
     organization_id: UUID, *, before: datetime, actor: Actor, folder: Path
 ) -> PruneResult:
     """Archive to a new file in a folder, named by organization and position, then delete."""
-    start = find_chain_start(organization_id)[0]
+    chain_start = find_chain_start(organization_id)[0]
     stamp = before.strftime("%Y%m%dT%H%M%S")
-    file = folder / f"{organization_id}-from-{start + 1}-before-{stamp}.jsonl"
+    file = folder / f"{organization_id}-from-{chain_start + 1}-before-{stamp}.jsonl"
     return archive_and_prune(organization_id, before=before, actor=actor, file=file)
 
 
-def _write(organization_id: UUID, up_to: int, file: Path) -> None:
+def _write_archive(organization_id: UUID, up_to: int, file: Path) -> None:
     if file.exists():
         raise FileExistsError(f"{file} is there already")
     rows = AuditRow.objects.filter(organization_id=organization_id, seq__lte=up_to)
-    growing = file.with_name(file.name + SUFFIX)
-    growing.touch(mode=0o600)
-    with growing.open("w", encoding="utf-8") as written:
+    partial_file = file.with_name(file.name + PARTIAL_SUFFIX)
+    partial_file.touch(mode=0o600)
+    with partial_file.open("w", encoding="utf-8") as stream:
         for page in audit_export.export_pages(rows, "jsonl"):
-            written.write(page)
-        written.flush()
-        os.fsync(written.fileno())
-    growing.rename(file)
+            stream.write(page)
+        stream.flush()
+        os.fsync(stream.fileno())
+    partial_file.rename(file)
 
 
 def list_organization_rows(organization_id: UUID) -> list[QuerySet[Any]]:
     """Return querysets of all ledger rows of an organization."""
-    own = [
+    models = [
         model
         for model in apps.get_app_config("ledger").get_models()
         if any(field.attname == "organization_id" for field in model._meta.fields)
     ]
-    found: list[QuerySet[Any]] = [
-        model._base_manager.filter(organization_id=organization_id) for model in own
+    querysets: list[QuerySet[Any]] = [
+        model._base_manager.filter(organization_id=organization_id) for model in models
     ]
-    return [*found, RateCell.objects.filter(key__startswith=build_rate_prefix(organization_id))]
+    return [*querysets, RateCell.objects.filter(key__startswith=build_rate_prefix(organization_id))]
 
 
-def forget(organization_id: UUID) -> int:
+def delete_organization_rows(organization_id: UUID) -> int:
     """Delete all ledger rows of an organization; return how many."""
     return sum(rows._raw_delete(rows.db) for rows in list_organization_rows(organization_id))

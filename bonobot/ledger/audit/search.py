@@ -19,12 +19,12 @@ from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import InvalidInput
 from bonobot.ledger.models import AuditRow
 
-LOOKED_AT = 25_000
+MAX_ROWS_SCANNED = 25_000
 # Columns with an index in order of time; the first one that is filtered on leads the scan.
-INDEXED = ("session_id", "agent_id", "server_id", "tool_name", "code", "outcome")
-TICK = timedelta(microseconds=1)  # the resolution of the rows' times
+INDEXED_COLUMNS = ("session_id", "agent_id", "server_id", "tool_name", "code", "outcome")
+TIME_RESOLUTION = timedelta(microseconds=1)  # the resolution of the rows' times
 # The columns that words are searched in: copies, and the sealed text with the arguments.
-COPIES = (
+COPIED_COLUMNS = (
     "tool_name",
     "resource_name",
     "resource_id",
@@ -33,11 +33,11 @@ COPIES = (
     "actor_label",
     "code",
 )
-SEALED = "opened"
-COLUMNS = (*COPIES, SEALED)
+SEALED_COLUMN = "opened"
+COLUMNS = (*COPIED_COLUMNS, SEALED_COLUMN)
 # Each word is compared with each of these columns of each row.
-MOST_WORDS = 16
-LONGEST = 1_000  # characters
+MAX_WORDS = 16
+MAX_TEXT_LENGTH = 1_000  # characters
 
 
 @dataclass(frozen=True)
@@ -45,17 +45,17 @@ class SearchCriteria:
     """The filters of a search: columns of `INDEXED_COLUMNS`, and whether there are others."""
 
     indexed: Mapping[str, Any] = field(default_factory=dict)
-    otherwise: bool = False
+    has_other_filters: bool = False
 
     @property
-    def needs_reading(self) -> bool:
+    def needs_scan(self) -> bool:
         """Whether the search must scan rows that don't match."""
-        return self.otherwise or len(self.indexed) > 1
+        return self.has_other_filters or len(self.indexed) > 1
 
     @property
-    def along(self) -> dict[str, Any]:
+    def leading_filter(self) -> dict[str, Any]:
         """The filter on the column whose index leads the scan, if there is one."""
-        name = next((name for name in INDEXED if name in self.indexed), None)
+        name = next((name for name in INDEXED_COLUMNS if name in self.indexed), None)
         return {name: self.indexed[name]} if name else {}
 
 
@@ -64,31 +64,35 @@ class AuditSearch:
     """A search of an organization's audit log from `since` to before `until`."""
 
     organization_id: UUID
-    asked: SearchCriteria
+    criteria: SearchCriteria
     since: datetime | None = None
     until: datetime | None = None
 
-    def looks_to(
-        self, behind: datetime | str | None = None, *, back: bool = True
+    def find_stop_time(
+        self, after: datetime | str | None = None, *, is_backward: bool = True
     ) -> datetime | None:
         """Return the time at which a scan stops, or None if it covers all rows (at most 1 query).
 
         It starts after a time, or at the latest or earliest row, and goes backward or forward. Rows
         with the same time are never separated.
         """
-        if not self.asked.needs_reading:
+        if not self.criteria.needs_scan:
             return None
-        rows = AuditRow.objects.of(self.organization_id).filter(**self.asked.along)
+        rows = AuditRow.objects.for_organization(self.organization_id).filter(
+            **self.criteria.leading_filter
+        )
         bounds: list[tuple[str, datetime | str | None]] = [
             ("opened_at__gte", self.since),
             ("opened_at__lt", self.until),
-            (f"opened_at__{'lt' if back else 'gt'}", behind),
+            (f"opened_at__{'lt' if is_backward else 'gt'}", after),
         ]
-        for name, moment in bounds:
-            rows = rows.filter(**{name: moment}) if moment else rows
-        times = rows.order_by("-opened_at" if back else "opened_at")
-        last = times.values_list("opened_at", flat=True)[LOOKED_AT - 1 : LOOKED_AT + 1]
-        return last[0] if len(last) > 1 else None
+        for name, bound in bounds:
+            rows = rows.filter(**{name: bound}) if bound else rows
+        times = rows.order_by("-opened_at" if is_backward else "opened_at")
+        last_times = times.values_list("opened_at", flat=True)[
+            MAX_ROWS_SCANNED - 1 : MAX_ROWS_SCANNED + 1
+        ]
+        return last_times[0] if len(last_times) > 1 else None
 
 
 def build_text_filter(text: str) -> Q:
@@ -97,23 +101,23 @@ def build_text_filter(text: str) -> Q:
     Raises `InvalidInput` (field `q`) beyond `MAX_WORDS` or `MAX_TEXT_LENGTH`.
     """
     words = list(_split_words(text))
-    if len(words) > MOST_WORDS or len(text) > LONGEST:
+    if len(words) > MAX_WORDS or len(text) > MAX_TEXT_LENGTH:
         raise InvalidInput(
             "The search has too many words.",
             field="q",
-            remedy=format_message("Search for at most {most} words.", most=MOST_WORDS),
+            remedy=format_message("Search for at most {most} words.", most=MAX_WORDS),
         )
-    found = Q()
+    text_filter = Q()
     for word in words:
         # The sealed text is ASCII JSON, so other characters and quotes are escaped.
-        anywhere = Q(**{f"{SEALED}__icontains": json.dumps(word)[1:-1]})
-        for column in COPIES:
-            anywhere |= Q(**{f"{column}__icontains": word})
-        found &= anywhere
-    return found
+        word_filter = Q(**{f"{SEALED_COLUMN}__icontains": json.dumps(word)[1:-1]})
+        for column in COPIED_COLUMNS:
+            word_filter |= Q(**{f"{column}__icontains": word})
+        text_filter &= word_filter
+    return text_filter
 
 
 def _split_words(text: str) -> Iterator[str]:
     for word in smart_split(text):
-        quoted = len(word) > 1 and word[0] == word[-1] and word[0] in "\"'"
-        yield unescape_string_literal(word) if quoted else word
+        is_quoted = len(word) > 1 and word[0] == word[-1] and word[0] in "\"'"
+        yield unescape_string_literal(word) if is_quoted else word

@@ -22,8 +22,8 @@ from bonobot.ledger.models import Head
 
 LOGGER = "bonobot.ledger.queries"
 KIND = "head"
-IN_TEXT = f"{LOGGER}: "
-MEMBER = f"{KIND}="
+LOG_PREFIX = f"{LOGGER}: "
+LOG_FIELD = f"{KIND}="
 
 logger = logging.getLogger(LOGGER)
 
@@ -69,21 +69,25 @@ def sign_chain_ends(organization_id: UUID | None = None) -> list[dict[str, Any]]
     ]
 
 
-def export() -> int:
+def export_checkpoints() -> int:
     """Export the ends of the chains that changed since the last export; return how many.
 
     Each is also logged (`bonobot.ledger.queries`) for external log collectors, as extra values,
     because signatures in log messages are masked.
     """
-    known = _read_last_positions()
-    moved = [one for one in sign_chain_ends() if known.get(one["organization_id"], 0) < one["seq"]]
-    if moved:
-        lines = [json.dumps(one, sort_keys=True) for one in moved]
+    last_positions = _read_last_positions()
+    new_statements = [
+        statement
+        for statement in sign_chain_ends()
+        if last_positions.get(statement["organization_id"], 0) < statement["seq"]
+    ]
+    if new_statements:
+        lines = [json.dumps(statement, sort_keys=True) for statement in new_statements]
         with _get_current_file().open("a", encoding="utf-8") as file:
             file.write("".join(f"{line}\n" for line in lines))
-        for one in moved:
-            logger.info("signed the end of a chain", extra={KIND: one})
-    return len(moved)
+        for statement in new_statements:
+            logger.info("signed the end of a chain", extra={KIND: statement})
+    return len(new_statements)
 
 
 def parse_checkpoints(organization_id: UUID, lines: Iterable[str]) -> Iterator[SignedCheckpoint]:
@@ -91,15 +95,15 @@ def parse_checkpoints(organization_id: UUID, lines: Iterable[str]) -> Iterator[S
 
     Raises ValueError for a forged checkpoint or an invalid line.
     """
-    holds = get_signer().holds
-    for number, line in enumerate(lines, 1):
+    is_signed = get_signer().is_valid
+    for line_number, line in enumerate(lines, 1):
         if not line.strip():
             continue
-        statement = _statement(line, number)
+        statement = _read_statement(line, line_number)
         if statement.get("organization_id") != str(organization_id):
             continue
-        if statement.get("kind") != KIND or not holds(statement):
-            raise ValueError(f"Line {number} was not signed by a key of this installation.")
+        if statement.get("kind") != KIND or not is_signed(statement):
+            raise ValueError(f"Line {line_number} was not signed by a key of this installation.")
         yield SignedCheckpoint(
             organization_id, statement["seq"], statement["digest"], statement["at"]
         )
@@ -112,27 +116,27 @@ def read_checkpoint_lines() -> Iterator[str]:
             yield from file
 
 
-def _statement(line: str, number: int) -> Statement:
+def _read_statement(line: str, line_number: int) -> Statement:
     """Return the statement of a line; empty for other log lines."""
-    _, of_log, text = line.partition(IN_TEXT)
-    if of_log:
-        _, found, line = text.partition(MEMBER)
-        return _parse_statement(line, number) if found else {}
-    entry = _parse_statement(line, number)
+    _, log_prefix, text = line.partition(LOG_PREFIX)
+    if log_prefix:
+        _, log_field, line = text.partition(LOG_FIELD)
+        return _parse_statement(line, line_number) if log_field else {}
+    entry = _parse_statement(line, line_number)
     if "logger" not in entry:
         return entry
-    inner = entry.get(KIND) if entry["logger"] == LOGGER else None
-    return inner if isinstance(inner, dict) else {}
+    statement = entry.get(KIND) if entry["logger"] == LOGGER else None
+    return statement if isinstance(statement, dict) else {}
 
 
-def _parse_statement(line: str, number: int) -> Statement:
+def _parse_statement(line: str, line_number: int) -> Statement:
     try:
-        found = json.loads(line)
+        statement = json.loads(line)
     except ValueError as error:
-        raise ValueError(f"Line {number} is no JSON.") from error
-    if not isinstance(found, dict):
-        raise ValueError(f"Line {number} is no JSON object.")
-    return found
+        raise ValueError(f"Line {line_number} is no JSON.") from error
+    if not isinstance(statement, dict):
+        raise ValueError(f"Line {line_number} is no JSON object.")
+    return statement
 
 
 def _get_current_file() -> Path:
@@ -142,11 +146,11 @@ def _get_current_file() -> Path:
 def _read_last_positions() -> dict[str, int]:
     """Return the last position of each chain that this host exported this month."""
     path = _get_current_file()
-    found: dict[str, int] = {}
+    positions: dict[str, int] = {}
     if path.exists():
         with path.open(encoding="utf-8") as file:
             for line in file:
                 if '"seq"' in line and line.endswith("\n"):
-                    one = json.loads(line)
-                    found[one["organization_id"]] = one["seq"]
-    return found
+                    statement = json.loads(line)
+                    positions[statement["organization_id"]] = statement["seq"]
+    return positions

@@ -23,14 +23,14 @@ from django.db.models import Max
 from bonobot.core.i18n.messages import format_message
 from bonobot.ledger.audit import entry_encoding, retention
 from bonobot.ledger.audit.chain_reader import (
-    HIGHEST,
-    LOWEST,
+    MAX_SEQ,
+    MIN_SEQ,
     load_rows_at,
     load_rows_from,
     load_tip,
 )
 from bonobot.ledger.audit.hash_chain import (
-    MOST_FAULTS,
+    MAX_FAULTS,
     ChainFault,
     ChainTip,
     ChainVerifier,
@@ -39,13 +39,13 @@ from bonobot.ledger.audit.hash_chain import (
 from bonobot.ledger.audit.signed_checkpoints import SignedCheckpoint, get_signer
 from bonobot.ledger.models import AuditRow, Verification
 
-KIND = "verified"
-STEP = 10_000
+STATEMENT_KIND = "verified"
+STEP_ROWS = 10_000
 # A refusal is closed within a minute if it was repeated, otherwise never.
-WINDOW = timedelta(hours=1)
+REFUSAL_WINDOW = timedelta(hours=1)
 _OUTCOME, _OPENED_AT = (
-    entry_encoding.NAMES.index("outcome"),
-    entry_encoding.NAMES.index("opened_at"),
+    entry_encoding.COLUMN_NAMES.index("outcome"),
+    entry_encoding.COLUMN_NAMES.index("opened_at"),
 )
 
 
@@ -77,7 +77,7 @@ class VerificationProgress:
     since: int
     seq: int
     digest: str
-    behind: int = LOWEST - 1
+    behind: int = MIN_SEQ - 1
     rows: int = 0
     waiting: tuple[int, ...] = ()
     faults: tuple[ChainFault, ...] = ()
@@ -96,7 +96,7 @@ class VerificationProgress:
         length = self.end - self.since
         return 1.0 if self.done or length <= 0 else max(0.0, (self.seq - self.since) / length)
 
-    def report(self) -> VerificationReport:
+    def build_report(self) -> VerificationReport:
         """Return the report of a finished verification."""
         return VerificationReport(
             self.ok, self.rows, self.faults, self.seq, self.digest, self.since
@@ -115,99 +115,111 @@ def load_progress(organization_id: UUID) -> VerificationProgress | None:
 
     If it isn't signed by this installation, return an initial progress with that fault.
     """
-    found = Verification.objects.filter(pk=organization_id).first()
-    if found is None:
+    row = Verification.objects.filter(pk=organization_id).first()
+    if row is None:
         return None
-    statement = found.statement
-    told = {"kind": KIND, "organization_id": str(organization_id)}
-    genuine = isinstance(statement, dict) and get_signer().holds(statement)
-    if not genuine or any(statement.get(name) != value for name, value in told.items()):
+    statement = row.statement
+    expected = {"kind": STATEMENT_KIND, "organization_id": str(organization_id)}
+    is_genuine = isinstance(statement, dict) and get_signer().is_valid(statement)
+    if not is_genuine or any(statement.get(name) != value for name, value in expected.items()):
         fault = ChainFault(
             "standing", 0, "", format_message("where it stood wasn't signed by this installation")
         )
         start = start_verification(organization_id)
         return replace(start, faults=(*start.faults, fault))
-    return _read(organization_id, statement)
+    return _parse_progress(organization_id, statement)
 
 
 def verify_step(
     organization_id: UUID,
     *,
-    rows: int = STEP,
-    anchors: Iterable[SignedCheckpoint] = (),
-    afresh: bool = False,
+    rows: int = STEP_ROWS,
+    checkpoints: Iterable[SignedCheckpoint] = (),
+    restart: bool = False,
 ) -> VerificationProgress:
     """Verify up to `rows` more rows, save the progress and return it.
 
     Continues after the last step; `restart` begins a full verification.
     """
-    standing = None if afresh else load_progress(organization_id)
-    if standing is None or standing.seq < retention.find_chain_start(organization_id)[0]:
-        standing = _reset_progress(organization_id, standing)
-    standing = advance(standing, load_tip(organization_id), rows=rows, anchors=anchors)
-    statement = get_signer().sign(_build_statement(standing))
+    progress = None if restart else load_progress(organization_id)
+    if progress is None or progress.seq < retention.find_chain_start(organization_id)[0]:
+        progress = _reset_progress(organization_id, progress)
+    progress = advance_verification(
+        progress, load_tip(organization_id), rows=rows, checkpoints=checkpoints
+    )
+    statement = get_signer().sign(_build_statement(progress))
     Verification.objects.update_or_create(pk=organization_id, defaults={"statement": statement})
-    return standing
+    return progress
 
 
-def verify(organization_id: UUID, anchors: Iterable[SignedCheckpoint] = ()) -> VerificationReport:
+def verify_whole_chain(
+    organization_id: UUID, checkpoints: Iterable[SignedCheckpoint] = ()
+) -> VerificationReport:
     """Verify every entry, digest and copied column of an organization's chain.
 
     `checkpoints` are exported ends of the chain. The progress isn't saved.
     """
-    tip, known = load_tip(organization_id), list(anchors)
-    standing = start_verification(organization_id)
-    while not standing.done:
-        standing = advance(standing, tip, rows=STEP, anchors=known)
-    return standing.report()
+    tip, known_checkpoints = load_tip(organization_id), list(checkpoints)
+    progress = start_verification(organization_id)
+    while not progress.done:
+        progress = advance_verification(
+            progress, tip, rows=STEP_ROWS, checkpoints=known_checkpoints
+        )
+    return progress.build_report()
 
 
 def verify_exported(rows: Iterable[StoredEntry]) -> VerificationReport:
     """Verify exported rows from the first to the last one."""
-    inspector = ChainVerifier(ChainTip(HIGHEST), start=None)
+    verifier = ChainVerifier(ChainTip(MAX_SEQ), start=None)
     for row in rows:
-        inspector.feed(row)
-    last = inspector.settle()
-    faults = tuple(inspector.faults)
-    return VerificationReport(not faults, inspector.rows, faults, last.seq, last.digest)
+        verifier.verify_row(row)
+    last_entry = verifier.verify_remaining()
+    faults = tuple(verifier.faults)
+    return VerificationReport(not faults, verifier.rows, faults, last_entry.seq, last_entry.digest)
 
 
-def advance(
-    standing: VerificationProgress,
+def advance_verification(
+    progress: VerificationProgress,
     tip: ChainTip,
     *,
-    rows: int = STEP,
-    anchors: Iterable[SignedCheckpoint] = (),
+    rows: int = STEP_ROWS,
+    checkpoints: Iterable[SignedCheckpoint] = (),
 ) -> VerificationProgress:
     """Return the progress after up to `rows` more rows, at most up to the tip."""
-    known = {one.seq: one.digest for one in anchors if one.seq > standing.seq}
-    if standing.seq > tip.seq:
-        known[standing.seq] = standing.digest  # it was verified as part of the chain
-    inspector = ChainVerifier(tip, ChainTip(standing.seq, standing.digest), known)
-    open_rows = _OpenRows(standing)
-    for row in load_rows_at(standing.organization_id, standing.waiting):
-        inspector.feed_closing(row)
-        open_rows.see(row)
-    behind, read = standing.behind, 0
-    for row in load_rows_from(standing.organization_id, behind + 1, up_to=tip.seq, most=rows):
-        inspector.feed(row)
-        open_rows.see(row)
-        behind, read = row.seq, read + 1
-    done = read < rows
+    known_digests = {
+        checkpoint.seq: checkpoint.digest
+        for checkpoint in checkpoints
+        if checkpoint.seq > progress.seq
+    }
+    if progress.seq > tip.seq:
+        known_digests[progress.seq] = progress.digest  # it was verified as part of the chain
+    verifier = ChainVerifier(tip, ChainTip(progress.seq, progress.digest), known_digests)
+    open_rows = _OpenRows(progress)
+    for row in load_rows_at(progress.organization_id, progress.waiting):
+        verifier.verify_closing(row)
+        open_rows.add_row(row)
+    last_row_seq, rows_read = progress.behind, 0
+    for row in load_rows_from(
+        progress.organization_id, last_row_seq + 1, up_to=tip.seq, max_rows=rows
+    ):
+        verifier.verify_row(row)
+        open_rows.add_row(row)
+        last_row_seq, rows_read = row.seq, rows_read + 1
+    done = rows_read < rows
     if done:
-        inspector.finish()
-    faults = [*standing.faults, *open_rows.gone(), *inspector.faults]
+        verifier.verify_end()
+    faults = [*progress.faults, *open_rows.list_missing_faults(), *verifier.faults]
     if done:
-        faults += _verify_head_position(standing.organization_id, inspector.highest)
-    last = inspector.last
+        faults += _verify_head_position(progress.organization_id, verifier.highest_seq)
+    last_entry = verifier.last_entry
     return replace(
-        standing,
-        seq=last.seq,
-        digest=last.digest,
-        behind=behind,
-        rows=standing.rows + read,
-        waiting=open_rows.after(last.seq),
-        faults=tuple(dict.fromkeys(faults))[:MOST_FAULTS],
+        progress,
+        seq=last_entry.seq,
+        digest=last_entry.digest,
+        behind=last_row_seq,
+        rows=progress.rows + rows_read,
+        waiting=open_rows.list_open_after(last_entry.seq),
+        faults=tuple(dict.fromkeys(faults))[:MAX_FAULTS],
         end=tip.seq,
         done=done,
         at=entry_encoding.format_timestamp(datetime.now(UTC)),
@@ -218,65 +230,77 @@ def advance(
 class _OpenRows:
     """The rows that may have an entry after the last verified one."""
 
-    standing: VerificationProgress
-    found: dict[int, int | None] = field(default_factory=dict)
-    seen: set[int] = field(default_factory=set)
-    since: str = field(
-        default_factory=lambda: entry_encoding.format_timestamp(datetime.now(UTC) - WINDOW)
+    progress: VerificationProgress
+    closing_positions: dict[int, int | None] = field(default_factory=dict)
+    seen_positions: set[int] = field(default_factory=set)
+    refused_since: str = field(
+        default_factory=lambda: entry_encoding.format_timestamp(datetime.now(UTC) - REFUSAL_WINDOW)
     )
 
-    def see(self, row: StoredEntry) -> None:
+    def add_row(self, row: StoredEntry) -> None:
         """Remember a row that is closed or may be closed later."""
-        self.seen.add(row.seq)
+        self.seen_positions.add(row.seq)
         outcome, opened_at = row.columns[_OUTCOME], row.columns[_OPENED_AT]
-        lately = outcome == AuditRow.Outcome.REFUSED and str(opened_at) > self.since
-        if row.closed_seq is not None or outcome == AuditRow.Outcome.OPEN or lately:
-            self.found[row.seq] = row.closed_seq
+        is_recent_refusal = (
+            outcome == AuditRow.Outcome.REFUSED and str(opened_at) > self.refused_since
+        )
+        if row.closed_seq is not None or outcome == AuditRow.Outcome.OPEN or is_recent_refusal:
+            self.closing_positions[row.seq] = row.closed_seq
 
-    def after(self, seq: int) -> tuple[int, ...]:
+    def list_open_after(self, seq: int) -> tuple[int, ...]:
         """Return the positions of rows that are open, or closed after a position."""
-        return tuple(place for place, end in self.found.items() if end is None or end > seq)
+        return tuple(
+            position
+            for position, closed_seq in self.closing_positions.items()
+            if closed_seq is None or closed_seq > seq
+        )
 
-    def gone(self) -> list[ChainFault]:
+    def list_missing_faults(self) -> list[ChainFault]:
         """Return a fault for each open row that no longer exists."""
-        lost = [seq for seq in self.standing.waiting if seq not in self.seen]
-        pruned = retention.find_chain_start(self.standing.organization_id)[0] if lost else 0
+        missing = [seq for seq in self.progress.waiting if seq not in self.seen_positions]
+        pruned_up_to = (
+            retention.find_chain_start(self.progress.organization_id)[0] if missing else 0
+        )
         detail = format_message("the row was there when it was verified")
-        return [ChainFault("missing", seq, "", detail) for seq in lost if seq > pruned]
+        return [ChainFault("missing", seq, "", detail) for seq in missing if seq > pruned_up_to]
 
 
 def _reset_progress(
-    organization_id: UUID, standing: VerificationProgress | None
+    organization_id: UUID, progress: VerificationProgress | None
 ) -> VerificationProgress:
     """Return an initial progress that keeps the previous rows and faults."""
     start = start_verification(organization_id)
-    if standing is None:
+    if progress is None:
         return start
-    faults = (*standing.faults, *start.faults)
-    return replace(start, rows=standing.rows, faults=faults[:MOST_FAULTS])
+    faults = (*progress.faults, *start.faults)
+    return replace(start, rows=progress.rows, faults=faults[:MAX_FAULTS])
 
 
-def _build_statement(standing: VerificationProgress) -> dict[str, Any]:
-    return {**asdict(standing), "kind": KIND, "organization_id": str(standing.organization_id)}
+def _build_statement(progress: VerificationProgress) -> dict[str, Any]:
+    return {
+        **asdict(progress),
+        "kind": STATEMENT_KIND,
+        "organization_id": str(progress.organization_id),
+    }
 
 
-def _read(organization_id: UUID, statement: dict[str, Any]) -> VerificationProgress:
-    told = {
+def _parse_progress(organization_id: UUID, statement: dict[str, Any]) -> VerificationProgress:
+    fields = {
         name: value
         for name, value in statement.items()
         if name not in ("kind", "key", "signature", "organization_id")
     }
-    told["faults"] = tuple(ChainFault(**one) for one in told["faults"])
-    told["waiting"] = tuple(told["waiting"])
-    return VerificationProgress(organization_id, **told)
+    fields["faults"] = tuple(ChainFault(**fault) for fault in fields["faults"])
+    fields["waiting"] = tuple(fields["waiting"])
+    return VerificationProgress(organization_id, **fields)
 
 
 def _verify_checkpoint(organization_id: UUID) -> Iterator[ChainFault]:
-    found = retention.find_latest_checkpoint(organization_id)
-    if found is not None and not retention.is_genuine(found):
+    checkpoint = retention.find_latest_checkpoint(organization_id)
+    if checkpoint is not None and not retention.is_genuine(checkpoint):
         yield ChainFault(
             "checkpoint",
-            found.seq,
+            checkpoint.seq,
             "",
             format_message("the checkpoint wasn't signed by this installation"),
         )

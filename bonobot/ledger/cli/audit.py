@@ -25,7 +25,7 @@ from bonobot.ledger.models import AuditRow
 from bonobot.ledger.types import EVENT_TYPES
 
 # The filters that `list` has in common with the REST list.
-NARROWED_BY = {
+FILTER_OPTIONS = {
     "agent": "only this agent's, by id or name",
     "server": "only this server's, by id or name",
     "tool": "only this tool's",
@@ -40,24 +40,24 @@ NARROWED_BY = {
 }
 
 
-def _list_arguments(parser: argparse.ArgumentParser) -> None:
+def _add_list_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--limit", type=int, default=50, help="newest rows (default: 50)")
     parser.add_argument("--search", metavar="WORDS", help="words of names, codes and arguments")
     parser.add_argument("--event", choices=EVENT_TYPES, help="only this kind of event")
-    for name, told in NARROWED_BY.items():
-        parser.add_argument(f"--{name}", help=told)
+    for name, help_text in FILTER_OPTIONS.items():
+        parser.add_argument(f"--{name}", help=help_text)
     parser.add_argument("--since", type=parse_time, metavar="TIME", help="2026-11-01, or 7d, 12h")
     parser.add_argument("--until", type=parse_time, metavar="TIME")
 
 
-def _list(cli: CommandContext, options: argparse.Namespace) -> None:
+def _show_entries(cli: CommandContext, options: argparse.Namespace) -> None:
     filters = _build_filter(cli, options)
-    rows, most = filters.qs, max(options.limit, 0)
-    looked_to = filters.search(cli.principal.organization_id).looks_to()
+    rows, limit = filters.qs, max(options.limit, 0)
+    looked_to = filters.build_search(cli.principal.organization_id).find_stop_time()
     if looked_to is not None:
         rows = rows.filter(opened_at__gte=looked_to)
-    found = [_serialize_entry(row) for row in rows[:most]]
-    shown = [
+    entries = [_serialize_entry(row) for row in rows[:limit]]
+    table_rows = [
         (
             f"{row['at']:%Y-%m-%d %H:%M:%S}",
             row["action"],
@@ -66,33 +66,35 @@ def _list(cli: CommandContext, options: argparse.Namespace) -> None:
             row["outcome"],
             row["code"],
         )
-        for row in found
+        for row in entries
     ]
     empty = "Nothing has happened yet, or nothing matches."
     cli.emit(
-        found,
+        entries,
         build_table(
-            "TIME", "ACTION", "RESOURCE", "ACTOR", "OUTCOME", "CODE", rows=shown, empty=empty
+            "TIME", "ACTION", "RESOURCE", "ACTOR", "OUTCOME", "CODE", rows=table_rows, empty=empty
         ),
     )
 
-    if looked_to is not None and len(found) < most:
-        looked = f"Looked through {audit_search.LOOKED_AT:,} rows."
+    if looked_to is not None and len(entries) < limit:
+        looked = f"Looked through {audit_search.MAX_ROWS_SCANNED:,} rows."
         onward = f"Further back: --until {looked_to.isoformat()}"
-        cli.remark(f"{looked} {onward}", {"looked_to": looked_to.isoformat()})
+        cli.print_note(f"{looked} {onward}", {"looked_to": looked_to.isoformat()})
 
 
 def _build_filter(cli: CommandContext, options: argparse.Namespace) -> AuditFilter:
     """Return the validated filters, parsed as in REST; raises `InvalidInput` naming the option."""
-    given = {name: getattr(options, name) for name in (*NARROWED_BY, "since", "until")}
-    given |= {"q": options.search, "event_type": options.event}
-    asked = {
+    values = {name: getattr(options, name) for name in (*FILTER_OPTIONS, "since", "until")}
+    values |= {"q": options.search, "event_type": options.event}
+    parameters = {
         name: value.isoformat() if isinstance(value, datetime) else value
-        for name, value in given.items()
+        for name, value in values.items()
         if value
     }
-    rows = AuditRow.objects.of(cli.principal.organization_id).defer("opened", "closed")
-    filters = AuditFilter(asked, queryset=rows)
+    rows = AuditRow.objects.for_organization(cli.principal.organization_id).defer(
+        "opened", "closed"
+    )
+    filters = AuditFilter(parameters, queryset=rows)
     if not filters.is_valid():
         name, errors = next(iter(filters.errors.items()))
         raise InvalidInput(str(errors[0]), field=f"--{name}")
@@ -122,7 +124,7 @@ def _serialize_entry(row: AuditRow) -> dict[str, Any]:
     }
 
 
-def _verify_arguments(parser: argparse.ArgumentParser) -> None:
+def _add_verify_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--heads", metavar="FILE", help="compare with heads that were kept elsewhere"
     )
@@ -135,8 +137,8 @@ def _verify_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _verify(cli: CommandContext, options: argparse.Namespace) -> None:
-    report = _report(cli, options)
+def _show_verification(cli: CommandContext, options: argparse.Namespace) -> None:
+    report = _verify_chain(cli, options)
     faults = [str(fault) for fault in report.faults]
     cli.emit(
         {
@@ -150,32 +152,32 @@ def _verify(cli: CommandContext, options: argparse.Namespace) -> None:
     )
     since = f", from the checkpoint at {report.start} on" if report.start else ""
     state = "unbroken" if report.ok else f"{len(faults)} faults"
-    cli.say(f"{report.rows} rows{since}, {state}")
+    cli.print_message(f"{report.rows} rows{since}, {state}")
     for fault in faults:
-        cli.say(f"✗ {fault}")
+        cli.print_message(f"✗ {fault}")
     if not report.ok:
         raise CommandFailed
 
 
-def _report(cli: CommandContext, options: argparse.Namespace) -> VerificationReport:
+def _verify_chain(cli: CommandContext, options: argparse.Namespace) -> VerificationReport:
     organization_id = cli.principal.organization_id
     try:
         if options.file:
             with (
-                cli.waiting("Reading the file"),
+                cli.show_spinner("Reading the file"),
                 Path(options.file).open(encoding="utf-8") as lines,
             ):
-                return verify_exported(audit_export.read(lines))
+                return verify_exported(audit_export.parse_lines(lines))
         if not options.heads:
-            known = list(
+            checkpoints = list(
                 signed_checkpoints.parse_checkpoints(
                     organization_id, signed_checkpoints.read_checkpoint_lines()
                 )
             )
         else:
             with Path(options.heads).open(encoding="utf-8") as lines:
-                known = list(signed_checkpoints.parse_checkpoints(organization_id, lines))
-            if not known:
+                checkpoints = list(signed_checkpoints.parse_checkpoints(organization_id, lines))
+            if not checkpoints:
                 raise ValueError("It holds no signed head of this organization.")
     except (OSError, ValueError) as error:
         path = options.file or options.heads or str(signed_checkpoints.get_checkpoint_folder())
@@ -185,42 +187,46 @@ def _report(cli: CommandContext, options: argparse.Namespace) -> VerificationRep
             field="--file" if options.file else "--heads",
             remedy="Name a file that `bonobot audit` wrote, or lines of the log.",
         ) from error
-    return _verify_stepwise(cli, known, afresh=not options.onward)
+    return _verify_stepwise(cli, checkpoints, restart=not options.onward)
 
 
 def _verify_stepwise(
-    cli: CommandContext, known: list[SignedCheckpoint], *, afresh: bool
+    cli: CommandContext, checkpoints: list[SignedCheckpoint], *, restart: bool
 ) -> VerificationReport:
     """Verify to the end in steps, so that `--continue` can resume it."""
-    with cli.share("Reading the audit") as show:
+    with cli.show_percentage("Reading the audit") as show:
         while True:
-            standing = verify_step(cli.principal.organization_id, anchors=known, afresh=afresh)
-            show(standing.share)
-            if standing.done:
-                return standing.report()
-            afresh = False
+            progress = verify_step(
+                cli.principal.organization_id, checkpoints=checkpoints, restart=restart
+            )
+            show(progress.share)
+            if progress.done:
+                return progress.build_report()
+            restart = False
 
 
 def _show_checkpoints(cli: CommandContext, options: argparse.Namespace) -> None:
-    found = signed_checkpoints.sign_chain_ends(cli.principal.organization_id)
-    cli.emit(found)
-    for one in found:
-        cli.say(f"{one['seq']} entries, {one['digest']}, signed by {one['key']}")
+    statements = signed_checkpoints.sign_chain_ends(cli.principal.organization_id)
+    cli.emit(statements)
+    for statement in statements:
+        cli.print_message(
+            f"{statement['seq']} entries, {statement['digest']}, signed by {statement['key']}"
+        )
     for name, key in signed_checkpoints.get_signer().public_keys.items():
-        cli.say(f"public key {name}: {key}")
+        cli.print_message(f"public key {name}: {key}")
 
 
-def _export_arguments(parser: argparse.ArgumentParser) -> None:
+def _add_export_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--format", choices=sorted(audit_export.MEDIA), default="jsonl", help="default: jsonl"
+        "--format", choices=sorted(audit_export.MEDIA_TYPES), default="jsonl", help="default: jsonl"
     )
     parser.add_argument("--since", type=parse_time, metavar="TIME", help="2026-11-01, or 7d, 12h")
     parser.add_argument("--until", type=parse_time, metavar="TIME")
     parser.add_argument("--output", metavar="FILE", help="default: standard output")
 
 
-def _export(cli: CommandContext, options: argparse.Namespace) -> None:
-    rows = AuditRow.objects.of(cli.principal.organization_id)
+def _export_entries(cli: CommandContext, options: argparse.Namespace) -> None:
+    rows = AuditRow.objects.for_organization(cli.principal.organization_id)
     if options.since:
         rows = rows.filter(opened_at__gte=options.since)
     if options.until:
@@ -230,7 +236,7 @@ def _export(cli: CommandContext, options: argparse.Namespace) -> None:
             file.write(page)
     if options.output:
         cli.emit({"rows": rows.count(), "file": options.output})
-        cli.say(f"{rows.count()} rows are in {options.output}")
+        cli.print_message(f"{rows.count()} rows are in {options.output}")
 
 
 @contextmanager
@@ -250,7 +256,7 @@ def _open_output(cli: CommandContext, path: str | None) -> Iterator[IO[str]]:
         ) from error
 
 
-def _prune_arguments(parser: argparse.ArgumentParser) -> None:
+def _add_prune_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--before", type=parse_time, metavar="TIME", required=True, help="2026-01-01, 90d"
     )
@@ -259,28 +265,30 @@ def _prune_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--yes", action="store_true", help="don't ask")
 
 
-def _prune(cli: CommandContext, options: argparse.Namespace) -> None:
+def _prune_entries(cli: CommandContext, options: argparse.Namespace) -> None:
     organization_id = cli.principal.organization_id
-    planned = retention.plan(organization_id, before=options.before)
-    old = planned.rows
+    plan = retention.plan_pruning(organization_id, before=options.before)
+    row_count = plan.rows
     if options.dry_run:
-        cli.emit({"rows": old, "seq": planned.seq, "dry_run": True})
-        cli.say(f"{old} rows would be removed; the chain would go on behind {planned.seq}.")
+        cli.emit({"rows": row_count, "seq": plan.seq, "dry_run": True})
+        cli.print_message(
+            f"{row_count} rows would be removed; the chain would go on behind {plan.seq}."
+        )
         return
-    question = f"Remove {old} rows from before {options.before:%Y-%m-%d %H:%M} for ever?"
-    if old and not options.yes and not cli.confirm(question):
+    question = f"Remove {row_count} rows from before {options.before:%Y-%m-%d %H:%M} for ever?"
+    if row_count and not options.yes and not cli.confirm(question):
         raise InvalidInput(
-            f"{old} rows would be removed.",
+            f"{row_count} rows would be removed.",
             code="not_confirmed",
             field="--yes",
             remedy="Add --yes.",
         )
-    how: dict[str, Any] = {"before": options.before, "actor": cli.principal.actor}
+    arguments: dict[str, Any] = {"before": options.before, "actor": cli.principal.actor}
     try:
-        done = (
-            retention.archive_and_prune(organization_id, file=Path(options.archive), **how)
+        result = (
+            retention.archive_and_prune(organization_id, file=Path(options.archive), **arguments)
             if options.archive
-            else retention.prune_entries(organization_id, **how)
+            else retention.prune_entries(organization_id, **arguments)
         )
     except OSError as error:
         raise InvalidInput(
@@ -289,16 +297,16 @@ def _prune(cli: CommandContext, options: argparse.Namespace) -> None:
             field="--archive",
             remedy="Name a new file in a folder that you may write to; nothing was removed.",
         ) from error
-    cli.emit({"rows": done.rows, "seq": done.seq})
-    cli.say(f"{done.rows} rows were removed; the chain goes on behind {done.seq}.")
+    cli.emit({"rows": result.rows, "seq": result.seq})
+    cli.print_message(f"{result.rows} rows were removed; the chain goes on behind {result.seq}.")
 
 
 VERBS = (
     CommandVerb(
         "list",
         "List what happened, newest first.",
-        _list,
-        _list_arguments,
+        _show_entries,
+        _add_list_arguments,
         (
             "audit list",
             "audit list --outcome refused --json",
@@ -308,8 +316,8 @@ VERBS = (
     CommandVerb(
         "verify",
         "Check that nothing was changed or removed; exported heads are compared.",
-        _verify,
-        _verify_arguments,
+        _show_verification,
+        _add_verify_arguments,
         (
             "audit verify",
             "audit verify --continue",
@@ -326,15 +334,15 @@ VERBS = (
     CommandVerb(
         "export",
         "Write the audit as JSON Lines (which `verify --file` checks) or CSV.",
-        _export,
-        _export_arguments,
+        _export_entries,
+        _add_export_arguments,
         ("audit export --output audit.jsonl", "audit export --format csv --since 7d"),
     ),
     CommandVerb(
         "prune",
         "Remove old rows, leaving a signed checkpoint that the rest is verified from.",
-        _prune,
-        _prune_arguments,
+        _prune_entries,
+        _add_prune_arguments,
         (
             "audit prune --before 365d --dry-run",
             "audit prune --before 365d --archive 2025.jsonl",

@@ -24,13 +24,13 @@ def _add_usage_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", metavar="NAME", help="only this model's")
 
 
-def _export_arguments(parser: argparse.ArgumentParser) -> None:
+def _add_export_arguments(parser: argparse.ArgumentParser) -> None:
     _add_usage_arguments(parser)
     parser.add_argument("--output", metavar="FILE", help="default: standard output")
 
 
-def _report(cli: CommandContext, options: argparse.Namespace) -> UsageReport:
-    asked = UsageQuery(
+def _load_report(cli: CommandContext, options: argparse.Namespace) -> UsageReport:
+    query = UsageQuery(
         by=options.by,
         since=options.since,
         until=options.until,
@@ -39,22 +39,22 @@ def _report(cli: CommandContext, options: argparse.Namespace) -> UsageReport:
         tool=options.tool or "",
         model=options.model or "",
     )
-    return load_usage_report(cli.principal, asked)
+    return load_usage_report(cli.principal, query)
 
 
-def _show(cli: CommandContext, options: argparse.Namespace) -> None:
-    report = _report(cli, options)
+def _show_report(cli: CommandContext, options: argparse.Namespace) -> None:
+    report = _load_report(cli, options)
     lines = (
         [*report.entries, UsageReportEntry("", "total", "", report.total)] if report.entries else []
     )
     columns = ("CALLS", "ERRORS", "REFUSED", "MEDIAN", "95 %", "TURNS", "TOKENS", "COST")
-    drawn = build_table(
-        options.by.upper(), *columns, rows=[_build_row(one) for one in lines], empty=EMPTY
+    table = build_table(
+        options.by.upper(), *columns, rows=[_build_row(entry) for entry in lines], empty=EMPTY
     )
-    cli.emit(report.as_dict(), drawn)
-    cli.say(f"{report.since:%Y-%m-%d %H:%M} to {report.until:%Y-%m-%d %H:%M} UTC")
+    cli.emit(report.as_dict(), table)
+    cli.print_message(f"{report.since:%Y-%m-%d %H:%M} to {report.until:%Y-%m-%d %H:%M} UTC")
     if not report.complete:
-        cli.say("The latest calls are still being counted.")
+        cli.print_message("The latest calls are still being counted.")
 
 
 def _build_row(entry: UsageReportEntry) -> Sequence[str]:
@@ -71,8 +71,8 @@ def _build_row(entry: UsageReportEntry) -> Sequence[str]:
     )
 
 
-def _export(cli: CommandContext, options: argparse.Namespace) -> None:
-    report = _report(cli, options)
+def _export_report(cli: CommandContext, options: argparse.Namespace) -> None:
+    report = _load_report(cli, options)
     if not options.output:
         cli.out.file.write(report.as_csv())
         return
@@ -86,35 +86,35 @@ def _export(cli: CommandContext, options: argparse.Namespace) -> None:
             remedy="Name a file in a folder that is there and that you may write to.",
         ) from error
     cli.emit({"rows": len(report.entries), "file": options.output})
-    cli.say(f"{len(report.entries)} rows are in {options.output}")
+    cli.print_message(f"{len(report.entries)} rows are in {options.output}")
 
 
-def _rebuild(cli: CommandContext, options: argparse.Namespace) -> None:
-    with cli.waiting("Counting the audit"):
-        rows = build_rollups.rebuild(cli.principal.organization_id)
+def _rebuild_rollups(cli: CommandContext, options: argparse.Namespace) -> None:
+    with cli.show_spinner("Counting the audit"):
+        rows = build_rollups.rebuild_rollups(cli.principal.organization_id)
     cli.emit({"rows": rows})
-    cli.say(f"{rows} rows of the audit were counted again.")
+    cli.print_message(f"{rows} rows of the audit were counted again.")
 
 
 VERBS = (
     CommandVerb(
         "show",
         "Show calls, tokens and cost by organization, agent, server, tool, model or day.",
-        _show,
+        _show_report,
         _add_usage_arguments,
         ("usage show --by tool", "usage show --by model --since 7d --json"),
     ),
     CommandVerb(
         "export",
         "Write the same as CSV.",
-        _export,
-        _export_arguments,
+        _export_report,
+        _add_export_arguments,
         ("usage export --by agent --since 2026-11-01 --output november.csv",),
     ),
     CommandVerb(
         "rebuild",
         "Count the audit again; days whose rows were removed stay as they are.",
-        _rebuild,
+        _rebuild_rollups,
         examples=("usage rebuild",),
     ),
 )

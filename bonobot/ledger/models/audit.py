@@ -46,7 +46,7 @@ class Head(models.Model):
 class AuditQuerySet(models.QuerySet["AuditRow"]):
     """Read-only queryset of audit rows; writing methods raise `AppendOnly`."""
 
-    def of(self, organization_id: UUID) -> "AuditQuerySet":
+    def for_organization(self, organization_id: UUID) -> "AuditQuerySet":
         """Return the rows of one organization, latest first."""
         return self.filter(organization_id=organization_id).order_by("-opened_at", "-seq")
 

@@ -4,7 +4,7 @@ from django.db import models
 from django.db.models import Q
 
 from bonobot.ledger.models.audit import AuditRow
-from bonobot.ledger.usage.aggregation import BUCKETS
+from bonobot.ledger.usage.aggregation import BUCKET_COUNT
 
 
 class Rollup(models.Model):
@@ -108,7 +108,7 @@ class Summary(models.Model):
         return f"{self.grain} {self.begins} by {self.dimension}: {self.calls}"
 
 
-TOOK = tuple(f"took_{number}" for number in range(BUCKETS))
+TOOK = tuple(f"took_{number}" for number in range(BUCKET_COUNT))
 for _model in (Rollup, Summary):
     for _name in TOOK:
         _model.add_to_class(_name, models.BigIntegerField(default=0, db_default=0))

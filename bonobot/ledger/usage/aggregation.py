@@ -23,8 +23,8 @@ BOUNDS_MS = (
     *(1, 2, 3, 5, 8, 12, 20, 30, 50, 80, 120, 200, 300, 500, 800),
     *(1_200, 2_000, 3_000, 5_000, 8_000, 12_000, 30_000, 60_000),
 )
-BUCKETS = len(BOUNDS_MS) + 1
-COUNTED = frozenset({"call", "model"})
+BUCKET_COUNT = len(BOUNDS_MS) + 1
+COUNTED_EVENT_TYPES = frozenset({"call", "model"})
 REFUSED = "refused"
 OPEN = "open"
 
@@ -82,12 +82,12 @@ class RollupSum:
     input_tokens: int = 0
     output_tokens: int = 0
     cost_microusd: int = 0
-    took: list[int] = field(default_factory=lambda: [0] * BUCKETS)
+    duration_counts: list[int] = field(default_factory=lambda: [0] * BUCKET_COUNT)
     agent_name: str = ""
     server_name: str = ""
     last_at: datetime | None = None
 
-    def add(self, row: UsageEntry) -> None:
+    def add_entry(self, row: UsageEntry) -> None:
         """Add an entry."""
         self.calls += row.times
         self.last_at = max(self.last_at or row.opened_at, row.opened_at)
@@ -96,24 +96,24 @@ class RollupSum:
         self.cost_microusd += row.cost_microusd
         if row.duration_ms is not None:
             self.duration_ms += row.duration_ms
-            self.took[find_duration_bucket(row.duration_ms)] += 1
+            self.duration_counts[find_duration_bucket(row.duration_ms)] += 1
         self.agent_name, self.server_name = row.agent_name, row.server_name
 
 
-def fold(
+def fold_entries(
     rows: Iterable[UsageEntry], grains: Sequence[Grain] = GRAINS
 ) -> dict[RollupKey, RollupSum]:
     """Return the totals of the entries by rollup key."""
-    found: dict[RollupKey, RollupSum] = {}
+    sums: dict[RollupKey, RollupSum] = {}
     for row in rows:
         kind = build_kind(row)
         for grain in grains:
-            place = RollupKey(kind, grain, truncate_time(row.opened_at, grain))
-            total = found.get(place)
+            key = RollupKey(kind, grain, truncate_time(row.opened_at, grain))
+            total = sums.get(key)
             if total is None:
-                total = found[place] = RollupSum()
-            total.add(row)
-    return found
+                total = sums[key] = RollupSum()
+            total.add_entry(row)
+    return sums
 
 
 def build_kind(row: UsageEntry) -> RollupKind:
@@ -137,9 +137,9 @@ def truncate_time(moment: datetime, grain: Grain) -> datetime:
     return hour if grain == "hour" else hour.replace(hour=0)
 
 
-def hash_rollup_key(place: RollupKey) -> str:
+def hash_rollup_key(key: RollupKey) -> str:
     """Return the key of a rollup's row: 32 hexadecimal digits."""
-    parts = (*place.kind, place.grain, place.begins.isoformat())
+    parts = (*key.kind, key.grain, key.begins.isoformat())
     text = "\x00".join("" if part is None else str(part) for part in parts)
     return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
@@ -149,32 +149,32 @@ def find_duration_bucket(duration_ms: int) -> int:
     return bisect_left(BOUNDS_MS, duration_ms)
 
 
-def estimate_quantile(took: Sequence[int], share: float) -> float | None:
+def estimate_quantile(counts: Sequence[int], share: float) -> float | None:
     """Return the duration (ms) that `share` of the calls didn't exceed, interpolated in its bucket.
 
     Longer durations than the last bound are reported as that bound. None without durations.
     """
-    total = sum(took)
+    total = sum(counts)
     if not total:
         return None
-    rank, before = share * total, 0
-    for number, here in enumerate(took):
-        if here and before + here >= rank:
-            if number == len(BOUNDS_MS):
+    rank, counted = share * total, 0
+    for index, count in enumerate(counts):
+        if count and counted + count >= rank:
+            if index == len(BOUNDS_MS):
                 break
-            low = BOUNDS_MS[number - 1] if number else 0
-            return low + (BOUNDS_MS[number] - low) * (rank - before) / here
-        before += here
+            lower_bound = BOUNDS_MS[index - 1] if index else 0
+            return lower_bound + (BOUNDS_MS[index] - lower_bound) * (rank - counted) / count
+        counted += count
     return float(BOUNDS_MS[-1])
 
 
-ERRORS = ("error", "unknown")
-COUNTS = (
+ERROR_OUTCOMES = ("error", "unknown")
+COUNT_FIELDS = (
     *("calls", "ok", "errors", "refused", "turns"),
     *("input_tokens", "output_tokens", "cost_microusd"),
 )
 # The columns with the latest name for each id.
-NAMES = {"agent_id": "agent_name", "server_id": "server_name"}
+NAME_COLUMNS = {"agent_id": "agent_name", "server_id": "server_name"}
 
 
 class UsageDimension(NamedTuple):
@@ -182,37 +182,37 @@ class UsageDimension(NamedTuple):
 
     name: str
     columns: tuple[str, ...]
-    of: Mapping[str, str]
+    filters: Mapping[str, str]
 
     @property
     def names(self) -> tuple[str, ...]:
         """The name columns that belong to its ids."""
-        return tuple(NAMES[column] for column in self.columns if column in NAMES)
+        return tuple(NAME_COLUMNS[column] for column in self.columns if column in NAME_COLUMNS)
 
-    def holds(self, kind: RollupKind) -> bool:
+    def includes_kind(self, kind: RollupKind) -> bool:
         """Return whether it counts rows of this kind."""
-        return all(getattr(kind, name) == value for name, value in self.of.items())
+        return all(getattr(kind, name) == value for name, value in self.filters.items())
 
-    def tells(self, by: Iterable[str], where: Mapping[str, Any]) -> bool:
+    def can_answer(self, by: Iterable[str], where: Mapping[str, Any]) -> bool:
         """Return whether a report with these columns and filters can be read from its summaries."""
-        known = {*self.columns, "begins", "organization_id"}
-        apart = {name: value for name, value in where.items() if name not in self.of}
+        known_columns = {*self.columns, "begins", "organization_id"}
+        other_filters = {name: value for name, value in where.items() if name not in self.filters}
         return (
-            known.issuperset(by)
-            and known.union(self.names).issuperset(apart)
-            and all(where.get(name) == value for name, value in self.of.items())
+            known_columns.issuperset(by)
+            and known_columns.union(self.names).issuperset(other_filters)
+            and all(where.get(name) == value for name, value in self.filters.items())
         )
 
 
-CALLS = {"event_type": "call"}
+CALL_FILTER = {"event_type": "call"}
 # From the fewest rows to the most: a report is read from the first possible one.
 DIMENSIONS = (
     UsageDimension("total", ("event_type",), {}),
-    UsageDimension("reason", ("code", "rule"), {**CALLS, "outcome": "refused"}),
+    UsageDimension("reason", ("code", "rule"), {**CALL_FILTER, "outcome": "refused"}),
     UsageDimension("model", ("model",), {"event_type": "model"}),
-    UsageDimension("server", ("server_id",), CALLS),
+    UsageDimension("server", ("server_id",), CALL_FILTER),
     UsageDimension("agent", ("agent_id",), {}),
-    UsageDimension("tool", ("server_id", "tool_name"), CALLS),
+    UsageDimension("tool", ("server_id", "tool_name"), CALL_FILTER),
 )
 
 
@@ -228,27 +228,32 @@ class UsageLine:
     input_tokens: int = 0
     output_tokens: int = 0
     cost_microusd: int = 0
-    took: list[int] = field(default_factory=lambda: [0] * BUCKETS)
+    duration_counts: list[int] = field(default_factory=lambda: [0] * BUCKET_COUNT)
     agent_name: str = ""
     server_name: str = ""
 
-    def add(self, other: "UsageLine") -> None:
+    def add_line(self, other: "UsageLine") -> None:
         """Add another line."""
-        for name in COUNTS:
+        for name in COUNT_FIELDS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
-        self.took = [here + more for here, more in zip(self.took, other.took, strict=True)]
+        self.duration_counts = [
+            own_count + other_count
+            for own_count, other_count in zip(
+                self.duration_counts, other.duration_counts, strict=True
+            )
+        ]
         self.agent_name = other.agent_name or self.agent_name
         self.server_name = other.server_name or self.server_name
 
     @property
     def p50(self) -> float | None:
         """The median duration in milliseconds."""
-        return estimate_quantile(self.took, 0.5)
+        return estimate_quantile(self.duration_counts, 0.5)
 
     @property
     def p95(self) -> float | None:
         """The 95th percentile in milliseconds."""
-        return estimate_quantile(self.took, 0.95)
+        return estimate_quantile(self.duration_counts, 0.95)
 
     @property
     def tokens(self) -> int:
@@ -268,46 +273,50 @@ class SummaryKey(NamedTuple):
 
 def build_line(kind: RollupKind, total: RollupSum) -> UsageLine:
     """Return the report line of a rollup's totals."""
-    call, outcome = kind.event_type == "call", kind.outcome
+    is_call, outcome = kind.event_type == "call", kind.outcome
     return UsageLine(
-        calls=total.calls * call,
-        ok=total.calls * (call and outcome == "ok"),
-        errors=total.calls * (call and outcome in ERRORS),
-        refused=total.calls * (call and outcome == "refused"),
-        turns=total.calls * (not call and outcome != "refused"),
+        calls=total.calls * is_call,
+        ok=total.calls * (is_call and outcome == "ok"),
+        errors=total.calls * (is_call and outcome in ERROR_OUTCOMES),
+        refused=total.calls * (is_call and outcome == "refused"),
+        turns=total.calls * (not is_call and outcome != "refused"),
         input_tokens=total.input_tokens,
         output_tokens=total.output_tokens,
         cost_microusd=total.cost_microusd,
-        took=list(total.took) if call and outcome == "ok" else [0] * BUCKETS,
+        duration_counts=list(total.duration_counts)
+        if is_call and outcome == "ok"
+        else [0] * BUCKET_COUNT,
         agent_name=total.agent_name,
         server_name=total.server_name,
     )
 
 
-def summarize(
-    sums: Mapping[RollupKey, RollupSum], wanted: Callable[[RollupKey], bool]
+def summarize_rollups(
+    sums: Mapping[RollupKey, RollupSum], is_wanted: Callable[[RollupKey], bool]
 ) -> Iterator[tuple[SummaryKey, UsageLine]]:
     """Yield the lines of the selected rollups by each dimension, each summary key once."""
-    found: dict[tuple[Any, ...], tuple[SummaryKey, UsageLine]] = {}
-    for place, total in sums.items():
-        if not wanted(place):
+    lines: dict[tuple[Any, ...], tuple[SummaryKey, UsageLine]] = {}
+    for rollup_key, total in sums.items():
+        if not is_wanted(rollup_key):
             continue
-        line = build_line(place.kind, total)
+        line = build_line(rollup_key.kind, total)
         for dimension in DIMENSIONS:
-            if not dimension.holds(place.kind):
+            if not dimension.includes_kind(rollup_key.kind):
                 continue
-            values = tuple(getattr(place.kind, name) for name in dimension.columns)
-            key = (dimension.name, place.grain, place.begins, values)
-            if key not in found:
+            values = tuple(getattr(rollup_key.kind, name) for name in dimension.columns)
+            key = (dimension.name, rollup_key.grain, rollup_key.begins, values)
+            if key not in lines:
                 subject = hash_subject(values)
-                spot = SummaryKey(dimension, place.kind, place.grain, place.begins, subject)
-                found[key] = (spot, UsageLine())
-            found[key][1].add(line)
-    yield from found.values()
+                summary_key = SummaryKey(
+                    dimension, rollup_key.kind, rollup_key.grain, rollup_key.begins, subject
+                )
+                lines[key] = (summary_key, UsageLine())
+            lines[key][1].add_line(line)
+    yield from lines.values()
 
 
 def hash_subject(values: Sequence[object]) -> UUID:
     """Return the id of a dimension's values; `build_rollups` computes the same in SQL."""
-    parts = [one.hex if isinstance(one, UUID) else str(one or "") for one in values]
+    parts = [value.hex if isinstance(value, UUID) else str(value or "") for value in values]
     text = ":".join(parts).encode("utf-8", "surrogatepass")
     return UUID(sha256(text).hexdigest()[:32])

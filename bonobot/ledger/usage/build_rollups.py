@@ -44,11 +44,11 @@ from bonobot.ledger.models import (
     Uncounted,
 )
 from bonobot.ledger.usage.aggregation import (
-    COUNTED,
-    COUNTS,
+    COUNT_FIELDS,
+    COUNTED_EVENT_TYPES,
     DIMENSIONS,
     GRAINS,
-    NAMES,
+    NAME_COLUMNS,
     OPEN,
     REFUSED,
     RollupKey,
@@ -57,13 +57,13 @@ from bonobot.ledger.usage.aggregation import (
     UsageDimension,
     UsageEntry,
     UsageLine,
-    fold,
+    fold_entries,
     hash_rollup_key,
-    summarize,
+    summarize_rollups,
     truncate_time,
 )
 
-STEP_BATCH = 250
+STAGING_BATCH_SIZE = 250
 _TABLE = "temp.piecemeal"
 
 
@@ -100,26 +100,26 @@ class StagingTable:
 
     def replace(self, old: QuerySet[Any]) -> None:
         """Replace old rows of the target table with the gathered rows."""
-        while self._removed(old):
+        while self._delete_batch(old):
             pass
-        written = 0
-        while count := self._written(written):
-            written += count
+        inserted = 0
+        while count := self._insert_batch(inserted):
+            inserted += count
 
-    def _removed(self, old: QuerySet[Any]) -> int:
+    def _delete_batch(self, old: QuerySet[Any]) -> int:
         with transaction.atomic():
             self._check()
-            keys = list(old.order_by().values_list("pk", flat=True)[:STEP_BATCH])
+            keys = list(old.order_by().values_list("pk", flat=True)[:STAGING_BATCH_SIZE])
             rows = old.model._base_manager.filter(pk__in=keys)
             return rows._raw_delete(rows.db) if keys else 0
 
-    def _written(self, behind: int) -> int:
+    def _insert_batch(self, after_row: int) -> int:
         with transaction.atomic(), connection.cursor() as cursor:
             self._check()
             cursor.execute(
                 f"INSERT INTO {self._table} ({self._columns}) SELECT {self._columns}"  # noqa: S608
                 f" FROM {_TABLE} WHERE rowid > %s AND rowid <= %s",
-                [behind, behind + STEP_BATCH],
+                [after_row, after_row + STAGING_BATCH_SIZE],
             )
             return int(cursor.rowcount)
 
@@ -129,30 +129,30 @@ class StagingTable:
 
 
 # `summed_since` of an organization whose summaries are complete.
-ALWAYS = datetime(1970, 1, 1, tzinfo=UTC)
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 DAY = timedelta(days=1)
 HOURLY_SUMMARIES_KEPT = timedelta(days=10)
-ROLLUP_BATCH = 500
-LONGEST_S = 20.0  # per run of the task
+INSERT_BATCH_SIZE = 500
+MAX_RUN_S = 20.0  # per run of the task
 
-_KEY = ("organization_id", "dimension", "grain", "begins", "subject")
-_SAYS = ("event_type", "code", "rule", "agent_id", "server_id", "tool_name", "model")
-_SUMS = (*COUNTS, *TOOK)
-_COLUMNS = (*_KEY, *_SAYS, *NAMES.values(), *_SUMS)
+_KEY_COLUMNS = ("organization_id", "dimension", "grain", "begins", "subject")
+_SUBJECT_COLUMNS = ("event_type", "code", "rule", "agent_id", "server_id", "tool_name", "model")
+_SUM_COLUMNS = (*COUNT_FIELDS, *TOOK)
+_COLUMNS = (*_KEY_COLUMNS, *_SUBJECT_COLUMNS, *NAME_COLUMNS.values(), *_SUM_COLUMNS)
 _FIELDS: dict[str, Any] = {name: Summary._meta.get_field(name) for name in _COLUMNS}
 _QUOTED = ", ".join(f'"{name}"' for name in _COLUMNS)
 _GROWN = ", ".join(
-    [f'"{name}" = ledger_summary."{name}" + excluded."{name}"' for name in _SUMS]
-    + [f"{name} = excluded.{name}" for name in NAMES.values()]
+    [f'"{name}" = ledger_summary."{name}" + excluded."{name}"' for name in _SUM_COLUMNS]
+    + [f"{name} = excluded.{name}" for name in NAME_COLUMNS.values()]
 )
 # Built from the names of our own columns; values are always parameters.
 _ADD = (
     f"INSERT INTO ledger_summary ({_QUOTED}) VALUES {{rows}}"  # noqa: S608
-    f" ON CONFLICT ({', '.join(_KEY)}) DO UPDATE SET {_GROWN}"
+    f" ON CONFLICT ({', '.join(_KEY_COLUMNS)}) DO UPDATE SET {_GROWN}"
 )
 _ROW = f"({', '.join(['%s'] * len(_COLUMNS))})"
 _CALL = "event_type = 'call'"
-_COUNTED = {
+_COUNT_CONDITIONS = {
     "calls": _CALL,
     "ok": f"{_CALL} AND outcome = 'ok'",
     "errors": f"{_CALL} AND outcome IN ('error', 'unknown')",
@@ -166,30 +166,30 @@ def get_complete_since(cursor: Counted) -> datetime | None:
     return cursor.summed_since if cursor.summed_version == cursor.version else None
 
 
-def add(sums: Mapping[RollupKey, RollupSum], since: datetime | None) -> None:
+def add_to_summaries(sums: Mapping[RollupKey, RollupSum], since: datetime | None) -> None:
     """Add totals to the summaries of complete days; the caller must hold the cursor's lock."""
     if since is None:
         return
-    found = summarize(sums, lambda place: place.begins >= since)
+    summaries = summarize_rollups(sums, lambda place: place.begins >= since)
     # Sorted, so that rows are always locked in the same order.
     rows = [
-        _build_summary_row(*one)
-        for one in sorted(found, key=lambda one: _build_summary_key(one[0]))
+        _build_summary_row(*item)
+        for item in sorted(summaries, key=lambda one: _build_summary_key(one[0]))
     ]
     with connection.cursor() as cursor:
-        for first in range(0, len(rows), ROLLUP_BATCH):
-            some = rows[first : first + ROLLUP_BATCH]
-            statement = _ADD.format(rows=", ".join([_ROW] * len(some)))
-            cursor.execute(statement, [value for row in some for value in row])
+        for start in range(0, len(rows), INSERT_BATCH_SIZE):
+            batch = rows[start : start + INSERT_BATCH_SIZE]
+            statement = _ADD.format(rows=", ".join([_ROW] * len(batch)))
+            cursor.execute(statement, [value for row in batch for value in row])
 
 
-def sum_missing_days(seconds: float = LONGEST_S) -> int:
+def sum_missing_days(seconds: float = MAX_RUN_S) -> int:
     """Sum missing days of all organizations for up to `seconds`; return how many."""
-    ends, days = time.monotonic() + seconds, 0
-    behind = Q(summed_since__isnull=True) | Q(summed_since__gt=ALWAYS)
+    deadline, days = time.monotonic() + seconds, 0
+    behind = Q(summed_since__isnull=True) | Q(summed_since__gt=EPOCH)
     rows = Counted.objects.filter(behind | ~Q(summed_version=F("version")))
     for organization_id in list(rows.values_list("pk", flat=True)):
-        while time.monotonic() < ends and sum_next_day(organization_id):
+        while time.monotonic() < deadline and sum_next_day(organization_id):
             days += 1
     return days
 
@@ -214,44 +214,46 @@ class _CursorMoved(Exception):
 def _sum_day_at_once(organization_id: UUID, *, holding: bool) -> bool:
     if not _try_lock(organization_id):
         return False
-    own = Counted.objects.filter(pk=organization_id)
+    cursors = Counted.objects.filter(pk=organization_id)
     if holding:
-        own.update(version=F("version"))  # only to lock the row
-    cursor = own.first()
+        cursors.update(version=F("version"))  # only to lock the row
+    cursor = cursors.first()
     since = get_complete_since(cursor) if cursor else None
-    if cursor is None or (since is not None and since <= ALWAYS):
+    if cursor is None or (since is not None and since <= EPOCH):
         return False
     day = _find_latest_day(organization_id, before=since)
     if day is not None:
-        _sum(organization_id, day)
-    unmoved = own.filter(version=cursor.version)
-    if not unmoved.update(summed_since=day or ALWAYS, summed_version=cursor.version):
+        _rebuild_day_summaries(organization_id, day)
+    unmoved_cursors = cursors.filter(version=cursor.version)
+    if not unmoved_cursors.update(summed_since=day or EPOCH, summed_version=cursor.version):
         raise _CursorMoved
     return day is not None
 
 
 def _sum_day_in_batches(organization_id: UUID) -> bool:
-    own = Counted.objects.filter(pk=organization_id)
+    cursors = Counted.objects.filter(pk=organization_id)
     # A new version, so that a worker that started earlier aborts.
     with transaction.atomic():
-        cursor = own.first()
+        cursor = cursors.first()
         since = get_complete_since(cursor) if cursor else None
-        if cursor is None or (since is not None and since <= ALWAYS):
+        if cursor is None or (since is not None and since <= EPOCH):
             return False
         version = cursor.version + 1
-        summed = cursor.summed_version if since is None else version
-        own.update(version=version, summed_version=summed)
+        summed_version = cursor.summed_version if since is None else version
+        cursors.update(version=version, summed_version=summed_version)
 
     def check() -> None:
-        if not own.filter(version=version).exists():
+        if not cursors.filter(version=version).exists():
             raise _CursorMoved
 
     day = _find_latest_day(organization_id, before=since)
     if day is not None:
-        with StagingTable("ledger_summary", _QUOTED, check) as aside:
-            aside.gather(_build_queries(organization_id, day))
-            aside.replace(_query_day_summaries(organization_id, day))
-    if not own.filter(version=version).update(summed_since=day or ALWAYS, summed_version=version):
+        with StagingTable("ledger_summary", _QUOTED, check) as staging:
+            staging.gather(_build_queries(organization_id, day))
+            staging.replace(_query_day_summaries(organization_id, day))
+    if not cursors.filter(version=version).update(
+        summed_since=day or EPOCH, summed_version=version
+    ):
         raise _CursorMoved
     return day is not None
 
@@ -261,8 +263,8 @@ def _try_lock(organization_id: UUID) -> bool:
     if connection.vendor == "sqlite":
         return True  # SQLite has only one writer
     with connection.cursor() as cursor:
-        claim = "SELECT pg_try_advisory_xact_lock(hashtextextended('ledger.summing:' || %s, 0))"
-        cursor.execute(claim, [str(organization_id)])
+        statement = "SELECT pg_try_advisory_xact_lock(hashtextextended('ledger.summing:' || %s, 0))"
+        cursor.execute(statement, [str(organization_id)])
         return bool(cursor.fetchone()[0])
 
 
@@ -275,11 +277,11 @@ def delete_old_summaries() -> int:
 
 def _find_latest_day(organization_id: UUID, *, before: datetime | None) -> datetime | None:
     days = Rollup.objects.filter(organization_id=organization_id, grain=Rollup.Grain.DAY)
-    earlier = days.filter(begins__lt=before) if before else days
-    return earlier.order_by("-begins").values_list("begins", flat=True).first()
+    earlier_days = days.filter(begins__lt=before) if before else days
+    return earlier_days.order_by("-begins").values_list("begins", flat=True).first()
 
 
-def _sum(organization_id: UUID, day: datetime) -> None:
+def _rebuild_day_summaries(organization_id: UUID, day: datetime) -> None:
     """Rebuild the summaries of a day."""
     old = _query_day_summaries(organization_id, day)
     old._raw_delete(old.db)
@@ -290,48 +292,50 @@ def _sum(organization_id: UUID, day: datetime) -> None:
 
 def _query_day_summaries(organization_id: UUID, day: datetime) -> QuerySet[Summary]:
     """Return a day's summaries; filters all leading columns of the index."""
-    names = [one.name for one in DIMENSIONS]
+    names = [dimension.name for dimension in DIMENSIONS]
     rows = Summary.objects.filter(organization_id=organization_id, dimension__in=names)
     return rows.filter(grain__in=GRAINS, begins__gte=day, begins__lt=day + DAY)
 
 
 def _build_queries(organization_id: UUID, day: datetime) -> Iterator[tuple[str, Sequence[Any]]]:
     """Yield the queries for a day's summaries with their values."""
-    kept = day >= truncate_time(timezone.now(), "day") - HOURLY_SUMMARIES_KEPT
-    prepared = [
+    has_hours = day >= truncate_time(timezone.now(), "day") - HOURLY_SUMMARIES_KEPT
+    bounds = [
         _prepare_value(name, value) for name, value in (("begins", day), ("begins", day + DAY))
     ]
-    for grain in GRAINS if kept else ("day",):
-        where = [_prepare_value("organization_id", organization_id), grain, *prepared]
+    for grain in GRAINS if has_hours else ("day",):
+        values = [_prepare_value("organization_id", organization_id), grain, *bounds]
         for dimension in DIMENSIONS:
-            yield _build_sum_query(dimension), where
+            yield _build_sum_query(dimension), values
 
 
 def _build_sum_query(dimension: UsageDimension) -> str:
     """Return the query that sums rollups by a dimension."""
-    told = dict.fromkeys((*_SAYS, *NAMES.values()), "''")
-    told |= {"agent_id": "NULL", "server_id": "NULL"}
-    told |= {name: f'"{name}"' for name in dimension.columns}
-    told |= {name: f"MAX({name})" for name in dimension.names}
-    told |= {"dimension": f"'{dimension.name}'", "subject": _build_subject_sql(dimension)}
-    told |= {name: name for name in ("organization_id", "grain", "begins")}
-    told |= {name: _sum_of(name) for name in COUNTS}
-    told |= {name: _sum_of("calls", which) for name, which in _COUNTED.items()}
-    told |= {name: _sum_of(name, _COUNTED["ok"]) for name in TOOK}
-    of = "".join(f" AND {name} = '{value}'" for name, value in dimension.of.items())
-    by = ", ".join(f'"{name}"' for name in ("organization_id", "grain", "begins"))
+    expressions = dict.fromkeys((*_SUBJECT_COLUMNS, *NAME_COLUMNS.values()), "''")
+    expressions |= {"agent_id": "NULL", "server_id": "NULL"}
+    expressions |= {name: f'"{name}"' for name in dimension.columns}
+    expressions |= {name: f"MAX({name})" for name in dimension.names}
+    expressions |= {"dimension": f"'{dimension.name}'", "subject": _build_subject_sql(dimension)}
+    expressions |= {name: name for name in ("organization_id", "grain", "begins")}
+    expressions |= {name: _build_sum_sql(name) for name in COUNT_FIELDS}
+    expressions |= {
+        name: _build_sum_sql("calls", condition) for name, condition in _COUNT_CONDITIONS.items()
+    }
+    expressions |= {name: _build_sum_sql(name, _COUNT_CONDITIONS["ok"]) for name in TOOK}
+    filters = "".join(f" AND {name} = '{value}'" for name, value in dimension.filters.items())
+    grouping = ", ".join(f'"{name}"' for name in ("organization_id", "grain", "begins"))
     columns = ", ".join(f'"{name}"' for name in dimension.columns)
     return (
         "SELECT "  # noqa: S608  # our own names alone
-        + ", ".join(told[name] for name in _COLUMNS)
+        + ", ".join(expressions[name] for name in _COLUMNS)
         + " FROM ledger_rollup WHERE organization_id = %s AND grain = %s"
-        + f" AND begins >= %s AND begins < %s{of} GROUP BY {by}, {columns}"
+        + f" AND begins >= %s AND begins < %s{filters} GROUP BY {grouping}, {columns}"
     )
 
 
-def _sum_of(column: str, which: str = "") -> str:
+def _build_sum_sql(column: str, condition: str = "") -> str:
     """Return the SQL of a sum, exact below 2**53."""
-    filtered = f" FILTER (WHERE {which})" if which else ""
+    filtered = f" FILTER (WHERE {condition})" if condition else ""
     if connection.vendor == "sqlite":
         return f"COALESCE(SUM({column}){filtered}, 0)"
     # PostgreSQL sums 64-bit integers as decimals, which takes several times as long.
@@ -343,7 +347,7 @@ def _build_subject_sql(dimension: UsageDimension) -> str:
     sqlite = connection.vendor == "sqlite"
     parts = []
     for name in dimension.columns:
-        if name not in NAMES:
+        if name not in NAME_COLUMNS:
             parts.append(f'"{name}"')
         elif sqlite:
             parts.append(f"COALESCE({name}, '')")
@@ -355,24 +359,24 @@ def _build_subject_sql(dimension: UsageDimension) -> str:
     return f"ENCODE(SUBSTRING(SHA256(CONVERT_TO({text}, 'UTF8')) FROM 1 FOR 16), 'hex')::uuid"
 
 
-def _build_summary_key(spot: SummaryKey) -> tuple[str, str, datetime, UUID]:
-    return spot.dimension.name, spot.grain, spot.begins, spot.subject
+def _build_summary_key(summary_key: SummaryKey) -> tuple[str, str, datetime, UUID]:
+    return summary_key.dimension.name, summary_key.grain, summary_key.begins, summary_key.subject
 
 
-def _build_summary_row(spot: SummaryKey, line: UsageLine) -> Sequence[Any]:
-    own = spot.dimension.columns
+def _build_summary_row(summary_key: SummaryKey, line: UsageLine) -> Sequence[Any]:
+    columns = summary_key.dimension.columns
     values: dict[str, Any] = {
-        "organization_id": spot.kind.organization_id,
-        "dimension": spot.dimension.name,
-        "grain": spot.grain,
-        "begins": spot.begins,
-        "subject": spot.subject,
-        **dict.fromkeys((*_SAYS, *NAMES.values()), ""),
+        "organization_id": summary_key.kind.organization_id,
+        "dimension": summary_key.dimension.name,
+        "grain": summary_key.grain,
+        "begins": summary_key.begins,
+        "subject": summary_key.subject,
+        **dict.fromkeys((*_SUBJECT_COLUMNS, *NAME_COLUMNS.values()), ""),
         "agent_id": None,
         "server_id": None,
-        **{name: getattr(spot.kind, name) for name in own},
-        **{name: getattr(line, name) for name in (*spot.dimension.names, *COUNTS)},
-        **dict(zip(TOOK, line.took, strict=True)),
+        **{name: getattr(summary_key.kind, name) for name in columns},
+        **{name: getattr(line, name) for name in (*summary_key.dimension.names, *COUNT_FIELDS)},
+        **dict(zip(TOOK, line.duration_counts, strict=True)),
     }
     return [_prepare_value(name, values[name]) for name in _COLUMNS]
 
@@ -382,13 +386,13 @@ def _prepare_value(name: str, value: Any) -> Any:
     return _FIELDS[name].get_db_prep_value(value, connection)
 
 
-BATCH = 2_000
-LATE_AT_ONCE = 1_000
-ROUNDS = 200  # per organization and run of the task
-FLOOD_KEPT = timedelta(minutes=10)
+BATCH_SIZE = 2_000
+LATE_BATCH_SIZE = 1_000
+MAX_ROUNDS = 200  # per organization and run of the task
+REFUSAL_WINDOW_RETENTION = timedelta(minutes=10)
 HOURLY_ROLLUPS_KEPT = timedelta(days=60)
-COLUMNS = (*UsageEntry._fields[:-1], "repeats", "id", "seq", "closed_seq")
-SUMS = ("calls", "duration_ms", "input_tokens", "output_tokens", "cost_microusd")
+ENTRY_COLUMNS = (*UsageEntry._fields[:-1], "repeats", "id", "seq", "closed_seq")
+SUM_FIELDS = ("calls", "duration_ms", "input_tokens", "output_tokens", "cost_microusd")
 
 
 class AuditBatch(NamedTuple):
@@ -397,29 +401,33 @@ class AuditBatch(NamedTuple):
     cursor: Counted
     seq: int
     head: int
-    ended: list[UsageEntry]
-    waits: list[Uncounted]
-    done: list[UUID]  # waiting rows that are closed now
-    more: bool
+    entries: list[UsageEntry]
+    waiting: list[Uncounted]
+    done_ids: list[UUID]  # waiting rows that are closed now
+    has_more: bool
 
 
-def count_all() -> int:
+def count_all_organizations() -> int:
     """Count new entries of all organizations, some batches of each; return how many ended."""
     heads = dict(Head.objects.values_list("organization_id", "seq"))
-    seen = dict(Counted.objects.values_list("organization_id", "head"))
-    moved = [one for one, seq in heads.items() if seq != seen.get(one)]
-    return sum(count(organization_id, rounds=ROUNDS) for organization_id in moved)
+    counted_heads = dict(Counted.objects.values_list("organization_id", "head"))
+    changed = [
+        changed_id for changed_id, seq in heads.items() if seq != counted_heads.get(changed_id)
+    ]
+    return sum(
+        count_organization(organization_id, rounds=MAX_ROUNDS) for organization_id in changed
+    )
 
 
-def count(organization_id: UUID, *, rounds: int | None = None) -> int:
+def count_organization(organization_id: UUID, *, rounds: int | None = None) -> int:
     """Count new entries of an organization, in up to `rounds` batches; return how many ended."""
     total = 0
     while rounds is None or rounds > 0:
-        looked = _load_batch(organization_id)
-        if not _write(looked):
+        batch = _load_batch(organization_id)
+        if not _write_batch(batch):
             break  # another worker is counting
-        total += len(looked.ended)
-        if not looked.more:
+        total += len(batch.entries)
+        if not batch.has_more:
             break
         rounds = None if rounds is None else rounds - 1
     return total
@@ -430,24 +438,28 @@ def load_uncounted_entries(organization_id: UUID) -> tuple[list[UsageEntry], boo
 
     Entries counted between reading these and the rollups appear twice.
     """
-    seen = Counted.objects.filter(pk=organization_id).values("seq")
+    cursor_seq = Counted.objects.filter(pk=organization_id).values("seq")
     rows = AuditRow.objects.filter(organization_id=organization_id).order_by("seq")
-    new = rows.filter(seq__gt=Coalesce(Subquery(seen), 0)).values_list(*COLUMNS)[:BATCH]
+    new = rows.filter(seq__gt=Coalesce(Subquery(cursor_seq), 0)).values_list(*ENTRY_COLUMNS)[
+        :BATCH_SIZE
+    ]
     late = _query_late_rows(organization_id)
-    found = list(_build_usage_entries(None, chain(new, late), {row[-3] for row in late}))
-    return found, len(new) == BATCH or len(late) == LATE_AT_ONCE
+    entries = list(_build_usage_entries(None, chain(new, late), {row[-3] for row in late}))
+    return entries, len(new) == BATCH_SIZE or len(late) == LATE_BATCH_SIZE
 
 
 def find_first_uncounted(organization_id: UUID) -> int | None:
     """Return the position of the first row that isn't fully counted and can't be pruned yet."""
     cursor = Counted.objects.filter(pk=organization_id).values_list("seq", flat=True).first()
     rows = AuditRow.objects.filter(organization_id=organization_id, seq__gt=cursor or 0)
-    waits = Uncounted.objects.filter(organization_id=organization_id)
-    places = [found.order_by().aggregate(seq=Min("seq"))["seq"] for found in (rows, waits)]
-    return min((seq for seq in places if seq is not None), default=None)
+    waiting = Uncounted.objects.filter(organization_id=organization_id)
+    positions = [
+        queryset.order_by().aggregate(seq=Min("seq"))["seq"] for queryset in (rows, waiting)
+    ]
+    return min((seq for seq in positions if seq is not None), default=None)
 
 
-def rebuild(organization_id: UUID) -> int:
+def rebuild_rollups(organization_id: UUID) -> int:
     """Count the existing rows again; days whose rows were pruned are kept.
 
     The day of the oldest row is kept, too, if some of its rows may have been pruned.
@@ -461,7 +473,7 @@ def rebuild(organization_id: UUID) -> int:
         old = Rollup.objects.filter(organization_id=organization_id)
         (old.filter(begins__gte=since) if since else old).delete()
         Uncounted.objects.filter(organization_id=organization_id).delete()
-    return count(organization_id)
+    return count_organization(organization_id)
 
 
 def delete_old_rollups() -> int:
@@ -484,26 +496,28 @@ def _load_batch(organization_id: UUID) -> AuditBatch:
     )
     head = Head.objects.filter(pk=organization_id).values_list("seq", flat=True).first() or 0
     rows = AuditRow.objects.filter(organization_id=organization_id).order_by("seq")
-    new = list(rows.filter(seq__gt=cursor.seq).values_list(*COLUMNS)[:BATCH])
+    new = list(rows.filter(seq__gt=cursor.seq).values_list(*ENTRY_COLUMNS)[:BATCH_SIZE])
     late = list(_query_late_rows(organization_id)) if cursor.version >= 0 else []
-    more = len(new) == BATCH or len(late) == LATE_AT_ONCE
+    has_more = len(new) == BATCH_SIZE or len(late) == LATE_BATCH_SIZE
     return AuditBatch(
         cursor=cursor,
         seq=new[-1][-2] if new else cursor.seq,
         # -1: there are more rows, so the next run must not skip this organization.
-        head=-1 if more else head,
-        ended=list(_build_usage_entries(cursor.since, chain(new, late), {row[-3] for row in late})),
-        waits=list(_build_uncounted_entries(organization_id, cursor.since, new)),
-        done=[row[-3] for row in late],
-        more=more,
+        head=-1 if has_more else head,
+        entries=list(
+            _build_usage_entries(cursor.since, chain(new, late), {row[-3] for row in late})
+        ),
+        waiting=list(_build_uncounted_entries(organization_id, cursor.since, new)),
+        done_ids=[row[-3] for row in late],
+        has_more=has_more,
     )
 
 
 def _query_late_rows(organization_id: UUID) -> QuerySet[Any, Any]:
     """Return the rows that were closed after they were first read."""
-    waits = Uncounted.objects.filter(organization_id=organization_id)
-    closed = AuditRow.objects.filter(closed_seq__isnull=False, pk__in=waits.values("pk"))
-    return closed.order_by().values_list(*COLUMNS)[:LATE_AT_ONCE]
+    waiting = Uncounted.objects.filter(organization_id=organization_id)
+    closed_rows = AuditRow.objects.filter(closed_seq__isnull=False, pk__in=waiting.values("pk"))
+    return closed_rows.order_by().values_list(*ENTRY_COLUMNS)[:LATE_BATCH_SIZE]
 
 
 def _build_usage_entries(
@@ -535,68 +549,76 @@ def _build_uncounted_entries(
 
 
 def _is_countable(row: UsageEntry, since: datetime | None) -> bool:
-    return row.event_type in COUNTED and (since is None or row.opened_at >= since)
+    return row.event_type in COUNTED_EVENT_TYPES and (since is None or row.opened_at >= since)
 
 
-def _write(looked: AuditBatch) -> bool:
+def _write_batch(batch: AuditBatch) -> bool:
     """Write a batch; False if another worker has counted meanwhile."""
-    cursor = looked.cursor
+    cursor = batch.cursor
     with transaction.atomic():
         if cursor.version < 0:
             Counted.objects.get_or_create(organization_id=cursor.pk)
             cursor.version, cursor.summed_version = 0, 0
-            cursor.summed_since = ALWAYS
-        moved = Counted.objects.filter(pk=cursor.pk, version=cursor.version).update(
-            seq=looked.seq,
-            head=looked.head,
+            cursor.summed_since = EPOCH
+        is_moved = Counted.objects.filter(pk=cursor.pk, version=cursor.version).update(
+            seq=batch.seq,
+            head=batch.head,
             version=cursor.version + 1,
             summed_version=cursor.version + 1,
-            summed_since=(summed := get_complete_since(cursor)),
+            summed_since=(summed_since := get_complete_since(cursor)),
         )
-        if not moved:
+        if not is_moved:
             return False
-        sums = fold(looked.ended)
-        _add(sums)
-        add(sums, summed)
-        Uncounted.objects.bulk_create(looked.waits, batch_size=BATCH)
-        over = Q(refused=True, opened_at__lt=timezone.now() - FLOOD_KEPT)
-        gone = Uncounted.objects.filter(organization_id=cursor.pk)
-        gone.filter(Q(pk__in=looked.done) | (over if not looked.more else Q(pk=None))).delete()
+        sums = fold_entries(batch.entries)
+        _add_to_rollups(sums)
+        add_to_summaries(sums, summed_since)
+        Uncounted.objects.bulk_create(batch.waiting, batch_size=BATCH_SIZE)
+        is_expired = Q(refused=True, opened_at__lt=timezone.now() - REFUSAL_WINDOW_RETENTION)
+        uncounted = Uncounted.objects.filter(organization_id=cursor.pk)
+        uncounted.filter(
+            Q(pk__in=batch.done_ids) | (is_expired if not batch.has_more else Q(pk=None))
+        ).delete()
     return True
 
 
-def _add(sums: dict[RollupKey, RollupSum]) -> None:
+def _add_to_rollups(sums: dict[RollupKey, RollupSum]) -> None:
     """Add totals to the rollups; the moved cursor locks out other workers."""
-    places = {hash_rollup_key(place): place for place in sums}
-    known = {row.key: row for row in _load_rollups(list(places))}
+    keys_by_hash = {hash_rollup_key(rollup_key): rollup_key for rollup_key in sums}
+    existing_rollups = {row.key: row for row in _load_rollups(list(keys_by_hash))}
     rows = []
-    for key, place in places.items():
-        row = known.get(key) or _build_rollup(key, place)
-        _add_to_rollup(row, sums[place])
+    for key, rollup_key in keys_by_hash.items():
+        row = existing_rollups.get(key) or _build_rollup(key, rollup_key)
+        _add_to_rollup(row, sums[rollup_key])
         rows.append(row)
     Rollup.objects.bulk_create(
         rows,
-        batch_size=LATE_AT_ONCE,
+        batch_size=LATE_BATCH_SIZE,
         update_conflicts=True,
         unique_fields=["key"],
-        update_fields=[*SUMS, *TOOK, "agent_name", "server_name", "last_at"],
+        update_fields=[*SUM_FIELDS, *TOOK, "agent_name", "server_name", "last_at"],
     )
 
 
 def _load_rollups(keys: Sequence[str]) -> Iterator[Rollup]:
-    for first in range(0, len(keys), LATE_AT_ONCE):
-        yield from Rollup.objects.filter(pk__in=keys[first : first + LATE_AT_ONCE])
+    for start in range(0, len(keys), LATE_BATCH_SIZE):
+        yield from Rollup.objects.filter(pk__in=keys[start : start + LATE_BATCH_SIZE])
 
 
-def _build_rollup(key: str, place: RollupKey) -> Rollup:
-    zeros = dict.fromkeys((*SUMS, *TOOK), 0)
-    return Rollup(key=key, grain=place.grain, begins=place.begins, **place.kind._asdict(), **zeros)
+def _build_rollup(key: str, rollup_key: RollupKey) -> Rollup:
+    zeros = dict.fromkeys((*SUM_FIELDS, *TOOK), 0)
+    return Rollup(
+        key=key,
+        grain=rollup_key.grain,
+        begins=rollup_key.begins,
+        **rollup_key.kind._asdict(),
+        **zeros,
+    )
 
 
-def _add_to_rollup(row: Rollup, by: RollupSum) -> None:
-    for name in SUMS:
-        setattr(row, name, getattr(row, name) + getattr(by, name))
-    for name, more in zip(TOOK, by.took, strict=True):
-        setattr(row, name, getattr(row, name) + more)
-    row.agent_name, row.server_name = by.agent_name, by.server_name
-    row.last_at = max(filter(None, (row.last_at, by.last_at)), default=None)
+def _add_to_rollup(row: Rollup, total: RollupSum) -> None:
+    for name in SUM_FIELDS:
+        setattr(row, name, getattr(row, name) + getattr(total, name))
+    for name, added in zip(TOOK, total.duration_counts, strict=True):
+        setattr(row, name, getattr(row, name) + added)
+    row.agent_name, row.server_name = total.agent_name, total.server_name
+    row.last_at = max(filter(None, (row.last_at, total.last_at)), default=None)

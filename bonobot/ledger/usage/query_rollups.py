@@ -26,28 +26,28 @@ from django.utils import timezone
 from bonobot.ledger.models import TOOK, AuditRow, Counted, Rollup, Summary
 from bonobot.ledger.usage import build_rollups
 from bonobot.ledger.usage.aggregation import (
-    COUNTS,
+    COUNT_FIELDS,
     DIMENSIONS,
-    ERRORS,
-    NAMES,
+    ERROR_OUTCOMES,
+    NAME_COLUMNS,
     Grain,
     UsageDimension,
     UsageEntry,
     UsageLine,
     build_line,
-    fold,
+    fold_entries,
     hash_subject,
     truncate_time,
 )
 
-MOST = 20  # subjects that the index is used for
-LOOKED_AT = 300  # subjects per step
-MOST_STEPS = 200
+MAX_BUSIEST = 20  # subjects that the index is used for
+CANDIDATES_PER_STEP = 300  # subjects per step
+MAX_STEPS = 200
 
 _FIELDS: dict[str, Any] = {
     name: Summary._meta.get_field(name) for name in ("organization_id", "begins")
 }
-_BUSIEST = (
+_BUSIEST_SQL = (
     "SELECT * FROM (SELECT begins, subject, calls FROM ledger_summary WHERE organization_id = %s"
     " AND dimension = %s AND grain = %s AND begins = %s ORDER BY calls DESC LIMIT %s) AS step"
 )
@@ -62,50 +62,58 @@ class BusiestSubject(NamedTuple):
 
 
 def find_busiest_subjects(
-    organization_id: UUID, dimension: str, grain: str, steps: Sequence[datetime], *, most: int
+    organization_id: UUID, dimension: str, grain: str, steps: Sequence[datetime], *, limit: int
 ) -> list[UUID] | None:
     """Return candidates that include the busiest subjects, or None if unknown (one query)."""
-    if not 0 < len(steps) <= MOST_STEPS:
+    if not 0 < len(steps) <= MAX_STEPS:
         return None
     owner = _FIELDS["organization_id"].get_db_prep_value(organization_id, connection)
     values: list[Any] = []
     for begins in steps:
-        moment = _FIELDS["begins"].get_db_prep_value(begins, connection)
-        values += [owner, dimension, grain, moment, LOOKED_AT]
+        begins_value = _FIELDS["begins"].get_db_prep_value(begins, connection)
+        values += [owner, dimension, grain, begins_value, CANDIDATES_PER_STEP]
     with connection.cursor() as cursor:
-        cursor.execute(" UNION ALL ".join([_BUSIEST] * len(steps)), values)
-        found = [
+        cursor.execute(" UNION ALL ".join([_BUSIEST_SQL] * len(steps)), values)
+        candidates = [
             BusiestSubject(begins, _parse_uuid(subject), calls) for begins, subject, calls in cursor
         ]
-    return select_busiest(found, most=most, looked_at=LOOKED_AT)
+    return select_busiest(candidates, limit=limit, per_step=CANDIDATES_PER_STEP)
 
 
 def select_busiest(
-    seen: Sequence[BusiestSubject], *, most: int, looked_at: int
+    candidates: Sequence[BusiestSubject], *, limit: int, per_step: int
 ) -> list[UUID] | None:
     """Return the subjects that may be among the busiest, or None if others may be, too."""
-    least: Counter[UUID] = Counter()
-    bounds = _bound_unseen_calls(seen, looked_at)
-    unseen = sum(bounds.values())
+    known_calls: Counter[UUID] = Counter()
+    bounds = _bound_unseen_calls(candidates, per_step)
+    max_unseen = sum(bounds.values())
     # The bounds of the steps in which a subject is a candidate; they don't count for it.
-    missed: Counter[UUID] = Counter()
-    for one in seen:
-        least[one.subject] += one.calls
-        missed[one.subject] += bounds[one.begins]
-    ranked = sorted(least.values(), reverse=True)
-    wanted = ranked[most - 1] if len(ranked) >= most else 0
-    if unseen and unseen >= wanted:
+    own_bounds: Counter[UUID] = Counter()
+    for candidate in candidates:
+        known_calls[candidate.subject] += candidate.calls
+        own_bounds[candidate.subject] += bounds[candidate.begins]
+    ranked = sorted(known_calls.values(), reverse=True)
+    threshold = ranked[limit - 1] if len(ranked) >= limit else 0
+    if max_unseen and max_unseen >= threshold:
         return None
-    return [who for who, calls in least.items() if calls + unseen - missed[who] >= wanted]
+    return [
+        subject
+        for subject, calls in known_calls.items()
+        if calls + max_unseen - own_bounds[subject] >= threshold
+    ]
 
 
-def _bound_unseen_calls(seen: Sequence[BusiestSubject], looked_at: int) -> Mapping[datetime, int]:
+def _bound_unseen_calls(
+    candidates: Sequence[BusiestSubject], per_step: int
+) -> Mapping[datetime, int]:
     """Return the maximum calls of any other subject in each step."""
-    many = Counter(one.begins for one in seen)
-    bounds = dict.fromkeys(many, 0)
-    for one in seen:
-        if many[one.begins] >= looked_at:
-            bounds[one.begins] = min(bounds[one.begins] or one.calls, one.calls)
+    counts = Counter(candidate.begins for candidate in candidates)
+    bounds = dict.fromkeys(counts, 0)
+    for candidate in candidates:
+        if counts[candidate.begins] >= per_step:
+            bounds[candidate.begins] = min(
+                bounds[candidate.begins] or candidate.calls, candidate.calls
+            )
     return bounds
 
 
@@ -114,16 +122,16 @@ def _parse_uuid(value: object) -> UUID:
 
 
 # The columns that a report can be grouped by; names are added to ids.
-BY = frozenset(
+REPORT_COLUMNS = frozenset(
     {"begins", "organization_id", "event_type", "agent_id", "server_id", "tool_name", "model"}
     | {"code", "rule"}
 )
-MOST_LINES, MOST_ORGANIZATIONS = 1_000, 1_000_000
+MAX_LINES, MAX_ORGANIZATIONS = 1_000, 1_000_000
 # The columns that lines are ranked by.
-MUCH = {"call": ("calls",), "model": ("turns",)}
-HOURS_READ = build_rollups.HOURLY_SUMMARIES_KEPT - timedelta(days=1)
+RANKING_COLUMNS = {"call": ("calls",), "model": ("turns",)}
+MAX_HOURLY_AGE = build_rollups.HOURLY_SUMMARIES_KEPT - timedelta(days=1)
 
-Key = tuple[Any, ...]
+LineKey = tuple[Any, ...]
 
 
 @dataclass(frozen=True)
@@ -134,17 +142,17 @@ class ReportSpan:
     until: datetime | None
     grain: Grain
 
-    def holds(self, moment: datetime) -> bool:
+    def contains(self, moment: datetime) -> bool:
         """Return whether the span contains a time."""
         return self.since <= moment and (self.until is None or moment < self.until)
 
-    def by_days(self) -> "ReportSpan":
+    def to_days_if_whole(self) -> "ReportSpan":
         """Return the span by days if it has whole days; the last one may be incomplete."""
-        ends = [one for one in (self.since, self.until) if one is not None]
-        whole = all(one == truncate_time(one, "day") for one in ends)
-        return replace(self, grain="day") if whole else self
+        ends = [end for end in (self.since, self.until) if end is not None]
+        is_whole = all(end == truncate_time(end, "day") for end in ends)
+        return replace(self, grain="day") if is_whole else self
 
-    def in_days(self) -> "ReportSpan":
+    def expand_to_days(self) -> "ReportSpan":
         """Return the span expanded to whole days."""
         return ReportSpan(truncate_time(self.since, "day"), self.until, "day")
 
@@ -153,7 +161,7 @@ def list_steps(span: ReportSpan) -> list[datetime]:
     """Return the starts of the span's hours or days."""
     step = timedelta(hours=1) if span.grain == "hour" else timedelta(days=1)
     until = span.until or timezone.now()
-    return [span.since + number * step for number in range(ceil((until - span.since) / step))]
+    return [span.since + index * step for index in range(ceil((until - span.since) / step))]
 
 
 _CALL = Q(event_type="call")
@@ -162,7 +170,7 @@ _OK = _CALL & Q(outcome=AuditRow.Outcome.OK)
 _SUMS: dict[str, Any] = {
     "n_calls": SumOf("calls", filter=_CALL, default=0),
     "n_ok": SumOf("calls", filter=_OK, default=0),
-    "n_errors": SumOf("calls", filter=_CALL & Q(outcome__in=ERRORS), default=0),
+    "n_errors": SumOf("calls", filter=_CALL & Q(outcome__in=ERROR_OUTCOMES), default=0),
     "n_refused": SumOf("calls", filter=_CALL & Q(outcome="refused"), default=0),
     "n_turns": SumOf("calls", filter=Q(event_type="model") & ~Q(outcome="refused"), default=0),
     "n_input_tokens": SumOf("input_tokens", default=0),
@@ -171,7 +179,7 @@ _SUMS: dict[str, Any] = {
     **{f"n_{name}": SumOf(name, filter=_OK, default=0) for name in TOOK},
 }
 # Summaries have a column for each field of a line.
-_SUMMED: dict[str, Any] = {f"n_{name}": SumOf(name, default=0) for name in (*COUNTS, *TOOK)}
+_SUMMED: dict[str, Any] = {f"n_{name}": SumOf(name, default=0) for name in (*COUNT_FIELDS, *TOOK)}
 _NAMES: dict[str, Any] = {"n_agent": Max("agent_name"), "n_server": Max("server_name")}
 
 
@@ -189,90 +197,104 @@ class UsageReader:
     complete: bool = True  # False: there are more uncounted entries than `tail`
     summed_since: datetime | None = None
 
-    def read(self, *by: str, most: int = MOST_LINES, **where: Any) -> dict[Key, UsageLine]:
+    def load_lines(
+        self, *by: str, limit: int = MAX_LINES, **where: Any
+    ) -> dict[LineKey, UsageLine]:
         """Return the lines by key, most calls first (one query)."""
-        if strange := set(by) - BY:
-            raise ValueError(f"A report can't be by {sorted(strange)}.")
-        span = self.span if "begins" in by else self.span.by_days()
-        found = self._counted(span, by, most, where)
-        for key, line in self._uncounted(span, by, where):
-            found.setdefault(key, UsageLine()).add(line)
-        ordered = sorted(found.items(), key=lambda one: (-one[1].calls, -one[1].turns))
-        return dict(ordered[:most])
+        if unknown_columns := set(by) - REPORT_COLUMNS:
+            raise ValueError(f"A report can't be by {sorted(unknown_columns)}.")
+        span = self.span if "begins" in by else self.span.to_days_if_whole()
+        lines = self._load_counted_lines(span, by, limit, where)
+        for key, line in self._iterate_uncounted(span, by, where):
+            lines.setdefault(key, UsageLine()).add_line(line)
+        ordered = sorted(lines.items(), key=lambda one: (-one[1].calls, -one[1].turns))
+        return dict(ordered[:limit])
 
-    def total(self, **where: Any) -> UsageLine:
+    def load_total(self, **where: Any) -> UsageLine:
         """Return the total of all lines (one query)."""
-        return sum_lines(self.read("organization_id", most=MOST_ORGANIZATIONS, **where).values())
+        return sum_lines(
+            self.load_lines("organization_id", limit=MAX_ORGANIZATIONS, **where).values()
+        )
 
-    def _counted(
-        self, span: ReportSpan, by: Sequence[str], most: int, where: Mapping[str, Any]
-    ) -> dict[Key, UsageLine]:
-        dimension = self._dimension(span, by, where)
+    def _load_counted_lines(
+        self, span: ReportSpan, by: Sequence[str], limit: int, where: Mapping[str, Any]
+    ) -> dict[LineKey, UsageLine]:
+        dimension = self._find_dimension(span, by, where)
         if dimension is None:
-            rows, sums = self._rollups(span, where), _SUMS
+            rows, sums = self._query_rollups(span, where), _SUMS
         else:
-            rows, sums = self._summaries(dimension, span, by, most, where), _SUMMED
+            rows, sums = self._query_summaries(dimension, span, by, limit, where), _SUMMED
         grouped = rows.order_by().values(*by).annotate(**sums, **_NAMES)
-        lines = grouped.order_by("-n_calls", "-n_turns", *by)[:most]
+        lines = grouped.order_by("-n_calls", "-n_turns", *by)[:limit]
         return {tuple(row[name] for name in by): _build_line(row) for row in lines}
 
-    def _dimension(
+    def _find_dimension(
         self, span: ReportSpan, by: Sequence[str], where: Mapping[str, Any]
     ) -> UsageDimension | None:
         """Return the dimension whose complete summaries can answer the report, or None."""
         if self.summed_since is None or span.since < self.summed_since:
             return None
-        if span.grain == "hour" and span.since < timezone.now() - HOURS_READ:
+        if span.grain == "hour" and span.since < timezone.now() - MAX_HOURLY_AGE:
             return None
-        return next((one for one in DIMENSIONS if one.tells(by, where)), None)
+        return next(
+            (dimension for dimension in DIMENSIONS if dimension.can_answer(by, where)), None
+        )
 
-    def _summaries(
+    def _query_summaries(
         self,
         dimension: UsageDimension,
         span: ReportSpan,
         by: Sequence[str],
-        most: int,
+        limit: int,
         where: Mapping[str, Any],
     ) -> QuerySet[Summary]:
-        apart = {name: value for name, value in where.items() if name not in dimension.of}
-        rows = Summary.objects.filter(dimension=dimension.name, **apart)
-        rows = self._within(rows, span)
-        if apart.keys() >= set(dimension.columns):  # indexes only have the subject
-            values = [apart[name] for name in dimension.columns]
+        filters = {name: value for name, value in where.items() if name not in dimension.filters}
+        rows = Summary.objects.filter(dimension=dimension.name, **filters)
+        rows = self._filter_span(rows, span)
+        if filters.keys() >= set(dimension.columns):  # indexes only have the subject
+            values = [filters[name] for name in dimension.columns]
             rows = rows.filter(subject=hash_subject(values))
-        if not apart and set(by) == set(dimension.columns):
+        if not filters and set(by) == set(dimension.columns):
             # First select the subjects with an index, then sum their rows.
-            shown = self._busiest(dimension, span, most)
-            if shown is not None:
-                return rows.filter(subject__in=shown)
-            much = MUCH.get(dimension.of.get("event_type", ""), ("calls", "turns"))
-            sums = {f"n_{name}": SumOf(Cast(name, FloatField())) for name in much}
-            first = [f"-{name}" for name in sums]
+            subjects = self._find_busiest(dimension, span, limit)
+            if subjects is not None:
+                return rows.filter(subject__in=subjects)
+            ranking = RANKING_COLUMNS.get(
+                dimension.filters.get("event_type", ""), ("calls", "turns")
+            )
+            sums = {f"n_{name}": SumOf(Cast(name, FloatField())) for name in ranking}
+            ordering = [f"-{name}" for name in sums]
             grouped = rows.order_by().values("subject").annotate(**sums)
-            first_ones = grouped.order_by(*first, "subject")[:most]
-            rows = rows.filter(subject__in=first_ones.values("subject"))
+            top_subjects = grouped.order_by(*ordering, "subject")[:limit]
+            rows = rows.filter(subject__in=top_subjects.values("subject"))
         return rows
 
-    def _busiest(self, dimension: UsageDimension, span: ReportSpan, most: int) -> list[UUID] | None:
+    def _find_busiest(
+        self, dimension: UsageDimension, span: ReportSpan, limit: int
+    ) -> list[UUID] | None:
         """Return the subjects that may be among the busiest, or None if all must be summed."""
-        of_calls = MUCH.get(dimension.of.get("event_type", ""), ("calls",)) == ("calls",)
-        if self.organization_id is None or most > MOST or not of_calls:
+        is_by_calls = RANKING_COLUMNS.get(dimension.filters.get("event_type", ""), ("calls",)) == (
+            "calls",
+        )
+        if self.organization_id is None or limit > MAX_BUSIEST or not is_by_calls:
             return None
         return find_busiest_subjects(
-            self.organization_id, dimension.name, span.grain, list_steps(span), most=most
+            self.organization_id, dimension.name, span.grain, list_steps(span), limit=limit
         )
 
-    def _rollups(self, span: ReportSpan, where: Mapping[str, Any]) -> Any:
-        rows = self._within(Rollup.objects.filter(**where), span)
-        for column, name in NAMES.items():
+    def _query_rollups(self, span: ReportSpan, where: Mapping[str, Any]) -> Any:
+        rows = self._filter_span(Rollup.objects.filter(**where), span)
+        for column, name in NAME_COLUMNS.items():
             if name in where and self.summed_since and self.summed_since <= span.since:
                 # Translate the name to ids, so that an index of rollups can be used.
-                of = Summary.objects.filter(dimension=name.removesuffix("_name"))
-                so = self._within(of, span.in_days()).filter(**{name: where[name]})
-                rows = rows.filter(**{f"{column}__in": so.values(column)})
+                summaries = Summary.objects.filter(dimension=name.removesuffix("_name"))
+                named_summaries = self._filter_span(summaries, span.expand_to_days()).filter(
+                    **{name: where[name]}
+                )
+                rows = rows.filter(**{f"{column}__in": named_summaries.values(column)})
         return rows
 
-    def _within(self, rows: Any, span: ReportSpan) -> Any:
+    def _filter_span(self, rows: Any, span: ReportSpan) -> Any:
         rows = rows.filter(grain=span.grain, begins__gte=span.since)
         if self.organization_id is not None:
             rows = rows.filter(organization_id=self.organization_id)
@@ -280,34 +302,36 @@ class UsageReader:
             rows = rows.filter(organization_id__in=Counted.objects.values("organization_id"))
         return rows.filter(begins__lt=span.until) if span.until else rows
 
-    def _uncounted(
+    def _iterate_uncounted(
         self, span: ReportSpan, by: Sequence[str], where: Mapping[str, Any]
-    ) -> Iterable[tuple[Key, UsageLine]]:
-        for place, sums in fold(self.tail, (span.grain,)).items():
+    ) -> Iterable[tuple[LineKey, UsageLine]]:
+        for rollup_key, sums in fold_entries(self.tail, (span.grain,)).items():
             names = {"agent_name": sums.agent_name, "server_name": sums.server_name}
-            facts = {**place.kind._asdict(), **names, "begins": place.begins}
-            if not span.holds(place.begins):
+            facts = {**rollup_key.kind._asdict(), **names, "begins": rollup_key.begins}
+            if not span.contains(rollup_key.begins):
                 continue
             if any(facts[name] != value for name, value in where.items()):
                 continue
-            yield tuple(facts[name] for name in by), build_line(place.kind, sums)
+            yield tuple(facts[name] for name in by), build_line(rollup_key.kind, sums)
 
 
 def open_reader(
-    organization_id: UUID, span: ReportSpan, *, everywhere: bool = False
+    organization_id: UUID, span: ReportSpan, *, all_organizations: bool = False
 ) -> UsageReader:
     """Return the reader of an organization's reports (3 queries).
 
     `all_organizations` reads those of all, with uncounted entries of this one only.
     """
-    summed = _load_common_summed_since() if everywhere else _load_summed_since(organization_id)
-    tail, more = build_rollups.load_uncounted_entries(organization_id)
+    summed_since = (
+        _load_common_summed_since() if all_organizations else _load_summed_since(organization_id)
+    )
+    tail, has_more = build_rollups.load_uncounted_entries(organization_id)
     return UsageReader(
-        None if everywhere else organization_id,
+        None if all_organizations else organization_id,
         span,
         tail,
-        complete=not more,
-        summed_since=summed,
+        complete=not has_more,
+        summed_since=summed_since,
     )
 
 
@@ -319,22 +343,22 @@ def _load_summed_since(organization_id: UUID) -> datetime | None:
 def _load_common_summed_since() -> datetime | None:
     """Return the time from which the summaries of all organizations are complete, or None."""
     behind = Q(summed_since__isnull=True) | ~Q(summed_version=F("version"))
-    found = Counted.objects.aggregate(behind=Count("pk", filter=behind), since=Max("summed_since"))
-    return None if found["behind"] else found["since"]
+    totals = Counted.objects.aggregate(behind=Count("pk", filter=behind), since=Max("summed_since"))
+    return None if totals["behind"] else totals["since"]
 
 
 def sum_lines(lines: Iterable[UsageLine]) -> UsageLine:
     """Return the sum of lines."""
-    whole = UsageLine()
+    total = UsageLine()
     for line in lines:
-        whole.add(line)
-    return whole
+        total.add_line(line)
+    return total
 
 
 def _build_line(row: Mapping[str, Any]) -> UsageLine:
     return UsageLine(
-        **{name: row[f"n_{name}"] for name in COUNTS},
-        took=[row[f"n_{name}"] for name in TOOK],
+        **{name: row[f"n_{name}"] for name in COUNT_FIELDS},
+        duration_counts=[row[f"n_{name}"] for name in TOOK],
         agent_name=row["n_agent"],
         server_name=row["n_server"],
     )

@@ -16,7 +16,7 @@ from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import InvalidInput
 from bonobot.ledger.audit.export import escape_formula, format_csv
 from bonobot.ledger.usage import query_rollups
-from bonobot.ledger.usage.aggregation import COUNTS, Grain, UsageLine, truncate_time
+from bonobot.ledger.usage.aggregation import COUNT_FIELDS, Grain, UsageLine, truncate_time
 from bonobot.ledger.usage.query_rollups import ReportSpan
 
 By = Literal["organization", "agent", "server", "tool", "model", "day"]
@@ -37,13 +37,13 @@ TITLES: dict[str, Any] = {
     "model": _("model"),
     "day": _("day"),
 }
-USUAL_DAYS = 30
-BY_HOURS = timedelta(days=3)
-NUMBERS = (
+DEFAULT_DAYS = 30
+MAX_HOURLY_SPAN = timedelta(days=3)
+NUMBER_COLUMNS = (
     *("calls", "ok", "errors", "refused", "turns"),
     *("input_tokens", "output_tokens", "cost_microusd", "p50_ms", "p95_ms"),
 )
-HEADING = ("since", "until", "by", "id", "name", "server", *NUMBERS)
+CSV_HEADING = ("since", "until", "by", "id", "name", "server", *NUMBER_COLUMNS)
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class UsageReportEntry:
 class UsageReport:
     """A report; `complete` is False while recent calls are still being counted."""
 
-    asked: UsageQuery
+    query: UsageQuery
     since: datetime
     until: datetime
     total: UsageLine
@@ -87,7 +87,7 @@ class UsageReport:
     def as_dict(self) -> dict[str, Any]:
         """Return the report as JSON data."""
         return {
-            "by": self.asked.by,
+            "by": self.query.by,
             "since": self.since,
             "until": self.until,
             "complete": self.complete,
@@ -97,17 +97,17 @@ class UsageReport:
 
     def as_csv(self) -> str:
         """Return the report as CSV, with formulas escaped."""
-        when = (self.since.isoformat(), self.until.isoformat(), self.asked.by)
+        prefix = (self.since.isoformat(), self.until.isoformat(), self.query.by)
         rows = [
-            [*when, *(escape_formula(cell) for cell in entry.as_dict().values())]
+            [*prefix, *(escape_formula(cell) for cell in entry.as_dict().values())]
             for entry in self.entries
         ]
-        return format_csv([HEADING, *rows])
+        return format_csv([CSV_HEADING, *rows])
 
 
 def build_totals(line: UsageLine) -> dict[str, Any]:
     """Return the totals of a line by name."""
-    counts = {name: getattr(line, name) for name in COUNTS}
+    counts = {name: getattr(line, name) for name in COUNT_FIELDS}
     return counts | {
         "p50_ms": _to_whole_milliseconds(line.p50),
         "p95_ms": _to_whole_milliseconds(line.p95),
@@ -116,71 +116,71 @@ def build_totals(line: UsageLine) -> dict[str, Any]:
 
 def build_usage_report(
     organization_id: UUID,
-    asked: UsageQuery,
+    query: UsageQuery,
     now: datetime | None = None,
     *,
-    everywhere: bool = False,
+    all_organizations: bool = False,
     load_organization_names: Callable[[], Mapping[UUID, str]] = dict,
-    most: int = query_rollups.MOST_LINES,
+    limit: int = query_rollups.MAX_LINES,
 ) -> UsageReport:
     """Return a report of an organization (5 queries); raises `InvalidInput`.
 
     It has up to `limit` lines, those with the most calls. A report by organization has only this
     one, or with `all_organizations` all of them, with the loaded names.
     """
-    if asked.by not in GROUPS:
+    if query.by not in GROUPS:
         raise InvalidInput(
-            format_message("There is no report by {by!r}.", by=asked.by),
+            format_message("There is no report by {by!r}.", by=query.by),
             field="by",
             remedy=format_message("Use {groups}.", groups=", ".join(GROUPS)),
         )
     now = now or timezone.now()
-    span = _build_span(asked, now)
-    by_organization = asked.by == "organization"
-    found = query_rollups.open_reader(
-        organization_id, span, everywhere=by_organization and everywhere
+    span = _build_span(query, now)
+    by_organization = query.by == "organization"
+    reader = query_rollups.open_reader(
+        organization_id, span, all_organizations=by_organization and all_organizations
     )
-    where = _build_filters(asked)
-    columns, only = GROUPS[asked.by]
-    lines = found.read(*columns, most=most, **where, **only)
+    filters = _build_filters(query)
+    columns, group_filters = GROUPS[query.by]
+    lines = reader.load_lines(*columns, limit=limit, **filters, **group_filters)
     return UsageReport(
-        asked=asked,
+        query=query,
         since=span.since,
         until=span.until or now,
-        total=found.total(**where, **only),
+        total=reader.load_total(**filters, **group_filters),
         entries=list(
-            _build_entries(asked.by, lines, load_organization_names() if by_organization else {})
+            _build_entries(query.by, lines, load_organization_names() if by_organization else {})
         ),
-        complete=found.complete,
+        complete=reader.complete,
     )
 
 
-def _build_span(asked: UsageQuery, now: datetime) -> ReportSpan:
+def _build_span(query: UsageQuery, now: datetime) -> ReportSpan:
     """Return the whole days or hours that contain the requested time."""
-    since = asked.since or now - timedelta(days=USUAL_DAYS)
-    if asked.until and asked.until <= since:
+    since = query.since or now - timedelta(days=DEFAULT_DAYS)
+    if query.until and query.until <= since:
         raise InvalidInput(
             "The report would end before it begins.",
             field="until",
             remedy="Choose a later end, or an earlier beginning.",
         )
-    grain: Grain = "hour" if now - since <= BY_HOURS and asked.by != "day" else "day"
+    grain: Grain = "hour" if now - since <= MAX_HOURLY_SPAN and query.by != "day" else "day"
     begins = truncate_time(query_rollups.to_utc(since), grain)
-    if asked.until is None or asked.until >= now:
+    if query.until is None or query.until >= now:
         return ReportSpan(begins, None, grain)
     step = timedelta(hours=1) if grain == "hour" else timedelta(days=1)
-    last = truncate_time(query_rollups.to_utc(asked.until - timedelta(microseconds=1)), grain)
+    last = truncate_time(query_rollups.to_utc(query.until - timedelta(microseconds=1)), grain)
     return ReportSpan(begins, last + step, grain)
 
 
-def _build_filters(asked: UsageQuery) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for name, said in (("agent", asked.agent), ("server", asked.server)):
-        if said:
-            number = _parse_uuid(said)
-            found |= {f"{name}_id": number} if number else {f"{name}_name": said}
-    wanted = {"tool_name": asked.tool, "model": asked.model}
-    return found | {name: value for name, value in wanted.items() if value}
+def _build_filters(query: UsageQuery) -> dict[str, Any]:
+    filters: dict[str, Any] = {}
+    for name, id_or_name in (("agent", query.agent), ("server", query.server)):
+        if id_or_name:
+            pk = _parse_uuid(id_or_name)
+            filters |= {f"{name}_id": pk} if pk else {f"{name}_name": id_or_name}
+    text_filters = {"tool_name": query.tool, "model": query.model}
+    return filters | {name: value for name, value in text_filters.items() if value}
 
 
 def _build_entries(
@@ -188,9 +188,9 @@ def _build_entries(
 ) -> Iterator[UsageReportEntry]:
     if by == "day":
         lines = dict(sorted(lines.items()))
-    for (key, *more), line in lines.items():
+    for (key, *rest), line in lines.items():
         name, server = str(key or ""), ""
-        of = next(iter(more), key)
+        subject = next(iter(rest), key)
         if by == "organization":
             name = names.get(key, name)
         elif by == "agent":
@@ -201,15 +201,17 @@ def _build_entries(
             server = line.server_name
         elif by == "day":
             name = f"{key:%Y-%m-%d}"
-        yield UsageReportEntry(str(of) if isinstance(of, UUID) else "", name, server, line)
+        yield UsageReportEntry(
+            str(subject) if isinstance(subject, UUID) else "", name, server, line
+        )
 
 
 def _to_whole_milliseconds(milliseconds: float | None) -> int | None:
     return None if milliseconds is None else round(milliseconds)
 
 
-def _parse_uuid(said: str) -> UUID | None:
+def _parse_uuid(text: str) -> UUID | None:
     try:
-        return UUID(said)
+        return UUID(text)
     except ValueError:
         return None

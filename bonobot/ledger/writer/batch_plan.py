@@ -31,12 +31,12 @@ from bonobot.ledger.refusals import (
 from bonobot.ledger.types import Admission, AdmissionResult, Opening, Settlement
 
 WINDOW_S = 60.0
-MOST_WINDOWS = 10_000  # then the oldest is closed early, to limit memory
+MAX_WINDOWS = 10_000  # then the oldest is closed early, to limit memory
 
-Key = tuple[UUID, str, str, UUID | None, str, str, str, str]
+RefusalKey = tuple[UUID, str, str, UUID | None, str, str, str, str]
 
 
-def build_refusal_key(opening: Opening) -> Key:
+def build_refusal_key(opening: Opening) -> RefusalKey:
     """Return the key of equal refusals: organization, actor, agent, action, resource and code."""
     return (
         opening.organization_id,
@@ -56,7 +56,7 @@ class RefusalWindow:
 
     row_id: UUID
     organization_id: UUID
-    ends: float
+    ends_at: float
     last_at: datetime
     repeats: int = 0
 
@@ -66,34 +66,36 @@ class RepeatedRefusals:
     """The open refusal windows of a process; times are in seconds of a monotonic clock."""
 
     # In order of opening; all windows are equally long, so the first one ends first.
-    _windows: dict[Key, RefusalWindow] = field(default_factory=dict)
+    _windows: dict[RefusalKey, RefusalWindow] = field(default_factory=dict)
 
-    def find(self, key: Key, now: float) -> RefusalWindow | None:
+    def find_window(self, key: RefusalKey, now: float) -> RefusalWindow | None:
         """Return the open window of an equal refusal, if there is one."""
         window = self._windows.get(key)
-        return window if window is not None and now < window.ends else None
+        return window if window is not None and now < window.ends_at else None
 
-    def start(self, key: Key, row_id: UUID, *, at: datetime, now: float) -> list[RefusalWindow]:
+    def open_window(
+        self, key: RefusalKey, row_id: UUID, *, at: datetime, now: float
+    ) -> list[RefusalWindow]:
         """Open a window after a written refusal; return windows closed for it that have repeats."""
-        ended = [self._windows.pop(key)] if key in self._windows else []
-        if len(self._windows) >= MOST_WINDOWS:
-            ended.append(self._windows.pop(next(iter(self._windows))))
+        ended_windows = [self._windows.pop(key)] if key in self._windows else []
+        if len(self._windows) >= MAX_WINDOWS:
+            ended_windows.append(self._windows.pop(next(iter(self._windows))))
         self._windows[key] = RefusalWindow(row_id, key[0], now + WINDOW_S, at)
-        return [window for window in ended if window.repeats]
+        return [window for window in ended_windows if window.repeats]
 
-    def count(self, key: Key, at: datetime) -> None:
+    def count_refusal(self, key: RefusalKey, at: datetime) -> None:
         """Count a repeated refusal in an open window."""
         window = self._windows[key]
         window.repeats += 1
         window.last_at = at
 
-    def next_end(self) -> float | None:
+    def find_next_end(self) -> float | None:
         """Return when the next window ends, or None."""
-        return next((window.ends for window in self._windows.values()), None)
+        return next((window.ends_at for window in self._windows.values()), None)
 
-    def ended(self, now: float) -> Iterator[RefusalWindow]:
+    def take_ended_windows(self, now: float) -> Iterator[RefusalWindow]:
         """Remove the windows that have ended; yield those with repeats."""
-        while (ends := self.next_end()) is not None and ends <= now:
+        while (ends_at := self.find_next_end()) is not None and ends_at <= now:
             window = self._windows.pop(next(iter(self._windows)))
             if window.repeats:
                 yield window
@@ -127,39 +129,41 @@ class CloseItem:
 Item = OpenItem | CloseItem
 
 
-def open_item(
+def build_open_item(
     opening: Opening,
     at: datetime,
     *,
-    outcome: str = entry_encoding.OPEN,
+    outcome: str = entry_encoding.OPEN_OUTCOME,
     admission: Admission | None = None,
     generation: int | None = None,
 ) -> OpenItem:
     """Return the opening item of a row; raises ValueError if its details aren't JSON."""
-    reserves = admission.reserves if admission else ()
+    reserves = admission.reservations if admission else ()
     facts = entry_encoding.build_opening_facts(
         opening, at, outcome=outcome, reserves=reserves, generation=generation
     )
-    columns = entry_encoding.build_columns(entry_encoding.OPENING, facts)
-    text = entry_encoding.seal(facts)
+    columns = entry_encoding.build_columns(entry_encoding.OPENING_COLUMNS, facts)
+    text = entry_encoding.serialize_facts(facts)
     return OpenItem(opening.call_id, opening.organization_id, text, columns, admission)
 
 
-def close_item(settlement: Settlement, at: datetime) -> CloseItem:
+def build_close_item(settlement: Settlement, at: datetime) -> CloseItem:
     """Return the closing item of a call; raises ValueError if its details aren't JSON."""
     facts = entry_encoding.build_closing_facts(settlement, at)
-    columns = entry_encoding.build_columns(entry_encoding.CLOSING, facts)
+    columns = entry_encoding.build_columns(entry_encoding.CLOSING_COLUMNS, facts)
     call_id, organization_id = settlement.call_id, settlement.organization_id
     return CloseItem(
-        call_id, organization_id, entry_encoding.seal(facts), columns, settlement.actuals
+        call_id, organization_id, entry_encoding.serialize_facts(facts), columns, settlement.actuals
     )
 
 
-def count_item(window: RefusalWindow) -> CloseItem:
+def build_repeat_item(window: RefusalWindow) -> CloseItem:
     """Return the item that closes the first of equal refusals with the number of repeats."""
     facts = entry_encoding.build_repeat_facts(window.row_id, window.repeats, window.last_at)
-    columns = entry_encoding.build_columns(entry_encoding.CLOSING, facts)
-    return CloseItem(window.row_id, window.organization_id, entry_encoding.seal(facts), columns)
+    columns = entry_encoding.build_columns(entry_encoding.CLOSING_COLUMNS, facts)
+    return CloseItem(
+        window.row_id, window.organization_id, entry_encoding.serialize_facts(facts), columns
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,9 +173,9 @@ class BatchRowKeys:
     organizations: tuple[UUID, ...]
     cells: tuple[tuple[str, UUID], ...]
     rates: tuple[str, ...]
-    closing: tuple[UUID, ...]
+    closing_calls: tuple[UUID, ...]
     flows: tuple[tuple[str, UUID], ...] = ()
-    permits: tuple[UUID, ...] = ()
+    approvals: tuple[UUID, ...] = ()
 
 
 @dataclass(slots=True)
@@ -182,10 +186,10 @@ class BatchState:
     tips: dict[UUID, ChainTip]
     cells: dict[str, BudgetBalance]
     rates: dict[str, int]
-    closable: dict[UUID, UUID]
+    open_calls: dict[UUID, UUID]
     now: int
     flows: dict[str, CallerFlowLabels] = field(default_factory=dict)
-    permits: dict[UUID, StoredApproval] = field(default_factory=dict)
+    approvals: dict[UUID, StoredApproval] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,79 +224,85 @@ class BatchPlan:
     answers: list[Answer] = field(default_factory=list)
 
 
-def needs(items: Iterable[Item]) -> BatchRowKeys:
+def collect_row_keys(items: Iterable[Item]) -> BatchRowKeys:
     """Return the keys of the rows to lock for these items."""
     organizations: set[UUID] = set()
     cells: dict[str, UUID] = {}
-    keys: set[str] = set()
+    rate_keys: set[str] = set()
     closing: list[UUID] = []
-    held: dict[str, UUID] = {}
-    granted: set[UUID] = set()
+    flow_cells: dict[str, UUID] = {}
+    approval_ids: set[UUID] = set()
     for item in items:
         organizations.add(item.organization_id)
         if isinstance(item, CloseItem):
             closing.append(item.call_id)
             cells |= {key: item.organization_id for key, _, _ in item.actuals}
         elif item.admission is not None:
-            cells |= {reserve.key: item.organization_id for reserve in item.admission.reserves}
-            keys |= {charge.key for charge in item.admission.charges}
-            held |= {flow.key: item.organization_id for flow in item.admission.flows}
-            held |= {store.key: item.organization_id for store in item.admission.stores}
-            granted |= {item.admission.permit.id} if item.admission.permit else set()
+            cells |= {reserve.key: item.organization_id for reserve in item.admission.reservations}
+            rate_keys |= {charge.key for charge in item.admission.charges}
+            flow_cells |= {flow.key: item.organization_id for flow in item.admission.flows}
+            flow_cells |= {store.key: item.organization_id for store in item.admission.stores}
+            approval_ids |= {item.admission.approval.id} if item.admission.approval else set()
     return BatchRowKeys(
         tuple(sorted(organizations)),
         tuple(sorted(cells.items())),
-        tuple(sorted(keys)),
+        tuple(sorted(rate_keys)),
         tuple(closing),
-        tuple(sorted(held.items())),
-        tuple(sorted(granted)),
+        tuple(sorted(flow_cells.items())),
+        tuple(sorted(approval_ids)),
     )
 
 
-def decide(state: BatchState, items: Sequence[Item]) -> BatchPlan:
+def decide_batch(state: BatchState, items: Sequence[Item]) -> BatchPlan:
     """Return the plan for the items, in order; doesn't change `state`."""
     plan = BatchPlan(
         BatchState(
             dict(state.tips),
             dict(state.cells),
             dict(state.rates),
-            dict(state.closable),
+            dict(state.open_calls),
             state.now,
             dict(state.flows),
-            dict(state.permits),
+            dict(state.approvals),
         )
     )
     for item in items:
-        answer = _close(plan, item) if isinstance(item, CloseItem) else _open(plan, item)
+        answer = (
+            _decide_close_item(plan, item)
+            if isinstance(item, CloseItem)
+            else _decide_open_item(plan, item)
+        )
         plan.answers.append(answer)
     return plan
 
 
-def _open(plan: BatchPlan, item: OpenItem) -> Answer:
+def _decide_open_item(plan: BatchPlan, item: OpenItem) -> Answer:
     admission = item.admission
     if admission is None:
-        _seal(plan, item)
+        _seal_item(plan, item)
         return item.call_id
-    refusal = _admit(plan, admission)
+    refusal = _admit_call(plan, admission)
     if refusal is not None:
         return refusal
-    tip = _seal(plan, item)
-    plan.state.closable[item.call_id] = item.organization_id
+    tip = _seal_item(plan, item)
+    plan.state.open_calls[item.call_id] = item.organization_id
     return AdmissionResult(item.call_id, tip.seq, tip.generation)
 
 
-def _close(plan: BatchPlan, item: CloseItem) -> bool:
+def _decide_close_item(plan: BatchPlan, item: CloseItem) -> bool:
     state = plan.state
-    if state.closable.get(item.call_id) != item.organization_id:
+    if state.open_calls.get(item.call_id) != item.organization_id:
         return False
-    del state.closable[item.call_id]
+    del state.open_calls[item.call_id]
     for key, reserved, actual in item.actuals:
-        state.cells[key] = budgets.settle(state.cells[key], reserved=reserved, actual=actual)
-    _seal(plan, item)
+        state.cells[key] = budgets.settle_reservation(
+            state.cells[key], reserved=reserved, actual=actual
+        )
+    _seal_item(plan, item)
     return True
 
 
-def _seal(plan: BatchPlan, item: Item) -> ChainTip:
+def _seal_item(plan: BatchPlan, item: Item) -> ChainTip:
     tip = plan.state.tips[item.organization_id].extend(item.text)
     plan.state.tips[item.organization_id] = tip
     sealed = plan.closed if isinstance(item, CloseItem) else plan.opened
@@ -300,7 +310,7 @@ def _seal(plan: BatchPlan, item: Item) -> ChainTip:
     return tip
 
 
-def _admit(plan: BatchPlan, admission: Admission) -> Refusal | None:
+def _admit_call(plan: BatchPlan, admission: Admission) -> Refusal | None:
     """Charge, reserve and use the approval of an admission, or return a refusal."""
     state = plan.state
     generation = state.tips[admission.opening.organization_id].generation
@@ -308,36 +318,40 @@ def _admit(plan: BatchPlan, admission: Admission) -> Refusal | None:
         return StaleSnapshot(generation)
     if refusal := _find_refusal(state, admission):
         return refusal
-    charged: dict[str, int] = {}
+    new_rates: dict[str, int] = {}
     for charge in admission.charges:
-        tat = charged.get(charge.key, state.rates[charge.key])
+        tat = new_rates.get(charge.key, state.rates[charge.key])
         interval = gcra.compute_interval(charge.per_minute)
-        verdict = gcra.admit(tat, state.now, interval, charge.burst, charge.cost)
+        verdict = gcra.admit_request(tat, state.now, interval, charge.burst, charge.cost)
         if not verdict.allowed:
             return RateLimited(charge, wait_us=verdict.retry_after)
-        charged[charge.key] = verdict.tat
-    reserved: dict[str, BudgetBalance] = {}
-    for reserve in admission.reserves:
-        before = reserved.get(reserve.key, state.cells[reserve.key])
-        after = budgets.reserve(before, limit=reserve.limit, amount=reserve.amount)
-        if after is None:
-            return BudgetExhausted(reserve, before)
-        reserved[reserve.key] = after
-    state.rates |= charged
-    state.cells |= reserved
-    _pass_labels(plan, admission)
-    if permit := admission.permit:
-        spent = replace(state.permits[permit.id], spent_by=admission.opening.call_id)
-        state.permits[permit.id] = spent
+        new_rates[charge.key] = verdict.tat
+    new_balances: dict[str, BudgetBalance] = {}
+    for reservation in admission.reservations:
+        balance = new_balances.get(reservation.key, state.cells[reservation.key])
+        new_balance = budgets.reserve_amount(
+            balance, limit=reservation.limit, amount=reservation.amount
+        )
+        if new_balance is None:
+            return BudgetExhausted(reservation, balance)
+        new_balances[reservation.key] = new_balance
+    state.rates |= new_rates
+    state.cells |= new_balances
+    _propagate_labels(plan, admission)
+    if approval := admission.approval:
+        spent_approval = replace(state.approvals[approval.id], spent_by=admission.opening.call_id)
+        state.approvals[approval.id] = spent_approval
     return None
 
 
-def _pass_labels(plan: BatchPlan, admission: Admission) -> None:
+def _propagate_labels(plan: BatchPlan, admission: Admission) -> None:
     """Propagate labels between the caller and the stores of an admitted call."""
     state, opening = plan.state, admission.opening
-    passed = admission_rules.pass_labels(state.flows, admission.flows, admission.stores, state.now)
+    changed_cells = admission_rules.propagate_labels(
+        state.flows, admission.flows, admission.stores, state.now
+    )
     for store in admission.stores:
-        before, after = state.flows[store.key], passed.get(store.key)
+        before, after = state.flows[store.key], changed_cells.get(store.key)
         if after is not None:
             plan.taints.append(
                 StoreTaint(
@@ -349,17 +363,19 @@ def _pass_labels(plan: BatchPlan, admission: Admission) -> None:
                     at=state.now,
                 )
             )
-    state.flows |= passed
+    state.flows |= changed_cells
 
 
 def _find_refusal(state: BatchState, admission: Admission) -> Refusal | None:
     """Return the refusal if the approval is invalid or, without one, flow labels block the call."""
-    if permit := admission.permit:
+    if approval := admission.approval:
         organization_id = admission.opening.organization_id
-        granted = state.permits.get(permit.id)
-        verdict = admission_rules.validate_approval(granted, permit, organization_id, state.now)
+        stored_approval = state.approvals.get(approval.id)
+        verdict = admission_rules.validate_approval(
+            stored_approval, approval, organization_id, state.now
+        )
         return ApprovalRefused(verdict) if verdict else None
     for flow in admission.flows:
-        if admission_rules.is_barred(state.flows[flow.key], flow, state.now):
+        if admission_rules.is_blocked(state.flows[flow.key], flow, state.now):
             return FlowNeedsApproval(flow)
     return None

@@ -19,14 +19,14 @@ from django.db import DEFAULT_DB_ALIAS, Error, connections
 from bonobot.ledger.types import AdmissionResult, build_rate_prefix
 from bonobot.ledger.writer import batch_plan, sql
 from bonobot.ledger.writer.batch_plan import Answer, BatchRowKeys, BatchState, CloseItem
-from bonobot.ledger.writer.queue import Answered, QueuedItem
+from bonobot.ledger.writer.queue import AnsweredItem, QueuedItem
 from bonobot.ledger.writer.sql import DedicatedLedgerDatabase, LedgerDatabase
 
-MOST = 10_000  # cells, rates, flows and open rows together; then the cache is cleared
+MAX_CACHED_ROWS = 10_000  # cells, rates, flows and open rows together; then the cache is cleared
 # How long the offset to the database's clock is used before the clocks may have drifted apart.
-KEPT_S = 60.0
+CLOCK_VALID_S = 60.0
 # Processes that alternate find a chain unchanged once or twice in a row.
-ALONE = 8
+UNTOUCHED_READS = 8
 
 
 class BatchStateCache:
@@ -37,11 +37,11 @@ class BatchStateCache:
         self._state = _build_empty_state()
         # Organizations that other processes write to: how many unchanged reads are still needed.
         self._shared: dict[UUID, int] = {}
-        self._ahead_us = 0  # how far the database's clock is ahead of our monotonic clock
-        self._clock_until = 0.0
+        self._clock_offset_us = 0  # how far the database's clock is ahead of our monotonic clock
+        self._clock_valid_until = 0.0
 
-    def recall(
-        self, database: DedicatedLedgerDatabase, needs: BatchRowKeys, *, now: int
+    def find_state(
+        self, database: DedicatedLedgerDatabase, row_keys: BatchRowKeys, *, now: int
     ) -> BatchState | None:
         """Return the current rows of a batch (SQLite only), or None if they must be read.
 
@@ -49,72 +49,76 @@ class BatchStateCache:
         """
         if not database.is_sqlite:
             return None
-        version = database.version()
+        version = database.read_data_version()
         if version != self._version:
             self._version, self._state = version, _build_empty_state()
-        return self._known(needs, now)
+        return self._find_cached_state(row_keys, now)
 
-    def guess(self, database: DedicatedLedgerDatabase, needs: BatchRowKeys) -> BatchState | None:
+    def guess_state(
+        self, database: DedicatedLedgerDatabase, row_keys: BatchRowKeys
+    ) -> BatchState | None:
         """Return the probable rows of a batch (PostgreSQL only), or None if they must be read.
 
         Only for batches of one organization without rates shared with others.
         """
-        if database.is_sqlite or len(needs.organizations) != 1:
+        if database.is_sqlite or len(row_keys.organizations) != 1:
             return None
-        (organization_id,) = needs.organizations
-        if organization_id in self._shared or time.monotonic() > self._clock_until:
+        (organization_id,) = row_keys.organizations
+        if organization_id in self._shared or time.monotonic() > self._clock_valid_until:
             return None
-        if not all(key.startswith(build_rate_prefix(organization_id)) for key in needs.rates):
+        if not all(key.startswith(build_rate_prefix(organization_id)) for key in row_keys.rates):
             return None
-        return self._known(needs, _get_monotonic_us() + self._ahead_us)
+        return self._find_cached_state(row_keys, _get_monotonic_us() + self._clock_offset_us)
 
-    def learn(self, needs: BatchRowKeys, after: BatchState, *, now: int) -> None:
+    def remember(self, row_keys: BatchRowKeys, new_state: BatchState, *, now: int) -> None:
         """Cache the rows after a batch was committed at the database's time `now`."""
-        known = self._state
-        held = len(known.cells) + len(known.rates) + len(known.flows) + len(known.closable)
-        if held > MOST:
-            known = self._state = _build_empty_state()
-        known.tips |= after.tips
-        known.cells |= after.cells
-        known.rates |= after.rates
-        known.flows |= after.flows
-        for call_id in needs.closing:
-            known.closable.pop(call_id, None)
-        known.closable |= after.closable
-        self._ahead_us = now - _get_monotonic_us()
-        self._clock_until = time.monotonic() + KEPT_S
+        cached = self._state
+        cached_count = (
+            len(cached.cells) + len(cached.rates) + len(cached.flows) + len(cached.open_calls)
+        )
+        if cached_count > MAX_CACHED_ROWS:
+            cached = self._state = _build_empty_state()
+        cached.tips |= new_state.tips
+        cached.cells |= new_state.cells
+        cached.rates |= new_state.rates
+        cached.flows |= new_state.flows
+        for call_id in row_keys.closing_calls:
+            cached.open_calls.pop(call_id, None)
+        cached.open_calls |= new_state.open_calls
+        self._clock_offset_us = now - _get_monotonic_us()
+        self._clock_valid_until = time.monotonic() + CLOCK_VALID_S
 
-    def compare(self, found: BatchState) -> None:
+    def compare_tips(self, state: BatchState) -> None:
         """Compare chains that were read with the cached ones, to find those no longer shared."""
-        for organization_id in self._shared.keys() & found.tips.keys():
-            untouched = self._state.tips.get(organization_id) == found.tips[organization_id]
-            left = self._shared[organization_id] - 1 if untouched else ALONE
-            if left > 0:
-                self._shared[organization_id] = left
+        for organization_id in self._shared.keys() & state.tips.keys():
+            is_untouched = self._state.tips.get(organization_id) == state.tips[organization_id]
+            remaining = self._shared[organization_id] - 1 if is_untouched else UNTOUCHED_READS
+            if remaining > 0:
+                self._shared[organization_id] = remaining
             else:
                 del self._shared[organization_id]
 
-    def mistaken(self, needs: BatchRowKeys) -> None:
+    def mark_shared(self, row_keys: BatchRowKeys) -> None:
         """Mark the organizations of a batch as changed by another process."""
-        self._shared |= dict.fromkeys(needs.organizations, ALONE)
+        self._shared |= dict.fromkeys(row_keys.organizations, UNTOUCHED_READS)
 
-    def forget(self) -> None:
+    def clear(self) -> None:
         """Clear the cache; a failed commit may or may not have been stored."""
         self._version, self._state = None, _build_empty_state()
-        self._clock_until = 0.0
+        self._clock_valid_until = 0.0
 
-    def _known(self, needs: BatchRowKeys, now: int) -> BatchState | None:
-        known = self._state
-        if needs.permits:
+    def _find_cached_state(self, row_keys: BatchRowKeys, now: int) -> BatchState | None:
+        cached = self._state
+        if row_keys.approvals:
             return None
         try:
             return BatchState(
-                tips={key: known.tips[key] for key in needs.organizations},
-                cells={key: known.cells[key] for key, _ in needs.cells},
-                rates={key: known.rates[key] for key in needs.rates},
-                closable={key: known.closable[key] for key in needs.closing},
+                tips={key: cached.tips[key] for key in row_keys.organizations},
+                cells={key: cached.cells[key] for key, _ in row_keys.cells},
+                rates={key: cached.rates[key] for key in row_keys.rates},
+                open_calls={key: cached.open_calls[key] for key in row_keys.closing_calls},
                 now=now,
-                flows={key: known.flows[key] for key, _ in needs.flows},
+                flows={key: cached.flows[key] for key, _ in row_keys.flows},
             )
         except KeyError:
             return None
@@ -128,7 +132,7 @@ def _build_empty_state() -> BatchState:
     return BatchState({}, {}, {}, {}, 0)
 
 
-LIMITS = {
+CONNECTION_STATEMENTS = {
     # Commits are durable when they return.
     "sqlite": ("PRAGMA synchronous=FULL",),
     # Waiting for a lock or a hanging database must not exceed the callers' deadline; and if this
@@ -150,29 +154,35 @@ class BatchCommitter:
 
     def __init__(self) -> None:
         self._database: DedicatedLedgerDatabase | None = None
-        self._memory = BatchStateCache()
+        self._cache = BatchStateCache()
 
-    def commit(self, tickets: Sequence[QueuedItem]) -> list[Answered]:
+    def commit(self, queued_items: Sequence[QueuedItem]) -> list[AnsweredItem]:
         """Commit the items and return their answers, in any order."""
-        database = self._database = self._database or connect()
+        database = self._database = self._database or open_database()
         with database.connection.wrap_database_errors:
-            answered = _recover_answers(database, tickets)
-            known = {ticket for ticket, _ in answered}
-            rest = [ticket for ticket in tickets if ticket not in known and not ticket.moot]
-            if rest:
-                answered += zip(rest, _commit(database, self._memory, rest), strict=True)
+            answered = _recover_answers(database, queued_items)
+            answered_items = {queued_item for queued_item, _ in answered}
+            remaining = [
+                queued_item
+                for queued_item in queued_items
+                if queued_item not in answered_items and not queued_item.is_abandoned
+            ]
+            if remaining:
+                answered += zip(
+                    remaining, _commit_items(database, self._cache, remaining), strict=True
+                )
         return answered
 
-    def holds(self, call_id: UUID) -> bool:
+    def has_row(self, call_id: UUID) -> bool:
         """Return whether a row with this id exists; raises database errors."""
-        database = self._database = self._database or connect()
+        database = self._database = self._database or open_database()
         with database.connection.wrap_database_errors:
             return bool(sql.load_written_rows(database, [call_id]))
 
     def disconnect(self) -> None:
         """Roll back and close the connection; the next commit opens another."""
         database, self._database = self._database, None
-        self._memory.forget()
+        self._cache.clear()
         if database is None:
             return
         connection = database.connection
@@ -185,7 +195,7 @@ class BatchCommitter:
             connection.connection = None  # it was broken already
 
 
-def connect() -> DedicatedLedgerDatabase:
+def open_database() -> DedicatedLedgerDatabase:
     """Open a dedicated connection to the default database."""
     connection = connections.create_connection(DEFAULT_DB_ALIAS)
     settings = deepcopy(connection.settings_dict)
@@ -202,28 +212,32 @@ def connect() -> DedicatedLedgerDatabase:
     connection.connect()
     database = DedicatedLedgerDatabase(connection)
     with connection.wrap_database_errors:
-        for statement in LIMITS[connection.vendor]:
+        for statement in CONNECTION_STATEMENTS[connection.vendor]:
             database.execute(statement)
     return database
 
 
-def _recover_answers(database: LedgerDatabase, tickets: Sequence[QueuedItem]) -> list[Answered]:
+def _recover_answers(
+    database: LedgerDatabase, queued_items: Sequence[QueuedItem]
+) -> list[AnsweredItem]:
     """Return answers for items that were committed although the response was lost."""
-    doubtful = [ticket for ticket in tickets if ticket.sent]
-    if not doubtful:
+    uncertain_items = [queued_item for queued_item in queued_items if queued_item.is_sent]
+    if not uncertain_items:
         return []
-    found = sql.load_written_rows(database, [ticket.item.call_id for ticket in doubtful])
-    answered: list[Answered] = []
-    for ticket in doubtful:
-        row = found.get(ticket.item.call_id)
-        answer = _recover_answer(ticket, row) if row else None
+    rows = sql.load_written_rows(
+        database, [queued_item.item.call_id for queued_item in uncertain_items]
+    )
+    answered: list[AnsweredItem] = []
+    for queued_item in uncertain_items:
+        row = rows.get(queued_item.item.call_id)
+        answer = _recover_answer(queued_item, row) if row else None
         if answer is not None:
-            answered.append((ticket, answer))
+            answered.append((queued_item, answer))
     return answered
 
 
-def _recover_answer(ticket: QueuedItem, row: sql.WrittenRow) -> Answer | None:
-    item = ticket.item
+def _recover_answer(queued_item: QueuedItem, row: sql.WrittenRow) -> Answer | None:
+    item = queued_item.item
     if isinstance(item, CloseItem):
         return True if row.closed == item.text else None
     if row.opened != item.text:
@@ -233,79 +247,79 @@ def _recover_answer(ticket: QueuedItem, row: sql.WrittenRow) -> Answer | None:
     return AdmissionResult(item.call_id, row.seq, row.generation)
 
 
-def _commit(
-    database: DedicatedLedgerDatabase, memory: BatchStateCache, tickets: Sequence[QueuedItem]
+def _commit_items(
+    database: DedicatedLedgerDatabase, cache: BatchStateCache, queued_items: Sequence[QueuedItem]
 ) -> list[Answer]:
-    items = [ticket.item for ticket in tickets]
-    needs = batch_plan.needs(items)
-    answers = _commit_at_once(database, memory, tickets, needs)
+    items = [queued_item.item for queued_item in queued_items]
+    row_keys = batch_plan.collect_row_keys(items)
+    answers = _commit_at_once(database, cache, queued_items, row_keys)
     if answers is not None:
         return answers
-    with database.turn(within_s=SQLITE_BUSY_S):
-        before = _lock_rows(database, memory, needs)
-        plan = batch_plan.decide(before, items)
-        _send(tickets)
-        _store(database, before, plan)
-    memory.learn(needs, plan.state, now=before.now)
+    with database.acquire_write_turn(within_s=SQLITE_BUSY_S):
+        before = _lock_rows(database, cache, row_keys)
+        plan = batch_plan.decide_batch(before, items)
+        _mark_sent(queued_items)
+        _store_plan(database, before, plan)
+    cache.remember(row_keys, plan.state, now=before.now)
     return plan.answers
 
 
 def _commit_at_once(
     database: DedicatedLedgerDatabase,
-    memory: BatchStateCache,
-    tickets: Sequence[QueuedItem],
-    needs: batch_plan.BatchRowKeys,
+    cache: BatchStateCache,
+    queued_items: Sequence[QueuedItem],
+    row_keys: batch_plan.BatchRowKeys,
 ) -> list[Answer] | None:
     """Commit a batch decided on cached rows; None if it must be decided on stored rows.
 
     Refusals are never decided on cached rows, since their reason may be gone.
     """
-    guessed = memory.guess(database, needs)
-    if guessed is None:
+    state = cache.guess_state(database, row_keys)
+    if state is None:
         return None
-    items = [ticket.item for ticket in tickets]
-    plan = batch_plan.decide(guessed, items)
+    items = [queued_item.item for queued_item in queued_items]
+    plan = batch_plan.decide_batch(state, items)
     if len(plan.opened) + len(plan.closed) < len(items):
         return None
-    fresh = [ticket for ticket in tickets if not ticket.sent]
-    _send(tickets)
-    now = sql.write(database, guessed, plan)
+    unsent_items = [queued_item for queued_item in queued_items if not queued_item.is_sent]
+    _mark_sent(queued_items)
+    now = sql.write_if_unchanged(database, state, plan)
     if now is None:
-        memory.mistaken(needs)
-        for ticket in fresh:
-            ticket.sent = False
+        cache.mark_shared(row_keys)
+        for queued_item in unsent_items:
+            queued_item.is_sent = False
         return None
-    memory.learn(needs, plan.state, now=now)
+    cache.remember(row_keys, plan.state, now=now)
     return plan.answers
 
 
-def _send(tickets: Sequence[QueuedItem]) -> None:
+def _mark_sent(queued_items: Sequence[QueuedItem]) -> None:
     """Mark the items as sent: their commit may happen even if the response is lost."""
-    for ticket in tickets:
-        ticket.sent = True
+    for queued_item in queued_items:
+        queued_item.is_sent = True
 
 
 def _lock_rows(
-    database: DedicatedLedgerDatabase, memory: BatchStateCache, needs: batch_plan.BatchRowKeys
+    database: DedicatedLedgerDatabase, cache: BatchStateCache, row_keys: batch_plan.BatchRowKeys
 ) -> batch_plan.BatchState:
     """Begin the transaction and return the locked rows of the batch."""
     if database.is_sqlite:
         database.begin()  # takes the one lock there is
-        known = memory.recall(database, needs, now=time.time_ns() // 1_000)
-        return known or sql.lock(database, needs)()
-    with database.pipelined():
+        cached_state = cache.find_state(database, row_keys, now=time.time_ns() // 1_000)
+        return cached_state or sql.lock_rows(database, row_keys)()
+    with database.open_pipeline():
         database.begin()
-        read = sql.lock(database, needs)
-    before = read()
-    memory.compare(before)
-    return before
+        load_state = sql.lock_rows(database, row_keys)
+    state = load_state()
+    cache.compare_tips(state)
+    return state
 
 
-def _store(
+def _store_plan(
     database: DedicatedLedgerDatabase, before: batch_plan.BatchState, plan: batch_plan.BatchPlan
 ) -> None:
     after = plan.state
-    with database.pipelined():
+    with database.open_pipeline():
         sql.write_opened(database, plan.opened)
         sql.write_closed(database, plan.closed)
         sql.write_heads(database, sql.filter_changed(before.tips, after.tips))
@@ -313,5 +327,5 @@ def _store(
         sql.write_rates(database, sql.filter_changed(before.rates, after.rates))
         sql.write_flows(database, sql.filter_changed(before.flows, after.flows))
         sql.write_taints(database, plan.taints)
-        sql.store_spent_approvals(database, sql.filter_changed(before.permits, after.permits))
+        sql.store_spent_approvals(database, sql.filter_changed(before.approvals, after.approvals))
         database.commit()

@@ -19,7 +19,7 @@ from math import inf
 from typing import Any
 
 from bonobot.ledger.refusals import AuditUnavailable, Refusal
-from bonobot.ledger.writer.batch_plan import Answer, CloseItem, Item, Key
+from bonobot.ledger.writer.batch_plan import Answer, CloseItem, Item, RefusalKey
 
 
 @dataclass(slots=True, eq=False)
@@ -27,15 +27,15 @@ class QueuedItem:
     """An item, when it was queued, and until when (monotonic seconds) its caller waits."""
 
     item: Item
-    at: datetime
+    queued_at: datetime
     deadline: float = inf
     future: "Future[Any] | asyncio.Future[Any] | None" = None
     loop: asyncio.AbstractEventLoop | None = None
-    refused: Key | None = None  # set for refusals, which may be repeats
-    sent: bool = False  # its commit was sent: without an answer, it may have happened
+    refusal_key: RefusalKey | None = None  # set for refusals, which may be repeats
+    is_sent: bool = False  # its commit was sent: without an answer, it may have happened
 
     @property
-    def moot(self) -> bool:
+    def is_abandoned(self) -> bool:
         """Whether it would open a call whose caller is gone."""
         if isinstance(self.item, CloseItem):
             return False
@@ -44,35 +44,35 @@ class QueuedItem:
         return self.item.admission is not None and self.future.done()
 
 
-Answered = tuple[QueuedItem, Answer]
-Unheard = Callable[[QueuedItem, Answer], None]
+AnsweredItem = tuple[QueuedItem, Answer]
+OnAbandoned = Callable[[QueuedItem, Answer], None]
 
 
-def wake_callers(answered: Iterable[Answered], unheard: Unheard) -> None:
+def wake_callers(answered: Iterable[AnsweredItem], on_abandoned: OnAbandoned) -> None:
     """Wake each caller once; `on_abandoned` gets answers that no caller waits for."""
-    by_loop: dict[asyncio.AbstractEventLoop, list[Answered]] = {}
-    for ticket, answer in answered:
-        if ticket.loop is None:
-            _resolve(ticket, answer, unheard)
+    by_loop: dict[asyncio.AbstractEventLoop, list[AnsweredItem]] = {}
+    for queued_item, answer in answered:
+        if queued_item.loop is None:
+            _resolve_answer(queued_item, answer, on_abandoned)
         else:
-            by_loop.setdefault(ticket.loop, []).append((ticket, answer))
-    for loop, those in by_loop.items():
+            by_loop.setdefault(queued_item.loop, []).append((queued_item, answer))
+    for loop, loop_answers in by_loop.items():
         try:
-            loop.call_soon_threadsafe(_resolve_all, those, unheard)
+            loop.call_soon_threadsafe(_resolve_answers, loop_answers, on_abandoned)
         except RuntimeError:  # the loop was closed meanwhile
-            for ticket, answer in those:
-                unheard(ticket, answer)
+            for queued_item, answer in loop_answers:
+                on_abandoned(queued_item, answer)
 
 
-def _resolve_all(answered: Iterable[Answered], unheard: Unheard) -> None:
-    for ticket, answer in answered:
-        _resolve(ticket, answer, unheard)
+def _resolve_answers(answered: Iterable[AnsweredItem], on_abandoned: OnAbandoned) -> None:
+    for queued_item, answer in answered:
+        _resolve_answer(queued_item, answer, on_abandoned)
 
 
-def _resolve(ticket: QueuedItem, answer: Answer, unheard: Unheard) -> None:
-    future = ticket.future
+def _resolve_answer(queued_item: QueuedItem, answer: Answer, on_abandoned: OnAbandoned) -> None:
+    future = queued_item.future
     if future is None or future.done():
-        unheard(ticket, answer)
+        on_abandoned(queued_item, answer)
     elif isinstance(answer, Refusal):
         future.set_exception(answer)
     else:
@@ -80,8 +80,8 @@ def _resolve(ticket: QueuedItem, answer: Answer, unheard: Unheard) -> None:
 
 
 # How long a batch waits for more items, in seconds, and for how many at most.
-WAIT_S = 0.001
-MOST = 32
+GATHER_S = 0.001
+MAX_EXPECTED = 32
 
 
 class BatchSizeEstimate:
@@ -91,15 +91,15 @@ class BatchSizeEstimate:
         """Start with a batch size of one."""
         self.expected = 1
 
-    def learn(self, came: int) -> None:
+    def update(self, size: int) -> None:
         """Expect one more if at least the expected number arrived, otherwise one less."""
-        if 1 < came >= self.expected:
-            self.expected = min(came + 1, MOST)
+        if 1 < size >= self.expected:
+            self.expected = min(size + 1, MAX_EXPECTED)
         else:
             self.expected = max(self.expected - 1, 1)
 
 
-LOOK_EVERY_S = 0.25
+CHECK_INTERVAL_S = 0.25
 GRACE_S = 2.0  # how much longer than its deadline a caller waits for the writer
 
 
@@ -108,73 +108,73 @@ class LoopWaiters:
 
     def __init__(
         self,
-        put: Callable[[Sequence[QueuedItem]], None],
-        unheard: Unheard,
-        crowd: BatchSizeEstimate,
+        submit: Callable[[Sequence[QueuedItem]], None],
+        on_abandoned: OnAbandoned,
+        batch_size: BatchSizeEstimate,
     ) -> None:
         """`submit` passes items to the writer or raises if it is closed; `on_abandoned` gets the
         answers whose caller disconnected."""
-        self._put = put
-        self._unheard = unheard
-        self._crowd = crowd
+        self._submit = submit
+        self._on_abandoned = on_abandoned
+        self._batch_size = batch_size
         self._gathered: list[QueuedItem] = []
-        self._going: asyncio.TimerHandle | None = None
-        self._until: dict[asyncio.Future[Any], float] = {}
-        self._looked_at = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._deadlines: dict[asyncio.Future[Any], float] = {}
+        self._is_checking = False
 
-    async def answer(self, ticket: QueuedItem) -> Any:
+    async def wait_for_answer(self, queued_item: QueuedItem) -> Any:
         """Submit an item of this loop and return its answer, or raise the refusal."""
-        loop = ticket.loop = asyncio.get_running_loop()
+        loop = queued_item.loop = asyncio.get_running_loop()
         future: asyncio.Future[Any] = loop.create_future()
-        ticket.future = future
-        self._hand_in(ticket, loop)
-        self._until[future] = ticket.deadline + GRACE_S
-        if not self._looked_at:
-            self._looked_at = True
-            loop.call_later(LOOK_EVERY_S, self._look, loop)
-        heard = False
+        queued_item.future = future
+        self._add_item(queued_item, loop)
+        self._deadlines[future] = queued_item.deadline + GRACE_S
+        if not self._is_checking:
+            self._is_checking = True
+            loop.call_later(CHECK_INTERVAL_S, self._expire_overdue, loop)
+        is_received = False
         try:
             answer = await future
-            heard = True
+            is_received = True
             return answer
         finally:
-            del self._until[future]
-            if not heard:
-                self._left(ticket, future)
+            del self._deadlines[future]
+            if not is_received:
+                self._handle_caller_left(queued_item, future)
 
-    def _left(self, ticket: QueuedItem, future: "asyncio.Future[Any]") -> None:
+    def _handle_caller_left(self, queued_item: QueuedItem, future: "asyncio.Future[Any]") -> None:
         if not future.done() or future.cancelled():
             # The item is processed without its caller, even if the loop stops now.
-            self._hand_over()
+            self._submit_items()
         elif not future.exception():
-            self._unheard(ticket, future.result())
+            self._on_abandoned(queued_item, future.result())
 
-    def _hand_in(self, ticket: QueuedItem, loop: asyncio.AbstractEventLoop) -> None:
-        self._gathered.append(ticket)
-        if len(self._gathered) >= self._crowd.expected:
-            self._hand_over()
-        elif self._going is None:
-            self._going = loop.call_later(WAIT_S, self._hand_over)
+    def _add_item(self, queued_item: QueuedItem, loop: asyncio.AbstractEventLoop) -> None:
+        self._gathered.append(queued_item)
+        if len(self._gathered) >= self._batch_size.expected:
+            self._submit_items()
+        elif self._timer is None:
+            self._timer = loop.call_later(GATHER_S, self._submit_items)
 
-    def _hand_over(self) -> None:
-        if self._going is not None:
-            self._going.cancel()
-            self._going = None
+    def _submit_items(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         gathered, self._gathered = self._gathered, []
         try:
             if gathered:
-                self._put(gathered)
+                self._submit(gathered)
         except AuditUnavailable as problem:
-            for ticket in gathered:
-                if ticket.future is not None and not ticket.future.done():
-                    ticket.future.set_exception(problem)
+            for queued_item in gathered:
+                if queued_item.future is not None and not queued_item.future.done():
+                    queued_item.future.set_exception(problem)
 
-    def _look(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _expire_overdue(self, loop: asyncio.AbstractEventLoop) -> None:
         now = time.monotonic()
-        for future, until in self._until.items():
-            if until <= now and not future.done():
+        for future, deadline in self._deadlines.items():
+            if deadline <= now and not future.done():
                 # A later answer is abandoned.
                 future.set_exception(AuditUnavailable("the database doesn't answer"))
-        self._looked_at = bool(self._until)
-        if self._looked_at:
-            loop.call_later(LOOK_EVERY_S, self._look, loop)
+        self._is_checking = bool(self._deadlines)
+        if self._is_checking:
+            loop.call_later(CHECK_INTERVAL_S, self._expire_overdue, loop)

@@ -62,24 +62,24 @@ class LedgerDatabase:
 
     def execute_each(self, sql: str, rows: Iterable[Row]) -> None:
         """Execute a statement for each row of values, if there are any."""
-        if rows := self._sent(rows):
+        if rows := self._prepare_rows(rows):
             self.connection.cursor().executemany(sql, rows)
 
-    def uuid(self, value: UUID) -> str:
+    def encode_uuid(self, value: UUID) -> str:
         """Return a UUID in the database's format."""
         return value.hex if self.is_sqlite else str(value)
 
-    def written(self, columns: Sequence[EntryColumn], values: Row) -> Row:
+    def encode_row(self, columns: Sequence[EntryColumn], values: Row) -> Row:
         """Return the values of these columns in the database's format."""
         if not self.is_sqlite:
             return values
         row = list(values)
-        for index, converted in _build_converters(tuple(columns)):
+        for index, convert in _build_converters(tuple(columns)):
             if row[index] is not None:
-                row[index] = converted(row[index])
+                row[index] = convert(row[index])
         return row
 
-    def _sent(self, rows: Iterable[Row]) -> list[Row]:
+    def _prepare_rows(self, rows: Iterable[Row]) -> list[Row]:
         if self.is_sqlite:
             return list(rows)
         return [[None if value is None else str(value) for value in row] for row in rows]
@@ -99,7 +99,7 @@ class DedicatedLedgerDatabase(LedgerDatabase):
 
     def execute_each(self, sql: str, rows: Iterable[Row]) -> None:
         """Execute a statement for each row of values, if there are any."""
-        if rows := self._sent(rows):
+        if rows := self._prepare_rows(rows):
             cursor = self.connection.connection.cursor()
             cursor.executemany(_convert_placeholders(sql) if self.is_sqlite else sql, rows)
 
@@ -111,16 +111,18 @@ class DedicatedLedgerDatabase(LedgerDatabase):
         """Commit the transaction."""
         self.execute("COMMIT")
 
-    def version(self) -> int:
+    def read_data_version(self) -> int:
         """Return a number that changes when another connection commits (SQLite)."""
-        found: int = self.execute("PRAGMA data_version").fetchall()[0][0]
-        return found
+        version: int = self.execute("PRAGMA data_version").fetchall()[0][0]
+        return version
 
-    def turn(self, *, within_s: float) -> AbstractContextManager[None]:
+    def acquire_write_turn(self, *, within_s: float) -> AbstractContextManager[None]:
         """Take precedence over the other writing threads of this process (SQLite)."""
-        return get_write_queue().urgently(within_s=within_s) if self.is_sqlite else nullcontext()
+        return (
+            get_write_queue().hold_urgently(timeout_s=within_s) if self.is_sqlite else nullcontext()
+        )
 
-    def pipelined(self) -> AbstractContextManager[Any]:
+    def open_pipeline(self) -> AbstractContextManager[Any]:
         """Pipeline the block's statements if the database supports it."""
         if self.is_sqlite:
             return nullcontext()
@@ -134,13 +136,13 @@ def _build_converters(
 ) -> tuple[tuple[int, Callable[[str], str]], ...]:
     """Return (index, converter) of the columns with a special format on SQLite."""
     return tuple(
-        (index, _AS_SQLITE[column.kind])
+        (index, _SQLITE_CONVERTERS[column.kind])
         for index, column in enumerate(columns)
-        if column.kind in _AS_SQLITE
+        if column.kind in _SQLITE_CONVERTERS
     )
 
 
-_AS_SQLITE: dict[str, Callable[[str], str]] = {
+_SQLITE_CONVERTERS: dict[str, Callable[[str], str]] = {
     "uuid": lambda value: value.replace("-", ""),
     "time": lambda value: value[:26].replace("T", " "),
 }
@@ -182,35 +184,40 @@ _LOCK_FLOWS = """
     RETURNING "key", labels, touched
 """
 # Approvals are only changed under the lock of their organization's head.
-_PERMITS = """
+_SELECT_APPROVALS = """
     SELECT id, organization_id, digest, expires, spent_by FROM ledger_permitrow
     WHERE id IN ({places})
 """
-_CLOSABLE = """
+_SELECT_OPEN_CALLS = """
     SELECT id, organization_id FROM ledger_auditrow
     WHERE closed_seq IS NULL AND id IN ({places})
 """
-_WRITTEN = """
+_SELECT_WRITTEN_ROWS = """
     SELECT id, ledger_auditrow.seq, opened, closed, generation
     FROM ledger_auditrow JOIN ledger_head USING (organization_id)
     WHERE id IN ({places})
 """
-OPENING = ("seq", "digest", "opened", *(column.name for column in entry_encoding.OPENING))
-# Built from the names of our own columns; values are always parameters.
-_OPEN = "INSERT INTO ledger_auditrow ({}) VALUES ({})".format(  # noqa: S608
-    _join_names(OPENING), _join_names(OPENING, "%s")
+OPENING_NAMES = (
+    "seq",
+    "digest",
+    "opened",
+    *(column.name for column in entry_encoding.OPENING_COLUMNS),
 )
-CLOSING = (
+# Built from the names of our own columns; values are always parameters.
+_INSERT_ROW = "INSERT INTO ledger_auditrow ({}) VALUES ({})".format(  # noqa: S608
+    _join_names(OPENING_NAMES), _join_names(OPENING_NAMES, "%s")
+)
+CLOSING_NAMES = (
     "closed_seq",
     "closed_digest",
     "closed",
-    *(column.name for column in entry_encoding.CLOSING),
+    *(column.name for column in entry_encoding.CLOSING_COLUMNS),
 )
-_CLOSE = "UPDATE ledger_auditrow SET {} WHERE id = %s AND closed_seq IS NULL".format(  # noqa: S608
-    _join_names(CLOSING, '"{}" = %s')
+_CLOSE_ROW = "UPDATE ledger_auditrow SET {} WHERE id = %s AND closed_seq IS NULL".format(  # noqa: S608
+    _join_names(CLOSING_NAMES, '"{}" = %s')
 )
 # Without a code, the opening's code is kept, and SQLite doesn't update the index of codes.
-_CLOSE_WELL = _CLOSE.replace(', "code" = %s', "")
+_CLOSE_ROW_WITHOUT_CODE = _CLOSE_ROW.replace(', "code" = %s', "")
 _SET_HEAD = (
     "UPDATE ledger_head SET seq = %s, digest = %s, generation = %s WHERE organization_id = %s"
 )
@@ -219,14 +226,14 @@ _SET_RATES = """
     INSERT INTO ledger_ratecell ("key", tat) VALUES {rows}
     ON CONFLICT ("key") DO UPDATE SET tat = excluded.tat
 """
-TAINT = ("id", "key", "organization_id", "labels", "call_id", "session_id", "created")
-_TAINT = "INSERT INTO ledger_storelabel ({}) VALUES ({})".format(  # noqa: S608
-    _join_names(TAINT), _join_names(TAINT, "%s")
+TAINT_NAMES = ("id", "key", "organization_id", "labels", "call_id", "session_id", "created")
+_INSERT_TAINT = "INSERT INTO ledger_storelabel ({}) VALUES ({})".format(  # noqa: S608
+    _join_names(TAINT_NAMES), _join_names(TAINT_NAMES, "%s")
 )
 _SET_FLOW = 'UPDATE ledger_flowcell SET labels = %s, touched = %s WHERE "key" = %s'
-_SPEND = "UPDATE ledger_permitrow SET spent_by = %s WHERE id = %s AND spent_by IS NULL"
-_REMOVE = "DELETE FROM ledger_auditrow WHERE organization_id = %s AND seq <= %s"
-_BUMP = """
+_SPEND_APPROVAL = "UPDATE ledger_permitrow SET spent_by = %s WHERE id = %s AND spent_by IS NULL"
+_DELETE_ROWS = "DELETE FROM ledger_auditrow WHERE organization_id = %s AND seq <= %s"
+_INCREMENT_GENERATION = """
     INSERT INTO ledger_head (organization_id, generation) VALUES (%s, 1)
     ON CONFLICT (organization_id) DO UPDATE SET generation = ledger_head.generation + 1
 """
@@ -248,19 +255,19 @@ class UpdateCondition(NamedTuple):
     values: Row = ()
 
 
-OPEN_GATE = UpdateCondition()
+NO_CONDITION = UpdateCondition()
 
 
-def lock(database: LedgerDatabase, needs: BatchRowKeys) -> Callable[[], BatchState]:
+def lock_rows(database: LedgerDatabase, row_keys: BatchRowKeys) -> Callable[[], BatchState]:
     """Lock the rows of a batch; return a function that reads the results."""
-    heads = _lock_heads(database, needs.organizations)
-    cells = execute_rows(database, _LOCK_CELLS, _build_owned_keys(database, needs.cells))
-    rates = execute_rows(database, _LOCK_RATES, [(key,) for key in needs.rates])
-    flows = execute_rows(database, _LOCK_FLOWS, _build_owned_keys(database, needs.flows))
-    permits = _select(database, _PERMITS, needs.permits)
-    closable = _select(database, _CLOSABLE, needs.closing)
+    heads = _lock_heads(database, row_keys.organizations)
+    cells = execute_rows(database, _LOCK_CELLS, _build_owned_keys(database, row_keys.cells))
+    rates = execute_rows(database, _LOCK_RATES, [(key,) for key in row_keys.rates])
+    flows = execute_rows(database, _LOCK_FLOWS, _build_owned_keys(database, row_keys.flows))
+    approvals = _select_by_id(database, _SELECT_APPROVALS, row_keys.approvals)
+    open_calls = _select_by_id(database, _SELECT_OPEN_CALLS, row_keys.closing_calls)
 
-    def read() -> BatchState:
+    def load_state() -> BatchState:
         tips, now = _load_tips(heads)
         return BatchState(
             tips=tips,
@@ -268,21 +275,21 @@ def lock(database: LedgerDatabase, needs: BatchRowKeys) -> Callable[[], BatchSta
                 key: BudgetBalance(spent, reserved) for key, spent, reserved in _load_rows(cells)
             },
             rates=dict(_load_rows(rates)),
-            closable={
+            open_calls={
                 _parse_uuid(row): _parse_uuid(organization)
-                for row, organization in _load_rows(closable)
+                for row, organization in _load_rows(open_calls)
             },
             now=now,
             flows={
                 key: CallerFlowLabels(labels, touched) for key, labels, touched in _load_rows(flows)
             },
-            permits={
+            approvals={
                 _parse_uuid(row): _build_stored_approval(*facts)
-                for row, *facts in _load_rows(permits)
+                for row, *facts in _load_rows(approvals)
             },
         )
 
-    return read
+    return load_state
 
 
 def lock_heads(database: LedgerDatabase, organizations: Iterable[UUID]) -> dict[UUID, ChainTip]:
@@ -292,23 +299,30 @@ def lock_heads(database: LedgerDatabase, organizations: Iterable[UUID]) -> dict[
 
 def write_opened(database: LedgerDatabase, sealed: Sequence[SealedItem]) -> None:
     """Insert rows with their opening entry."""
-    database.execute_each(_OPEN, [build_opening_row(database, one) for one in sealed])
+    database.execute_each(
+        _INSERT_ROW, [build_opening_row(database, sealed_item) for sealed_item in sealed]
+    )
 
 
 def write_closed(
-    database: LedgerDatabase, sealed: Sequence[SealedItem], gate: UpdateCondition = OPEN_GATE
+    database: LedgerDatabase,
+    sealed: Sequence[SealedItem],
+    condition: UpdateCondition = NO_CONDITION,
 ) -> None:
     """Update open rows with their closing entry."""
-    well: list[Row] = []
-    others: list[Row] = []
-    for one in sealed:
-        row, call_id = _build_closing_row(database, one), database.uuid(one.item.call_id)
+    rows_without_code: list[Row] = []
+    rows_with_code: list[Row] = []
+    for sealed_item in sealed:
+        row, call_id = (
+            _build_closing_row(database, sealed_item),
+            database.encode_uuid(sealed_item.item.call_id),
+        )
         if row[-1] is None:
-            well.append((*row[:-1], call_id, *gate.values))
+            rows_without_code.append((*row[:-1], call_id, *condition.values))
         else:
-            others.append((*row, call_id, *gate.values))
-    database.execute_each(_CLOSE_WELL + gate.sql, well)
-    database.execute_each(_CLOSE + gate.sql, others)
+            rows_with_code.append((*row, call_id, *condition.values))
+    database.execute_each(_CLOSE_ROW_WITHOUT_CODE + condition.sql, rows_without_code)
+    database.execute_each(_CLOSE_ROW + condition.sql, rows_with_code)
 
 
 def write_heads(database: LedgerDatabase, tips: Mapping[UUID, ChainTip]) -> None:
@@ -316,18 +330,20 @@ def write_heads(database: LedgerDatabase, tips: Mapping[UUID, ChainTip]) -> None
     database.execute_each(
         _SET_HEAD,
         [
-            (tip.seq, tip.digest, tip.generation, database.uuid(organization))
+            (tip.seq, tip.digest, tip.generation, database.encode_uuid(organization))
             for organization, tip in tips.items()
         ],
     )
 
 
 def write_cells(
-    database: LedgerDatabase, cells: Mapping[str, BudgetBalance], gate: UpdateCondition = OPEN_GATE
+    database: LedgerDatabase,
+    cells: Mapping[str, BudgetBalance],
+    condition: UpdateCondition = NO_CONDITION,
 ) -> None:
     """Update budget cells."""
-    rows = [(cell.spent, cell.reserved, key, *gate.values) for key, cell in cells.items()]
-    database.execute_each(_SET_CELL + gate.sql, rows)
+    rows = [(cell.spent, cell.reserved, key, *condition.values) for key, cell in cells.items()]
+    database.execute_each(_SET_CELL + condition.sql, rows)
 
 
 def write_rates(database: LedgerDatabase, rates: Mapping[str, int]) -> None:
@@ -337,32 +353,38 @@ def write_rates(database: LedgerDatabase, rates: Mapping[str, int]) -> None:
 
 def write_flows(database: LedgerDatabase, flows: Mapping[str, CallerFlowLabels]) -> None:
     """Update flow cells."""
-    rows = [(held.labels, held.touched, key) for key, held in flows.items()]
+    rows = [(held.labels, held.last_used_us, key) for key, held in flows.items()]
     database.execute_each(_SET_FLOW, rows)
 
 
 def write_taints(database: LedgerDatabase, taints: Sequence[StoreTaint]) -> None:
     """Insert the labels that calls added to stores."""
-    database.execute_each(_TAINT, [taint_row(database, one) for one in taints])
+    database.execute_each(_INSERT_TAINT, [build_taint_row(database, taint) for taint in taints])
 
 
-def taint_row(database: LedgerDatabase, taint: StoreTaint) -> Row:
+def build_taint_row(database: LedgerDatabase, taint: StoreTaint) -> Row:
     """Return the values of `TAINT_NAMES`."""
-    session_id = database.uuid(taint.session_id) if taint.session_id else None
+    session_id = database.encode_uuid(taint.session_id) if taint.session_id else None
     return (
-        *(database.uuid(generate_uuid7()), taint.key, database.uuid(taint.organization_id)),
-        *(taint.labels, database.uuid(taint.call_id), session_id, taint.at),
+        *(
+            database.encode_uuid(generate_uuid7()),
+            taint.key,
+            database.encode_uuid(taint.organization_id),
+        ),
+        *(taint.labels, database.encode_uuid(taint.call_id), session_id, taint.at),
     )
 
 
-def store_spent_approvals(database: LedgerDatabase, permits: Mapping[UUID, StoredApproval]) -> None:
+def store_spent_approvals(
+    database: LedgerDatabase, approvals: Mapping[UUID, StoredApproval]
+) -> None:
     """Update approvals with the calls that used them."""
     rows = [
-        (database.uuid(granted.spent_by), database.uuid(permit_id))
-        for permit_id, granted in permits.items()
-        if granted.spent_by is not None
+        (database.encode_uuid(stored_approval.spent_by), database.encode_uuid(approval_id))
+        for approval_id, stored_approval in approvals.items()
+        if stored_approval.spent_by is not None
     ]
-    database.execute_each(_SPEND, rows)
+    database.execute_each(_SPEND_APPROVAL, rows)
 
 
 def filter_changed(before: Mapping[Key, Value], after: Mapping[Key, Value]) -> dict[Key, Value]:
@@ -370,44 +392,44 @@ def filter_changed(before: Mapping[Key, Value], after: Mapping[Key, Value]) -> d
     return {key: value for key, value in after.items() if value is not before.get(key)}
 
 
-def remove(database: LedgerDatabase, organization_id: UUID, *, up_to: int) -> None:
+def delete_rows(database: LedgerDatabase, organization_id: UUID, *, up_to: int) -> None:
     """Delete an organization's rows from the start of its chain up to a position."""
-    database.execute(_REMOVE, [database.uuid(organization_id), up_to])
+    database.execute(_DELETE_ROWS, [database.encode_uuid(organization_id), up_to])
 
 
 def increment_generation(database: LedgerDatabase, organization_id: UUID) -> None:
     """Increment an organization's generation."""
-    database.execute(_BUMP, [database.uuid(organization_id)])
+    database.execute(_INCREMENT_GENERATION, [database.encode_uuid(organization_id)])
 
 
 def load_written_rows(database: LedgerDatabase, call_ids: Sequence[UUID]) -> dict[UUID, WrittenRow]:
     """Return the existing rows of these calls, after a commit whose response was lost."""
-    rows = _load_rows(_select(database, _WRITTEN, call_ids))
-    return {_parse_uuid(row): WrittenRow(*found) for row, *found in rows}
+    rows = _load_rows(_select_by_id(database, _SELECT_WRITTEN_ROWS, call_ids))
+    return {_parse_uuid(row): WrittenRow(*values) for row, *values in rows}
 
 
 def build_opening_row(database: LedgerDatabase, sealed: SealedItem) -> Row:
     """Return the values of `OPENING_NAMES` for a new row."""
     item = sealed.item
-    columns = database.written(entry_encoding.OPENING, item.columns)
+    columns = database.encode_row(entry_encoding.OPENING_COLUMNS, item.columns)
     return (sealed.seq, sealed.digest, item.text, *columns)
 
 
 def _build_closing_row(database: LedgerDatabase, sealed: SealedItem) -> Row:
     item = sealed.item
-    columns = database.written(entry_encoding.CLOSING, item.columns)
+    columns = database.encode_row(entry_encoding.CLOSING_COLUMNS, item.columns)
     return (sealed.seq, sealed.digest, item.text, *columns)
 
 
 def _lock_heads(database: LedgerDatabase, organizations: Sequence[UUID]) -> SqlCursor | None:
     # One clock for all hosts, read after the lock is acquired.
     clock = "NULL" if database.is_sqlite else POSTGRESQL_CLOCK
-    rows = [(database.uuid(organization),) for organization in organizations]
+    rows = [(database.encode_uuid(organization),) for organization in organizations]
     return execute_rows(database, _LOCK_HEADS.replace("{clock}", clock), rows)
 
 
 def _build_owned_keys(database: LedgerDatabase, keys: Iterable[tuple[str, UUID]]) -> list[Row]:
-    return [(key, database.uuid(organization)) for key, organization in keys]
+    return [(key, database.encode_uuid(organization)) for key, organization in keys]
 
 
 def _build_stored_approval(
@@ -419,23 +441,28 @@ def _build_stored_approval(
 
 
 def execute_rows(
-    database: LedgerDatabase, sql: str, rows: Sequence[Row], *more: object
+    database: LedgerDatabase, sql: str, rows: Sequence[Row], *extra_values: object
 ) -> SqlCursor | None:
     """Execute a statement with the values of rows and `extra_values`; None without rows."""
     if not rows:
         return None
     row = "(" + ", ".join(["%s"] * len(rows[0])) + ")"
-    places = ", ".join([row] * len(rows))
-    return database.execute(sql.replace("{rows}", places), [*chain.from_iterable(rows), *more])
+    placeholders = ", ".join([row] * len(rows))
+    return database.execute(
+        sql.replace("{rows}", placeholders), [*chain.from_iterable(rows), *extra_values]
+    )
 
 
-def _select(database: LedgerDatabase, sql: str, ids: Sequence[UUID]) -> SqlCursor | None:
+def _select_by_id(database: LedgerDatabase, sql: str, ids: Sequence[UUID]) -> SqlCursor | None:
     if not ids:
         return None
     # Padded to a power of two, to prepare few different statements.
-    filled = [*ids, *[ids[-1]] * ((1 << (len(ids) - 1).bit_length()) - len(ids))]
-    places = ", ".join(["%s"] * len(filled))
-    return database.execute(sql.replace("{places}", places), [database.uuid(one) for one in filled])
+    padded_ids = [*ids, *[ids[-1]] * ((1 << (len(ids) - 1).bit_length()) - len(ids))]
+    placeholders = ", ".join(["%s"] * len(padded_ids))
+    return database.execute(
+        sql.replace("{places}", placeholders),
+        [database.encode_uuid(row_id) for row_id in padded_ids],
+    )
 
 
 def _load_rows(cursor: SqlCursor | None) -> list[tuple[Any, ...]]:
@@ -454,7 +481,7 @@ def _parse_uuid(value: UUID | str) -> UUID:
     return value if isinstance(value, UUID) else UUID(value)
 
 
-_MOVE = """
+_MOVE_HEAD = """
     UPDATE ledger_head SET seq = %s, digest = %s
     WHERE organization_id = %s AND seq = %s AND digest = %s AND generation = %s {same}
     RETURNING {clock}
@@ -472,10 +499,15 @@ _MOVED = "EXISTS (SELECT FROM ledger_head WHERE organization_id = %s AND digest 
 
 # Without a target column, PostgreSQL needs explicit casts.
 _CASTS = {"text": "%s", "uuid": "%s::uuid", "time": "%s::timestamptz", "integer": "%s::bigint"}
-_OPENED = ("%s::bigint", "%s", "%s", *(_CASTS[column.kind] for column in entry_encoding.OPENING))
+_OPENING_CASTS = (
+    "%s::bigint",
+    "%s",
+    "%s",
+    *(_CASTS[column.kind] for column in entry_encoding.OPENING_COLUMNS),
+)
 # Built from the names of our own columns; values are always parameters.
 _OPEN_IF_ADMITTED = "INSERT INTO ledger_auditrow ({}) SELECT {} WHERE {}".format(
-    ", ".join(OPENING), ", ".join(_OPENED), _MOVED
+    ", ".join(OPENING_NAMES), ", ".join(_OPENING_CASTS), _MOVED
 )
 _SET_RATES_PIPELINED = f"""
     INSERT INTO ledger_ratecell ("key", tat)
@@ -488,13 +520,15 @@ _SET_FLOW_PIPELINED = f"""
     ON CONFLICT ("key") DO UPDATE SET labels = excluded.labels, touched = excluded.touched
 """
 _TAINT_PIPELINED = "INSERT INTO ledger_storelabel ({}) SELECT {} WHERE {}".format(
-    ", ".join(TAINT),
+    ", ".join(TAINT_NAMES),
     "%s::uuid, %s, %s::uuid, %s::bigint, %s::uuid, %s::uuid, %s::bigint",
     _MOVED,
 )
 
 
-def write(database: DedicatedLedgerDatabase, before: BatchState, plan: BatchPlan) -> int | None:
+def write_if_unchanged(
+    database: DedicatedLedgerDatabase, before: BatchState, plan: BatchPlan
+) -> int | None:
     """Write and commit a plan for one organization if `before` matches the stored rows.
 
     Return the database's time in microseconds since 1970, or None if a row differs and nothing
@@ -502,39 +536,44 @@ def write(database: DedicatedLedgerDatabase, before: BatchState, plan: BatchPlan
     """
     after = plan.state
     ((organization_id, tip),) = after.tips.items()
-    owner = database.uuid(organization_id)
-    moved = (owner, tip.digest)
-    gate = UpdateCondition(f" AND {_MOVED}", moved)
+    owner = database.encode_uuid(organization_id)
+    head_values = (owner, tip.digest)
+    condition = UpdateCondition(f" AND {_MOVED}", head_values)
     rates = [(key, str(tat)) for key, tat in filter_changed(before.rates, after.rates).items()]
     flows = filter_changed(before.flows, after.flows)
-    with database.pipelined():
+    with database.open_pipeline():
         database.begin()
-        clock = _move(database, before, owner, tip)
-        opened = [(*build_opening_row(database, one), *moved) for one in plan.opened]
+        clock = _move_head(database, before, owner, tip)
+        opened = [(*build_opening_row(database, item), *head_values) for item in plan.opened]
         database.execute_each(_OPEN_IF_ADMITTED, opened)
-        write_closed(database, plan.closed, gate)
-        write_cells(database, filter_changed(before.cells, after.cells), gate)
-        execute_rows(database, _SET_RATES_PIPELINED, rates, *moved)
+        write_closed(database, plan.closed, condition)
+        write_cells(database, filter_changed(before.cells, after.cells), condition)
+        execute_rows(database, _SET_RATES_PIPELINED, rates, *head_values)
         database.execute_each(
             _SET_FLOW_PIPELINED,
-            [(key, owner, one.labels, one.touched, *moved) for key, one in flows.items()],
+            [
+                (key, owner, item.labels, item.last_used_us, *head_values)
+                for key, item in flows.items()
+            ],
         )
-        taints = [(*taint_row(database, one), *moved) for one in plan.taints]
+        taints = [(*build_taint_row(database, item), *head_values) for item in plan.taints]
         database.execute_each(_TAINT_PIPELINED, taints)
         database.commit()
-    found = clock.fetchall()
-    return int(found[0][0]) if found else None
+    rows = clock.fetchall()
+    return int(rows[0][0]) if rows else None
 
 
-def _move(
+def _move_head(
     database: DedicatedLedgerDatabase, before: BatchState, owner: str, tip: ChainTip
 ) -> SqlCursor:
     """Move the head to `tip` if no row has changed; the cursor returns the time."""
-    (was,) = before.tips.values()
-    values: list[Row] = [(tip.seq, tip.digest, owner, was.seq, was.digest, was.generation)]
+    (previous_tip,) = before.tips.values()
+    values: list[Row] = [
+        (tip.seq, tip.digest, owner, previous_tip.seq, previous_tip.digest, previous_tip.generation)
+    ]
     values += [(key, cell.spent, cell.reserved) for key, cell in before.cells.items()]
     values += before.rates.items()
-    values += [(key, held.labels, held.touched) for key, held in before.flows.items()]
+    values += [(key, held.labels, held.last_used_us) for key, held in before.flows.items()]
     same = "".join(
         [
             *[_SAME_CELL] * len(before.cells),
@@ -542,5 +581,5 @@ def _move(
             *[_SAME_FLOW] * len(before.flows),
         ]
     )
-    statement = _MOVE.format(same=same, clock=POSTGRESQL_CLOCK)
+    statement = _MOVE_HEAD.format(same=same, clock=POSTGRESQL_CLOCK)
     return database.execute(statement, [str(value) for row in values for value in row])

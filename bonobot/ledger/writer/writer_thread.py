@@ -24,7 +24,7 @@ from weakref import WeakKeyDictionary
 
 from django.db import DatabaseError, InterfaceError, transaction
 
-from bonobot.core.db.transactions import AWAY
+from bonobot.core.db.transactions import UNAVAILABLE_ERRORS
 from bonobot.core.telemetry import metrics
 from bonobot.ledger.refusals import AuditUnavailable, CallAlreadyStarted, Refusal
 from bonobot.ledger.types import Admission, AdmissionResult, Opening, Outcome, Settlement
@@ -32,36 +32,36 @@ from bonobot.ledger.writer.batch_plan import (
     Answer,
     CloseItem,
     Item,
-    Key,
     OpenItem,
+    RefusalKey,
     RefusalWindow,
     RepeatedRefusals,
+    build_close_item,
+    build_open_item,
     build_refusal_key,
-    close_item,
-    count_item,
-    open_item,
+    build_repeat_item,
 )
 from bonobot.ledger.writer.committer import BatchCommitter
 from bonobot.ledger.writer.queue import (
     GRACE_S,
-    Answered,
+    AnsweredItem,
     BatchSizeEstimate,
     LoopWaiters,
     QueuedItem,
     wake_callers,
 )
 
-__all__ = ["DEADLINE_S", "LedgerWriter", "Refusal", "close", "get_writer"]
+__all__ = ["DEADLINE_S", "LedgerWriter", "Refusal", "close_writer", "get_writer"]
 
 logger = logging.getLogger(__name__)
 
 DEADLINE_S = 5.0
 RETRY_S = 0.05
-MOST_IN_GROUP = 256
-STOP_S = 10.0
+MAX_BATCH_SIZE = 256
+STOP_TIMEOUT_S = 10.0
 
 # Errors that the content of one item can cause; any other is a bug and stops the writer.
-POISON = (DatabaseError, ValueError, TypeError, ArithmeticError)
+ITEM_ERRORS = (DatabaseError, ValueError, TypeError, ArithmeticError)
 
 
 class LedgerWriter:
@@ -71,112 +71,116 @@ class LedgerWriter:
         self.deadline_s = deadline_s
         self.pid = os.getpid()
         self._queue: SimpleQueue[QueuedItem | None] = SimpleQueue()
-        self._gate = Lock()  # nothing is enqueued after the final check of the queue
+        self._queue_lock = Lock()  # nothing is enqueued after the final check of the queue
         self._closed = False
-        self._stop_by = inf
+        self._stop_deadline = inf
         self._committer = BatchCommitter()
-        self._floods = RepeatedRefusals()
-        self._in_hand: list[QueuedItem] = []
-        self._waiting: WeakKeyDictionary[asyncio.AbstractEventLoop, LoopWaiters] = (
+        self._repeated_refusals = RepeatedRefusals()
+        self._current_items: list[QueuedItem] = []
+        self._loop_waiters: WeakKeyDictionary[asyncio.AbstractEventLoop, LoopWaiters] = (
             WeakKeyDictionary()
         )
-        self._crowd = BatchSizeEstimate()
-        self._troubled = False
+        self._batch_size = BatchSizeEstimate()
+        self._is_unavailable = False
         self._thread = Thread(target=self._run, name="ledger-writer", daemon=True)
         self._thread.start()
 
     @property
-    def usable(self) -> bool:
+    def is_usable(self) -> bool:
         """Whether it accepts items: not closed, and not inherited by a fork."""
         return not self._closed and self.pid == os.getpid()
 
     # -- for threads ------------------------------------------------------------------------------
 
-    def admit(self, admission: Admission) -> Future[AdmissionResult]:
+    def admit_call(self, admission: Admission) -> Future[AdmissionResult]:
         """Open a call's row, charge rates and reserve budgets; the future may raise a `Refusal`."""
-        return self._from_thread(self._admission(admission))
+        return self._submit_from_thread(self._build_admission(admission))
 
-    def settle(self, settlement: Settlement) -> Future[bool]:
+    def settle_call(self, settlement: Settlement) -> Future[bool]:
         """Close a call's row and settle its budgets; False if it isn't open."""
-        return self._from_thread(self._settlement(settlement))
+        return self._submit_from_thread(self._build_settlement(settlement))
 
-    def refuse(self, opening: Opening) -> Future[UUID]:
+    def record_refusal(self, opening: Opening) -> Future[UUID]:
         """Record a refused call; equal ones within a minute return the id of the first."""
-        return self._from_thread(self._refusal(opening))
+        return self._submit_from_thread(self._build_refusal(opening))
 
-    def note(self, opening: Opening, *, outcome: Outcome = "ok") -> Future[UUID]:
+    def record_event(self, opening: Opening, *, outcome: Outcome = "ok") -> Future[UUID]:
         """Record an event that has already ended."""
-        return self._from_thread(self._event(opening, outcome))
+        return self._submit_from_thread(self._build_event(opening, outcome))
 
     # -- for the loop -----------------------------------------------------------------------------
 
-    async def admit_async(self, admission: Admission) -> AdmissionResult:
+    async def admit_call_async(self, admission: Admission) -> AdmissionResult:
         """Admit a call; if the caller is canceled, its row is closed."""
-        began = time.perf_counter()
-        admitted: AdmissionResult = await self._from_loop(self._admission(admission))
-        metrics.admission_seconds.observe(time.perf_counter() - began)
-        return admitted
+        started_at = time.perf_counter()
+        result: AdmissionResult = await self._submit_from_loop(self._build_admission(admission))
+        metrics.admission_seconds.observe(time.perf_counter() - started_at)
+        return result
 
-    async def settle_async(self, settlement: Settlement, *, patient: bool = False) -> bool:
+    async def settle_call_async(
+        self, settlement: Settlement, *, wait_for_database: bool = False
+    ) -> bool:
         """Settle a call, even if the caller is canceled while it waits.
 
         `wait_for_database` waits for an unreachable database without a deadline.
         """
-        ticket = self._settlement(settlement)
-        if patient:
-            ticket.deadline = inf
-        settled: bool = await self._from_loop(ticket)
+        queued_item = self._build_settlement(settlement)
+        if wait_for_database:
+            queued_item.deadline = inf
+        settled: bool = await self._submit_from_loop(queued_item)
         return settled
 
-    async def refuse_async(self, opening: Opening) -> UUID:
+    async def record_refusal_async(self, opening: Opening) -> UUID:
         """Record a refused call."""
-        row_id: UUID = await self._from_loop(self._refusal(opening))
+        row_id: UUID = await self._submit_from_loop(self._build_refusal(opening))
         return row_id
 
-    async def note_async(self, opening: Opening, *, outcome: Outcome = "ok") -> UUID:
+    async def record_event_async(self, opening: Opening, *, outcome: Outcome = "ok") -> UUID:
         """Record an event."""
-        row_id: UUID = await self._from_loop(self._event(opening, outcome))
+        row_id: UUID = await self._submit_from_loop(self._build_event(opening, outcome))
         return row_id
 
-    def close(self, timeout_s: float = STOP_S) -> None:
+    def close(self, timeout_s: float = STOP_TIMEOUT_S) -> None:
         """Write all waiting items and repeat counts, then stop; later items are refused."""
-        with self._gate:
+        with self._queue_lock:
             if not self._closed:
                 self._closed = True
-                self._stop_by = time.monotonic() + timeout_s
+                self._stop_deadline = time.monotonic() + timeout_s
                 self._queue.put(None)
         self._thread.join(timeout_s + GRACE_S)
 
     # -- building and enqueuing items --------------------------------------------------------------
 
-    def _admission(self, admission: Admission) -> QueuedItem:
+    def _build_admission(self, admission: Admission) -> QueuedItem:
         at = datetime.now(UTC)
         opening, generation = admission.opening, admission.generation
-        return self._ticket(open_item(opening, at, admission=admission, generation=generation), at)
-
-    def _settlement(self, settlement: Settlement) -> QueuedItem:
-        at, one = datetime.now(UTC), settlement
-        used = (one.input_tokens, one.output_tokens)
-        metrics.observe_call(
-            one.kind, one.outcome, one.code, one.duration_ms, one.cost_microusd, *used
+        return self._build_queued_item(
+            build_open_item(opening, at, admission=admission, generation=generation), at
         )
-        return self._ticket(close_item(one, at), at)
 
-    def _refusal(self, opening: Opening) -> QueuedItem:
+    def _build_settlement(self, settlement: Settlement) -> QueuedItem:
+        at, call = datetime.now(UTC), settlement
+        tokens = (call.input_tokens, call.output_tokens)
+        metrics.observe_call(
+            call.kind, call.outcome, call.code, call.duration_ms, call.cost_microusd, *tokens
+        )
+        return self._build_queued_item(build_close_item(call, at), at)
+
+    def _build_refusal(self, opening: Opening) -> QueuedItem:
         at = datetime.now(UTC)
-        ticket = self._ticket(open_item(opening, at, outcome="refused"), at)
-        ticket.refused = build_refusal_key(opening)
+        queued_item = self._build_queued_item(build_open_item(opening, at, outcome="refused"), at)
+        queued_item.refusal_key = build_refusal_key(opening)
         metrics.observe_refusal(opening.event_type, opening.code)
-        return ticket
+        return queued_item
 
-    def _event(self, opening: Opening, outcome: Outcome) -> QueuedItem:
+    def _build_event(self, opening: Opening, outcome: Outcome) -> QueuedItem:
         at = datetime.now(UTC)
-        return self._ticket(open_item(opening, at, outcome=outcome), at)
+        return self._build_queued_item(build_open_item(opening, at, outcome=outcome), at)
 
-    def _ticket(self, item: Item, at: datetime) -> QueuedItem:
+    def _build_queued_item(self, item: Item, at: datetime) -> QueuedItem:
         return QueuedItem(item, at, deadline=time.monotonic() + self.deadline_s)
 
-    def _from_thread(self, ticket: QueuedItem) -> Future[Any]:
+    def _submit_from_thread(self, queued_item: QueuedItem) -> Future[Any]:
         # A loop's thread has no transaction: Django lets none begin there.
         if transaction.get_connection().in_atomic_block:
             raise RuntimeError(
@@ -185,27 +189,29 @@ class LedgerWriter:
             )
         future: Future[Any] = Future()
         future.set_running_or_notify_cancel()  # it can't be canceled: the row may be written
-        ticket.future = future
-        self._put([ticket])
+        queued_item.future = future
+        self._enqueue([queued_item])
         return future
 
-    async def _from_loop(self, ticket: QueuedItem) -> Any:
+    async def _submit_from_loop(self, queued_item: QueuedItem) -> Any:
         loop = asyncio.get_running_loop()
-        waiting = self._waiting.get(loop)
-        if waiting is None:
-            waiting = self._waiting[loop] = LoopWaiters(self._put, self._unheard, self._crowd)
-        return await waiting.answer(ticket)
+        waiters = self._loop_waiters.get(loop)
+        if waiters is None:
+            waiters = self._loop_waiters[loop] = LoopWaiters(
+                self._enqueue, self._cancel_abandoned_call, self._batch_size
+            )
+        return await waiters.wait_for_answer(queued_item)
 
-    def _put(self, tickets: Iterable[QueuedItem]) -> None:
-        with self._gate:
+    def _enqueue(self, queued_items: Iterable[QueuedItem]) -> None:
+        with self._queue_lock:
             if self._closed:
                 raise AuditUnavailable("this process is stopping")
-            for ticket in tickets:
-                self._queue.put(ticket)
+            for queued_item in queued_items:
+                self._queue.put(queued_item)
 
-    def _unheard(self, ticket: QueuedItem, answer: Answer) -> None:
+    def _cancel_abandoned_call(self, queued_item: QueuedItem, answer: Answer) -> None:
         """Close the row of a call whose caller disconnected before it could run."""
-        item = ticket.item
+        item = queued_item.item
         if (
             isinstance(item, CloseItem)
             or item.admission is None
@@ -217,197 +223,222 @@ class LedgerWriter:
             organization_id=item.organization_id,
             outcome="cancelled",
             duration_ms=0,
-            actuals=tuple((one.key, one.amount, 0) for one in item.admission.reserves),
+            actuals=tuple(
+                (reservation.key, reservation.amount, 0)
+                for reservation in item.admission.reservations
+            ),
         )
         at = datetime.now(UTC)
-        self._queue.put(QueuedItem(close_item(settlement, at), at))
+        self._queue.put(QueuedItem(build_close_item(settlement, at), at))
 
     # -- the thread -------------------------------------------------------------------------------
 
     def _run(self) -> None:
         try:
-            while (group := self._gather()) is not None:
-                self._serve(group)
-            while group := self._drain([]):
-                self._serve(group)
-            self._serve(self._counts(inf))
+            while (batch := self._wait_for_items()) is not None:
+                self._commit_batch(batch)
+            while batch := self._add_waiting_items([]):
+                self._commit_batch(batch)
+            self._commit_batch(self._collect_repeat_closings(inf))
         finally:
-            self._end()
+            self._stop()
 
-    def _gather(self) -> list[QueuedItem] | None:
+    def _wait_for_items(self) -> list[QueuedItem] | None:
         """Wait for items; return all waiting ones, or None to stop."""
-        ends = self._floods.next_end()
-        wait = None if ends is None else max(ends - time.monotonic(), 0)
+        next_end = self._repeated_refusals.find_next_end()
+        timeout_s = None if next_end is None else max(next_end - time.monotonic(), 0)
         try:
-            ticket = self._queue.get(timeout=wait)
+            queued_item = self._queue.get(timeout=timeout_s)
         except Empty:
-            return self._counts(time.monotonic())
-        if ticket is None:
+            return self._collect_repeat_closings(time.monotonic())
+        if queued_item is None:
             return None
-        self._in_hand.clear()
-        self._in_hand.append(ticket)
-        group = self._drain([ticket])
-        self._crowd.learn(len(group))
-        return group
+        self._current_items.clear()
+        self._current_items.append(queued_item)
+        batch = self._add_waiting_items([queued_item])
+        self._batch_size.update(len(batch))
+        return batch
 
-    def _drain(self, group: list[QueuedItem]) -> list[QueuedItem]:
+    def _add_waiting_items(self, batch: list[QueuedItem]) -> list[QueuedItem]:
         """Add waiting items to the batch."""
-        while len(group) < MOST_IN_GROUP:
+        while len(batch) < MAX_BATCH_SIZE:
             try:
-                ticket = self._queue.get_nowait()
+                queued_item = self._queue.get_nowait()
             except Empty:
                 break
-            if ticket is None:
+            if queued_item is None:
                 self._queue.put(None)  # for `_gather`
                 break
-            self._in_hand.append(ticket)
-            group.append(ticket)
-        return group
+            self._current_items.append(queued_item)
+            batch.append(queued_item)
+        return batch
 
-    def _serve(self, group: list[QueuedItem]) -> None:
+    def _commit_batch(self, batch: list[QueuedItem]) -> None:
         """Commit a batch; retry until the last deadline."""
-        while group := self._in_time(group):
+        while batch := self._drop_late_items(batch):
             try:
-                wake_callers(self._attempt(group), self._unheard)
-            except AWAY as error:
-                self._trouble(error)
+                wake_callers(self._commit_new_items(batch), self._cancel_abandoned_call)
+            except UNAVAILABLE_ERRORS as error:
+                self._report_trouble(error)
                 time.sleep(RETRY_S)
-                group = self._drain(group)
-            except POISON as error:
+                batch = self._add_waiting_items(batch)
+            except ITEM_ERRORS as error:
                 self._committer.disconnect()
-                self._replay(group, error)
+                self._commit_one_by_one(batch, error)
                 return
             else:
-                self._trouble(None)
+                self._report_trouble(None)
                 return
 
-    def _attempt(self, group: list[QueuedItem]) -> list[Answered]:
+    def _commit_new_items(self, batch: list[QueuedItem]) -> list[AnsweredItem]:
         now = time.monotonic()
-        writing: list[QueuedItem] = []
-        firsts: dict[Key, QueuedItem] = {}
-        echoes: list[Answered] = []
-        for ticket in group:
-            key = ticket.refused
-            if key and (first := self._floods.find(key, now)):
-                echoes.append((ticket, first.row_id))
-            elif key and key in firsts:
-                echoes.append((ticket, firsts[key].item.call_id))
+        new_items: list[QueuedItem] = []
+        first_refusals: dict[RefusalKey, QueuedItem] = {}
+        repeats: list[AnsweredItem] = []
+        for queued_item in batch:
+            key = queued_item.refusal_key
+            if key and (window := self._repeated_refusals.find_window(key, now)):
+                repeats.append((queued_item, window.row_id))
+            elif key and key in first_refusals:
+                repeats.append((queued_item, first_refusals[key].item.call_id))
             else:
-                writing.append(ticket)
-                firsts |= {key: ticket} if key else {}
-        answered = self._committer.commit(writing) if writing else []
-        for key, ticket in firsts.items():
-            for over in self._floods.start(key, ticket.item.call_id, at=ticket.at, now=now):
-                self._queue.put(_build_repeat_closing(over))
-        for ticket, _ in echoes:
-            if ticket.refused:
-                self._floods.count(ticket.refused, ticket.at)
-        return answered + echoes
+                new_items.append(queued_item)
+                first_refusals |= {key: queued_item} if key else {}
+        answered = self._committer.commit(new_items) if new_items else []
+        for key, queued_item in first_refusals.items():
+            for ended_window in self._repeated_refusals.open_window(
+                key, queued_item.item.call_id, at=queued_item.queued_at, now=now
+            ):
+                self._queue.put(_build_repeat_closing(ended_window))
+        for queued_item, _ in repeats:
+            if queued_item.refusal_key:
+                self._repeated_refusals.count_refusal(
+                    queued_item.refusal_key, queued_item.queued_at
+                )
+        return answered + repeats
 
-    def _replay(self, group: list[QueuedItem], error: Exception) -> None:
+    def _commit_one_by_one(self, batch: list[QueuedItem], error: Exception) -> None:
         """Commit the items of a failed batch one by one, so that only the faulty one fails."""
-        if len(group) > 1:
-            logger.warning("A group of %d failed, its items are replayed", len(group))
-            for ticket in group:
-                self._serve([ticket])
+        if len(batch) > 1:
+            logger.warning("A group of %d failed, its items are replayed", len(batch))
+            for queued_item in batch:
+                self._commit_batch([queued_item])
             return
-        wake_callers([(group[0], self._unfit(group[0].item, error))], self._unheard)
+        wake_callers(
+            [(batch[0], self._build_item_refusal(batch[0].item, error))],
+            self._cancel_abandoned_call,
+        )
 
-    def _unfit(self, item: Item, error: Exception) -> Refusal:
+    def _build_item_refusal(self, item: Item, error: Exception) -> Refusal:
         """Return the refusal of a faulty item: its row exists, or its content is invalid."""
         try:
-            if isinstance(item, OpenItem) and self._committer.holds(item.call_id):
+            if isinstance(item, OpenItem) and self._committer.has_row(item.call_id):
                 return CallAlreadyStarted()
-        except (DatabaseError, InterfaceError) as other:
-            self._trouble(other)
+        except (DatabaseError, InterfaceError) as fault:
+            self._report_trouble(fault)
         logger.error("The ledger can't hold an entry", exc_info=error)
         return AuditUnavailable("it can't hold this entry")
 
-    def _in_time(self, group: list[QueuedItem]) -> list[QueuedItem]:
+    def _drop_late_items(self, batch: list[QueuedItem]) -> list[QueuedItem]:
         """Refuse overdue items; return the others, and those that must be written anyway."""
         now = time.monotonic()
-        kept: list[QueuedItem] = []
-        late: list[Answered] = []
-        for ticket in group:
-            if now < min(ticket.deadline, self._stop_by):
-                if ticket.sent or not ticket.moot:
-                    kept.append(ticket)
+        remaining: list[QueuedItem] = []
+        late_answers: list[AnsweredItem] = []
+        for queued_item in batch:
+            if now < min(queued_item.deadline, self._stop_deadline):
+                if queued_item.is_sent or not queued_item.is_abandoned:
+                    remaining.append(queued_item)
                 continue
-            late.append((ticket, AuditUnavailable("the database doesn't answer")))
+            late_answers.append((queued_item, AuditUnavailable("the database doesn't answer")))
             # Calls that happened, or may have been opened, are still closed later.
-            if now < self._stop_by and (ticket.sent or isinstance(ticket.item, CloseItem)):
-                kept.append(QueuedItem(ticket.item, ticket.at, sent=ticket.sent))
-        if late:
-            wake_callers(late, self._unheard)
-        return kept
+            if now < self._stop_deadline and (
+                queued_item.is_sent or isinstance(queued_item.item, CloseItem)
+            ):
+                remaining.append(
+                    QueuedItem(queued_item.item, queued_item.queued_at, is_sent=queued_item.is_sent)
+                )
+        if late_answers:
+            wake_callers(late_answers, self._cancel_abandoned_call)
+        return remaining
 
-    def _counts(self, now: float) -> list[QueuedItem]:
+    def _collect_repeat_closings(self, now: float) -> list[QueuedItem]:
         """Return closings for the refusal windows that have ended."""
-        return [_build_repeat_closing(window) for window in self._floods.ended(now)]
+        return [
+            _build_repeat_closing(window)
+            for window in self._repeated_refusals.take_ended_windows(now)
+        ]
 
-    def _trouble(self, error: Exception | None) -> None:
+    def _report_trouble(self, error: Exception | None) -> None:
         """Log once that the database is unreachable, and once that it is back."""
         if error is not None:
-            metrics.ledger_troubles.inc()
+            metrics.ledger_failures.inc()
             self._committer.disconnect()
-        if bool(error) != self._troubled:
-            self._troubled = bool(error)
+        if bool(error) != self._is_unavailable:
+            self._is_unavailable = bool(error)
             if error:
                 logger.warning("The audit can't be written: %s", error)
             else:
                 logger.info("The audit can be written again")
 
-    def _end(self) -> None:
-        with self._gate:
+    def _stop(self) -> None:
+        with self._queue_lock:
             self._closed = True
-        waiting = [ticket for ticket in self._in_hand if ticket.future is not None]
+        waiting_items = [
+            queued_item for queued_item in self._current_items if queued_item.future is not None
+        ]
         while not self._queue.empty():
-            ticket = self._queue.get_nowait()
-            if ticket is not None:
-                waiting.append(ticket)
-        ended = AuditUnavailable
+            queued_item = self._queue.get_nowait()
+            if queued_item is not None:
+                waiting_items.append(queued_item)
+        refusal_class = AuditUnavailable
         wake_callers(
-            [(ticket, ended("its writer has stopped")) for ticket in waiting], self._unheard
+            [
+                (queued_item, refusal_class("its writer has stopped"))
+                for queued_item in waiting_items
+            ],
+            self._cancel_abandoned_call,
         )
         self._committer.disconnect()
 
 
 def _build_repeat_closing(window: RefusalWindow) -> QueuedItem:
-    return QueuedItem(count_item(window), window.last_at)
+    return QueuedItem(build_repeat_item(window), window.last_at)
 
 
 # -- one per process -----------------------------------------------------------------------------
 
-_creation = Lock()
-_current: LedgerWriter | None = None
-_inherited: list[LedgerWriter | None] = []
+_creation_lock = Lock()
+_current_writer: LedgerWriter | None = None
+_parent_writers: list[LedgerWriter | None] = []
 
 
 def get_writer() -> LedgerWriter:
     """Return this process's writer, started at its first use."""
-    global _current
-    current = _current
-    if current is None or not current.usable:
-        with _creation:
-            current = _current
-            if current is None or not current.usable:
-                current = _current = LedgerWriter()
-    return current
+    global _current_writer
+    writer = _current_writer
+    if writer is None or not writer.is_usable:
+        with _creation_lock:
+            writer = _current_writer
+            if writer is None or not writer.is_usable:
+                writer = _current_writer = LedgerWriter()
+    return writer
 
 
 @atexit.register
-def close() -> None:
+def close_writer() -> None:
     """Flush and stop this process's writer; the next use starts another."""
-    current = _current
-    if current is not None and current.usable:
-        current.close()
+    writer = _current_writer
+    if writer is not None and writer.is_usable:
+        writer.close()
 
 
 def _reset_after_fork() -> None:
     """Forget the parent's writer, whose thread and connection belong to the parent."""
-    global _creation, _current
-    _inherited.append(_current)  # keep a reference, so that nothing of it is closed here
-    _creation, _current = Lock(), None
+    global _creation_lock, _current_writer
+    _parent_writers.append(
+        _current_writer
+    )  # keep a reference, so that nothing of it is closed here
+    _creation_lock, _current_writer = Lock(), None
 
 
 os.register_at_fork(after_in_child=_reset_after_fork)

@@ -31,7 +31,7 @@ class Command(BaseCommand):
         out, err = self.stdout._out, self.stderr._out
         cli = CommandContext(org=None, as_json=options["json"], stdout=out, stderr=err)
         try:
-            made = backups.save(
+            manifest = backups.create_backup(
                 options["folder"],
                 database=settings.DATABASES["default"],
                 var=Path(settings.BONOBOT_VAR),
@@ -41,6 +41,6 @@ class Command(BaseCommand):
             cli.show_problem(problem)
             sys.exit(1)
         if options["json"]:
-            self.stdout.write(json.dumps(asdict(made), indent=2))
-        cli.say(f"Saved {', '.join(made.files)} in {options['folder']}.")
-        cli.say("The keys are not in it: keep a copy of them elsewhere.")
+            self.stdout.write(json.dumps(asdict(manifest), indent=2))
+        cli.print_message(f"Saved {', '.join(manifest.files)} in {options['folder']}.")
+        cli.print_message("The keys are not in it: keep a copy of them elsewhere.")

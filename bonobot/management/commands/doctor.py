@@ -30,19 +30,19 @@ class Command(BaseCommand):
             self.stdout.write(json.dumps({"ok": not failed, "checks": checks}, indent=2))
         else:
             console = Console(file=cast(IO[str], self.stdout._out), highlight=False)
-            console.print(table(findings))
+            console.print(build_findings_table(findings))
         if failed:
             self.stderr.write(f"{failed} of {len(findings)} checks failed.")
             sys.exit(1)
 
 
-def table(findings: list[SettingsFinding]) -> Table:
+def build_findings_table(findings: list[SettingsFinding]) -> Table:
     """Return a table of the findings with their fixes."""
-    drawn = Table(box=None, show_header=False, padding=(0, 1))
+    findings_table = Table(box=None, show_header=False, padding=(0, 1))
     for finding in findings:
-        mark, colour = MARKS[finding.state]
+        mark, color = MARKS[finding.state]
         text = Text(finding.detail)
         if finding.fix:
             text.append(f"\n→ {finding.fix}", style="bold")
-        drawn.add_row(Text(mark, style=colour), finding.name, text)
-    return drawn
+        findings_table.add_row(Text(mark, style=color), finding.name, text)
+    return findings_table

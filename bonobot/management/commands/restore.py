@@ -32,26 +32,28 @@ class Command(BaseCommand):
         out, err = self.stdout._out, self.stderr._out
         cli = CommandContext(org=None, as_json=options["json"], stdout=out, stderr=err)
         try:
-            self.put_back(cli, options)
+            self.restore_backup(cli, options)
         except Problem as problem:
             cli.show_problem(problem)
             sys.exit(1)
 
-    def put_back(self, cli: CommandContext, options: dict[str, Any]) -> None:
+    def restore_backup(self, cli: CommandContext, options: dict[str, Any]) -> None:
         """Confirm, restore, migrate, and try the keys; raises `Problem`."""
-        found = backups.read(options["folder"])
-        question = f"Replace everything with what was saved at {found.made_at}?"
+        manifest = backups.read_backup(options["folder"])
+        question = f"Replace everything with what was saved at {manifest.made_at}?"
         if not options["yes"] and not cli.confirm(question):
             remedy = "Stop every process and confirm it with --yes."
             detail = "Nothing was replaced."
             raise Conflict(detail, code="not_confirmed", field="--yes", remedy=remedy)
         connections.close_all()
         database = settings.DATABASES["default"]
-        backups.restore(options["folder"], database=database, var=Path(settings.BONOBOT_VAR))
+        backups.restore_backup(options["folder"], database=database, var=Path(settings.BONOBOT_VAR))
         call_command("migrate", interactive=False, verbosity=0)
         unopened = list(health.list_unreadable_fields())
         if options["json"]:
-            self.stdout.write(json.dumps(asdict(found) | {"unopened": unopened}, indent=2))
-        cli.say(f"What was saved at {found.made_at} is back. Look: bonobot audit verify")
+            self.stdout.write(json.dumps(asdict(manifest) | {"unopened": unopened}, indent=2))
+        cli.print_message(
+            f"What was saved at {manifest.made_at} is back. Look: bonobot audit verify"
+        )
         if unopened:
-            cli.say(f"Other keys made {', '.join(unopened)}: restore these as well.")
+            cli.print_message(f"Other keys made {', '.join(unopened)}: restore these as well.")

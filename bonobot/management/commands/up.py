@@ -21,7 +21,7 @@ from bonobot.core.problems import Problem, ServiceUnavailable
 from bonobot.ledger.writer import writer_thread
 from bonobot.monitoring import health
 from bonobot.processes.programs import (
-    ANYWHERE,
+    LOOPBACK_ADDRESSES,
     build_browser_url,
     build_local_environment,
     list_processes,
@@ -29,7 +29,7 @@ from bonobot.processes.programs import (
 )
 from bonobot.processes.supervisor import ProcessSpec, ProcessSupervisor
 from bonobot.processes.supervisor import format_process_names as listed
-from mcp_servers.presets.services import load_new_presets
+from mcp_servers.presets.services import load_presets_if_outdated
 
 READY_WITHIN_S = 60
 
@@ -63,23 +63,29 @@ class Command(BaseCommand):
     def run(self, options: dict[str, Any]) -> None:
         """Start all processes and supervise them; raises `Problem`."""
         host, port = options["host"], options["port"]
-        require_free(host, port)
-        login = self.prepare(demo=not options["no_demo"])
-        programs = list_processes(host, port, work=not options["no_worker"])
-        with self.crew(programs, host, port) as crew:
-            fault = "not ready"
+        require_free_port(host, port)
+        login = self.prepare_database(demo=not options["no_demo"])
+        programs = list_processes(host, port, with_worker=not options["no_worker"])
+        with self.build_supervisor(programs, host, port) as supervisor:
+            problem = "not ready"
             try:
-                fault = self.wait_until_ready(crew, host, port)
+                problem = self.wait_until_ready(supervisor, host, port)
             finally:
-                ready = not fault and not crew.asked_to_stop
-                self.greet(login, build_browser_url(host, port) if ready else "", listed(programs))
-            fault = fault or watch(crew)
-        if fault:
+                ready = not problem and not supervisor.stop_requested
+                self.print_summary(
+                    login, build_browser_url(host, port) if ready else "", listed(programs)
+                )
+            problem = problem or watch_processes(supervisor)
+        if problem:
             remedy = "Its last lines are above; `bonobot doctor` finds what is often missing."
-            raise ServiceUnavailable(f"{fault}; stopped the others.", code="stopped", remedy=remedy)
+            raise ServiceUnavailable(
+                f"{problem}; stopped the others.", code="stopped", remedy=remedy
+            )
         self.stdout.write("Stopped.")
 
-    def crew(self, programs: tuple[ProcessSpec, ...], host: str, port: int) -> ProcessSupervisor:
+    def build_supervisor(
+        self, programs: tuple[ProcessSpec, ...], host: str, port: int
+    ) -> ProcessSupervisor:
         """Return a supervisor that prints to this command's output; nothing is started yet."""
 
         def write_line(text: str) -> None:
@@ -90,10 +96,10 @@ class Command(BaseCommand):
             programs,
             environment=build_local_environment(host, port),
             write_line=write_line,
-            colourful=self.stdout.isatty() and "NO_COLOR" not in os.environ,
+            use_color=self.stdout.isatty() and "NO_COLOR" not in os.environ,
         )
 
-    def prepare(self, *, demo: bool) -> dict[str, str]:
+    def prepare_database(self, *, demo: bool) -> dict[str, str]:
         """Migrate, load presets, create the demo in an empty database; return its login."""
         try:
             pending = health.count_unapplied_migrations()
@@ -105,52 +111,52 @@ class Command(BaseCommand):
             self.stdout.write(f"Applying {pending} migrations to the database")
             call_command("migrate", interactive=False, verbosity=0)
         try:
-            load_new_presets()
-            return (self.make_demo() if demo else {}) or how_to_sign_in()
+            load_presets_if_outdated()
+            return (self.create_demo_organization() if demo else {}) or describe_missing_account()
         finally:
             # Children have their own loops and connections; no threads may be left before a fork.
-            runtime.close()
-            writer_thread.close()
+            runtime.close_runtime()
+            writer_thread.close_writer()
             connections.close_all()
 
-    def make_demo(self) -> dict[str, str]:
+    def create_demo_organization(self) -> dict[str, str]:
         """Create a demo unless there is an organization; return its user and password."""
-        from agents.console.demo_organization import create_demo
+        from agents.console.demo_organization import create_demo_organization
         from bonobot.accounts.models import Organization
 
         if Organization.objects.exists():
             return {}
         self.stdout.write("Making a demo organization with an agent and its servers")
-        made = create_demo()
-        for problem in made.problems:
+        demo = create_demo_organization()
+        for problem in demo.problems:
             self.stderr.write(self.style.WARNING(f"Demo server {problem}"))
-        return {"user": made.username, "password": f"{made.password}  (shown once)"}
+        return {"user": demo.username, "password": f"{demo.password}  (shown once)"}
 
-    def wait_until_ready(self, crew: ProcessSupervisor, host: str, port: int) -> str:
+    def wait_until_ready(self, supervisor: ProcessSupervisor, host: str, port: int) -> str:
         """Copy output until /healthz answers; return what went wrong, or blank."""
         deadline = time.monotonic() + READY_WITHIN_S
-        while not crew.asked_to_stop and not healthy(host, port):
-            if fault := crew.died():
-                return fault
+        while not supervisor.stop_requested and not is_healthy(host, port):
+            if problem := supervisor.describe_ended_process():
+                return problem
             if time.monotonic() > deadline:
                 return f"`web` wasn't ready within {READY_WITHIN_S} s"
-            crew.pump(0.1)
+            supervisor.copy_output(0.1)
         return ""
 
-    def greet(self, login: dict[str, str], url: str, programs: str) -> None:
+    def print_summary(self, login: dict[str, str], url: str, programs: str) -> None:
         """Print the URL if ready, and always the login, as it isn't stored."""
-        lines = [f"  {what:<9} {text}" for what, text in login.items()]
+        lines = [f"  {label:<9} {text}" for label, text in login.items()]
         if url:
             ready = self.style.SUCCESS(f"Bonobot {__version__} is ready: {url}/admin/")
             lines = [f"  {ready}", *lines, f"  data      {settings.BONOBOT_VAR}"]
-            lines += [f"  programs  {protection()}"]
+            lines += [f"  programs  {describe_stdio_protection()}"]
             lines += [f"  Ctrl-C stops {programs}"]
         if lines:
             self.stdout.write("\n".join(["", *lines, "", ""]))
             self.stdout.flush()
 
 
-def protection() -> str:
+def describe_stdio_protection() -> str:
     """Return a line about how programs of stdio servers are confined."""
     from mcp_servers.client.sandbox import find_sandbox_fault
 
@@ -165,7 +171,7 @@ def protection() -> str:
     return "stdio servers run in a sandbox that sees none of your files"
 
 
-def how_to_sign_in() -> dict[str, str]:
+def describe_missing_account() -> dict[str, str]:
     """Return a hint if there is no active account to sign in with, else an empty dict."""
     from bonobot.accounts.models import User
 
@@ -174,29 +180,29 @@ def how_to_sign_in() -> dict[str, str]:
     return {"sign in": "nobody can yet: `bonobot createsuperuser` makes the first account"}
 
 
-def watch(crew: ProcessSupervisor) -> str:
+def watch_processes(supervisor: ProcessSupervisor) -> str:
     """Copy output until a signal or the end of a process; return which ended, or blank."""
-    while not crew.asked_to_stop:
-        if fault := crew.died():
-            return fault
-        crew.pump(0.5)
+    while not supervisor.stop_requested:
+        if problem := supervisor.describe_ended_process():
+            return problem
+        supervisor.copy_output(0.5)
     return ""
 
 
-def require_free(host: str, port: int) -> None:
+def require_free_port(host: str, port: int) -> None:
     """Raise `ServiceUnavailable` if the address can't be listened on."""
     try:
-        family, kind, protocol, _, where = socket.getaddrinfo(
+        family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
         with socket.socket(family, kind, protocol) as listener:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.bind(where)
+            listener.bind(address)
     except OSError as error:
-        raise unusable(host, port, error) from None
+        raise build_listen_error(host, port, error) from None
 
 
-def unusable(host: str, port: int, error: OSError) -> ServiceUnavailable:
+def build_listen_error(host: str, port: int, error: OSError) -> ServiceUnavailable:
     """Return an error that says why an address can't be listened on."""
     remedy = "Choose another with `--port N` (`make run PORT=N`)"
     if error.errno == errno.EADDRINUSE:
@@ -213,12 +219,14 @@ def unusable(host: str, port: int, error: OSError) -> ServiceUnavailable:
     return ServiceUnavailable(detail, code="bad_host", field="--host", remedy=remedy)
 
 
-def healthy(host: str, port: int) -> bool:
+def is_healthy(host: str, port: int) -> bool:
     """Return whether /healthz answers 200 on this machine."""
     try:
-        with socket.create_connection((ANYWHERE.get(host, host), port), timeout=1) as link:
-            link.settimeout(5)
-            link.sendall(f"GET {health.LIVENESS_PATH} HTTP/1.0\r\n\r\n".encode("ascii"))
-            return b" 200 " in link.recv(64)
+        with socket.create_connection(
+            (LOOPBACK_ADDRESSES.get(host, host), port), timeout=1
+        ) as connection:
+            connection.settimeout(5)
+            connection.sendall(f"GET {health.LIVENESS_PATH} HTTP/1.0\r\n\r\n".encode("ascii"))
+            return b" 200 " in connection.recv(64)
     except OSError:
         return False

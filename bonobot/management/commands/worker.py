@@ -5,7 +5,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand
 
-from bonobot.jobs.queues import NAMES, QUEUES
+from bonobot.jobs.queues import QUEUE_NAMES, QUEUES
 from bonobot.processes.programs import build_worker_process, replace_current_process
 
 HELP = """\
@@ -26,7 +26,7 @@ Each queue needs a worker somewhere that takes from it.
 
 
 class Command(BaseCommand):
-    help = HELP.format(queues="\n".join(f"  {one.name:<10} {one.holds}" for one in QUEUES))
+    help = HELP.format(queues="\n".join(f"  {one.name:<10} {one.description}" for one in QUEUES))
     requires_system_checks: list[str] = []  # `bonobot check` is a step of its own
 
     def add_arguments(self, parser: ArgumentParser) -> None:
@@ -34,8 +34,8 @@ class Command(BaseCommand):
         parser.epilog = EXAMPLES
         parser.add_argument(
             "--queues",
-            type=queues,
-            default=NAMES,
+            type=parse_queues,
+            default=QUEUE_NAMES,
             metavar="A,B",
             help="take from these only (default: all)",
         )
@@ -46,9 +46,9 @@ class Command(BaseCommand):
         replace_current_process(build_worker_process(options["queues"], options["name"]))
 
 
-def queues(text: str) -> tuple[str, ...]:
+def parse_queues(text: str) -> tuple[str, ...]:
     """Return the queues of an option; raises `ArgumentTypeError`."""
-    found = tuple(name.strip() for name in text.split(",") if name.strip())
-    if not found or set(found) - set(NAMES):
-        raise ArgumentTypeError(f"{text!r}: choose among {', '.join(NAMES)}")
-    return found
+    names = tuple(name.strip() for name in text.split(",") if name.strip())
+    if not names or set(names) - set(QUEUE_NAMES):
+        raise ArgumentTypeError(f"{text!r}: choose among {', '.join(QUEUE_NAMES)}")
+    return names

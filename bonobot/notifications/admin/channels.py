@@ -20,7 +20,7 @@ from bonobot.accounts.admin_base import (
 )
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
-from bonobot.accounts.templatetags.display import badge_html
+from bonobot.accounts.templatetags.display import render_badge
 from bonobot.core.admin.theme import (
     Checkbox,
     SecretInput,
@@ -34,10 +34,10 @@ from bonobot.core.i18n.localization import localize_text
 from bonobot.core.problems import Problem
 from bonobot.core.text.masking import MASK
 from bonobot.core.text.untrusted_text import make_visible
-from bonobot.notifications.delivery import send_test
-from bonobot.notifications.events import CHOSEN, EVENTS
+from bonobot.notifications.delivery import send_test_notification
+from bonobot.notifications.events import EVENTS, SELECTABLE_EVENTS
 from bonobot.notifications.models import SEVERITIES, Channel, Notice
-from bonobot.notifications.services import NotificationChannelSpec, remove_channel, save_channel
+from bonobot.notifications.services import NotificationChannelSpec, delete_channel, save_channel
 
 
 def _build_secret_field(label: Any, help_text: Any) -> forms.CharField:
@@ -76,7 +76,7 @@ class NotificationChannelForm(forms.Form):
     )
     events = forms.MultipleChoiceField(
         label=_("Events"),
-        choices=[(code, _(EVENTS[code].title)) for code in CHOSEN],
+        choices=[(code, _(EVENTS[code].title)) for code in SELECTABLE_EVENTS],
         required=False,
         widget=forms.CheckboxSelectMultiple,
         help_text=_("None chosen: all of them, and those to come."),
@@ -92,16 +92,18 @@ class NotificationChannelForm(forms.Form):
         self, principal: Principal, posted: Any = None, *, channel: Channel | None = None
     ) -> None:
         """Fill the form with a stored channel, secrets masked."""
-        first = {"kind": Channel.Kind.EMAIL if settings.BONOBOT_EMAIL_URL else Channel.Kind.WEBHOOK}
-        super().__init__(posted, initial=build_initial(channel) if channel else first)
+        defaults = {
+            "kind": Channel.Kind.EMAIL if settings.BONOBOT_EMAIL_URL else Channel.Kind.WEBHOOK
+        }
+        super().__init__(posted, initial=build_initial(channel) if channel else defaults)
         if not principal.may(Action.ALLOW_PRIVATE_ADDRESS):
             self.fields["allow_private"].disabled = True
 
-    def spec(self) -> NotificationChannelSpec:
+    def build_spec(self) -> NotificationChannelSpec:
         """Return the cleaned values as a spec."""
-        said = dict(self.cleaned_data)
-        said["addresses"] = said["addresses"].replace(",", " ").split()
-        return NotificationChannelSpec(**said)
+        values = dict(self.cleaned_data)
+        values["addresses"] = values["addresses"].replace(",", " ").split()
+        return NotificationChannelSpec(**values)
 
     @property
     def mail_fields(self) -> list[forms.BoundField]:
@@ -116,16 +118,16 @@ class NotificationChannelForm(forms.Form):
 
 def build_initial(channel: Channel) -> dict[str, Any]:
     """Return the form's initial values for a stored channel."""
-    plain = ("name", "kind", "allow_private", "events", "minimum", "enabled")
+    plain_fields = ("name", "kind", "allow_private", "events", "minimum", "enabled")
     return {
-        **{name: getattr(channel, name) for name in plain},
+        **{name: getattr(channel, name) for name in plain_fields},
         "addresses": "\n".join(channel.addresses),
         "url": MASK if channel.url else "",
         "secret": MASK if channel.secret else "",
     }
 
 
-LATEST = 20
+MAX_LATEST = 20
 
 
 @register(Channel)
@@ -134,7 +136,7 @@ class NotificationChannelAdmin(TabbedAdmin):
 
     needs_to_view = (Action.VIEW_AUDIT,)
     needs_to_change = Action.MANAGE_NOTICES
-    removing = _("Nobody is told by it any more.")
+    delete_note = _("Nobody is told by it any more.")
     list_display = ("name", "kind", "where", "told_of", "minimum", "on", "latest")
     list_filter = ("kind", "enabled")
     search_fields = ("name", "origin")
@@ -154,43 +156,45 @@ class NotificationChannelAdmin(TabbedAdmin):
         self, request: HttpRequest, form_url: str = "", extra_context: dict[str, Any] | None = None
     ) -> Any:
         """Show our own form; a generated secret is shown once in the response."""
-        principal = self.principal(request)
+        principal = self.get_principal(request)
         principal.require(Action.MANAGE_NOTICES)
         form = NotificationChannelForm(principal, request.POST or None)
         if request.method == "POST" and form.is_valid():
             try:
-                channel, made = save_channel(principal, form.spec())
+                channel, secret = save_channel(principal, form.build_spec())
             except Problem as problem:
                 add_problem_to_form(form, problem)
             else:
-                return self.made(request, channel, made)
+                return self.show_created_secret(request, channel, secret)
         return render_screen(
             request, "notices/add.html", title=_("Add a channel"), form=form, opts=self.opts
         )
 
-    def made(self, request: HttpRequest, channel: Channel, made: str) -> HttpResponseBase:
+    def show_created_secret(
+        self, request: HttpRequest, channel: Channel, secret: str
+    ) -> HttpResponseBase:
         """Show a generated secret once, or redirect to the channel if there is none."""
-        if made:
+        if secret:
             return render_screen(
                 request,
                 "notices/made.html",
                 title=channel.name,
                 object=channel,
                 opts=self.opts,
-                text=made,
+                text=secret,
             )
         messages.success(request, _t("Saved. Send a test notice to see that it arrives."))
-        address = reverse("admin:notices_channel_change", args=[channel.pk])
-        return HttpResponseRedirect(address)
+        url = reverse("admin:notices_channel_change", args=[channel.pk])
+        return HttpResponseRedirect(url)
 
     def get_deleted_objects(self, objs: Any, request: HttpRequest) -> Any:
         """Allow deleting a channel with its notifications, which need no separate permission."""
-        found, counts, _needed, protected = super().get_deleted_objects(objs, request)
-        return found, counts, set(), protected
+        objects, counts, _needed, protected = super().get_deleted_objects(objs, request)
+        return objects, counts, set(), protected
 
     def delete_model(self, request: HttpRequest, obj: Channel) -> None:
         """Delete through the service."""
-        remove_channel(self.principal(request), obj)
+        delete_channel(self.get_principal(request), obj)
 
     @display(description=_("goes to"))
     def where(self, channel: Channel) -> str:
@@ -217,40 +221,42 @@ class NotificationChannelAdmin(TabbedAdmin):
 def show_channel(visit: ObjectRequest) -> HttpResponseBase:
     """Show the form and the latest notifications, or update the channel."""
     channel: Channel = visit.object
-    posted = visit.request.POST if visit.request.method == "POST" else None
-    form = NotificationChannelForm(visit.principal, posted, channel=channel)
-    if posted is not None:
+    submitted = visit.request.POST if visit.request.method == "POST" else None
+    form = NotificationChannelForm(visit.principal, submitted, channel=channel)
+    if submitted is not None:
         visit.principal.require(Action.MANAGE_NOTICES)
         if form.is_valid():
             try:
-                _row, made = save_channel(visit.principal, form.spec(), channel)
+                _row, secret = save_channel(visit.principal, form.build_spec(), channel)
             except Problem as problem:
                 channel.refresh_from_db()
                 add_problem_to_form(form, problem)
             else:
                 admin: Any = visit.admin
-                answer: HttpResponseBase = admin.made(visit.request, channel, made)
-                return answer
-    notices = list(channel.notices.all()[:LATEST])
-    return visit.show("notices/channel.html", channel=channel, form=form, notices=notices)
+                response: HttpResponseBase = admin.show_created_secret(
+                    visit.request, channel, secret
+                )
+                return response
+    notices = list(channel.notices.all()[:MAX_LATEST])
+    return visit.render_tab("notices/channel.html", channel=channel, form=form, notices=notices)
 
 
-@NotificationChannelAdmin.add_deed("test", needs=Action.MANAGE_NOTICES)
-def test(visit: ObjectRequest) -> None:
+@NotificationChannelAdmin.add_object_action("test", needs=Action.MANAGE_NOTICES)
+def send_channel_test(visit: ObjectRequest) -> None:
     """Send a test notification and show the result."""
-    notice = send_test(visit.principal, visit.object)
+    notice = send_test_notification(visit.principal, visit.object)
     if notice.state == Notice.State.SENT:
         messages.success(visit.request, _t("The test notice was taken by the receiver."))
     else:
-        failed = _t("The test notice did not arrive: %(error)s")
-        messages.error(visit.request, failed % {"error": localize_text(notice.error)})
+        message = _t("The test notice did not arrive: %(error)s")
+        messages.error(visit.request, message % {"error": localize_text(notice.error)})
 
 
 def render_state_badge(state: str) -> Any:
     """Return a notification's state as a badge."""
-    return badge_html(TONED[state], Notice.State(state).label)
+    return render_badge(STATE_TONES[state], Notice.State(state).label)
 
 
 # The badge tones of states.
-TONED = {"waiting": "running", "sent": "ok", "failed": "failed", "withdrawn": "withdrawn"}
+STATE_TONES = {"waiting": "running", "sent": "ok", "failed": "failed", "withdrawn": "withdrawn"}
 TITLES = {code: _(event.title) for code, event in EVENTS.items()}

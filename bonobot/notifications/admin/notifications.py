@@ -74,23 +74,23 @@ class NotificationAdmin(TabbedAdmin):
     @action(description=_("Send again"), permissions=["change"])
     def retry_chosen(self, request: HttpRequest, queryset: QuerySet[Notice]) -> None:
         """Retry the selected notifications immediately; skip those that were sent."""
-        done = 0
+        retried = 0
         for notice in queryset:
             try:
-                delivery.retry(self.principal(request), notice)
+                delivery.retry_notification(self.get_principal(request), notice)
             except Problem as problem:
                 if problem.code != "nothing_to_retry":
                     raise
             else:
-                done += 1
-        messages.success(request, _t("%(n)d notices are tried again.") % {"n": done})
+                retried += 1
+        messages.success(request, _t("%(n)d notices are tried again.") % {"n": retried})
 
 
 @NotificationAdmin.add_page("change", _("Notice"), needs=Action.VIEW_AUDIT)
 def show_notification(visit: ObjectRequest) -> HttpResponseBase:
     """Show a notification with its channel and state."""
     notice: Notice = visit.object
-    return visit.show(
+    return visit.render_tab(
         "notices/notice.html",
         notice=notice,
         heading=TITLES[notice.event],
@@ -100,8 +100,8 @@ def show_notification(visit: ObjectRequest) -> HttpResponseBase:
     )
 
 
-@NotificationAdmin.add_deed("retry", needs=Action.MANAGE_NOTICES)
-def retry(visit: ObjectRequest) -> None:
+@NotificationAdmin.add_object_action("retry", needs=Action.MANAGE_NOTICES)
+def retry_notification(visit: ObjectRequest) -> None:
     """Retry a notification immediately."""
-    delivery.retry(visit.principal, visit.object)
+    delivery.retry_notification(visit.principal, visit.object)
     messages.success(visit.request, _t("It is tried again within seconds."))

@@ -5,11 +5,11 @@ from typing import Any
 from drf_spectacular.utils import OpenApiExample, extend_schema_field, extend_schema_serializer
 from rest_framework import serializers
 
-from bonobot.core.api.serializers import StrictSerializer, VersionedBody, VersionedShape
+from bonobot.core.api.serializers import StrictSerializer, VersionedBody, VersionedSerializer
 from bonobot.core.text.masking import MASK
-from bonobot.notifications.events import CHOSEN, EVENTS
+from bonobot.notifications.events import EVENTS, SELECTABLE_EVENTS
 from bonobot.notifications.models import SEVERITIES, Channel, Notice
-from bonobot.notifications.services import MOST_ADDRESSES
+from bonobot.notifications.services import MAX_ADDRESSES
 
 EVENTS_HELP = "What it is told of; empty: everything."
 
@@ -42,7 +42,7 @@ class NotificationChannelBody(VersionedBody):
     addresses = serializers.ListField(
         child=serializers.CharField(max_length=320),
         required=False,
-        max_length=MOST_ADDRESSES,
+        max_length=MAX_ADDRESSES,
         help_text="Of a channel by e-mail.",
     )
     url = serializers.CharField(
@@ -62,16 +62,16 @@ class NotificationChannelBody(VersionedBody):
         required=False, help_text="Only a platform administrator may allow a private address."
     )
     events = serializers.ListField(
-        child=serializers.ChoiceField(CHOSEN), required=False, help_text=EVENTS_HELP
+        child=serializers.ChoiceField(SELECTABLE_EVENTS), required=False, help_text=EVENTS_HELP
     )
     minimum = serializers.ChoiceField(SEVERITIES, required=False, help_text="Least severity.")
     enabled = serializers.BooleanField(required=False)
 
 
-class NotificationChannelSerializer(VersionedShape):
+class NotificationChannelSerializer(VersionedSerializer):
     """A channel as it is read; a webhook's address shows its origin alone."""
 
-    written_as = (NotificationChannelBody,)
+    body_classes = (NotificationChannelBody,)
 
     id = serializers.UUIDField()
     name = serializers.CharField()
@@ -80,7 +80,9 @@ class NotificationChannelSerializer(VersionedShape):
     url = serializers.SerializerMethodField(help_text=f"`{MASK}`, or blank if there is none.")
     goes_to = serializers.CharField(help_text="Where it leads, without what is secret.")
     allow_private = serializers.BooleanField()
-    events = serializers.ListField(child=serializers.ChoiceField(CHOSEN), help_text=EVENTS_HELP)
+    events = serializers.ListField(
+        child=serializers.ChoiceField(SELECTABLE_EVENTS), help_text=EVENTS_HELP
+    )
     minimum = serializers.ChoiceField(SEVERITIES)
     enabled = serializers.BooleanField()
     created_at = serializers.DateTimeField()
@@ -102,8 +104,8 @@ class NotificationChannelSecretSerializer(NotificationChannelSerializer):
     @extend_schema_field(str)
     def get_secret(self, channel: Channel) -> str:
         """Return the secret that was made up, or nothing."""
-        made: Any = self.context["made"]
-        return str(made)
+        generated_secret: Any = self.context["made"]
+        return str(generated_secret)
 
 
 class NotificationSubjectSerializer(StrictSerializer):

@@ -4,15 +4,17 @@ from django.urls import path
 
 from bonobot.notifications.api import views as api_views
 
-ONE = "notice-channels/<str:channel_id>"
+DETAIL_PATH = "notice-channels/<str:channel_id>"
 
 urlpatterns = [
     path(
         "notice-channels", api_views.NotificationChannelListView.as_view(), name="notice-channels"
     ),
-    path(ONE, api_views.NotificationChannelDetailView.as_view(), name="notice-channel"),
+    path(DETAIL_PATH, api_views.NotificationChannelDetailView.as_view(), name="notice-channel"),
     path(
-        f"{ONE}/test", api_views.TestNotificationChannelView.as_view(), name="notice-channel-test"
+        f"{DETAIL_PATH}/test",
+        api_views.TestNotificationChannelView.as_view(),
+        name="notice-channel-test",
     ),
     path("notices", api_views.NotificationListView.as_view(), name="notices"),
     path(

@@ -16,12 +16,12 @@ from bonobot.notifications.api.serializers import (
     NotificationChannelSerializer,
     NotificationSerializer,
 )
-from bonobot.notifications.delivery import send_test
+from bonobot.notifications.delivery import send_test_notification
 from bonobot.notifications.events import EVENTS
 from bonobot.notifications.models import Channel, Notice
-from bonobot.notifications.services import NotificationChannelSpec, remove_channel, save_channel
+from bonobot.notifications.services import NotificationChannelSpec, delete_channel, save_channel
 
-KEPT = ("name", "kind", "addresses", "allow_private", "events", "minimum", "enabled")
+STORED_FIELDS = ("name", "kind", "addresses", "allow_private", "events", "minimum", "enabled")
 
 
 class NotificationChannelListView(ResourceView):
@@ -34,7 +34,7 @@ class NotificationChannelListView(ResourceView):
     @describe_operation("list_notice_channels", answer=NotificationChannelSerializer(many=True))
     def get(self, request: object) -> Response:
         """List the channels by which people are told."""
-        return self.listed(
+        return self.respond_page(
             Channel.objects.for_organization(self.organization_id), NotificationChannelSerializer
         )
 
@@ -49,20 +49,22 @@ class NotificationChannelListView(ResourceView):
 
         A webhook gets signed JSON. Where no secret is sent one is made, and answered this once.
         """
-        channel, made = save_channel(
-            self.principal, NotificationChannelSpec(**self.read(NotificationChannelBody))
+        channel, generated_secret = save_channel(
+            self.principal, NotificationChannelSpec(**self.read_body(NotificationChannelBody))
         )
-        return self.shown(channel, NotificationChannelSecretSerializer, status=201, made=made)
+        return self.respond_row(
+            channel, NotificationChannelSecretSerializer, status=201, made=generated_secret
+        )
 
 
 class NotificationChannelView(ResourceView):
     """What has a channel in its address."""
 
-    def channel(self, channel_id: str) -> Channel:
+    def get_channel(self, channel_id: str) -> Channel:
         """Return a channel of the organization; raises `NotFound`."""
         with set_not_found_field("channel_id"):
-            found: Channel = Channel.objects.get_or_404(self.organization_id, pk=channel_id)
-        return found
+            channel: Channel = Channel.objects.get_or_404(self.organization_id, pk=channel_id)
+        return channel
 
 
 class NotificationChannelDetailView(NotificationChannelView):
@@ -77,7 +79,7 @@ class NotificationChannelDetailView(NotificationChannelView):
     @describe_operation("get_notice_channel", answer=NotificationChannelSerializer)
     def get(self, request: object, channel_id: str) -> Response:
         """Show a channel; a webhook's address and secret are never shown."""
-        return self.shown(self.channel(channel_id), NotificationChannelSerializer)
+        return self.respond_row(self.get_channel(channel_id), NotificationChannelSerializer)
 
     @describe_operation(
         "change_notice_channel",
@@ -86,16 +88,18 @@ class NotificationChannelDetailView(NotificationChannelView):
     )
     def patch(self, request: object, channel_id: str) -> Response:
         """Change parts of a channel; switched off, it forgets what waits for it."""
-        channel = self.channel(channel_id)
-        kept: dict[str, Any] = {name: getattr(channel, name) for name in KEPT}
-        spec = NotificationChannelSpec(**(kept | self.read(NotificationChannelBody, partial=True)))
-        channel, made = save_channel(self.principal, spec, channel)
-        return self.shown(channel, NotificationChannelSecretSerializer, made=made)
+        channel = self.get_channel(channel_id)
+        stored_values: dict[str, Any] = {name: getattr(channel, name) for name in STORED_FIELDS}
+        spec = NotificationChannelSpec(
+            **(stored_values | self.read_body(NotificationChannelBody, partial=True))
+        )
+        channel, generated_secret = save_channel(self.principal, spec, channel)
+        return self.respond_row(channel, NotificationChannelSecretSerializer, made=generated_secret)
 
     @describe_operation("remove_notice_channel", status=204)
     def delete(self, request: object, channel_id: str) -> Response:
         """Remove a channel with the notices that it was told."""
-        remove_channel(self.principal, self.channel(channel_id))
+        delete_channel(self.principal, self.get_channel(channel_id))
         return Response(status=204)
 
 
@@ -112,8 +116,9 @@ class TestNotificationChannelView(NotificationChannelView):
         A receiver that doesn't take it is no error of this request: the answer is 200 with the
         state `failed` and what went wrong.
         """
-        return self.shown(
-            send_test(self.principal, self.channel(channel_id)), NotificationSerializer
+        return self.respond_row(
+            send_test_notification(self.principal, self.get_channel(channel_id)),
+            NotificationSerializer,
         )
 
 
@@ -139,7 +144,7 @@ class NotificationListView(ResourceView):
     def get(self, request: object) -> Response:
         """List the notices of the last thirty days, the latest first."""
         rows = Notice.objects.for_organization(self.organization_id).select_related("channel")
-        return self.listed(rows, NotificationSerializer)
+        return self.respond_page(rows, NotificationSerializer)
 
 
 class RetryNotificationView(ResourceView):
@@ -153,5 +158,5 @@ class RetryNotificationView(ResourceView):
         rows = Notice.objects.select_related("channel")
         with set_not_found_field("notice_id"):
             notice: Notice = rows.get_or_404(self.organization_id, pk=notice_id)
-        delivery.retry(self.principal, notice)
-        return self.shown(notice, NotificationSerializer)
+        delivery.retry_notification(self.principal, notice)
+        return self.respond_row(notice, NotificationSerializer)

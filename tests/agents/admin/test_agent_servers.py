@@ -5,10 +5,10 @@ import json
 import pytest
 
 from agents.models import Agent, Binding
-from agents.services import bind
+from agents.services import attach_server
 from bonobot.accounts.models import Organization
 from bonobot.accounts.roles import Role
-from mcp_servers.definition_reviews import approve
+from mcp_servers.definition_reviews import approve_definitions
 from mcp_servers.models import Server
 from tests import admin_client, factories
 
@@ -30,13 +30,13 @@ def server(acme: Organization) -> Server:
     made = admin_client.web_server(acme)
     for name in ("add", "echo", "a*b"):
         admin_client.offer(made, name)
-    approve(factories.administrator(acme), made)
+    approve_definitions(factories.administrator(acme), made)
     return made
 
 
 @pytest.fixture
 def bound(acme: Organization, helper: Agent, server: Server) -> Binding:
-    return bind(factories.administrator(acme), helper, server)
+    return attach_server(factories.administrator(acme), helper, server)
 
 
 @pytest.fixture

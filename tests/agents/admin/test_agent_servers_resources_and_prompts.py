@@ -3,9 +3,9 @@
 import pytest
 
 from agents.models import Binding
-from agents.services import bind
+from agents.services import attach_server
 from bonobot.accounts.roles import Role
-from mcp_servers.definition_reviews import approve
+from mcp_servers.definition_reviews import approve_definitions
 from mcp_servers.models import Definition
 from tests import admin_client, factories
 
@@ -28,7 +28,7 @@ def server(acme):
     admin_client.offer(made, "docs://a?b", kind=Definition.Kind.RESOURCE, description="<b>bold</b>")
     admin_client.offer(made, "docs://{page}", kind=Definition.Kind.RESOURCE_TEMPLATE)
     admin_client.offer(made, "review", kind=Definition.Kind.PROMPT)
-    approve(factories.administrator(acme), made)
+    approve_definitions(factories.administrator(acme), made)
     return made
 
 
@@ -67,14 +67,14 @@ def test_all_and_patterns_are_kept_and_shown_again(acme, helper, server, tick):
 
 
 def test_unticking_takes_away_and_nothing_at_all_is_refused(acme, helper, server, tick):
-    bind(factories.administrator(acme), helper, server, allowed_resources=["*"])
+    attach_server(factories.administrator(acme), helper, server, allowed_resources=["*"])
     tick(prompt="review")
     assert kept() == ([], ["review"])
     assert "nothing_chosen" in tick()
 
 
 def test_a_form_that_says_nothing_of_ticks_leaves_them(acme, helper, server):
-    bind(factories.administrator(acme), helper, server, allowed_resources=["*"])
+    attach_server(factories.administrator(acme), helper, server, allowed_resources=["*"])
     fields = {"server": str(server.pk), f"how-{server.pk}": "all"}
     admin_client.sit(acme, Role.OPERATOR).send(
         admin_client.url("agents_agent_pick", helper.pk), fields
@@ -83,7 +83,7 @@ def test_a_form_that_says_nothing_of_ticks_leaves_them(acme, helper, server):
 
 
 def test_the_servers_page_tells_what_may_be_used_and_why_not(acme, helper, server):
-    bind(factories.administrator(acme), helper, server, allowed_prompts=["review"])
+    attach_server(factories.administrator(acme), helper, server, allowed_prompts=["review"])
     page = admin_client.words(
         admin_client.sit(acme, Role.AUDITOR).get("agents_agent_servers", helper.pk)
     )

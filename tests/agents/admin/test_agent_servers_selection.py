@@ -3,10 +3,10 @@
 import pytest
 
 from agents.models import Agent, Binding
-from agents.services import bind
+from agents.services import attach_server
 from bonobot.accounts.models import Organization
 from bonobot.accounts.roles import Role
-from mcp_servers.definition_reviews import approve
+from mcp_servers.definition_reviews import approve_definitions
 from mcp_servers.models import Server
 from tests import admin_client, factories
 
@@ -33,7 +33,7 @@ def server(acme: Organization) -> Server:
     made = admin_client.web_server(acme)
     admin_client.offer(made, "add", description="Adds <b>two</b> numbers", inputSchema=ADD_SCHEMA)
     admin_client.offer(made, "echo")
-    approve(factories.administrator(acme), made)
+    approve_definitions(factories.administrator(acme), made)
     admin_client.offer(made, "a*b")
     return made
 
@@ -57,7 +57,7 @@ def test_servers_of_the_pool_that_it_does_not_have_are_offered(
     acme: Organization, helper: Agent, server: Server, seat: admin_client.Desk
 ) -> None:
     had = admin_client.web_server(acme, "had")
-    bind(factories.administrator(acme), helper, had)
+    attach_server(factories.administrator(acme), helper, had)
     page = admin_client.words(seat.get("agents_agent_pick", helper.pk))
     assert "web" in page
     assert "2 of 3 tools approved" in page
@@ -87,7 +87,7 @@ def test_where_there_is_nothing_to_give_the_page_says_what_to_do(
     acme: Organization, helper: Agent, seat: admin_client.Desk, in_pool: bool, words: str
 ) -> None:
     if in_pool:
-        bind(factories.administrator(acme), helper, admin_client.web_server(acme))
+        attach_server(factories.administrator(acme), helper, admin_client.web_server(acme))
     assert words in admin_client.words(seat.get("agents_agent_pick", helper.pk))
 
 
@@ -167,7 +167,7 @@ def test_one_choice_that_does_not_hold_leaves_all_as_they_were(
 def test_the_choice_at_hand_is_shown_and_its_globs_and_denials_survive(
     acme: Organization, helper: Agent, server: Server, seat: admin_client.Desk
 ) -> None:
-    bind(
+    attach_server(
         *(factories.administrator(acme), helper, server),
         enabled=False,
         allowed_tools=["a*"],

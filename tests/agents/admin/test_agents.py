@@ -43,7 +43,7 @@ def test_the_list_tells_of_servers_in_trouble(
     acme: Organization, helper: Agent, seat: admin_client.Desk
 ) -> None:
     server = admin_client.web_server(acme)
-    factories.bind(factories.administrator(acme), helper, server)
+    factories.attach_server(factories.administrator(acme), helper, server)
     Server.objects.filter(pk=server.pk).update(status="error")
     assert "1 in trouble" in admin_client.words(seat.get("agents_agent_changelist"))
 

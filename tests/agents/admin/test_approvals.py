@@ -7,7 +7,7 @@ import pytest
 from django.utils import timezone
 from pytest_django import DjangoAssertNumQueries
 
-from agents.approvals.services import answer
+from agents.approvals.services import resolve_approval
 from agents.models import Agent, Approval, Session, SessionGrant
 from bonobot.accounts.models import Organization
 from bonobot.accounts.roles import Role
@@ -151,7 +151,7 @@ def test_a_yes_for_the_session_is_listed_and_taken_back(
 def test_a_second_answer_says_who_was_first(
     acme: Organization, approval: Approval, seat: admin_client.Desk
 ) -> None:
-    answer(factories.administrator(acme), approval, "deny")
+    resolve_approval(factories.administrator(acme), approval, "deny")
     seat.post(ANSWER, approval.pk, answer="approve")
     assert "already_answered" in said(seat)
     assert "Yes, approve this call" not in seat.get(PAGE, approval.pk)

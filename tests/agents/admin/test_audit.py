@@ -12,7 +12,7 @@ from agents.admin.audit import format_action
 from bonobot.accounts.models import Organization
 from bonobot.accounts.roles import Role
 from bonobot.ledger.audit import search as audit_search
-from bonobot.ledger.audit.admin_changes import record
+from bonobot.ledger.audit.admin_changes import record_finished_change
 from bonobot.ledger.models import AuditRow
 from bonobot.ledger.types import Actor
 from tests import admin_client, factories
@@ -33,7 +33,7 @@ def seat(acme: Organization) -> admin_client.Desk:
 
 
 def happened(where: Organization, action: str = "server_added", name: str = "web") -> AuditRow:
-    pk = record(
+    pk = record_finished_change(
         organization_id=where.pk,
         actor=Actor("user", "1", "anna\u200b"),
         action=action,
@@ -142,7 +142,7 @@ def test_the_list_links_to_an_export_of_what_it_shows(
 @pytest.fixture
 def past(acme: Organization, monkeypatch: pytest.MonkeyPatch) -> list[AuditRow]:
     """Five rows, the oldest first, of which one search looks through two."""
-    monkeypatch.setattr(audit_search, "LOOKED_AT", 2)
+    monkeypatch.setattr(audit_search, "MAX_ROWS_SCANNED", 2)
     return [happened(acme, name=name) for name in ("needle", "hay", "straw", "hay", "straw")]
 
 
@@ -220,7 +220,7 @@ def test_an_export_of_a_search_holds_all_that_fits(
     def download(rows: QuerySet[AuditRow], form: str) -> HttpResponse:
         return HttpResponse(" ".join(str(row.pk) for row in rows))
 
-    monkeypatch.setattr(audit, "download", download)
+    monkeypatch.setattr(audit, "build_download", download)
     page = seat.client.get(admin_client.url("ledger_auditrow_export"), {"q": "needle"})
     assert page.content.decode() == str(past[0].pk)
 
@@ -238,7 +238,7 @@ def test_actions_are_called_by_their_names_in_the_readers_language(
 
 def test_every_action_that_was_recorded_has_its_german(acme: Organization) -> None:
     fill(acme)
-    codes = set(AuditRow.objects.of(acme.pk).values_list("action", flat=True))
+    codes = set(AuditRow.objects.for_organization(acme.pk).values_list("action", flat=True))
     assert len(codes) > 12
     with translation.override("de"):
         named = {code: format_action(code) for code in codes}

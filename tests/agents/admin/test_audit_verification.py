@@ -6,7 +6,7 @@ import pytest
 import time_machine
 from django.db import connection
 
-from agents.admin.audit import TAKEN_UP
+from agents.admin.audit import START_TIMEOUT
 from bonobot.accounts.roles import Role
 from bonobot.ledger import tasks
 from bonobot.ledger.audit import verify_chain
@@ -31,7 +31,8 @@ def acme():
 def sent(monkeypatch, django_capture_on_commit_callbacks):
     found = []
     monkeypatch.setattr(
-        "bonobot.core.celery_tasks._send", lambda task, arguments: found.append((task, *arguments))
+        "bonobot.core.celery_tasks._send_task",
+        lambda task, arguments: found.append((task, *arguments)),
     )
     return found
 
@@ -45,10 +46,10 @@ def test_a_worker_is_asked_and_the_page_tells_what_it_found(
         seat.post(VERIFY)
     assert sent == [(VERIFY_FURTHER, str(acme.pk), "")]
     assert UNDER_WAY in seat.get("ledger_auditrow_verification"), "the worker's move"
-    with time_machine.travel(datetime.now(UTC) + TAKEN_UP):
+    with time_machine.travel(datetime.now(UTC) + START_TIMEOUT):
         assert "No worker has begun it" in admin_client.words(seat.get(LIST))
     assert verify_further(str(acme.pk))
-    last = AuditRow.objects.of(acme.pk).first().seq
+    last = AuditRow.objects.for_organization(acme.pk).first().seq
     page = admin_client.words(seat.get("ledger_auditrow_verification"))
     assert f"Verified up to entry {last}" in page
     assert UNDER_WAY not in seat.get(LIST)
@@ -58,7 +59,7 @@ def test_a_worker_is_asked_and_the_page_tells_what_it_found(
 def test_a_long_one_goes_on_behind_others_and_shows_how_far_it_is(
     acme, sent, monkeypatch, django_capture_on_commit_callbacks
 ):
-    monkeypatch.setattr(tasks, "AT_A_TIME_S", 0.0)
+    monkeypatch.setattr(tasks, "MAX_RUN_S", 0.0)
     monkeypatch.setattr(
         tasks, "verify_step", lambda pk, **how: verify_chain.verify_step(pk, rows=2, **how)
     )
@@ -69,7 +70,7 @@ def test_a_long_one_goes_on_behind_others_and_shows_how_far_it_is(
     page = seat.get(LIST)
     assert UNDER_WAY in page
     assert "Go on verifying" not in admin_client.words(page), "it goes on"
-    with time_machine.travel(datetime.now(UTC) + TAKEN_UP):
+    with time_machine.travel(datetime.now(UTC) + START_TIMEOUT):
         page = seat.get(LIST)
         assert UNDER_WAY not in page
         assert "Go on verifying" in admin_client.words(page)
@@ -79,7 +80,7 @@ def test_a_long_one_goes_on_behind_others_and_shows_how_far_it_is(
 
 
 def test_a_fault_leads_to_its_row(acme):
-    row = AuditRow.objects.of(acme.pk)[2]
+    row = AuditRow.objects.for_organization(acme.pk)[2]
     altered = row.opened.replace("agent", "tnega")
     with connection.cursor() as cursor:
         cursor.execute("UPDATE ledger_auditrow SET opened = %s WHERE seq = %s", [altered, row.seq])

@@ -3,8 +3,8 @@
 import pytest
 
 from agents.models import Session
-from agents.services import bind
-from agents.sessions.services import start
+from agents.services import attach_server
+from agents.sessions.services import start_session
 from bonobot.accounts.models import Organization
 from bonobot.accounts.roles import Role
 from tests import admin_client, factories
@@ -24,7 +24,7 @@ def helper(acme):
 
 @pytest.fixture
 def running(acme, helper):
-    return start(factories.administrator(acme), helper, "hello")
+    return start_session(factories.administrator(acme), helper, "hello")
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def test_an_agent_with_sessions_is_switched_off_after_a_question(helper, running
 
 def test_a_server_that_sessions_use_is_switched_off_after_a_question(acme, helper, running, seat):
     server = admin_client.web_server(acme)
-    bind(factories.administrator(acme), helper, server)
+    attach_server(factories.administrator(acme), helper, server)
     page = admin_client.words(seat.post("mcp_servers_server_switch", server.pk, enabled="0"))
     assert "1 session of agents that have it runs now" in page
     seat.post("mcp_servers_server_switch", server.pk, enabled="0", sure="1")

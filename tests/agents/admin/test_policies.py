@@ -5,10 +5,10 @@ import pytest
 from agents.builtin_tools.registry import BUILTIN_TOOLS
 from agents.models import Agent
 from agents.policies.services import PolicySpec, load_policy_spec, set_policy
-from agents.services import bind
+from agents.services import attach_server
 from bonobot.accounts.models import Organization
 from bonobot.accounts.roles import Role
-from mcp_servers.definition_reviews import approve
+from mcp_servers.definition_reviews import approve_definitions
 from tests import admin_client, factories
 
 pytestmark = pytest.mark.django_db
@@ -25,8 +25,8 @@ def helper(acme: Organization) -> Agent:
     server = admin_client.web_server(acme)
     admin_client.offer(server, "add")
     admin_client.offer(server, "echo")
-    approve(boss, server)
-    bind(boss, made, server)
+    approve_definitions(boss, server)
+    attach_server(boss, made, server)
     return made
 
 
@@ -57,7 +57,7 @@ def test_single_tools_and_patterns_become_rules(helper: Agent, seat: admin_clien
     assert text.mode == "allowlist"
     assert set(text.allow) == {"mcp_web_add", "mcp_web_*"}
     assert text.deny == ("mcp_web_echo",)
-    off = sum(bool(tool.kit) for tool in BUILTIN_TOOLS.values())
+    off = sum(bool(tool.toolset) for tool in BUILTIN_TOOLS.values())
     assert f"1 of {3 + off} can be called now" in page
 
 

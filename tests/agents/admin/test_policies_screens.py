@@ -5,9 +5,9 @@ import pytest
 from agents.admin import policies
 from agents.models import Agent
 from agents.policies.services import PolicySpec, RuleSpec, load_policy_spec, set_policy
-from agents.services import bind
+from agents.services import attach_server
 from bonobot.accounts.roles import Role
-from mcp_servers.definition_reviews import approve
+from mcp_servers.definition_reviews import approve_definitions
 from mcp_servers.models import Server
 from tests import admin_client, factories
 
@@ -32,8 +32,8 @@ def helper(acme, boss):
     server = admin_client.web_server(acme)
     admin_client.offer(server, "add")
     admin_client.offer(server, "echo")
-    approve(boss, server)
-    bind(boss, made, server)
+    approve_definitions(boss, server)
+    attach_server(boss, made, server)
     return made
 
 
@@ -73,7 +73,9 @@ def test_nothing_is_lost_by_saving_what_is_shown(helper, boss, seat, text):
     after = load_policy_spec(Agent.objects.get())
     assert after.mode == before.mode
     for effect in ("allow", "ask", "deny"):
-        assert sorted(map(str, after.entries(effect))) == sorted(map(str, before.entries(effect)))
+        assert sorted(map(str, after.get_entries(effect))) == sorted(
+            map(str, before.get_entries(effect))
+        )
 
 
 def test_a_question_and_a_condition_are_written_in_the_form(helper, seat):
@@ -111,8 +113,8 @@ def test_what_would_hold_is_shown_before_it_is_saved(helper, seat):
 
 
 def test_many_tools_come_by_the_group_and_are_ruled_by_it(acme, helper, boss, seat, monkeypatch):
-    monkeypatch.setattr(policies, "SHOWN_AT_ONCE", 3)
-    monkeypatch.setattr(policies, "SHOWN_AT_ONCE", 3)
+    monkeypatch.setattr(policies, "PAGE_SIZE", 3)
+    monkeypatch.setattr(policies, "PAGE_SIZE", 3)
     page = seat.get("agents_agent_policy", helper.pk)
     group = f"all-{Server.objects.get().pk}"
     assert f'name="{group}"' in page

@@ -34,7 +34,7 @@ def test_a_draft_runs_and_is_enforced(acme, agent):
     seat = admin_client.sit(acme, Role.OPERATOR)
     seat.post(WHAT_IF, agent.pk, mode="all", ask=LARGE, do="shadow")
     wanted = PolicySpec("all", ask=(RuleSpec("read_result", {"required": ["number"]}),))
-    assert find_draft(agent).text == wanted
+    assert find_draft(agent).spec == wanted
     page = seat.get(WHAT_IF, agent.pk)
     assert "Yes, enforce it" in page
     assert "made no call" in page
@@ -72,7 +72,7 @@ def test_the_organizations_rules_are_tried_drafted_and_enforced(acme, agent):
     page = admin_client.words(owner.send(here, {"mode": "all", "deny": "read_result", "do": "try"}))
     assert "3 calls: 3 flip" in page
     owner.send(here, {"mode": "all", "deny": "read_result", "do": "shadow"})
-    assert find_draft(acme).text == PolicySpec("all", deny=("read_result",))
+    assert find_draft(acme).spec == PolicySpec("all", deny=("read_result",))
     admin_client.sit(acme, Role.AUDITOR).send(f"{here}?do=enforce", {}, status=403)
     assert find_draft(acme) is not None, "an auditor enforces nothing"
     assert "Yes, enforce it" in owner.open(here)

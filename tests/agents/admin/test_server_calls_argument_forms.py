@@ -46,7 +46,7 @@ def test_values_are_sent_as_the_schema_types_them() -> None:
         parts=["1", "2"],
         where='{"lat": 1}',
     )
-    assert form.said() == {
+    assert form.parse_arguments() == {
         "city": "Berlin",
         "unit": "c",
         "days": 2,
@@ -59,7 +59,7 @@ def test_values_are_sent_as_the_schema_types_them() -> None:
 
 
 def test_what_is_empty_is_not_sent_but_a_required_text_is() -> None:
-    assert filled().said() == {"city": ""}
+    assert filled().parse_arguments() == {"city": ""}
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_what_is_empty_is_not_sent_but_a_required_text_is() -> None:
 )
 def test_what_is_no_such_value_is_refused_by_its_name(name: str, value: str) -> None:
     with pytest.raises(InvalidInput, match=name) as refusal:
-        filled(**{name: value}).said()
+        filled(**{name: value}).parse_arguments()
     assert refusal.value.code == "invalid_arguments"
 
 
@@ -84,7 +84,7 @@ def test_what_is_nested_begins_with_its_shape_where_it_is_required() -> None:
     assert json.loads(path) == [{"x": 0}]
     assert where == ""
     sent = ToolArgumentForm({"properties": properties}, {"arg-0": "", "arg-1": ""})
-    assert (sent["arg-0"].value(), sent.said()) == ("", {})
+    assert (sent["arg-0"].value(), sent.parse_arguments()) == ("", {})
 
 
 @pytest.mark.parametrize("schema", [None, [], {}, {"properties": 3}, {"properties": {"a": 7}}])

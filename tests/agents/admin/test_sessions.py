@@ -10,7 +10,7 @@ from django.utils import timezone
 from agents.admin import chat as talking
 from agents.admin.chat import load_steps
 from agents.models import Agent, Inbox, Session, Step
-from agents.sessions.services import start
+from agents.sessions.services import start_session
 from bonobot.accounts.models import Organization
 from bonobot.accounts.roles import Role
 from tests import admin_client, factories
@@ -30,7 +30,7 @@ def helper(acme: Organization) -> Agent:
 
 @pytest.fixture
 def session(acme: Organization, helper: Agent) -> Session:
-    return start(factories.administrator(acme), helper, "What time is it?")
+    return start_session(factories.administrator(acme), helper, "What time is it?")
 
 
 @pytest.fixture
@@ -264,7 +264,7 @@ def test_a_session_is_cancelled(session: Session, seat: admin_client.Desk) -> No
 def test_the_list_is_filtered_by_status(
     acme: Organization, helper: Agent, session: Session, seat: admin_client.Desk
 ) -> None:
-    start(factories.administrator(acme), helper, "Another question")
+    start_session(factories.administrator(acme), helper, "Another question")
     Session.objects.filter(pk=session.pk).update(status="failed", error_code="model_unreachable")
     page = admin_client.words(seat.get("agents_session_changelist", status__in="failed"))
     assert "What time is it?" in page

@@ -22,7 +22,7 @@ def test_cost_labels_and_decision_stand_at_the_call_and_in_the_timeline(
     opening = opening_of(
         acme.pk, agent_id=helper.pk, session_id=session.pk, details={"labels": ["private_data"]}
     )
-    get_writer().admit(Admission(opening)).result(WAIT_S)
+    get_writer().admit_call(Admission(opening)).result(WAIT_S)
     settlement = Settlement(
         call_id=opening.call_id,
         organization_id=acme.pk,
@@ -30,7 +30,7 @@ def test_cost_labels_and_decision_stand_at_the_call_and_in_the_timeline(
         duration_ms=5,
         cost_microusd=2_500_000,
     )
-    get_writer().settle(settlement).result(WAIT_S)
+    get_writer().settle_call(settlement).result(WAIT_S)
     get_writer().close()
     session.steps.create(
         seq=9,

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from agents.builtin_tools.registry import BUILTIN_TOOLS
-from agents.calls.explain import DECIDING
+from agents.calls.explain import DECISION_STAGES
 from agents.models import Agent
 from agents.policies.services import PolicySpec, set_policy
 from bonobot.accounts.models import Organization, User
@@ -76,7 +76,15 @@ def test_every_stage_of_a_decision_is_explained(operator, workshop):
     answer = operator.get(f"{ECHO}/explain").json
     assert answer["allowed"]
     stages = [stage["stage"] for stage in answer["stages"]]
-    assert stages == ["resolve", "arguments", *DECIDING, "consent", "flow", "rate", "budgets"]
+    assert stages == [
+        "resolve",
+        "arguments",
+        *DECISION_STAGES,
+        "consent",
+        "flow",
+        "rate",
+        "budgets",
+    ]
 
 
 def test_an_unknown_tool_can_not_be_explained(operator, workshop):
@@ -218,7 +226,7 @@ def test_a_connectors_tool_is_called_by_its_own_name(operator, workshop):
     assert answer.json["result"]["structuredContent"] == {"result": 5}
     row = last_call()
     assert (row.action, row.agent_id, row.tool_name) == ("tool_call", None, "add")
-    get_runtime().call(get_connection_pool().forget, workshop.pk)
+    get_runtime().call(get_connection_pool().forget_server, workshop.pk)
 
 
 def test_a_tool_that_waits_is_tried_by_who_may_approve_it(acme, operator, owner, workshop):

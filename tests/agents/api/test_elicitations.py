@@ -5,7 +5,7 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from agents.models import Question
-from agents.sessions.services import start
+from agents.sessions.services import start_session
 from bonobot.accounts.roles import Role
 from bonobot.ledger.models import AuditRow
 from tests import admin_client, factories, rest
@@ -36,7 +36,7 @@ def server(acme):
 
 
 def session_of(principal, helper):
-    return start(principal, helper, "Provision it")
+    return start_session(principal, helper, "Provision it")
 
 
 def test_who_started_the_session_answers_and_nobody_else(acme, helper, server):

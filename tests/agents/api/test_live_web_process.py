@@ -15,7 +15,7 @@ from django.utils import timezone
 from agents.models import Session, Step
 from bonobot.accounts.models import Organization, User
 from bonobot.accounts.roles import Role
-from bonobot.accounts.tokens.services import issue
+from bonobot.accounts.tokens.services import create_token
 from tests import factories
 from tests.agents.api.test_sessions import STARTED, step
 from tests.processes import Web
@@ -134,7 +134,7 @@ NO_ERROR = {"error_code": "", "error_detail": ""}
 
 
 def issue_token(where: Organization) -> tuple[object, str]:
-    return issue(factories.administrator(where), name="stream", role=Role.OPERATOR)
+    return create_token(factories.administrator(where), name="stream", role=Role.OPERATOR)
 
 
 def event(lines) -> tuple[str, str, dict]:  # type: ignore[no-untyped-def]

@@ -3,7 +3,7 @@
 import pytest
 
 from agents.models import Session
-from agents.sessions.services import start
+from agents.sessions.services import start_session
 from bonobot.accounts.roles import Role
 from tests import factories, rest
 
@@ -21,14 +21,14 @@ def helper(acme):
 
 
 def test_it_says_what_a_halt_would_stop(acme, helper):
-    start(factories.administrator(acme), helper, "hello")
+    start_session(factories.administrator(acme), helper, "hello")
     found = rest.as_role(acme, Role.AUDITOR).get("organization").json
     assert (found["slug"], found["halted_at"]) == ("acme", None)
     assert (found["running_sessions"], found["waiting_sessions"], found["agents"]) == (1, 0, 1)
 
 
 def test_an_owner_halts_and_resumes(acme, helper):
-    start(factories.administrator(acme), helper, "hello")
+    start_session(factories.administrator(acme), helper, "hello")
     owner = rest.as_role(acme, Role.OWNER)
     halted = owner.post("organization/halt", {"reason": "drill"}).json
     assert halted["halted_at"]

@@ -13,7 +13,7 @@ from bonobot.core.problems import Problem
 from bonobot.core.text.masking import MASK
 from mcp_servers.health.services import record_contact, record_failure
 from mcp_servers.models import Preset, Server
-from mcp_servers.presets.availability import enable
+from mcp_servers.presets.availability import enable_preset
 from mcp_servers.tasks import check_due
 from tests import admin_client, factories, rest
 from tests.rest import Rest
@@ -188,7 +188,7 @@ def preset(acme) -> Preset:
         endpoint_config={"command": "uvx", "args": ["notes-mcp@1.2.3", "--folder", "${FOLDER}"]},
         parameters=[{"name": "FOLDER", "label": "Folder", "secret": False, "required": True}],
     )
-    enable(factories.administrator(acme), made)
+    enable_preset(factories.administrator(acme), made)
     return made
 
 

@@ -8,7 +8,7 @@ import time_machine
 from django.db.models import F
 from django.utils import timezone
 
-from agents.approvals.services import answer, expire_overdue, revoke
+from agents.approvals.services import expire_overdue, resolve_approval, revoke_session_approval
 from agents.calls.pipeline import ApprovalRequired
 from agents.flow_labels.services import list_approval_label_sources
 from agents.models import Approval, Session, SessionGrant, Step
@@ -18,7 +18,7 @@ from agents.tasks import sweep
 from bonobot.accounts.models import Organization
 from bonobot.accounts.roles import Role
 from bonobot.core.problems import Problem
-from bonobot.ledger.audit.verify_chain import verify
+from bonobot.ledger.audit.verify_chain import verify_whole_chain
 from bonobot.ledger.models import AuditRow, PermitRow
 from bonobot.ledger.writer.writer_thread import get_writer
 from bonobot.notifications.models import Notice
@@ -72,44 +72,44 @@ def test_a_call_that_is_asked_about_again_later_still_waits_and_then_goes_throug
         assert refused(call, ECHO, {"text": "x"}).code == "approval_required"
         get_writer().close()
     assert AuditRow.objects.filter(code="approval_required").count() == 3
-    answer(reviewer, asked(), "approve")
+    resolve_approval(reviewer, asked(), "approve")
     assert call(ECHO, {"text": "x"}).text == "x"
 
 
 def test_after_a_yes_the_same_call_goes_through_once(asking, call, reviewer, acme):
     refused(call, ECHO, {"text": "x"})
-    answer(reviewer, asked(), "approve")
+    resolve_approval(reviewer, asked(), "approve")
     assert call(ECHO, {"text": "x"}).text == "x"
     row = AuditRow.objects.filter(event_type="call", outcome="ok").get()
     assert "approval_id" in json.loads(row.opened)["details"]
     assert refused(call, ECHO, {"text": "x"}).code == "approval_required"
-    assert verify(acme.pk).ok
+    assert verify_whole_chain(acme.pk).ok
 
 
 def test_other_arguments_need_another_yes(asking, call, reviewer):
     refused(call, ECHO, {"text": "x"})
-    answer(reviewer, asked(), "approve")
+    resolve_approval(reviewer, asked(), "approve")
     assert refused(call, ECHO, {"text": "y"}).code == "approval_required"
     assert Approval.objects.count() == 2
 
 
 def test_a_changed_definition_needs_another_yes(asking, call, reviewer):
     refused(call, ECHO, {"text": "x"})
-    answer(reviewer, asked(), "approve")
+    resolve_approval(reviewer, asked(), "approve")
     Definition.objects.filter(name="echo").update(digest="new", pinned_digest="new")
     assert refused(call, ECHO, {"text": "x"}).code == "approval_required"
 
 
 def test_other_rules_need_another_yes(asking, call, reviewer, acme, helper):
     refused(call, ECHO, {"text": "x"})
-    answer(reviewer, asked(), "approve")
+    resolve_approval(reviewer, asked(), "approve")
     set_policy(factories.administrator(acme), helper, PolicySpec("all", ask=("mcp_workshop_*",)))
     assert refused(call, ECHO, {"text": "x"}).code == "approval_required"
 
 
 def test_another_caller_cannot_spend_it(asking, call, reviewer, acme):
     refused(call, ECHO, {"text": "x"})
-    answer(reviewer, asked(), "approve")
+    resolve_approval(reviewer, asked(), "approve")
     other = factories.person(acme, Role.OPERATOR)
     assert refused(call, ECHO, {"text": "x"}, principal=other).code == "approval_required"
 
@@ -122,7 +122,7 @@ def test_the_same_question_is_asked_once(asking, call):
 
 def test_a_no_is_told_with_the_word_and_is_not_asked_again(asking, call, reviewer):
     refused(call, ECHO, {"text": "x"})
-    answer(reviewer, asked(), "deny", "Use the other tool.")
+    resolve_approval(reviewer, asked(), "deny", "Use the other tool.")
     problem = refused(call, ECHO, {"text": "x"})
     assert problem.code == "approval_denied"
     assert "Use the other tool." in str(problem)
@@ -133,7 +133,7 @@ def test_nobody_answering_is_a_no(asking, call, reviewer):
     refused(call, ECHO, {"text": "x"})
     with time_machine.travel(timezone.now() + timedelta(hours=25)):
         with pytest.raises(Problem) as late:
-            answer(reviewer, asked(), "approve")
+            resolve_approval(reviewer, asked(), "approve")
         assert late.value.code == "approval_expired"
         assert expire_overdue() == 1
     assert Approval.objects.get().state == Approval.State.EXPIRED
@@ -142,7 +142,7 @@ def test_nobody_answering_is_a_no(asking, call, reviewer):
 
 def test_a_yes_that_was_not_used_in_time_is_worth_nothing(asking, call, reviewer):
     refused(call, ECHO, {"text": "x"})
-    answer(reviewer, asked(), "approve")
+    resolve_approval(reviewer, asked(), "approve")
     # Whether it is too late is told by the database's own clock.
     PermitRow.objects.update(expires=F("expires") - 25 * 3_600 * 1_000_000)
     assert refused(call, ECHO, {"text": "x"}).code == "approval_expired"
@@ -151,16 +151,16 @@ def test_a_yes_that_was_not_used_in_time_is_worth_nothing(asking, call, reviewer
 def test_a_question_is_answered_once(asking, call, reviewer):
     refused(call, ECHO, {"text": "x"})
     approval = asked()
-    answer(reviewer, approval, "approve")
+    resolve_approval(reviewer, approval, "approve")
     with pytest.raises(Problem) as again:
-        answer(reviewer, approval, "deny")
+        resolve_approval(reviewer, approval, "deny")
     assert again.value.code == "already_answered"
 
 
 def test_only_those_who_may_approve_answer(asking, call, acme):
     refused(call, ECHO, {"text": "x"})
     with pytest.raises(Problem) as problem:
-        answer(factories.person(acme, Role.OPERATOR), asked(), "approve")
+        resolve_approval(factories.person(acme, Role.OPERATOR), asked(), "approve")
     assert problem.value.code == "forbidden"
 
 
@@ -169,9 +169,9 @@ def test_where_four_eyes_are_asked_for_nobody_approves_their_own_call(asking, ca
     owner = factories.person(acme, Role.OWNER)
     refused(call, ECHO, {"text": "x"}, principal=owner)
     with pytest.raises(Problem) as problem:
-        answer(owner, asked(), "approve")
+        resolve_approval(owner, asked(), "approve")
     assert problem.value.code == "own_call"
-    assert answer(owner, asked(), "deny").state == Approval.State.DENIED
+    assert resolve_approval(owner, asked(), "deny").state == Approval.State.DENIED
 
 
 def test_who_is_told_of_a_question_is_told_once(asking, call, acme):
@@ -196,7 +196,7 @@ def test_a_call_of_no_session_cannot_be_approved_for_one(asking, call, reviewer)
     refused(call, ECHO, {"text": "x"})
     for said in ("approve_session", "perhaps"):
         with pytest.raises(Problem) as problem:
-            answer(reviewer, asked(), said)
+            resolve_approval(reviewer, asked(), said)
         assert problem.value.field == "answer"
 
 
@@ -228,13 +228,13 @@ def test_what_leaks_is_asked_about_once_both_other_legs_are_there(workshop, call
         for one in list_approval_label_sources(approval)
     }
     assert brought == {"private_data": ["echo"], "untrusted_content": ["add"]}
-    answer(reviewer, approval, "approve")
+    resolve_approval(reviewer, approval, "approve")
     assert call(*send).outcome == "error"
     assert refused(call, *send).code == "approval_required"
 
 
 def started(acme, helper, text):
-    return sessions.start(factories.administrator(acme), helper, text)
+    return sessions.start_session(factories.administrator(acme), helper, text)
 
 
 def calls_of(session):
@@ -247,7 +247,7 @@ def test_a_session_parks_and_goes_on_after_the_answer(asking, acme, helper, take
     assert session.runner is None
     (step,) = calls_of(session)
     assert step.payload["approval"]["approval_id"] == str(asked().pk)
-    answer(reviewer, asked(), "approve")
+    resolve_approval(reviewer, asked(), "approve")
     assert take(session) == Session.Status.DONE
     (step,) = calls_of(session)
     assert (step.state, step.payload["text"]) == (Step.State.DONE, "hello")
@@ -258,7 +258,7 @@ def test_the_other_calls_of_the_turn_do_not_wait(asking, acme, helper, take, rev
     session = started(acme, helper, text)
     assert take(session) == Session.Status.WAITING
     assert [step.state for step in calls_of(session)] == [Step.State.INTENT, Step.State.DONE]
-    answer(reviewer, asked(), "deny", "No echo today.")
+    resolve_approval(reviewer, asked(), "deny", "No echo today.")
     assert take(session) == Session.Status.DONE
     first, _ = calls_of(session)
     assert (first.state, first.payload["code"]) == (Step.State.FAILED, "approval_denied")
@@ -268,20 +268,20 @@ def test_the_other_calls_of_the_turn_do_not_wait(asking, acme, helper, take, rev
 def test_a_yes_for_the_session_holds_until_it_is_taken_back(asking, acme, helper, take, reviewer):
     session = started(acme, helper, f'/{ECHO} {{"text": "one"}}')
     take(session)
-    answer(reviewer, asked(), "approve_session")
+    resolve_approval(reviewer, asked(), "approve_session")
     assert take(session) == Session.Status.DONE
     boss = factories.administrator(acme)
-    sessions.send(boss, session, f'/{ECHO} {{"text": "two"}}')
+    sessions.send_message(boss, session, f'/{ECHO} {{"text": "two"}}')
     assert take(session) == Session.Status.DONE
-    revoke(reviewer, SessionGrant.objects.get())
-    sessions.send(boss, session, f'/{ECHO} {{"text": "three"}}')
+    revoke_session_approval(reviewer, SessionGrant.objects.get())
+    sessions.send_message(boss, session, f'/{ECHO} {{"text": "three"}}')
     assert take(session) == Session.Status.WAITING
 
 
 def test_cancelling_a_session_that_waits_withdraws_its_question(asking, acme, helper, take):
     session = started(acme, helper, f'/{ECHO} {{"text": "hello"}}')
     take(session)
-    assert sessions.cancel(factories.administrator(acme), session)
+    assert sessions.cancel_session(factories.administrator(acme), session)
     assert take(session) == Session.Status.CANCELLED
     assert Approval.objects.get().state == Approval.State.WITHDRAWN
     (step,) = calls_of(session)
@@ -293,7 +293,7 @@ def test_the_sweep_wakes_a_session_whose_answer_came_while_it_parked(
 ):
     session = started(acme, helper, f'/{ECHO} {{"text": "hello"}}')
     take(session)
-    answer(reviewer, asked(), "approve")
+    resolve_approval(reviewer, asked(), "approve")
     Session.objects.filter(pk=session.pk).update(status=Session.Status.WAITING)
     sweep()
     assert take(session) == Session.Status.DONE

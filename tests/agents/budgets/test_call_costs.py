@@ -16,20 +16,20 @@ times = st.integers(0, 3_600_000)
 
 
 def test_a_call_costs_its_price_and_its_seconds_rounded_up():
-    assert calculate_cost(CallPrice(call=5_000, second=400), 2_500) == 6_000
-    assert calculate_cost(CallPrice(second=1), 1) == 1
+    assert calculate_cost(CallPrice(per_call=5_000, per_second=400), 2_500) == 6_000
+    assert calculate_cost(CallPrice(per_second=1), 1) == 1
 
 
 def test_a_free_server_asks_no_money_budget():
     assert estimate_amounts(FREE, 60_000) == {"calls": 1, "seconds": 60_000}
-    assert "microusd" in estimate_amounts(CallPrice(call=1), 60_000)
+    assert "microusd" in estimate_amounts(CallPrice(per_call=1), 60_000)
 
 
 @given(prices, times, times, st.booleans(), st.booleans())
 def test_no_call_takes_more_than_was_set_aside(price, deadline, duration, sent, known):
     aside = {"microusd": 0} | estimate_amounts(price, deadline)
     took = calculate_amounts(
-        price, deadline_ms=deadline, duration_ms=duration, sent=sent, known=known
+        price, deadline_ms=deadline, duration_ms=duration, sent=sent, is_outcome_known=known
     )
     assert all(0 <= took[unit] <= aside[unit] for unit in aside)
 
@@ -37,10 +37,10 @@ def test_no_call_takes_more_than_was_set_aside(price, deadline, duration, sent, 
 @given(prices, times, times)
 def test_what_was_never_sent_costs_nothing_and_what_is_unknown_all(price, deadline, duration):
     never = calculate_amounts(
-        price, deadline_ms=deadline, duration_ms=duration, sent=False, known=True
+        price, deadline_ms=deadline, duration_ms=duration, sent=False, is_outcome_known=True
     )
     assert set(never.values()) == {0}
     lost = calculate_amounts(
-        price, deadline_ms=deadline, duration_ms=duration, sent=True, known=False
+        price, deadline_ms=deadline, duration_ms=duration, sent=True, is_outcome_known=False
     )
     assert lost == {"microusd": 0} | estimate_amounts(price, deadline)

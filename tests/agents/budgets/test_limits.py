@@ -6,9 +6,9 @@ from uuid import UUID
 from agents.budgets.limits import (
     BudgetLimit,
     build_budget_key,
+    build_charge,
     build_reservations,
     build_settlements,
-    charge,
     select_limits,
     to_whole_units,
 )
@@ -33,11 +33,18 @@ def test_only_budgets_of_the_spent_unit_are_reserved():
 
 
 def test_a_burst_is_a_third_of_a_minute_and_never_above_the_rate():
-    assert [charge(ORG, "agent", "a", rate).burst for rate in (1, 5, 60, 600)] == [1, 5, 20, 200]
+    assert [build_charge(ORG, "agent", "a", rate).burst for rate in (1, 5, 60, 600)] == [
+        1,
+        5,
+        20,
+        200,
+    ]
 
 
 def test_rates_of_two_organizations_are_different_cells():
-    assert charge(ORG, "agent", "a", 60).key != charge(UUID(int=8), "agent", "a", 60).key
+    assert (
+        build_charge(ORG, "agent", "a", 60).key != build_charge(UUID(int=8), "agent", "a", 60).key
+    )
 
 
 def test_seconds_are_counted_in_milliseconds():

@@ -10,7 +10,7 @@ from django.db import IntegrityError
 from agents.budgets.services import BudgetLine, set_budgets
 from agents.calls import pipeline
 from agents.models import Budget
-from agents.sessions.services import start
+from agents.sessions.services import start_session
 from bonobot.accounts.models import Organization
 from bonobot.accounts.roles import Role
 from bonobot.core.problems import Problem
@@ -93,7 +93,7 @@ def test_a_call_that_was_never_sent_is_given_back(acme, helper, boss, workshop, 
     set_budgets(boss, helper, [BudgetLine("microusd", "day", 100), BudgetLine("calls", "day", 9)])
     gone = {"command": "/nowhere/at-all", "args": []}
     Server.objects.filter(pk=workshop.pk).update(endpoint_config=gone)
-    get_runtime().call(get_connection_pool().forget, workshop.pk)
+    get_runtime().call(get_connection_pool().forget_server, workshop.pk)
     outcome = call(ECHO, {"text": "a"})
     assert (outcome.outcome, outcome.cost_microusd) == ("error", 0)
     assert used(acme) == {("agent", "microusd"): (0, 0), ("agent", "calls"): (0, 0)}
@@ -163,7 +163,7 @@ def test_fifty_calls_at_once_never_spend_more_than_there_is(acme, helper, boss, 
             agent_id=helper.pk,
         )
         try:
-            return (await pipeline.call(asked)).outcome
+            return (await pipeline.make_call(asked)).outcome
         except Problem as problem:
             return problem.code
 
@@ -171,7 +171,7 @@ def test_fifty_calls_at_once_never_spend_more_than_there_is(acme, helper, boss, 
         try:
             return await asyncio.gather(*(one(number) for number in range(FLOOD)))
         finally:
-            await pipeline.release("server:tests:flood")
+            await pipeline.release_connections("server:tests:flood")
 
     ends = get_runtime().call(all_at_once)
     assert (ends.count("ok"), ends.count("budget_exhausted")) == (9, FLOOD - 9)
@@ -211,7 +211,7 @@ def test_a_sessions_page_and_rest_show_what_it_took_of_its_own_budgets(
         helper,
         [BudgetLine("calls", "total", 4, each_session=True), BudgetLine("calls", "day", 100)],
     )
-    session, other = start(boss, helper, "one"), start(boss, helper, "two")
+    session, other = start_session(boss, helper, "one"), start_session(boss, helper, "two")
     for _ in range(3):
         call("mcp_workshop_echo", {"text": "a"}, session_id=session.pk)
     seat = admin_client.sit(acme, Role.AUDITOR)

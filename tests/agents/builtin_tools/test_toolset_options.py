@@ -7,16 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agents.builtin_tools.toolset_options import (
-    KITS,
+    TOOLSETS,
     ToolsetOption,
     apply_defaults,
-    check_kits,
+    clean_toolsets,
     list_restricted_changes,
 )
 from agents.calls.snapshots import get_snapshot_cache
-from agents.config_file.apply_config import apply
-from agents.config_file.export_config import as_yaml, export_config
-from agents.config_file.read_config import read_wanted
+from agents.config_file.apply_config import apply_config
+from agents.config_file.export_config import export_config, to_yaml
+from agents.config_file.read_config import read_config_file
 from agents.models import Agent
 from bonobot.accounts.models import Organization
 from bonobot.accounts.roles import Role
@@ -64,7 +64,7 @@ def helper(acme: Organization) -> Agent:
 )
 def test_what_is_no_kit_or_option_is_refused_by_its_field(said, field, says):
     with pytest.raises(InvalidInput) as refusal:
-        check_kits(said)
+        clean_toolsets(said)
     assert refusal.value.field == field
     assert says in str(refusal.value)
     assert refusal.value.remedy
@@ -74,8 +74,8 @@ def values_of(option: ToolsetOption) -> st.SearchStrategy[object]:
     if option.kind == "flag":
         return st.booleans()
     if option.kind == "number":
-        return st.integers(option.least, option.most)
-    return st.just(list(option.usual))
+        return st.integers(option.minimum, option.maximum)
+    return st.just(list(option.default))
 
 
 KITS_SAID = st.fixed_dictionaries(
@@ -84,19 +84,19 @@ KITS_SAID = st.fixed_dictionaries(
         kit.name: st.fixed_dictionaries(
             {}, optional={option.name: values_of(option) for option in kit.options}
         )
-        for kit in KITS.values()
+        for kit in TOOLSETS.values()
     },
 )
 
 
 @given(KITS_SAID, KITS_SAID)
 def test_kits_are_stored_the_same_however_often_and_taking_away_is_free(old, new):
-    stored = check_kits(old)
-    assert check_kits(stored) == stored
-    assert apply_defaults(check_kits(apply_defaults(stored))) == apply_defaults(stored)
+    stored = clean_toolsets(old)
+    assert clean_toolsets(stored) == stored
+    assert apply_defaults(clean_toolsets(apply_defaults(stored))) == apply_defaults(stored)
     assert list_restricted_changes(stored, stored) == []
     assert list_restricted_changes(stored, {}) == []
-    granted = list_restricted_changes(stored, check_kits(new))
+    granted = list_restricted_changes(stored, clean_toolsets(new))
     if "shell" in new and "shell" not in old:
         assert "shell" in granted
     if not {"shell", "fetch"} & set(new):
@@ -105,7 +105,7 @@ def test_kits_are_stored_the_same_however_often_and_taking_away_is_free(old, new
 
 def test_the_configuration_file_says_them_and_writes_them_again(acme, helper):
     boss = factories.administrator(acme)
-    plan = apply(boss, read_wanted(FILE, {}))
+    plan = apply_config(boss, read_config_file(FILE, {}))
     assert [(step.kind, step.fields) for step in plan.changes] == [
         ("agent", ("builtin_tools", "workspace_mib", "workspace_files"))
     ]
@@ -116,17 +116,21 @@ def test_the_configuration_file_says_them_and_writes_them_again(acme, helper):
         "fetch": {"hosts": ["*.example.com"], "methods": ["GET", "POST"]},
     }
     assert (helper.workspace_mib, helper.workspace_files) == (5, 50)
-    written = as_yaml(export_config(boss))
-    assert apply(boss, read_wanted(written, {})).changes == ()
-    wrong = apply(boss, read_wanted(FILE.replace("mib: 5", "mib: lots").replace("get", "brew"), {}))
+    written = to_yaml(export_config(boss))
+    assert apply_config(boss, read_config_file(written, {})).changes == ()
+    wrong = apply_config(
+        boss, read_config_file(FILE.replace("mib: 5", "mib: lots").replace("get", "brew"), {})
+    )
     assert sorted(problem.field for problem in wrong.problems) == [
         "agents.helper.builtin_tools",
         "agents.helper.workspace.mib",
     ]
     operator = factories.person(acme, Role.OPERATOR)
     more = FILE + "    enabled: false\n"
-    assert not apply(operator, read_wanted(more, {})).problems
-    (problem,) = apply(operator, read_wanted(FILE.replace("search:", "shell:"), {})).problems
+    assert not apply_config(operator, read_config_file(more, {})).problems
+    (problem,) = apply_config(
+        operator, read_config_file(FILE.replace("search:", "shell:"), {})
+    ).problems
     assert (problem.code, problem.field) == (
         "platform_admin_only",
         "agents.helper.builtin_tools.shell",
@@ -182,9 +186,9 @@ def test_the_page_gives_what_a_role_may_give(acme, helper, tmp_path: Path):
         "fetch": {"hosts": ["docs.example.com", "*.example.org"], "methods": ["GET"]},
     }
     assert helper.workspace_mib == 12
-    toolbox = get_snapshot_cache().current("agent", helper.pk).toolbox
-    assert toolbox.has("filesystem", writes=False)
-    assert not toolbox.has("filesystem", writes=True)
+    toolbox = get_snapshot_cache().load_current("agent", helper.pk).toolbox
+    assert toolbox.has_toolset("filesystem", writes=False)
+    assert not toolbox.has_toolset("filesystem", writes=True)
     wrong = seat.post("agents_agent_builtin", helper.pk, status=403, **{"kit-shell": "on"})
     assert "Only a platform administrator" in admin_client.words(wrong)
     root = admin_client.sit(acme, None)
@@ -215,5 +219,5 @@ def test_people_read_of_built_in_tools_in_german_and_models_in_english(
     kits = admin_client.words(seat.get("agents_agent_builtin", helper.pk))
     assert "Dateien und Ordner" in kits
     assert "Speicher in MiB" in kits
-    forget = get_snapshot_cache().current("agent", helper.pk).tools["forget"]
+    forget = get_snapshot_cache().load_current("agent", helper.pk).tools["forget"]
     assert forget.description == forget.declaration["description"] == "Remove a note by its title."

@@ -4,15 +4,15 @@ import time
 
 import pytest
 
-from agents.calls.explain import CHANGED_BY, DECIDING, explain, find_no_tools_reason
+from agents.calls.explain import CHANGED_BY, DECISION_STAGES, explain_call, find_no_tools_reason
 from agents.calls.snapshots import get_snapshot_cache
 from agents.kill_switch import halt_organization
 from agents.models import Budget
 from agents.policies.services import PolicySpec, RuleSpec, set_policy
-from agents.services import AgentSpec, bind, set_attachment_enabled, update_agent
-from bonobot.accounts.roles import WHO_MAY, Action, Role
+from agents.services import AgentSpec, attach_server, set_attachment_enabled, update_agent
+from bonobot.accounts.roles import ALLOWED_ROLES, Action, Role
 from bonobot.ledger.models import BudgetCell, FlowCell, RateCell
-from mcp_servers.definition_reviews import approve, set_definition_enabled
+from mcp_servers.definition_reviews import approve_definitions, set_definition_enabled
 from mcp_servers.models import Definition
 from mcp_servers.services import set_server_enabled
 from tests import admin_client, factories, rest
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.django_db
 
 NAME = "mcp_web_add"
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
-ORDER = ["resolve", "arguments", *DECIDING, "consent", "flow", "rate", "budgets"]
+ORDER = ["resolve", "arguments", *DECISION_STAGES, "consent", "flow", "rate", "budgets"]
 
 
 @pytest.fixture
@@ -38,20 +38,20 @@ def boss(acme):
 def server(acme, boss):
     made = admin_client.web_server(acme)
     admin_client.offer(made, "add", inputSchema=SCHEMA)
-    approve(boss, made)
+    approve_definitions(boss, made)
     return made
 
 
 @pytest.fixture
 def helper(acme, boss, server):
     made = factories.agent(acme)
-    bind(boss, made, server)
+    attach_server(boss, made, server)
     return made
 
 
 def told(boss, agent, arguments=None):
-    snapshot = get_snapshot_cache().current("agent", agent.pk)
-    return explain(boss, snapshot, snapshot.tools[NAME], arguments)
+    snapshot = get_snapshot_cache().load_current("agent", agent.pk)
+    return explain_call(boss, snapshot, snapshot.tools[NAME], arguments)
 
 
 def stage(found, name):
@@ -111,7 +111,7 @@ def test_every_stage_has_somebody_who_can_change_it():
             Action.APPROVE_DEFINITIONS,
         ),
         (
-            lambda b, a, s: bind(b, a, s, denied_tools=("add",)),
+            lambda b, a, s: attach_server(b, a, s, denied_tools=("add",)),
             "binding_lists",
             "denied_by_binding",
             Action.MANAGE_AGENTS,
@@ -134,9 +134,9 @@ def test_the_first_that_refuses_is_named_with_who_can_change_it(
     boss, helper, server, deed, first, code, action
 ):
     deed(boss, helper, server)
-    get_snapshot_cache().read("agent", helper.pk)
+    get_snapshot_cache().load("agent", helper.pk)
     found = told(boss, helper)
-    assert (found["first"], found["code"], found["who"]) == (first, code, WHO_MAY[action])
+    assert (found["first"], found["code"], found["who"]) == (first, code, ALLOWED_ROLES[action])
     assert (found["decision"], found["allowed"]) == ("deny", False)
     assert len(found["stages"]) == len(ORDER)
 
@@ -149,7 +149,7 @@ def test_a_question_is_explained_with_what_a_yes_needs(boss, helper):
         "policy",
         "approval_required",
     )
-    assert stage(found, "consent")["who"] == WHO_MAY[Action.APPROVE_CALLS]
+    assert stage(found, "consent")["who"] == ALLOWED_ROLES[Action.APPROVE_CALLS]
 
 
 def test_arguments_decide_conditions_and_are_checked(boss, helper):
@@ -165,7 +165,7 @@ def test_arguments_decide_conditions_and_are_checked(boss, helper):
 
 def test_a_leak_is_asked_about(acme, boss, helper):
     Definition.objects.update(labels=["sends_out"])
-    get_snapshot_cache().read("agent", helper.pk)
+    get_snapshot_cache().load("agent", helper.pk)
     assert stage(told(boss, helper), "flow")["verdict"] == "allow"
     key = f"flow:{acme.pk}:agent:{helper.pk}"
     FlowCell.objects.create(key=key, organization_id=acme.pk, labels=3, touched=0)
@@ -188,13 +188,13 @@ def test_budgets_say_what_is_left_and_refuse_when_no_call_is(acme, boss, helper)
         Budget.objects.create(
             organization=acme, agent=helper, unit=unit, period="total", limit=limit
         )
-    get_snapshot_cache().read("agent", helper.pk)
+    get_snapshot_cache().load("agent", helper.pk)
     found = told(boss, helper)
     reason = stage(found, "budgets")["reason"]
     assert found["decision"] == "allow"
     assert "2 of 2 calls in total (agent)" in reason
     Budget.objects.filter(unit="calls").update(limit=0)
-    get_snapshot_cache().read("agent", helper.pk)
+    get_snapshot_cache().load("agent", helper.pk)
     found = told(boss, helper)
     assert (found["first"], found["code"]) == ("budgets", "budget_exhausted")
     assert not BudgetCell.objects.exists()  # nothing was reserved
@@ -226,7 +226,7 @@ def test_the_admin_shows_each_stage_and_takes_arguments(acme, helper):
 
 def test_why_an_agent_has_no_tools(acme, boss, helper, server):
     def lack(agent=helper):
-        found = find_no_tools_reason(get_snapshot_cache().read("agent", agent.pk))
+        found = find_no_tools_reason(get_snapshot_cache().load("agent", agent.pk))
         return found.code if found else None
 
     assert lack() is None
@@ -238,7 +238,7 @@ def test_why_an_agent_has_no_tools(acme, boss, helper, server):
     assert lack() == "not_approved"
     admin_client.offer(server, "more")
     assert "2 of its 2 tools" in str(
-        find_no_tools_reason(get_snapshot_cache().read("agent", helper.pk))
+        find_no_tools_reason(get_snapshot_cache().load("agent", helper.pk))
     )
     Definition.objects.all().delete()
     assert lack() == "nothing_offered"

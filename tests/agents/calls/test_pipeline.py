@@ -11,17 +11,17 @@ from agents.calls.snapshots import get_snapshot_cache
 from agents.calls.types import CallRefused
 from agents.models import Agent, Approval, Budget, StoredResult
 from agents.policies.services import PolicySpec, set_policy
-from agents.services import bind
+from agents.services import attach_server
 from bonobot.accounts.roles import Role
 from bonobot.core.problems import Forbidden, NotFound, Problem
 from bonobot.core.runtime import get_runtime
 from bonobot.ledger.models import AuditRow
 from bonobot.ledger.queries import load_organization_balances
 from mcp_servers.client.pool import get_connection_pool
-from mcp_servers.definition_reviews import approve, reset_review
+from mcp_servers.definition_reviews import approve_definitions, reset_review
 from mcp_servers.models import Definition, Server
 from mcp_servers.server_config import ServerSpec
-from mcp_servers.services import add, set_server_enabled
+from mcp_servers.services import create_server, set_server_enabled
 from tests import factories
 from tests.servers import raw_http_server
 from tests.servers.raw_http_server import RawHttp
@@ -93,7 +93,7 @@ def test_a_policy_change_holds_on_the_very_next_call(acme, helper, workshop, cal
 
 
 def test_a_binding_leaves_tools_out(acme, helper, workshop, call):
-    bind(factories.administrator(acme), helper, workshop, denied_tools=["ec*"])
+    attach_server(factories.administrator(acme), helper, workshop, denied_tools=["ec*"])
     assert refused(call, ECHO, {"text": "x"}).code == "denied_by_binding"
     assert call("mcp_workshop_add", {"a": 1, "b": 1}).outcome == "ok"
 
@@ -109,7 +109,7 @@ def test_a_changed_definition_is_refused_until_it_is_approved(acme, workshop, ca
     call(ECHO, {"text": "x"})
     Definition.objects.filter(name="echo").update(digest="changed")
     assert refused(call, ECHO, {"text": "x"}).code == "definition_changed"
-    approve(factories.administrator(acme), workshop)
+    approve_definitions(factories.administrator(acme), workshop)
     assert call(ECHO, {"text": "x"}).outcome == "ok"
 
 
@@ -247,7 +247,7 @@ def test_an_unreachable_server_is_an_outcome_that_says_so(acme, helper, workshop
     Server.objects.filter(pk=workshop.pk).update(
         endpoint_config={"command": "/nowhere/at-all", "args": []}
     )
-    get_runtime().call(get_connection_pool().forget, workshop.pk)
+    get_runtime().call(get_connection_pool().forget_server, workshop.pk)
     outcome = call(ECHO, {"text": "x"})
     assert outcome.outcome == "error"
     assert outcome.code in ("server_unreachable", "server_crashed")
@@ -294,7 +294,7 @@ def test_a_server_that_went_away_is_marked_at_once(acme, helper, workshop, call)
     Server.objects.filter(pk=workshop.pk).update(
         endpoint_config={"command": "/nowhere/at-all", "args": []}
     )
-    get_runtime().call(get_connection_pool().forget, workshop.pk)
+    get_runtime().call(get_connection_pool().forget_server, workshop.pk)
     for _ in range(2):
         call(ECHO, {"text": "x"})
     workshop.refresh_from_db()
@@ -304,7 +304,7 @@ def test_a_server_that_went_away_is_marked_at_once(acme, helper, workshop, call)
 
 def test_instructions_that_changed_are_withheld_and_hold_the_tools(acme, helper, workshop, call):
     def notes():
-        return get_snapshot_cache().current("agent", helper.pk).notes
+        return get_snapshot_cache().load_current("agent", helper.pk).instructions
 
     assert notes() == {"workshop": "Tools to test with."}
     Definition.objects.filter(kind="instructions").update(digest="changed")
@@ -312,10 +312,10 @@ def test_instructions_that_changed_are_withheld_and_hold_the_tools(acme, helper,
     with pytest.raises(CallRefused) as refused:
         call(ECHO, {"text": "x"})
     assert refused.value.code == "definition_changed"
-    approve(factories.administrator(acme), workshop)
+    approve_definitions(factories.administrator(acme), workshop)
     assert call(ECHO, {"text": "x"}).outcome == "ok"
     assert notes() == {"workshop": "Tools to test with."}
-    bind(factories.administrator(acme), helper, workshop, enabled=False)
+    attach_server(factories.administrator(acme), helper, workshop, enabled=False)
     assert notes() == {}
 
 
@@ -343,7 +343,7 @@ def test_another_servers_secret_is_kept_nowhere_and_comes_back_from_nowhere(
 ):
     boss = factories.administrator(acme)
     config = {"command": sys.executable, "args": ["-m", "x"], "env": {"KEY": CANARY}}
-    add(boss, ServerSpec(name="vault", transport_type="stdio", endpoint_config=config))
+    create_server(boss, ServerSpec(name="vault", transport_type="stdio", endpoint_config=config))
     settings.BONOBOT_RESULT_LIMIT = 16
     outcome = call(ECHO, {"text": f"the key is {CANARY}, they say"})
     row = last_call()
@@ -357,7 +357,7 @@ def test_another_servers_secret_is_kept_nowhere_and_comes_back_from_nowhere(
 def test_a_question_keeps_no_secret_of_another_server(acme, helper, workshop, call):
     boss = factories.administrator(acme)
     config = {"command": sys.executable, "args": ["-m", "x"], "env": {"KEY": CANARY}}
-    add(boss, ServerSpec(name="vault", transport_type="stdio", endpoint_config=config))
+    create_server(boss, ServerSpec(name="vault", transport_type="stdio", endpoint_config=config))
     set_policy(boss, helper, PolicySpec("all", ask=(ECHO,)))
     assert refused(call, ECHO, {"text": CANARY}).code == "approval_required"
     assert CANARY not in str(Approval.objects.get().arguments)

@@ -5,7 +5,7 @@ from django.db import OperationalError
 
 from agents.models import Session, Step
 from bonobot.core.problems import Problem
-from bonobot.ledger.audit.verify_chain import verify
+from bonobot.ledger.audit.verify_chain import verify_whole_chain
 from bonobot.ledger.models import AuditRow
 from bonobot.ledger.writer.batch_plan import CloseItem
 from bonobot.ledger.writer.committer import BatchCommitter
@@ -58,4 +58,4 @@ def test_a_session_waits_until_the_outcome_is_written(workshop, effects, run, aw
     assert (session.status, away.tries) == (Session.Status.DONE, 0)
     assert session.steps.get(kind=Step.Kind.CALL).state == Step.State.DONE
     assert effects.read_text().split() == ["one"]
-    assert verify(session.organization_id).ok
+    assert verify_whole_chain(session.organization_id).ok

@@ -57,7 +57,7 @@ def picky(acme: Organization) -> Any:
         await listening.__aexit__(None, None, None)
 
     for server in Server.objects.all():
-        get_runtime().call(get_connection_pool().forget, server.pk)
+        get_runtime().call(get_connection_pool().forget_server, server.pk)
     get_runtime().call(stop)
     get_writer().close()
 
@@ -77,7 +77,7 @@ def call(acme: Organization, server: Server) -> pipeline.CallOutcome:
         holder="server:test",
         server_id=server.pk,
     )
-    return get_runtime().call(pipeline.call, request)
+    return get_runtime().call(pipeline.make_call, request)
 
 
 def test_it_goes_out_again_where_what_changed_may_be_called(

@@ -6,7 +6,7 @@ import pytest
 
 from agents.models import StoredResult
 from agents.policies.services import PolicySpec, set_policy
-from agents.services import bind
+from agents.services import attach_server
 from bonobot.accounts.roles import Role
 from bonobot.core.problems import Forbidden, NotFound, Problem
 from bonobot.ledger.models import AuditRow
@@ -19,7 +19,7 @@ def tick(acme, helper, library):
     """A function that ticks resources and prompts in the agent's binding."""
 
     def ticked(resources=(), prompts=()):
-        bind(
+        attach_server(
             factories.administrator(acme),
             helper,
             library,
@@ -146,7 +146,7 @@ def test_mode_none_blocks_resources_and_prompts_too(acme, helper, read, get, tic
 
 def test_a_change_of_the_tools_leaves_the_ticks_alone(acme, helper, read, tick, library):
     tick(["lib://rules"])
-    bind(factories.administrator(acme), helper, library, denied_tools=["x"])
+    attach_server(factories.administrator(acme), helper, library, denied_tools=["x"])
     assert read("lib://rules").outcome == "ok"
 
 
@@ -204,7 +204,7 @@ def test_a_completion_can_not_name_one_thing_and_mean_another(call, tick, librar
 
 
 def test_servers_that_the_agent_does_not_have_are_not_found(acme, call, helper, library):
-    bind(factories.administrator(acme), factories.agent(acme, "other"), library)
+    attach_server(factories.administrator(acme), factories.agent(acme, "other"), library)
     helper.bindings.all().delete()
     problem = refused(call, "lib://rules", method="resources/read", server_id=library.pk)
     assert isinstance(problem, NotFound)

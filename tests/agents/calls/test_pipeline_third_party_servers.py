@@ -2,12 +2,12 @@
 
 import pytest
 
-from agents.services import bind
+from agents.services import attach_server
 from bonobot.core.problems import Problem
 from bonobot.core.runtime import get_runtime
 from mcp_servers.client.pool import get_connection_pool
 from mcp_servers.server_config import ServerSpec
-from mcp_servers.services import add
+from mcp_servers.services import create_server
 from tests import factories
 
 TEXT = "demo://resource/dynamic/text/{resourceId}"
@@ -17,9 +17,9 @@ TEXT = "demo://resource/dynamic/text/{resourceId}"
 def everything(acme, helper, node_server):
     config = {"command": "node", "args": [node_server("mcp-server-everything"), "stdio"]}
     spec = ServerSpec(name="everything", transport_type="stdio", endpoint_config=config)
-    server = add(factories.administrator(acme), spec)
+    server = create_server(factories.administrator(acme), spec)
     yield factories.ready(acme, server, helper)
-    get_runtime().call(get_connection_pool().forget, server.pk)
+    get_runtime().call(get_connection_pool().forget_server, server.pk)
 
 
 @pytest.mark.npm
@@ -29,7 +29,7 @@ def test_the_reference_server_is_read_filled_and_completed(acme, helper, everyth
         for kind in ("resource", "resource_template", "prompt")
     }
     assert counts == {"resource": 7, "resource_template": 2, "prompt": 4}
-    bind(
+    attach_server(
         *(factories.administrator(acme), helper, everything),
         allowed_resources=[TEXT, "demo://resource/static/*"],
         allowed_prompts=["*"],

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from django.conf import settings
 
-from agents.calls.pipeline import CallRequest, call
+from agents.calls.pipeline import CallRequest, make_call
 from agents.kill_switch import halt_organization
 from benchmarks.governed_call_stages import counted
 from bonobot.accounts.models import Token
 from bonobot.accounts.roles import Role, TokenScope
 from bonobot.accounts.tokens.cache import VerifiedToken, VerifiedTokenCache
-from bonobot.accounts.tokens.services import InvalidToken, issue, revoke, update_token
+from bonobot.accounts.tokens.services import InvalidToken, create_token, revoke_token, update_token
 from bonobot.core.problems import Forbidden, NotFound, Problem
 from bonobot.core.runtime import get_runtime
 from bonobot.ledger.writer.writer_thread import get_writer
@@ -36,17 +36,17 @@ class Host:
         self.text, self.passes = text, VerifiedTokenCache()
 
     async def _ask(self, **more: Any) -> str:
-        found: VerifiedToken = await self.passes.known(self.text, HERE)
+        found: VerifiedToken = await self.passes.verify_token(self.text, HERE)
         asked: dict[str, Any] = {
             "principal": found.principal,
             "principal_generation": found.generation,
-            "renewed": self.passes.renewal(self.text, HERE),
+            "renewed": self.passes.build_principal_loader(self.text, HERE),
             "tool": ECHO,
             "arguments": {"text": "x"},
             "via": "gateway",
             "holder": "server:tests:renewing",
         }
-        return (await call(CallRequest(**(asked | more)))).text
+        return (await make_call(CallRequest(**(asked | more)))).text
 
     def ask(self, **more: Any) -> str:
         """Make a call as the gateway does."""
@@ -62,7 +62,7 @@ class Host:
 @pytest.fixture
 def token(acme, helper, workshop) -> Iterator[tuple[Token, str]]:
     boss = factories.administrator(acme)
-    yield issue(boss, name="ide", role=Role.MEMBER, agent_ids=[helper.pk])
+    yield create_token(boss, name="ide", role=Role.MEMBER, agent_ids=[helper.pk])
     get_writer().close()
 
 
@@ -78,7 +78,7 @@ def hosts(token, helper) -> list[Host]:
 WAYS: dict[str, Callable[[Token], object]] = {
     "delete": lambda token: token.delete(),
     "delete many": lambda token: Token.objects.filter(pk=token.pk).delete(),
-    "revoke": lambda token: revoke(factories.administrator(token.organization), token),
+    "revoke": lambda token: revoke_token(factories.administrator(token.organization), token),
     "expire": lambda token: Token.objects.filter(pk=token.pk).update(expires_at=token.created_at),
 }
 

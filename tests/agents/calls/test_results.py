@@ -79,14 +79,14 @@ def test_a_long_result_is_cut_and_says_how_to_read_on():
     shown = render_result(text_result("a" * 5000), limit=1024, result_id="the-id")
     assert shown.text.startswith("a" * 1024)
     assert "the-id" in shown.text
-    assert len(shown.whole) == 5000
+    assert len(shown.full_text) == 5000
 
 
 def test_invisible_characters_are_removed_and_counted():
     shown = render_result(text_result("see\u200b this\U000e0041"), limit=1000, result_id="x")
     assert shown.text == "see this"
     assert shown.sanitized == {"zero_width": 1, "tag_character": 1}
-    assert shown.changes() == {"before": 10, "after": 8, "rules": dict(shown.sanitized)}
+    assert shown.build_audit_details() == {"before": 10, "after": 8, "rules": dict(shown.sanitized)}
 
 
 def test_what_runs_is_made_inert_and_what_orders_is_counted():
@@ -100,7 +100,7 @@ def test_what_runs_is_made_inert_and_what_orders_is_counted():
 def test_a_plain_result_is_told_of_by_its_length_alone():
     shown = render_result(text_result("12 °C"), limit=1000, result_id="x")
     assert (shown.text, shown.flagged) == ("12 °C", {})
-    assert shown.changes() == {"before": 5, "after": 5}
+    assert shown.build_audit_details() == {"before": 5, "after": 5}
 
 
 @given(
@@ -117,5 +117,5 @@ def test_whatever_a_server_answers_can_be_read(answer):
 @given(st.lists(st.text()), st.integers(min_value=1, max_value=50))
 def test_what_is_kept_never_exceeds_the_limit(texts, limit):
     shown = render_result(text_result(*texts), limit=limit, result_id="x")
-    kept = shown.text.split("\n[cut:")[0] if shown.whole else shown.text
+    kept = shown.text.split("\n[cut:")[0] if shown.full_text else shown.text
     assert len(kept.encode()) <= limit

@@ -5,22 +5,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agents.calls.results import (
-    LEAST_POLL_MS,
-    LONGEST_KEY,
-    LONGEST_STATE,
-    MOST_ASKED,
-    MOST_POLL_MS,
-    MOST_REQUESTS,
-    USUAL_POLL_MS,
+    DEFAULT_POLL_MS,
+    MAX_INPUT_REQUESTS,
+    MAX_KEY_LENGTH,
+    MAX_POLL_MS,
+    MAX_REQUESTS_SIZE,
+    MAX_STATE_LENGTH,
+    MIN_POLL_MS,
     InvalidInputRequest,
     estimate_size,
     parse_incomplete_result,
     parse_input_requests,
+    parse_poll_ms,
     parse_task,
     parse_url_elicitations,
-    poll_ms,
 )
-from mcp_servers.client.server_requests import METHODS
+from mcp_servers.client.server_requests import KINDS_BY_METHOD
 
 ASK = {"method": "elicitation/create", "params": {"message": "Which one?"}}
 MAY_ASK = frozenset({"elicitation"})
@@ -38,11 +38,12 @@ RESULTS = st.fixed_dictionaries(
         "inputRequests": st.dictionaries(
             st.text(max_size=4),
             st.fixed_dictionaries(
-                {"method": st.sampled_from([*METHODS, "tools/call"])}, optional={"params": JSON}
+                {"method": st.sampled_from([*KINDS_BY_METHOD, "tools/call"])},
+                optional={"params": JSON},
             ),
         )
         | JSON,
-        "taskId": st.text(max_size=LONGEST_KEY + 1) | JSON,
+        "taskId": st.text(max_size=MAX_KEY_LENGTH + 1) | JSON,
         "status": st.sampled_from(["working", "input_required"]) | JSON,
         "pollIntervalMs": JSON,
         "ttlMs": JSON,
@@ -50,7 +51,7 @@ RESULTS = st.fixed_dictionaries(
 )
 
 
-@given(RESULTS, st.sets(st.sampled_from(sorted(set(METHODS.values())))))
+@given(RESULTS, st.sets(st.sampled_from(sorted(set(KINDS_BY_METHOD.values())))))
 def test_whatever_a_server_answers_only_what_it_may_ask_goes_on(result, may_ask):
     try:
         found = parse_incomplete_result(result, may_ask)
@@ -59,13 +60,13 @@ def test_whatever_a_server_answers_only_what_it_may_ask_goes_on(result, may_ask)
     if found is None:
         assert result.get("resultType", "complete") not in ("task", "url", "input_required")
         return
-    assert len(found.requests) <= MOST_REQUESTS
-    assert all(METHODS[one["method"]] in may_ask for one in found.requests.values())
+    assert len(found.requests) <= MAX_INPUT_REQUESTS
+    assert all(KINDS_BY_METHOD[one["method"]] in may_ask for one in found.requests.values())
     assert all(isinstance(one["params"], dict) for one in found.requests.values())
-    assert found.state is None or len(found.state) <= LONGEST_STATE
+    assert found.state is None or len(found.state) <= MAX_STATE_LENGTH
     if found.kind == "task":
-        assert 0 < len(found.task_id) <= LONGEST_KEY
-        assert LEAST_POLL_MS <= found.poll_ms <= MOST_POLL_MS
+        assert 0 < len(found.task_id) <= MAX_KEY_LENGTH
+        assert MIN_POLL_MS <= found.poll_ms <= MAX_POLL_MS
         assert found.ttl_ms is None or found.ttl_ms >= 0
     elif found.kind == "input":  # else a call would be sent again and again as it is
         assert found.requests or found.state is not None
@@ -76,13 +77,13 @@ def test_whatever_a_server_answers_only_what_it_may_ask_goes_on(result, may_ask)
     [
         {"resultType": "input_required"},
         {"resultType": "input_required", "requestState": 7},
-        {"resultType": "input_required", "requestState": "x" * (LONGEST_STATE + 1)},
+        {"resultType": "input_required", "requestState": "x" * (MAX_STATE_LENGTH + 1)},
         {"resultType": "input_required", "inputRequests": [ASK]},
         {"resultType": "input_required", "inputRequests": {"a": {"method": "roots/list"}}},
         {"resultType": "url", "inputRequests": None},
         {"resultType": "task"},
         {"resultType": "task", "taskId": ""},
-        {"resultType": "task", "taskId": "x" * (LONGEST_KEY + 1)},
+        {"resultType": "task", "taskId": "x" * (MAX_KEY_LENGTH + 1)},
         {"resultType": "task", "taskId": "1", "status": "input_required", "inputRequests": 7},
     ],
 )
@@ -94,10 +95,10 @@ def test_what_no_call_can_go_on_with_is_refused(result):
 @pytest.mark.parametrize(
     "requests",
     [
-        {str(number): ASK for number in range(MOST_REQUESTS + 1)},
-        {"a": {**ASK, "params": {"message": "x" * (MOST_ASKED + 1)}}},
+        {str(number): ASK for number in range(MAX_INPUT_REQUESTS + 1)},
+        {"a": {**ASK, "params": {"message": "x" * (MAX_REQUESTS_SIZE + 1)}}},
         {"": ASK},
-        {"x" * (LONGEST_KEY + 1): ASK},
+        {"x" * (MAX_KEY_LENGTH + 1): ASK},
         {"a": {"method": 7}},
         {"a": "elicitation/create"},
         {"a": {"method": "sampling/createMessage"}},
@@ -119,18 +120,18 @@ def test_a_task_asks_only_while_it_says_that_it_needs_input():
 @pytest.mark.parametrize(
     ("said", "found"),
     [
-        (None, USUAL_POLL_MS),
-        (True, USUAL_POLL_MS),
-        ("1000", USUAL_POLL_MS),
-        (-1, USUAL_POLL_MS),
-        (0, USUAL_POLL_MS),
-        (1, LEAST_POLL_MS),
+        (None, DEFAULT_POLL_MS),
+        (True, DEFAULT_POLL_MS),
+        ("1000", DEFAULT_POLL_MS),
+        (-1, DEFAULT_POLL_MS),
+        (0, DEFAULT_POLL_MS),
+        (1, MIN_POLL_MS),
         (1_500.7, 1_500),
-        (10**30, MOST_POLL_MS),
+        (10**30, MAX_POLL_MS),
     ],
 )
 def test_a_task_is_looked_at_neither_too_often_nor_too_rarely(said, found):
-    assert poll_ms(said) == found
+    assert parse_poll_ms(said) == found
 
 
 @given(JSON | st.fixed_dictionaries({"elicitations": JSON | st.lists(JSON)}))

@@ -12,7 +12,7 @@ from agents.policies.decisions import (
     EffectivePolicy,
     PolicyDecision,
     ToolFacts,
-    decide,
+    decide_tool_call,
 )
 from agents.policies.rules import Policy, Rule
 
@@ -50,8 +50,10 @@ POLICIES = st.builds(
 
 def _tool(name: str, ruling: EffectivePolicy) -> SnapshotTool:
     facts = ToolFacts(source="mcp", own_name=name, label=name, server_id=SERVER)
-    conditional = tuple(rule for rule in ruling.rules_about(facts) if rule.condition is not None)
-    return SnapshotTool(name, facts, decide(facts, ruling), {}, conditional=conditional)
+    conditional = tuple(
+        rule for rule in ruling.list_tool_rules(facts) if rule.condition is not None
+    )
+    return SnapshotTool(name, facts, decide_tool_call(facts, ruling), {}, conditional=conditional)
 
 
 @given(POLICIES, POLICIES, st.lists(ARGUMENTS, min_size=2, max_size=6))
@@ -61,9 +63,9 @@ def test_what_was_decided_before_is_decided_again(
     ruling = EffectivePolicy(policy, organization, scopes={SERVER: AgentServerScope()})
     tools = {name: _tool(name, ruling) for name in NAMES}
     snapshot = CallSnapshot(
-        organization_id=UUID(int=2), generation=1, tools=tools, servers={}, ruling=ruling
+        organization_id=UUID(int=2), generation=1, tools=tools, servers={}, effective_policy=ruling
     )
     for arguments in calls * 2:
         for tool in tools.values():
-            fresh: PolicyDecision = decide(tool.facts, ruling, arguments)
-            assert snapshot.decided(tool, arguments) == fresh
+            fresh: PolicyDecision = decide_tool_call(tool.facts, ruling, arguments)
+            assert snapshot.decide_call(tool, arguments) == fresh

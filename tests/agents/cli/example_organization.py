@@ -7,23 +7,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from agents.evaluation.services import record
+from agents.evaluation.services import create_recording
 from agents.model_endpoints.services import ModelEndpointSpec, save_endpoint
 from agents.models import Agent
 from agents.notes import NoteSpec, save_note
-from agents.sessions.services import end, start
+from agents.sessions.services import request_cancel, start_session
 from agents.skills.services import SkillSpec, save_skill
 from agents.workflows.services import run_workflow
-from bonobot.accounts.invitations import invite
+from bonobot.accounts.invitations import create_invitation
 from bonobot.accounts.models import Organization, User
 from bonobot.accounts.roles import Role
-from bonobot.accounts.tokens.services import issue
+from bonobot.accounts.tokens.services import create_token
 from bonobot.core.runtime import get_runtime
 from mcp_servers.client.pool import get_connection_pool
 from mcp_servers.models import Launcher, Preset, Server
 from mcp_servers.presets.services import load_presets
 from mcp_servers.server_config import ServerSpec
-from mcp_servers.services import add
+from mcp_servers.services import create_server
 from tests import admin_client, factories
 from tests.servers import raw_http_server
 from tests.servers.raw_http_server import Asked, RawHttp
@@ -307,7 +307,7 @@ def answering() -> Iterator[RawHttp]:
         yield http
     finally:
         for server in Server.objects.all():
-            get_runtime().call(get_connection_pool().forget, server.pk)
+            get_runtime().call(get_connection_pool().forget_server, server.pk)
         get_runtime().call(end)
 
 
@@ -320,15 +320,15 @@ def fill(where: Organization, url: str, folder: Path) -> dict[str, str]:
         admin_client.web_server(where, f"spare-{number}")
         User.objects.create_user(f"joins-{number}")
         factories.person(where, Role.MEMBER, f"leaves-{number}")
-        invite(boss, f"gone-{number}@example.com", Role.MEMBER)
+        create_invitation(boss, f"gone-{number}@example.com", Role.MEMBER)
         save_endpoint(boss, ModelEndpointSpec(name=f"spare-{number}", kind="offline"))
         factories.notice(where, f"gone-{number}")
     factories.person(where, Role.MEMBER, "stays")
     factories.person(where, Role.OWNER, "head")
-    invite(boss, "asked@example.com", Role.MEMBER)
+    create_invitation(boss, "asked@example.com", Role.MEMBER)
     signing_in = {"type": "oauth2", "grant": "authorization_code"}
     config = {"url": "https://mcp.example.com/mcp"}
-    add(
+    create_server(
         boss,
         ServerSpec(
             name="linear",
@@ -341,7 +341,7 @@ def fill(where: Organization, url: str, folder: Path) -> dict[str, str]:
         {"name": name, "description": "Looks.", "path": f"/{name}"}
         for name in ("look", *(f"spare-{number}" for number in range(4)))
     ]
-    add(
+    create_server(
         boss,
         ServerSpec(
             name="shop",
@@ -374,11 +374,14 @@ def fill(where: Organization, url: str, folder: Path) -> dict[str, str]:
         f"@{of}{n}": factories.question(agent).pk for of in ("asked", "refused") for n in range(4)
     }
     talks = {f"@talk{n}": factories.rested_session(agent).pk for n in range(4)}
-    recorded = {f"@recorded{n}": record(boss, factories.rested_session(agent)).pk for n in range(4)}
-    recorded["@replayed"] = record(boss, factories.rested_session(agent)).pk
+    recorded = {
+        f"@recorded{n}": create_recording(boss, factories.rested_session(agent)).pk
+        for n in range(4)
+    }
+    recorded["@replayed"] = create_recording(boss, factories.rested_session(agent)).pk
     server = admin_client.web_server(where, "asking")
-    session = start(boss, agent, "Provision it")
-    end(boss, session)  # or a verb that runs sessions would take it up
+    session = start_session(boss, agent, "Provision it")
+    request_cancel(boss, session)  # or a verb that runs sessions would take it up
     asked |= {f"@wanted{n}": factories.asked(session, server).pk for n in range(4)}
     for number in range(4):
         Launcher.objects.create(command=f"spare-{number}")
@@ -392,8 +395,8 @@ def fill(where: Organization, url: str, folder: Path) -> dict[str, str]:
         "@wants": str(factories.asked(session, server).pk),
         "@question": str(factories.question(agent).pk),
         "@url": url,
-        "@secret": issue(boss, name="serves", role=Role.OPERATOR)[1],
+        "@secret": create_token(boss, name="serves", role=Role.OPERATOR)[1],
         "@run": str(run.pk),
         "@notice": str(factories.notice(where).pk),
-        "@token": issue(boss, name="old", role=Role.AUDITOR)[0].key,
+        "@token": create_token(boss, name="old", role=Role.AUDITOR)[0].key,
     }

@@ -5,7 +5,7 @@ import pytest
 from agents.models import Agent, SessionGrant
 from bonobot.accounts.models import Organization
 from bonobot.ledger.models import AuditRow, FlowCell
-from mcp_servers.flow_labels.store_labels import server_store
+from mcp_servers.flow_labels.store_labels import build_store_key
 from mcp_servers.models import Launcher, Preset
 from mcp_servers.presets.services import load_presets
 from tests import factories
@@ -39,7 +39,7 @@ def test_what_is_held_is_told_and_let_go(bonobot, acme):
 
 def test_labels_of_stored_data_are_shown_and_cleared(bonobot, acme):
     agent, server = factories.agent(acme), factories.http_server(acme, "http://127.0.0.1:9/mcp")
-    key = server_store(acme.pk, server.pk)
+    key = build_store_key(acme.pk, server.pk)
     FlowCell.objects.create(pk=key, organization_id=acme.pk, labels=3)
     Agent.objects.filter(pk=agent.pk).update(workspace_holds=1)
     both = ["private_data", "untrusted_content"]

@@ -21,7 +21,7 @@ COMMAND = f"{sys.executable} {WORKSHOP} stdio"
 def _close(acme):
     yield
     for server in Server.objects.all():
-        get_runtime().call(get_connection_pool().forget, server.pk)
+        get_runtime().call(get_connection_pool().forget_server, server.pk)
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ def test_watching_shows_what_changed_until_it_is_ended(bonobot, workshop, monkey
     ran = bonobot("mcp", "status", "--watch", "--interval", "0", "--json")
     looks = [json.loads(line)[0]["status"] for line in ran.out.splitlines()]
     assert (ran.status, looks) == (0, ["connected", "error"])
-    assert pauses == [command_group.SHORTEST_INTERVAL_S] * 2
+    assert pauses == [command_group.MIN_INTERVAL_S] * 2
     pauses.clear()
     assert "workshop" in bonobot("mcp", "status", "--watch").out
 

@@ -4,9 +4,9 @@ import pytest
 from django.utils import timezone
 
 from agents.models import Session
-from agents.sessions.services import start
+from agents.sessions.services import start_session
 from bonobot.accounts.models import Token
-from bonobot.accounts.tokens.services import authenticate
+from bonobot.accounts.tokens.services import authenticate_token
 from bonobot.ledger.models import AuditRow
 from tests import factories
 
@@ -91,7 +91,7 @@ def test_a_token_is_printed_once_and_opens_the_door(bonobot, agent):
     made = bonobot(
         "tokens", "create", "ci", "--role", "operator", "--agent", "helper", "--json"
     ).json
-    token = authenticate(made["token"])
+    token = authenticate_token(made["token"])
     assert (token.name, token.role, token.agent_ids) == ("ci", "operator", [str(agent.pk)])
     listed = bonobot("tokens", "list", "--json")
     assert made["token"] not in listed.out
@@ -169,7 +169,7 @@ def test_the_organizations_policy_is_shown_and_changed(bonobot, acme):
 
 def test_an_agent_is_switched_off_and_on(bonobot, acme):
     agent = factories.agent(acme)
-    session = start(factories.administrator(acme), agent, "hello")
+    session = start_session(factories.administrator(acme), agent, "hello")
     ran = bonobot("agents", "disable", agent.slug, "--json")
     assert ran.json == {"slug": agent.slug, "enabled": False}
     session.refresh_from_db()

@@ -12,7 +12,7 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from agents.attachments import LARGEST_TEXT
+from agents.attachments import MAX_TEXT_BYTES
 from agents.cli import chat
 from agents.cli.sessions import SessionRenderer, render_call, render_model_text
 from agents.models import Session, Step
@@ -22,7 +22,7 @@ from agents.sessions.leases import has_live_runner
 from bonobot.core import runtime
 from bonobot.core.cli.command_group import CommandContext
 from mcp_servers.server_config import ServerSpec
-from mcp_servers.services import add
+from mcp_servers.services import create_server
 from tests import factories, processes
 from tests.agents.conftest import WORKSHOP
 from tests.parts import ROOT
@@ -97,7 +97,7 @@ def test_a_chat_goes_on_with_a_session_and_tells_programs_what_came_of_it(piped,
 
 
 def test_problems_are_told_and_the_chat_goes_on(piped, tmp_path):
-    (tmp_path / "long").write_bytes(b"x" * (LARGEST_TEXT + 1))
+    (tmp_path / "long").write_bytes(b"x" * (MAX_TEXT_BYTES + 1))
     ran = piped(
         "/retry", "/edit", "/attach nothing", f"/attach {tmp_path / 'long'}", "hello", "/show"
     )
@@ -111,7 +111,7 @@ def test_ctrl_c_while_a_message_is_sent_cancels_its_turn_and_not_the_chat(
     time_server, piped, monkeypatch
 ):
     def interrupted(*arguments, **options):
-        session = sessions.start(*arguments, **options)
+        session = sessions.start_session(*arguments, **options)
         signal.raise_signal(signal.SIGINT)
         return session
 
@@ -153,7 +153,7 @@ def drawn(thing, width=80):
 def test_a_call_is_shown_short_or_whole():
     text = json.dumps({"lines": list(range(40))})
     data = {"seq": 7, "state": "done", "name": "mcp_x", "arguments": {"a": 1}, "text": text}
-    short, whole = drawn(render_call(data)), drawn(render_call(data, whole=True))
+    short, whole = drawn(render_call(data)), drawn(render_call(data, full=True))
     assert "… 32 more lines" in short
     assert "39" in whole
     assert "more lines" not in whole
@@ -178,19 +178,21 @@ def test_strangers_texts_show_what_they_hide():
 
 def test_parallel_calls_are_drawn_once_each():
     cli = CommandContext(org=None, as_json=False, stdout=StringIO(), stderr=StringIO())
-    drawing = SessionRenderer(cli, answers=True)
+    drawing = SessionRenderer(cli, show_answers=True)
     first, second = (
         {"seq": seq, "kind": "call", "state": "intent", "name": f"call-{seq}"} for seq in (1, 2)
     )
     done = second | {"state": "done"}
-    drawing.take([SessionEvent("call", first), SessionEvent("call", second)])
-    drawing.take([SessionEvent("progress", {"seq": 1, "done": 1, "total": 2, "message": ""})])
-    drawing.take([SessionEvent("call", done)])
-    drawing.take(
+    drawing.handle_events([SessionEvent("call", first), SessionEvent("call", second)])
+    drawing.handle_events(
+        [SessionEvent("progress", {"seq": 1, "done": 1, "total": 2, "message": ""})]
+    )
+    drawing.handle_events([SessionEvent("call", done)])
+    drawing.handle_events(
         [SessionEvent("call", first | {"state": "done"}, 1), SessionEvent("call", done, 2)]
     )
     assert re.findall(r"call-\d", cli.out.file.getvalue()) == ["call-2", "call-1"]
-    assert drawing.after == 2
+    assert drawing.last_seq == 2
 
 
 # --- in a real terminal
@@ -202,7 +204,7 @@ def helper_that_waits(acme):
     command = {"command": sys.executable, "args": [str(WORKSHOP), "stdio"]}
     spec = ServerSpec(name="workshop", transport_type="stdio", endpoint_config=command)
     made = factories.agent(acme)
-    factories.ready(acme, add(factories.administrator(acme), spec), made)
+    factories.ready(acme, create_server(factories.administrator(acme), spec), made)
     return made
 
 
@@ -211,7 +213,7 @@ class Terminal:
 
     def __init__(self, agent):
         # A runner of this process would count as a worker that takes the chat's sessions.
-        runtime.close()
+        runtime.close_runtime()
         assert not has_live_runner()
         pid, self._end = pty.fork()
         if pid == 0:

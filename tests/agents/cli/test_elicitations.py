@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from agents.sessions.services import start
+from agents.sessions.services import start_session
 from bonobot.accounts.models import Organization
 from tests import admin_client, factories
 from tests.command_line import Bonobot
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.django_db
 
 def test_the_command_line_lists_shows_and_answers(bonobot: Bonobot, acme: Organization) -> None:
     agent, server = factories.agent(acme), admin_client.web_server(acme)
-    session = start(factories.administrator(acme), agent, "Provision it")
+    session = start_session(factories.administrator(acme), agent, "Provision it")
     first, second = (factories.asked(session, server) for _ in range(2))
     assert len(bonobot("questions", "list", "--json").json) == 2
     shown = bonobot("questions", "show", str(first.pk)).out

@@ -102,7 +102,7 @@ def known(
         patch.setenv("BONOBOT_TOKEN", found["@secret"])
         yield found
     # The database is emptied after the module: this process's runner looks for its row again.
-    get_session_runner()._beaten_at = 0.0
+    get_session_runner()._renewed_at = 0.0
 
 
 @pytest.fixture(autouse=True)
@@ -132,7 +132,7 @@ def _receivers_take_it(monkeypatch: pytest.MonkeyPatch) -> None:
     async def send_all(posts: Sequence[object]) -> list[str]:
         return ["" for _ in posts]
 
-    monkeypatch.setattr("bonobot.notifications.webhooks.send_all", send_all)
+    monkeypatch.setattr("bonobot.notifications.webhooks.send_requests", send_all)
 
 
 def test_every_verb_has_a_call_and_every_call_a_verb() -> None:

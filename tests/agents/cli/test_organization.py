@@ -1,12 +1,12 @@
 """`bonobot org`: the switch that stops everything."""
 
-from agents.sessions.services import start
+from agents.sessions.services import start_session
 from bonobot.accounts.models import Organization
 from tests import factories
 
 
 def test_halting_asks_first_and_says_what_it_would_stop(bonobot, acme):
-    start(factories.administrator(acme), factories.agent(acme), "hello")
+    start_session(factories.administrator(acme), factories.agent(acme), "hello")
     ran = bonobot("org", "halt", "--json")
     assert (ran.status, ran.error["code"]) == (1, "not_confirmed")
     assert "1 running" in ran.error["detail"]

@@ -33,7 +33,7 @@ def test_a_policy_comes_from_a_file(bonobot, agent, tmp_path):
     file = tmp_path / "policy.json"
     file.write_text(json.dumps({"mode": "all", "ask": [{"tool": "read_result", "when": when}]}))
     assert bonobot("agents", "policy", "helper", "--shadow", "--policy", str(file)).status == 0
-    assert find_draft(agent).text == PolicySpec("all", ask=(RuleSpec("read_result", when),))
+    assert find_draft(agent).spec == PolicySpec("all", ask=(RuleSpec("read_result", when),))
     file.write_text("mode: all\nalow: []\n")
     ran = bonobot("audit", "replay", "--agent", "helper", "--policy", str(file), "--json")
     assert (ran.status, ran.error["code"], ran.error["field"]) == (1, "unusable_file", "--policy")

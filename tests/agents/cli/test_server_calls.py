@@ -20,7 +20,7 @@ def library(bonobot):
     ran = bonobot("mcp", "add", "library", "--command", f"{sys.executable} {LIBRARY}", "--approve")
     assert ran.status == 0, ran.err
     yield Server.objects.get()
-    get_runtime().call(get_connection_pool().forget, Server.objects.get().pk)
+    get_runtime().call(get_connection_pool().forget_server, Server.objects.get().pk)
 
 
 def test_resources_and_prompts_are_listed(bonobot):

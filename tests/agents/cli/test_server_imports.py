@@ -23,7 +23,7 @@ WORKING = {"command": sys.executable, "args": [str(WORKSHOP), "stdio"]}
 def _close(acme):
     yield
     for server in Server.objects.all():
-        get_runtime().call(get_connection_pool().forget, server.pk)
+        get_runtime().call(get_connection_pool().forget_server, server.pk)
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def test_servers_are_added_discovered_and_approved_in_one_step(bonobot, write):
     assert ran.status == 0, ran.err
     assert [entry["action"] for entry in ran.json["entries"]] == ["added", "added"]
     assert {entry["discovery"]["tools"] for entry in ran.json["entries"]} == {8}
-    assert not Server.objects.get(name="two").definitions.waiting().exists()
+    assert not Server.objects.get(name="two").definitions.awaiting_review().exists()
 
 
 def test_a_dry_run_shows_everything_and_changes_nothing(bonobot, write):

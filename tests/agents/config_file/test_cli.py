@@ -118,7 +118,7 @@ def _environment(acme, monkeypatch):
         monkeypatch.setenv(name, f"s3cret-{name}")
     yield
     for server in Server.objects.all():
-        get_runtime().call(get_connection_pool().forget, server.pk)
+        get_runtime().call(get_connection_pool().forget_server, server.pk)
 
 
 @pytest.fixture
@@ -189,8 +189,8 @@ def test_drafts_and_the_budgets_of_organization_and_servers_are_carried(acme, ap
     assert (own.unit, own.limit) == ("microusd", 20_000_000)
     (calls,) = list_budgets(Server.objects.get(name="workshop"))
     assert (calls.unit, calls.limit, calls.warn_at) == ("calls", 500, 50)
-    assert find_draft(acme).text.deny == ("current_time",)
-    assert find_draft(Agent.objects.get()).text.ask == ("mcp_workshop_echo",)
+    assert find_draft(acme).spec.deny == ("current_time",)
+    assert find_draft(Agent.objects.get()).spec.ask == ("mcp_workshop_echo",)
     assert load_policy_spec(acme).mode == "all"
 
 

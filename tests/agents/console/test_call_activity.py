@@ -16,14 +16,14 @@ from bonobot.accounts.models import Organization
 from bonobot.accounts.roles import Role
 from bonobot.ledger.models import TOOK, Rollup
 from bonobot.ledger.usage import build_rollups
-from bonobot.ledger.usage.aggregation import COUNTS
+from bonobot.ledger.usage.aggregation import COUNT_FIELDS
 from tests import admin_client, factories, large_organization
 
 NOW = datetime(2026, 11, 22, 13, 30, tzinfo=UTC)
 
 
 def rolled(where: Organization, begins: datetime, calls: int, **facts: object) -> Rollup:
-    usual = dict.fromkeys((*build_rollups.SUMS, *TOOK), 0)
+    usual = dict.fromkeys((*build_rollups.SUM_FIELDS, *TOOK), 0)
     kind = {"event_type": "call", "outcome": "ok", "tool_name": "add", "grain": "hour"}
     row = Rollup(key=uuid4().hex, organization_id=where.pk, begins=begins)
     for name, value in {**usual, **kind, "calls": calls, "took_8": calls, **facts}.items():
@@ -54,11 +54,11 @@ def test_what_is_not_counted_yet_is_added_once() -> None:
     server = admin_client.web_server(acme)
     large_organization.call(acme, agent, [server], 40)
     before = CallActivity(acme.pk, "7d").total
-    build_rollups.count(acme.pk)
+    build_rollups.count_organization(acme.pk)
     after = CallActivity(acme.pk, "7d")
     assert not after.reader.tail
-    assert [getattr(before, name) for name in (*COUNTS, "took")] == [
-        getattr(after.total, name) for name in (*COUNTS, "took")
+    assert [getattr(before, name) for name in (*COUNT_FIELDS, "took")] == [
+        getattr(after.total, name) for name in (*COUNT_FIELDS, "took")
     ]
     assert (after.total.calls, after.total.errors, after.total.refused) == (40, 2, 2)
     assert after.refusals[0]["n"] == 2
@@ -95,10 +95,10 @@ def test_every_number_and_every_bar_leads_to_the_rows_that_it_counts(chosen: str
     acme = factories.organization()
     server = admin_client.web_server(acme)
     large_organization.call(acme, factories.agent(acme), [server], 40)
-    build_rollups.count(acme.pk)
+    build_rollups.count_organization(acme.pk)
     seat = admin_client.sit(acme, Role.OWNER)
     activity = CallActivity(acme.pk, chosen)
-    assert listed(seat, activity.link()) == activity.total.calls
+    assert listed(seat, activity.build_audit_url()) == activity.total.calls
     assert listed(seat, activity.refusals[0]["url"]) == activity.refusals[0]["n"]
     assert sum(listed(seat, one["url"]) for one in activity.tools) <= activity.total.calls
     step = next(one for one in activity.steps if one.line.calls)

@@ -3,7 +3,7 @@
 import pytest
 
 from agents.models import Session
-from agents.sessions.services import start
+from agents.sessions.services import start_session
 from bonobot.accounts.models import Organization
 from bonobot.accounts.roles import Role
 from tests import admin_client, factories
@@ -33,7 +33,7 @@ def test_words_find_servers_agents_and_sessions_of_this_organization_alone(
     for where in (acme, other):
         admin_client.web_server(where, f"weather-{where.slug}")
     agent = factories.agent(acme, "weatherman")
-    start(factories.administrator(acme), agent, "How is the weather?")
+    start_session(factories.administrator(acme), agent, "How is the weather?")
     page = admin_client.sit(acme, Role.OWNER).get("palette", q="weather")
     assert "weather-acme" in page
     assert admin_client.url("agents_agent_change", agent.pk) in page

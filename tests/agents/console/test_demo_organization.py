@@ -14,8 +14,8 @@ def test_servers_that_are_not_installed_are_named_with_what_brings_them(
 ) -> None:
     monkeypatch.setattr(demo_organization, "find_spec", lambda name: None)
     monkeypatch.setattr(demo_organization, "_find_repository", lambda: None)
-    made = demo_organization.create_demo()
+    made = demo_organization.create_demo_organization()
     assert [problem.partition(" ")[0] for problem in made.problems] == ["time", "fetch"]
-    assert all(demo_organization.INSTALL in problem for problem in made.problems)
+    assert all(demo_organization.INSTALL_COMMAND in problem for problem in made.problems)
     assert not Server.objects.exists()
     assert Agent.objects.get().slug == made.agent

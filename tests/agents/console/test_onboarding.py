@@ -3,12 +3,16 @@
 import pytest
 from pytest_django import DjangoAssertNumQueries
 
-from agents.console.onboarding import close, load_onboarding_progress, skip
+from agents.console.onboarding import (
+    load_onboarding_progress,
+    set_onboarding_closed,
+    set_step_skipped,
+)
 from agents.models import Agent, ModelEndpoint
 from bonobot.accounts.models import FirstRun, Organization
 from bonobot.accounts.roles import Role
 from bonobot.core.problems import Problem
-from mcp_servers.definition_reviews import approve
+from mcp_servers.definition_reviews import approve_definitions
 from mcp_servers.models import Server
 from tests import admin_client, factories, rest
 
@@ -31,9 +35,9 @@ def test_steps_are_done_by_the_rows_that_there_are(
     server = admin_client.web_server(acme)
     admin_client.offer(server)
     assert left(acme)[0] == "approve"
-    approve(factories.administrator(acme), server)
+    approve_definitions(factories.administrator(acme), server)
     agent = factories.agent(acme)
-    factories.bind(factories.administrator(acme), agent, server)
+    factories.attach_server(factories.administrator(acme), agent, server)
     assert left(acme) == ["ask"]
     factories.waiting_session(agent, "hello")
     with django_assert_num_queries(1):
@@ -42,15 +46,15 @@ def test_steps_are_done_by_the_rows_that_there_are(
 
 def test_a_skipped_step_is_kept_for_everybody_and_taken_up_again(acme: Organization) -> None:
     boss = factories.administrator(acme)
-    skip(boss, "connect")
-    skip(boss, "model")
+    set_step_skipped(boss, "connect")
+    set_step_skipped(boss, "model")
     assert left(acme) == ["approve", "agent", "ask"]
-    skip(boss, "connect", skipped=False)
+    set_step_skipped(boss, "connect", skipped=False)
     assert FirstRun.objects.get().skipped == ["model"]
     with pytest.raises(Problem):
-        skip(boss, "nothing")
+        set_step_skipped(boss, "nothing")
     with pytest.raises(Problem):
-        skip(factories.person(acme, Role.AUDITOR), "ask")
+        set_step_skipped(factories.person(acme, Role.AUDITOR), "ask")
 
 
 def test_the_dashboard_leads_on_until_it_is_left_for_good(acme: Organization) -> None:
@@ -71,7 +75,7 @@ def test_an_auditor_sees_how_far_it_is_and_goes_nowhere(acme: Organization) -> N
     assert "Connect a server" in page
     assert admin_client.url("first_run") not in page
     seat.get("first_run", status=403)
-    close(factories.administrator(acme))
+    set_onboarding_closed(factories.administrator(acme))
     assert not load_onboarding_progress(acme.pk).shown
 
 
@@ -112,7 +116,7 @@ def test_a_model_is_saved_and_asked_and_a_mistake_is_corrected_on_the_spot(
 def test_an_agent_is_made_with_its_servers_and_may_call_their_tools(acme: Organization) -> None:
     server, other = admin_client.web_server(acme, "docs"), admin_client.web_server(acme, "other")
     admin_client.offer(server, "search")
-    approve(factories.administrator(acme), server)
+    approve_definitions(factories.administrator(acme), server)
     endpoint = factories.agent(acme, "first").model_endpoint
     seat = admin_client.sit(acme, Role.OPERATOR)
     assert "docs" in seat.get("first_run", step="agent")

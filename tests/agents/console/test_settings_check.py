@@ -98,9 +98,11 @@ def test_nothing_more_is_asked_of_a_database_that_is_away(monkeypatch: pytest.Mo
         raise OperationalError
         yield
 
-    monkeypatch.setattr(settings_check, "OF_ROWS", (rows, goes))
+    monkeypatch.setattr(settings_check, "DATABASE_INSPECTIONS", (rows, goes))
     for first in (away, goes):
-        monkeypatch.setattr(settings_check, "LOOKS", (first, rows, settings_check.inspect_python))
+        monkeypatch.setattr(
+            settings_check, "INSPECTIONS", (first, rows, settings_check.inspect_python)
+        )
         assert [one.name for one in settings_check.run_settings_checks()][-1] == "python"
     assert not asked
 
@@ -151,7 +153,7 @@ def test_a_worker_is_found(worker: Process) -> None:
 )
 def test_beat_is_known_by_what_reached_the_workers(uptime: int, sweeps: int, state: str) -> None:
     idle = {"uptime": 3, "total": {}}
-    busy = {"uptime": uptime, "total": {settings_check.SWEEP: sweeps} if sweeps else {}}
+    busy = {"uptime": uptime, "total": {settings_check.SWEEP_TASK: sweeps} if sweeps else {}}
     assert settings_check.inspect_scheduler([idle, busy]).state == state
 
 
@@ -263,7 +265,7 @@ def test_a_missing_sandbox_of_stdio_servers_fails_where_there_are_several_organi
         "`bwrap` isn't installed", "Install the package `bubblewrap`."
     )
     monkeypatch.setattr(settings_check, "fault_of_server_sandbox", lambda: problem)
-    [finding] = settings_check.sandbox_of_servers()
+    [finding] = settings_check.inspect_stdio_sandbox()
     assert (finding.state, finding.fix) == (state, "Install the package `bubblewrap`.")
     assert told in finding.detail
 
@@ -292,7 +294,7 @@ def test_the_command_succeeds_with_warnings_only(monkeypatch: pytest.MonkeyPatch
         SettingsFinding("python", "ok", "3.11"),
         SettingsFinding("npx", "warning", "absent", "Install it."),
     ]
-    monkeypatch.setattr(settings_check, "LOOKS", (lambda: iter(findings),))
+    monkeypatch.setattr(settings_check, "INSPECTIONS", (lambda: iter(findings),))
     text, status = doctor()
     assert status == 0
     assert "→ Install it." in text
@@ -300,7 +302,7 @@ def test_the_command_succeeds_with_warnings_only(monkeypatch: pytest.MonkeyPatch
 
 def test_the_command_fails_when_a_check_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     findings = [SettingsFinding("database", "failed", "away", "Start it.")]
-    monkeypatch.setattr(settings_check, "LOOKS", (lambda: iter(findings),))
+    monkeypatch.setattr(settings_check, "INSPECTIONS", (lambda: iter(findings),))
     text, status = doctor("--json")
     assert status == 1
     assert json.loads(text) == {"ok": False, "checks": [findings[0].as_dict()]}

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from agents.elicitations.forms import check_content, fields_of, read
+from agents.elicitations.forms import clean_content, iterate_fields, parse_elicitation
 from bonobot.core.problems import InvalidInput
 
 TITLED = {"oneOf": [{"const": "a", "title": "Ay"}, {"const": "b"}]}
@@ -53,22 +53,22 @@ def form(**properties: Any) -> dict[str, Any]:
     ],
 )
 def test_values_fit_their_fields(name: str, good: Any, bad: Any) -> None:
-    fields = read(form(**{name: ALL[name]})).fields
-    assert check_content(fields, {name: good}) == {name: good}
+    fields = parse_elicitation(form(**{name: ALL[name]})).fields
+    assert clean_content(fields, {name: good}) == {name: good}
     with pytest.raises(InvalidInput) as caught:
-        check_content(fields, {name: bad})
+        clean_content(fields, {name: bad})
     assert (caught.value.code, caught.value.field) == ("bad_answer", f"content.{name}")
 
 
 def test_what_is_required_must_be_there_and_what_is_not_asked_for_must_not() -> None:
     asked = form(**ALL)
     asked["requestedSchema"]["required"] = ["count"]
-    fields = read(asked).fields
+    fields = parse_elicitation(asked).fields
     assert [field.name for field in fields if field.required] == ["count"]
     for content in ({}, {"count": None}, {"count": 1, "more": 1}):
         with pytest.raises(InvalidInput):
-            check_content(fields, content)
-    assert check_content(fields, {"count": 1, "name": ""}) == {"count": 1}
+            clean_content(fields, content)
+    assert clean_content(fields, {"count": 1, "name": ""}) == {"count": 1}
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_what_is_required_must_be_there_and_what_is_not_asked_for_must_not() -> 
 )
 def test_what_can_not_be_shown_is_refused(params: dict[str, Any]) -> None:
     with pytest.raises(InvalidInput) as caught:
-        read(params)
+        parse_elicitation(params)
     assert caught.value.code == "bad_elicitation"
 
 
@@ -113,7 +113,7 @@ def test_what_can_not_be_shown_is_refused(params: dict[str, Any]) -> None:
     ],
 )
 def test_people_are_warned(params: dict[str, Any], flags: tuple[str, ...]) -> None:
-    assert read(params).flags == flags
+    assert parse_elicitation(params).flags == flags
 
 
 JSON = some.recursive(
@@ -127,5 +127,5 @@ JSON = some.recursive(
 def test_whatever_a_server_sends_is_a_form_or_refused(schema: Any, content: Any) -> None:
     # Any other exception than a refusal would be the server's way to break the session.
     with suppress(InvalidInput):
-        fields = tuple(fields_of(schema))
-        check_content(fields, content if isinstance(content, dict) else {})
+        fields = tuple(iterate_fields(schema))
+        clean_content(fields, content if isinstance(content, dict) else {})

@@ -33,7 +33,7 @@ def test_a_session_is_recorded_and_replayed_over_rest(acme, helper, workshop, ru
     assert (wrong.status, wrong.json["field"]) == (404, "endpoint")
     asked = operator.post(f"{path}/replays", {"policy": policy})
     assert (asked.status, asked.json["status"], asked.json["sides"]) == (201, "queued", None)
-    get_runtime().call(replay_runner.take, Replay.objects.get().pk)
+    get_runtime().call(replay_runner.run_replay, Replay.objects.get().pk)
     one = operator.get(f"{path}/replays/{asked.json['id']}").json
     assert (one["status"], one["differs"], one["changed"]["policy"]["mode"]) == (
         "done",
@@ -100,7 +100,7 @@ def test_a_session_is_recorded_and_replayed_in_the_admin(acme, helper, workshop,
     assert "It is being made." in page
     made = Replay.objects.get()
     assert set(made.changed) == {"policy"}
-    get_runtime().call(replay_runner.take, made.pk)
+    get_runtime().call(replay_runner.run_replay, made.pk)
     page = admin_client.words(seat.get("agents_agent_replayed", helper.pk, replay=made.pk))
     assert "Decided otherwise" in page
     assert "denied_by_policy" in page

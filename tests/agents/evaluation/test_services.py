@@ -8,7 +8,12 @@ from django.utils import timezone
 from agents.budgets.services import BudgetLine, set_budgets
 from agents.evaluation import replay_runner
 from agents.evaluation import services as evaluation
-from agents.evaluation.services import ReplayOverrides, record, remove, replay
+from agents.evaluation.services import (
+    ReplayOverrides,
+    create_recording,
+    create_replay,
+    delete_recording,
+)
 from agents.evaluation.transcripts import Transcript
 from agents.model_endpoints.services import ModelEndpointSpec, save_endpoint
 from agents.models import ModelEndpoint, Recording, Replay, Runner, Session
@@ -40,8 +45,8 @@ def played(runner, boss):
     """A function that replays a recording to its end."""
 
     def go(recording, **changed):
-        made = replay(boss, recording, ReplayOverrides(**changed))
-        get_runtime().call(replay_runner.take, made.pk)
+        made = create_replay(boss, recording, ReplayOverrides(**changed))
+        get_runtime().call(replay_runner.run_replay, made.pk)
         return Replay.objects.select_related("recording").get(pk=made.pk)
 
     return go
@@ -52,7 +57,7 @@ def kinds(made):
 
 
 def calls_of(made):
-    return Transcript.read(made.conversation).calls
+    return Transcript.from_dict(made.conversation).calls
 
 
 def test_a_replay_of_nothing_changed_is_the_same_and_touches_no_server(
@@ -60,7 +65,7 @@ def test_a_replay_of_nothing_changed_is_the_same_and_touches_no_server(
 ):
     session = run(f"{ECHO}\n{MARK}")
     before = effects.read_text()
-    recording = record(boss, session)
+    recording = create_recording(boss, session)
     assert (recording.turns, recording.calls, recording.title) == (2, 2, session.title)
     session.delete()
     made = played(recording)
@@ -81,7 +86,7 @@ def test_a_replay_of_nothing_changed_is_the_same_and_touches_no_server(
 def test_a_changed_policy_decides_and_its_refusals_are_differences(
     boss, helper, workshop, run, played
 ):
-    recording = record(boss, run(ECHO))
+    recording = create_recording(boss, run(ECHO))
     denied = played(recording, policy=PolicySpec("denylist", deny=("mcp_workshop_echo",)))
     decided = denied.differences[0]
     assert (decided["kind"], decided["before"], decided["after"]) == (
@@ -100,7 +105,7 @@ def test_a_changed_policy_decides_and_its_refusals_are_differences(
 
 def test_what_was_denied_has_no_result(boss, helper, workshop, run, played):
     set_policy(boss, helper, PolicySpec("denylist", deny=("mcp_workshop_echo",)))
-    recording = record(boss, run(ECHO))
+    recording = create_recording(boss, run(ECHO))
     assert played(recording).differences == []
     opened = played(recording, policy=PolicySpec("all"))
     assert calls_of(opened)[0].code == "not_recorded"
@@ -109,7 +114,7 @@ def test_what_was_denied_has_no_result(boss, helper, workshop, run, played):
 
 
 def test_another_prompt_and_model_are_really_asked(boss, helper, workshop, run, played, fake):
-    recording = record(boss, run(ECHO))
+    recording = create_recording(boss, run(ECHO))
     other = save_endpoint(
         boss,
         ModelEndpointSpec(
@@ -130,7 +135,7 @@ def test_another_prompt_and_model_are_really_asked(boss, helper, workshop, run, 
 
 
 def test_a_replay_spends_within_the_agents_budget(boss, helper, workshop, run, played):
-    recording = record(boss, run(ECHO))
+    recording = create_recording(boss, run(ECHO))
     set_budgets(boss, helper, [BudgetLine("tokens", "month", 1)])
     made = played(recording)
     assert (made.status, made.error_code) == (Replay.Status.FAILED, "budget_exhausted")
@@ -141,30 +146,32 @@ def test_a_replay_spends_within_the_agents_budget(boss, helper, workshop, run, p
 def test_what_cant_be_recorded_says_why(boss, acme, helper, workshop, run, monkeypatch):
     waiting, _ = factories.waiting_session(helper, "hello")
     with pytest.raises(Conflict) as busy:
-        record(boss, waiting)
+        create_recording(boss, waiting)
     assert busy.value.code == "session_busy"
     session = run(ECHO)
     with pytest.raises(Forbidden):
-        record(factories.person(acme, Role.REVIEWER), session)
-    monkeypatch.setattr("agents.evaluation.services.LONGEST", 10)
+        create_recording(factories.person(acme, Role.REVIEWER), session)
+    monkeypatch.setattr("agents.evaluation.services.MAX_RECORDING_BYTES", 10)
     with pytest.raises(InvalidInput) as large:
-        record(boss, session)
+        create_recording(boss, session)
     assert large.value.code == "recording_too_large"
     monkeypatch.undo()
-    recording = record(boss, session)
+    recording = create_recording(boss, session)
     with pytest.raises(Conflict) as twice:
-        record(boss, session)
+        create_recording(boss, session)
     assert twice.value.code == "already_recorded"
     with pytest.raises(NotFound):
-        replay(boss, recording, ReplayOverrides(endpoint="nothing"))
+        create_replay(boss, recording, ReplayOverrides(endpoint="nothing"))
     with pytest.raises(InvalidInput):
-        replay(boss, recording, ReplayOverrides(policy=PolicySpec("all", deny=("mcp_nothing_x",))))
-    monkeypatch.setattr("agents.evaluation.services.MOST_OPEN", 1)
-    replay(boss, recording, ReplayOverrides())
+        create_replay(
+            boss, recording, ReplayOverrides(policy=PolicySpec("all", deny=("mcp_nothing_x",)))
+        )
+    monkeypatch.setattr("agents.evaluation.services.MAX_OPEN_REPLAYS", 1)
+    create_replay(boss, recording, ReplayOverrides())
     with pytest.raises(Conflict) as many:
-        replay(boss, recording, ReplayOverrides())
+        create_replay(boss, recording, ReplayOverrides())
     assert many.value.code == "too_many_replays"
-    remove(boss, recording)
+    delete_recording(boss, recording)
     assert not Recording.objects.exists()
     assert not Replay.objects.exists()
     actions = AuditRow.objects.values_list("action", flat=True)
@@ -173,7 +180,7 @@ def test_what_cant_be_recorded_says_why(boss, acme, helper, workshop, run, monke
 
 def test_secrets_are_masked_and_still_find_their_results(boss, workshop, run, played):
     token = "ghp_" + "a1B2" * 9
-    recording = record(boss, run(f'/mcp_workshop_echo {{"text": "{token}"}}'))
+    recording = create_recording(boss, run(f'/mcp_workshop_echo {{"text": "{token}"}}'))
     assert token not in str(recording.conversation)
     made = played(recording)
     assert token not in str(made.conversation)
@@ -181,23 +188,23 @@ def test_secrets_are_masked_and_still_find_their_results(boss, workshop, run, pl
 
 
 def test_a_replay_whose_runner_died_is_begun_anew(boss, workshop, run, runner, played):
-    made = replay(boss, record(boss, run(ECHO)), ReplayOverrides())
+    made = create_replay(boss, create_recording(boss, run(ECHO)), ReplayOverrides())
     dead = Runner.objects.create(host="gone", pid=1, beat_at=timezone.now() - timedelta(minutes=1))
-    held = evaluation.claim(made.pk, dead.pk)
+    held = evaluation.claim_replay(made.pk, dead.pk)
     assert held
     assert evaluation.list_stalled_replays() == [made.pk]
-    get_runtime().call(replay_runner.take, made.pk)
+    get_runtime().call(replay_runner.run_replay, made.pk)
     made.refresh_from_db()
     assert (made.status, made.fence) == (Replay.Status.DONE, 2)
-    evaluation.end(held, Transcript())
+    evaluation.complete_replay(held, Transcript())
     made.refresh_from_db()
     assert made.conversation["exchanges"], "a stale holder writes nothing"
-    assert evaluation.claim(made.pk, dead.pk) is None
+    assert evaluation.claim_replay(made.pk, dead.pk) is None
     assert evaluation.list_stalled_replays() == []
 
 
 def test_the_sweep_takes_up_what_was_forgotten(boss, workshop, run, monkeypatch):
-    made = replay(boss, record(boss, run(ECHO)), ReplayOverrides())
+    made = create_replay(boss, create_recording(boss, run(ECHO)), ReplayOverrides())
     Replay.objects.update(updated_at=timezone.now() - timedelta(minutes=1))
     nudged = []
     monkeypatch.setattr("agents.tasks.play_recording.delay", nudged.append)
@@ -206,17 +213,17 @@ def test_the_sweep_takes_up_what_was_forgotten(boss, workshop, run, monkeypatch)
 
 
 def test_a_replay_that_never_ends_is_given_up(boss, workshop, run):
-    made = replay(boss, record(boss, run(ECHO)), ReplayOverrides())
-    runner_id = leases.register()
-    Replay.objects.update(fence=evaluation.TRIES)
-    assert evaluation.claim(made.pk, runner_id) is None
+    made = create_replay(boss, create_recording(boss, run(ECHO)), ReplayOverrides())
+    runner_id = leases.register_runner()
+    Replay.objects.update(fence=evaluation.MAX_ATTEMPTS)
+    assert evaluation.claim_replay(made.pk, runner_id) is None
     made.refresh_from_db()
     assert (made.status, made.error_code) == (Replay.Status.FAILED, "replay_lost")
 
 
 def test_the_newest_results_are_kept(boss, workshop, run, played, monkeypatch):
-    monkeypatch.setattr("agents.evaluation.services.KEPT", 2)
-    recording = record(boss, run("Hello"))
+    monkeypatch.setattr("agents.evaluation.services.MAX_FINISHED_REPLAYS", 2)
+    recording = create_recording(boss, run("Hello"))
     made = [played(recording) for _ in range(3)]
     left = set(Replay.objects.values_list("pk", flat=True))
     assert left == {one.pk for one in made[1:]}
@@ -227,9 +234,9 @@ def test_a_model_that_fails_ends_the_replay_with_its_code(
     boss, helper, workshop, run, take, played, fake
 ):
     session = run("Hello")
-    sessions.send(boss, session, "And again")
+    sessions.send_message(boss, session, "And again")
     take(session)
-    recording = record(boss, session)
+    recording = create_recording(boss, session)
     spec = ModelEndpointSpec(
         name="Frail", kind="openai", base_url=fake.url, model="m", api_key="k", allow_private=True
     )
@@ -240,7 +247,9 @@ def test_a_model_that_fails_ends_the_replay_with_its_code(
     ending = next(one for one in made.differences if one["kind"] == "ending_changed")
     assert (ending["message"], ending["before"], ending["after"]) == (2, "", "model_error")
     fake.script += [Refuses(400, "no")]
-    first, second = Transcript.read(played(recording, endpoint=frail.slug).conversation).exchanges
+    first, second = Transcript.from_dict(
+        played(recording, endpoint=frail.slug).conversation
+    ).exchanges
     assert (first.code, second.code) == ("model_error", "not_told")
     failed = AuditRow.objects.filter(action="agent_evaluation", code="model_error")
     assert failed.count() == 2, "what was reserved is settled"

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agents.evaluation.transcripts import (
-    LONGEST_COMPARED,
+    MAX_COMPARED_LENGTH,
     NOT_RECORDED,
     RecordedCall,
     RecordedTurn,
@@ -40,7 +40,7 @@ CONVERSATIONS = st.lists(EXCHANGES, max_size=3).map(lambda found: Transcript(tup
 @given(CONVERSATIONS)
 def test_nothing_differs_from_itself_and_json_keeps_all_of_it(one):
     assert compare_transcripts(one, one) == []
-    assert Transcript.read(one.as_dict()) == one
+    assert Transcript.from_dict(one.to_dict()) == one
 
 
 @given(EXCHANGES, EXCHANGES)
@@ -111,4 +111,7 @@ def test_a_result_used_up_is_told_and_a_moved_call_is_not():
 
 
 def test_long_texts_are_compared_by_their_size():
-    assert build_text_diff("a" * LONGEST_COMPARED, "b") == ("-65,536 characters", "+1 characters")
+    assert build_text_diff("a" * MAX_COMPARED_LENGTH, "b") == (
+        "-65,536 characters",
+        "+1 characters",
+    )

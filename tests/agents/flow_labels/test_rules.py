@@ -5,7 +5,7 @@ from uuid import UUID
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.flow_labels.rules import IDLE_S, SEEN, build_flow_keys, build_flows
+from agents.flow_labels.rules import HELD_LABELS, IDLE_S, build_flow_effects, build_flow_keys
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Role
 from mcp_servers.flow_labels import FlowLabel, encode_labels
@@ -43,30 +43,30 @@ def test_without_a_session_the_token_and_the_agent_hold_what_was_seen():
 
 def test_a_person_who_calls_by_hand_holds_nothing():
     assert build_flow_keys(principal("user")) == ()
-    assert build_flows(principal("user"), list(FlowLabel)) == ()
+    assert build_flow_effects(principal("user"), list(FlowLabel)) == ()
 
 
 def test_what_is_held_outside_of_sessions_is_forgotten_after_a_day():
-    (in_session,) = build_flows(principal(), [FlowLabel.PRIVATE_DATA], session_id=SESSION)
-    (of_token,) = build_flows(principal(), [FlowLabel.PRIVATE_DATA])
+    (in_session,) = build_flow_effects(principal(), [FlowLabel.PRIVATE_DATA], session_id=SESSION)
+    (of_token,) = build_flow_effects(principal(), [FlowLabel.PRIVATE_DATA])
     assert (in_session.idle_s, of_token.idle_s) == (None, IDLE_S)
 
 
 @given(LABELS, WHERE, st.sampled_from(["token", "user"]))
 def test_only_what_sends_out_is_barred_and_only_by_both(labels, where, kind):
-    for one in build_flows(principal(kind), labels, **where):
-        assert one.barred == (SEEN if FlowLabel.SENDS_OUT in labels else 0)
-        assert one.adds == encode_labels(labels) & SEEN
+    for one in build_flow_effects(principal(kind), labels, **where):
+        assert one.blocking_labels == (HELD_LABELS if FlowLabel.SENDS_OUT in labels else 0)
+        assert one.added_labels == encode_labels(labels) & HELD_LABELS
 
 
 @given(LABELS, LABELS, WHERE)
 def test_a_further_label_never_lets_more_through(labels, more, where):
-    few = {one.key: one for one in build_flows(principal(), labels, **where)}
-    many = {one.key: one for one in build_flows(principal(), labels | more, **where)}
+    few = {one.key: one for one in build_flow_effects(principal(), labels, **where)}
+    many = {one.key: one for one in build_flow_effects(principal(), labels | more, **where)}
     assert few.keys() <= many.keys()
     for key, one in few.items():
-        assert one.adds & many[key].adds == one.adds
-        assert one.barred & many[key].barred == one.barred
+        assert one.added_labels & many[key].added_labels == one.added_labels
+        assert one.blocking_labels & many[key].blocking_labels == one.blocking_labels
 
 
 @given(WHERE)

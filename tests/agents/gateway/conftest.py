@@ -14,7 +14,7 @@ from agents.gateway.transports import GatewayApplication
 from bonobot.accounts.models import Organization
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Role
-from bonobot.accounts.tokens.services import issue
+from bonobot.accounts.tokens.services import create_token
 from bonobot.core.runtime import get_runtime
 from bonobot.ledger.writer.writer_thread import get_writer
 from tests import factories
@@ -282,7 +282,7 @@ def _reply(response: httpx2.Response) -> Reply:
 
 def token_of(who: Principal, role: Role = Role.OWNER, **more: Any) -> str:
     """Make a token and return its text."""
-    return issue(who, name="tests", role=role, **more)[1]
+    return create_token(who, name="tests", role=role, **more)[1]
 
 
 @pytest.fixture

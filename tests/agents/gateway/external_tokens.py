@@ -33,9 +33,9 @@ class Clock:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """Nothing is known of keys and tokens yet, and this clock says how old the keys are."""
     clock = Clock()
-    monkeypatch.setattr(jwks, "_KEYRINGS", jwks.JwksCache(clock))
-    monkeypatch.setattr(token_cache, "_PASSES", VerifiedTokenCache())
-    authentication._kept.clear()
+    monkeypatch.setattr(jwks, "_JWKS_CACHE", jwks.JwksCache(clock))
+    monkeypatch.setattr(token_cache, "_TOKEN_CACHE", VerifiedTokenCache())
+    authentication._cached_clients.clear()
     return clock
 
 

@@ -11,13 +11,13 @@ from uuid import uuid4
 
 from agents.gateway.organization_server.chat_tools import build_chat_tool_name
 from agents.models import Agent
-from agents.sessions.services import start
+from agents.sessions.services import start_session
 from agents.skills.services import SkillSpec, save_skill
 from agents.workflows.services import run_workflow
 from bonobot.accounts.models import Organization
 from bonobot.accounts.principals import build_token_principal
 from bonobot.accounts.roles import Role
-from bonobot.accounts.tokens.services import issue
+from bonobot.accounts.tokens.services import create_token
 from tests import factories
 from tests.agents.gateway.conftest import Reply, Wire
 from tests.agents.gateway.upstream_server import ABLE, Json, Upstream, give
@@ -59,11 +59,11 @@ def party(where: Organization, wire: Wire, upstream: Upstream, role: Role) -> Pa
     boss, mark = factories.administrator(where), upstream.mark
     agent = factories.agent(where, mark)
     server = give(upstream, where, agent)
-    token, text = issue(boss, name=mark, role=role, agent_ids=[str(agent.pk)])
+    token, text = create_token(boss, name=mark, role=role, agent_ids=[str(agent.pk)])
     principal = build_token_principal(token)
     skill = save_skill(boss, SkillSpec(name=f"{mark}-skill", text="Hello", agents=[agent.slug]))
     workflow = factories.workflow(agent, f"{mark}-flow")
-    session = start(principal, agent, "Hello")
+    session = start_session(principal, agent, "Hello")
     run = run_workflow(principal, workflow, {})
     ids = {
         "agent_id": str(agent.pk),
@@ -79,7 +79,7 @@ def party(where: Organization, wire: Wire, upstream: Upstream, role: Role) -> Pa
 def twin(of: Party) -> Party:
     """Return another principal with the very same rights."""
     boss = factories.administrator(of.agent.organization)
-    _, text = issue(boss, name="twin", role=Role.MEMBER, agent_ids=[str(of.agent.pk)])
+    _, text = create_token(boss, name="twin", role=Role.MEMBER, agent_ids=[str(of.agent.pk)])
     return begun(replace(of, token=text))
 
 

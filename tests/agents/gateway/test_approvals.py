@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from agents.approvals.services import answer
+from agents.approvals.services import resolve_approval
 from agents.gateway import approvals
 from agents.models import Agent, Approval
 from agents.policies.services import PolicySpec, set_policy
@@ -32,7 +32,7 @@ def asked(acme: Organization, helper: Agent, workshop: Server, wire: Wire) -> di
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have answers looked for often."""
-    monkeypatch.setattr(approvals, "LOOK_EVERY_S", 0.05)
+    monkeypatch.setattr(approvals, "POLL_INTERVAL_S", 0.05)
 
 
 def back(asked: dict[str, Any], action: str = "accept") -> dict[str, Any]:
@@ -46,7 +46,7 @@ def test_the_call_is_made_once_after_the_yes(
     waiting = Approval.objects.get()
     assert (asked["resultType"], visit["method"]) == ("input_required", "elicitation/create")
     assert visit["params"]["url"].endswith(f"/{waiting.pk}/change/")
-    answer(factories.administrator(acme), waiting, "approve")
+    resolve_approval(factories.administrator(acme), waiting, "approve")
     result = wire.modern(AGENT, "tools/call", COUNT | back(asked), capabilities=SHOWS).result
     assert (result["resultType"], effects.read_text()) == ("complete", "once\n")
     again = wire.modern(AGENT, "tools/call", COUNT | back(asked), capabilities=SHOWS).result
@@ -61,7 +61,7 @@ def test_a_client_that_comes_back_before_the_answer_waits_for_it(
     with pytest.raises(TimeoutError):
         waiting.next(within=0.2)
     assert not effects.read_text()
-    answer(factories.administrator(acme), Approval.objects.get(), "approve")
+    resolve_approval(factories.administrator(acme), Approval.objects.get(), "approve")
     told = waiting.next()
     waiting.close()
     assert told is not None
@@ -71,7 +71,7 @@ def test_a_client_that_comes_back_before_the_answer_waits_for_it(
 def test_a_client_that_waited_long_is_sent_there_again(
     wire: Wire, asked: dict[str, Any], quick: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(approvals, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(approvals, "MAX_WAIT_S", 0.0)
     again = wire.modern(AGENT, "tools/call", COUNT | back(asked), capabilities=SHOWS).result
     assert again["resultType"] == "input_required"
     assert again["inputRequests"] == asked["inputRequests"]
@@ -96,7 +96,7 @@ def test_a_session_is_sent_there_and_goes_on_after_the_yes(
     assert visit["params"]["elicitationId"] == str(waiting.pk)
     assert visit["params"]["url"].endswith(f"/{waiting.pk}/change/")
     session.answer(visit, result={"action": "accept"})
-    answer(factories.administrator(acme), waiting, "approve")
+    resolve_approval(factories.administrator(acme), waiting, "approve")
     done = calling.next()
     calling.close()
     assert done is not None

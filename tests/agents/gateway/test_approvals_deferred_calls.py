@@ -8,7 +8,7 @@ import pytest
 import time_machine
 from django.utils import timezone
 
-from agents.approvals.services import answer
+from agents.approvals.services import resolve_approval
 from agents.calls import deferred_calls
 from agents.gateway import mcp_tasks
 from agents.gateway.transports import GatewayApplication
@@ -57,7 +57,7 @@ def say(acme: Organization) -> Say:
 
     def said(what: str, **more: Any) -> Approval:
         waiting = Approval.objects.waiting().get()
-        return answer(factories.administrator(acme), waiting, what, **more)
+        return resolve_approval(factories.administrator(acme), waiting, what, **more)
 
     return said
 
@@ -222,7 +222,7 @@ def test_a_call_that_never_went_out_is_made_by_another_process(
         Promise.objects.get().organization_id, Promise.objects.get().pk
     )
     assert row is not None
-    assert deferred_calls.claim(row)
+    assert deferred_calls.claim_deferred_call(row)
     assert look(wire, number)["status"] == "working"
     assert not effects.read_text()
     died(row)
@@ -230,7 +230,7 @@ def test_a_call_that_never_went_out_is_made_by_another_process(
     assert effects.read_text() == "once\n"
     # The one that was thought dead changes nothing any more.
     assert not deferred_calls.update_heartbeat(row)
-    assert not deferred_calls.finish(row, Promise.State.DONE, {"result": {}})
+    assert not deferred_calls.finish_deferred_call(row, Promise.State.DONE, {"result": {}})
 
 
 def test_a_process_that_was_thought_dead_sends_nothing(
@@ -266,12 +266,15 @@ def test_one_of_many_that_look_at_once_makes_the_call(
     )
     assert row is not None
     stale = Promise.objects.get()
-    assert (deferred_calls.claim(row), deferred_calls.claim(stale)) == (True, False)
+    assert (deferred_calls.claim_deferred_call(row), deferred_calls.claim_deferred_call(stale)) == (
+        True,
+        False,
+    )
 
 
 def test_a_promise_is_forgotten_when_its_time_is_over(number: str, wire: Wire) -> None:
     with time_machine.travel(timezone.now() + timedelta(days=3), tick=False):
-        assert deferred_calls.forget_old() == 1
+        assert deferred_calls.delete_expired() == 1
     assert about(wire, AGENT, "tasks/get", number).error["code"] == UNKNOWN
 
 
@@ -337,7 +340,7 @@ def test_a_call_that_is_taken_back_while_it_is_made_is_ended(
     say: Say,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(mcp_tasks, "BEAT_S", 0.05)
+    monkeypatch.setattr(mcp_tasks, "HEARTBEAT_INTERVAL_S", 0.05)
     arguments = {"times": 0, "for_ever": True}
     sent = {"name": "mcp_bygone_ask", "arguments": arguments}
     number = wire.modern(AGENT, "tools/call", sent, capabilities=ABLE).result["taskId"]
@@ -355,7 +358,7 @@ def test_a_call_that_another_process_has_taken_is_not_made_here(
     number: str, wire: Wire, say: Say, effects: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     say("approve")
-    monkeypatch.setattr(deferred_calls, "claim", lambda row: False)
+    monkeypatch.setattr(deferred_calls, "claim_deferred_call", lambda row: False)
     assert look(wire, number)["status"] == "working"
     assert not effects.read_text()
 

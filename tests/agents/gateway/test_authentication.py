@@ -42,7 +42,7 @@ def test_a_fault_of_ours_is_told_by_a_code_and_not_by_its_words(
     async def broken(*_: object) -> None:
         raise fault
 
-    monkeypatch.setattr(UpstreamHandlers, "listed", broken)
+    monkeypatch.setattr(UpstreamHandlers, "list_declarations", broken)
     text = token_of(factories.administrator(acme), Role.OPERATOR)
     answer = wire.modern("/mcp/agents/one", "tools/list", token=text)
     error = answer.error
@@ -96,14 +96,14 @@ def test_an_address_that_means_something_else_by_now_lets_nobody_stay(
 ) -> None:
     text = token_of(factories.administrator(acme))
     guest = get_runtime().call(authenticate_client, text, GatewayAddress("agent", "helper"), "")
-    assert get_runtime().call(guest.may_stay)
+    assert get_runtime().call(guest.has_same_access)
     Agent.objects.filter(pk=helper.pk).delete()
     factories.agent(acme, "helper")
     with transaction.atomic():
         increment_generation(acme.pk)
-    assert not get_runtime().call(guest.may_stay)
+    assert not get_runtime().call(guest.has_same_access)
     with pytest.raises(Problem) as caught:
-        get_runtime().call(guest.principal_again)
+        get_runtime().call(guest.refresh_principal)
     assert caught.value.code == "unknown_endpoint"
 
 

@@ -5,24 +5,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mcp.shared.exceptions import MCPError
 
-from agents.gateway.catalog import PAGE, build_page
+from agents.gateway.catalog import PAGE_SIZE, build_page
 
 BAD = -32602
 
 
-@given(st.integers(0, 3 * PAGE + 1))
+@given(st.integers(0, 3 * PAGE_SIZE + 1))
 def test_all_pages_together_are_the_list(count: int) -> None:
     declarations = tuple({"name": str(number)} for number in range(count))
     found: list[dict[str, str]] = []
     cursor, pages = None, 0
     while True:
         one = build_page(declarations, "tools", cursor)
-        assert len(one["tools"]) <= PAGE
+        assert len(one["tools"]) <= PAGE_SIZE
         found += one["tools"]
         pages += 1
         if (cursor := one.get("nextCursor")) is None:
             break
-    assert (tuple(found), pages) == (declarations, max(1, -(-count // PAGE)))
+    assert (tuple(found), pages) == (declarations, max(1, -(-count // PAGE_SIZE)))
 
 
 @given(

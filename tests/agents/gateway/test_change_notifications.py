@@ -11,16 +11,16 @@ from django.db import InterfaceError, OperationalError
 
 from agents.gateway import change_notifications
 from agents.gateway.authentication import AuthenticatedClient, authenticate_client
-from agents.gateway.change_notifications import LOOK_EVERY_S
+from agents.gateway.change_notifications import POLL_INTERVAL_S
 from agents.gateway.dispatcher import GatewayDispatcher
-from agents.gateway.resource_subscriptions import watch
+from agents.gateway.resource_subscriptions import watch_resources
 from agents.gateway.routes import GatewayAddress
 from agents.models import Agent
 from agents.policies.services import PolicySpec, set_policy
-from agents.sessions.services import send
+from agents.sessions.services import send_message
 from bonobot.accounts.models import Organization, Token
 from bonobot.accounts.roles import Role
-from bonobot.accounts.tokens.services import issue, revoke
+from bonobot.accounts.tokens.services import create_token, revoke_token
 from bonobot.core.runtime import get_runtime
 from mcp_servers.client.change_notifications import TOPICS
 from mcp_servers.definition_reviews import reset_review
@@ -36,7 +36,7 @@ LONG_S = 30
 
 
 def visiting(where: Organization) -> tuple[AuthenticatedClient, Token]:
-    token, text = issue(factories.administrator(where), name="listens", role=Role.OPERATOR)
+    token, text = create_token(factories.administrator(where), name="listens", role=Role.OPERATOR)
     return get_runtime().call(
         authenticate_client, text, GatewayAddress("agent", "helper"), ""
     ), token
@@ -49,10 +49,10 @@ def heard(visitor: AuthenticatedClient, change: Callable[[], object]) -> list[st
     """
 
     async def listen() -> list[str]:
-        there = GatewayDispatcher().listening
-        async with aclosing(there.notices(visitor, TOPICS, dict)) as stream:
+        there = GatewayDispatcher().change_streams
+        async with aclosing(there.iterate_notifications(visitor, TOPICS, dict)) as stream:
             assert await anext(stream) == ("", {})
-            await get_runtime().orm(change)
+            await get_runtime().run_orm(change)
             told: list[str] = []
             try:
                 async with asyncio.timeout(LONG_S):
@@ -87,7 +87,7 @@ def test_a_revoked_token_ends_its_stream(
     acme: Organization, helper: Agent, workshop: Server
 ) -> None:
     boss, (visitor, token) = factories.administrator(acme), visiting(acme)
-    assert heard(visitor, lambda: revoke(boss, token)) == []
+    assert heard(visitor, lambda: revoke_token(boss, token)) == []
 
 
 def test_a_change_that_shows_nothing_new_is_not_told(
@@ -96,15 +96,15 @@ def test_a_change_that_shows_nothing_new_is_not_told(
     boss, (visitor, _) = factories.administrator(acme), visiting(acme)
 
     def unseen() -> None:
-        issue(boss, name="another", role=Role.MEMBER)
+        create_token(boss, name="another", role=Role.MEMBER)
 
     async def listen() -> None:
-        there = GatewayDispatcher().listening
-        async with aclosing(there.notices(visitor, TOPICS, dict)) as stream:
+        there = GatewayDispatcher().change_streams
+        async with aclosing(there.iterate_notifications(visitor, TOPICS, dict)) as stream:
             await anext(stream)
-            await get_runtime().orm(unseen)
+            await get_runtime().run_orm(unseen)
             with pytest.raises(TimeoutError):
-                async with asyncio.timeout(3 * LOOK_EVERY_S):
+                async with asyncio.timeout(3 * POLL_INTERVAL_S):
                     await anext(stream)
         there.stop()
 
@@ -115,17 +115,17 @@ def test_a_session_that_goes_on_is_told_to_who_watches_it(
     acme: Organization, helper: Agent
 ) -> None:
     boss = factories.administrator(acme)
-    _, text = issue(boss, name="watches", role=Role.OWNER)
+    _, text = create_token(boss, name="watches", role=Role.OWNER)
     visitor = get_runtime().call(authenticate_client, text, GatewayAddress("organization"), "")
     session = factories.rested_session(helper)
     uri = f"bonobot://sessions/{session.pk}"
 
     async def listen() -> tuple[str, dict[str, str]]:
-        there = GatewayDispatcher().listening
-        watched = await watch(visitor, [uri])
-        async with aclosing(there.notices(visitor, (), lambda: watched)) as stream:
+        there = GatewayDispatcher().change_streams
+        watched = await watch_resources(visitor, [uri])
+        async with aclosing(there.iterate_notifications(visitor, (), lambda: watched)) as stream:
             await anext(stream)
-            await get_runtime().orm(send, boss, session, "And then?")
+            await get_runtime().run_orm(send_message, boss, session, "And then?")
             async with asyncio.timeout(LONG_S):
                 found = await anext(stream)
         there.stop()
@@ -136,7 +136,7 @@ def test_a_session_that_goes_on_is_told_to_who_watches_it(
 
 def test_a_new_agent_is_told_as_tools_of_the_organization(acme: Organization) -> None:
     boss = factories.administrator(acme)
-    _, text = issue(boss, name="watches", role=Role.OWNER)
+    _, text = create_token(boss, name="watches", role=Role.OWNER)
     visitor = get_runtime().call(authenticate_client, text, GatewayAddress("organization"), "")
     assert TOOLS in heard(visitor, lambda: factories.agent(acme, "second"))
 
@@ -164,7 +164,7 @@ def test_a_database_that_was_away_is_looked_at_again(
 def test_no_more_streams_are_open_than_a_process_may_have(
     acme: Organization, helper: Agent, wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(change_notifications, "MOST_STREAMS", 1)
+    monkeypatch.setattr(change_notifications, "MAX_STREAMS", 1)
     wanted = {"notifications": {"toolsListChanged": True}}
     first = wire.listen("/mcp/agents/helper", wanted)
     assert (first.next() or {})["params"]["notifications"] == {"toolsListChanged": True}
@@ -180,7 +180,7 @@ def test_no_more_streams_are_open_than_a_process_may_have(
 def test_what_are_no_uris_or_too_many_is_not_listened_to(
     acme: Organization, helper: Agent, wire: Wire, monkeypatch: pytest.MonkeyPatch, uris: Any
 ) -> None:
-    monkeypatch.setattr(change_notifications, "MOST_WATCHED", 1)
+    monkeypatch.setattr(change_notifications, "MAX_WATCHED_RESOURCES", 1)
     wanted = {"notifications": {"resourceSubscriptions": uris}}
     refused = wire.modern("/mcp/agents/helper", "subscriptions/listen", wanted)
     assert refused.error["code"] == BAD

@@ -7,8 +7,8 @@ import tomllib
 import pytest
 
 from agents.gateway.client_config_snippets import (
+    BEARER_PLACEHOLDER,
     CLIENTS,
-    PLACEHOLDER,
     build_agent_path,
     build_server_path,
     build_snippet,
@@ -27,7 +27,7 @@ def test_every_snippet_names_the_address_and_the_token_once(client):
     text = build_snippet(client, AGENT).text
     assert text.count(URL) == 1
     assert text.count(TOKEN) == 1
-    assert PLACEHOLDER not in text
+    assert BEARER_PLACEHOLDER not in text
     assert text.endswith("\n")
 
 
@@ -103,18 +103,18 @@ def test_all_of_them_are_listed_and_none_without_saying_where_it_goes():
 @pytest.mark.parametrize("client", [one for one in CLIENTS if one != "curl"])
 def test_where_people_let_programs_in_the_address_is_enough(client):
     found = build_snippet(
-        client, build_target(HERE, build_agent_path("release-helper"), signs_in=True)
+        client, build_target(HERE, build_agent_path("release-helper"), uses_oauth=True)
     )
     assert found.text.count(URL) == 1
-    for word in (PLACEHOLDER, "uthorization", "BONOBOT_TOKEN", "input"):
+    for word in (BEARER_PLACEHOLDER, "uthorization", "BONOBOT_TOKEN", "input"):
         assert word not in found.text
     assert "asks you" in found.note
 
 
 def test_a_token_that_is_given_is_written_in_all_the_same():
-    about = build_target(HERE, build_agent_path("release-helper"), TOKEN, signs_in=True)
+    about = build_target(HERE, build_agent_path("release-helper"), TOKEN, uses_oauth=True)
     assert build_snippets(about) == build_snippets(AGENT)
 
 
 def test_what_can_not_ask_a_person_has_a_token():
-    assert PLACEHOLDER in build_snippet("curl", build_target(HERE, signs_in=True)).text
+    assert BEARER_PLACEHOLDER in build_snippet("curl", build_target(HERE, uses_oauth=True)).text

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from agents.gateway.client_request import LEVELS
+from agents.gateway.client_request import LOG_LEVELS
 from agents.models import Agent
 from bonobot.accounts.models import Organization
 from tests.agents.gateway.conftest import META, Wire
@@ -84,19 +84,19 @@ def test_a_server_that_is_away_is_told_of_with_our_code(
 def test_a_client_is_told_what_a_server_logs_from_the_level_that_it_chose(
     upstream: Upstream, wire: Wire
 ) -> None:
-    upstream.logs = [{"level": one, "data": one} for one in (*LEVELS, "loudly", ["info"])]
+    upstream.logs = [{"level": one, "data": one} for one in (*LOG_LEVELS, "loudly", ["info"])]
     stamp: Json = {f"{META}logLevel": "error"}
     told = wire.modern(AGENT, "tools/call", ECHO, meta=stamp).told
-    assert [one["params"]["data"] for one in told] == list(LEVELS[LEVELS.index("error") :])
+    assert [one["params"]["data"] for one in told] == list(LOG_LEVELS[LOG_LEVELS.index("error") :])
     assert wire.modern(AGENT, "tools/call", ECHO).told == []
 
 
 def test_a_session_is_told_what_a_server_logs_from_the_level_that_it_set(
     upstream: Upstream, wire: Wire
 ) -> None:
-    upstream.logs = [{"level": one, "data": one} for one in LEVELS]
+    upstream.logs = [{"level": one, "data": one} for one in LOG_LEVELS]
     session = wire.handshake(AGENT)
-    assert len(session.ask("tools/call", ECHO).told) == len(LEVELS)
+    assert len(session.ask("tools/call", ECHO).told) == len(LOG_LEVELS)
     assert session.ask("logging/setLevel", {"level": "loudly"}).error["code"] == -32602
     assert session.ask("logging/setLevel", {"level": "alert"}).result == {}
     told = session.ask("tools/call", ECHO).told

@@ -154,5 +154,5 @@ def test_keys_come_from_where_the_issuers_own_document_says_or_not_at_all(
         login.metadata = metadata
         reply = tools(wire, login.token(HERE))
         assert (reply.status, reply.message["code"]) == (503, "issuer_unreachable"), metadata
-        clock.now += jwks.AGAIN_S
+        clock.now += jwks.RETRY_S
     assert login.reads == 0

@@ -25,7 +25,7 @@ def test_an_issuer_that_is_away_opens_nothing_and_is_not_asked_again_at_once(
     login.down = False
     assert tools(wire, login.token(HERE)).status == 503
     assert len(login.http.asked) == asked == 1
-    clock.now += jwks.AGAIN_S
+    clock.now += jwks.RETRY_S
     assert tools(wire, login.token(HERE)).status == 200
 
 
@@ -33,7 +33,7 @@ def test_a_new_key_is_fetched_once_and_strange_ones_do_not_make_us_ask(
     helper: Agent, wire: Wire, login: TokenIssuer, trusted: Issuer, clock: Clock
 ) -> None:
     assert tools(wire, login.token(HERE)).status == 200
-    clock.now += jwks.AGAIN_S
+    clock.now += jwks.RETRY_S
     login.add_key("two")
     assert tools(wire, login.token(HERE, kid="two")).status == 200
     assert login.reads == 2
@@ -52,7 +52,7 @@ def test_a_key_that_was_withdrawn_opens_nothing_any_more(
     assert tools(wire, login.token(HERE, kid="two")).status == 200
     refused(wire, login.token(HERE, kid="one", jti="2"))
     # What was believed a while ago is looked at again, too.
-    token_cache.get_token_cache()._kept.clear()
+    token_cache.get_token_cache()._tokens.clear()
     refused(wire, old)
 
 
@@ -63,5 +63,5 @@ def test_keys_hold_on_for_a_while_without_their_issuer(
     login.down = True
     clock.now += jwks.FRESH_S + 1
     assert tools(wire, login.token(HERE, jti="2")).status == 200
-    clock.now += jwks.KEPT_S
+    clock.now += jwks.MAX_STALE_S
     assert tools(wire, login.token(HERE, jti="3")).status == 503

@@ -130,7 +130,7 @@ def test_a_change_of_the_issuer_holds_on_the_next_call(
     refused(wire, text)
     external_issuers.update_issuer(boss, trusted, enabled=True)
     assert call().result["isError"] is False
-    external_issuers.remove(boss, trusted)
+    external_issuers.delete_issuer(boss, trusted)
     assert call().code == "bad_token"
     refused(wire, text)
 

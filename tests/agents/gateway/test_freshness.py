@@ -177,7 +177,7 @@ class Caller:
 
     def decided_anew(self) -> bool:
         """Tell whether the latest call was decided by what holds now."""
-        found = get_snapshot_cache().cached("agent", self.agent.pk)
+        found = get_snapshot_cache().find_cached("agent", self.agent.pk)
         return found is not None and found.generation == load_policy_generation(
             self.organization_id
         )

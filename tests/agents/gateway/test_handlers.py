@@ -9,7 +9,7 @@ from django.utils import timezone
 from agents.models import Agent, Approval
 from agents.policies.services import PolicySpec, set_policy
 from bonobot.accounts.models import Organization, Token
-from bonobot.accounts.tokens.services import revoke
+from bonobot.accounts.tokens.services import revoke_token
 from bonobot.core.runtime import Runtime
 from bonobot.ledger.models import AuditRow
 from mcp_servers.definition_reviews import reset_review
@@ -166,13 +166,13 @@ def test_a_warm_call_reads_nothing_beside_its_admission(
     params = {"name": ECHO, "arguments": {"text": "hello"}}
     wire.modern(AGENT, "tools/call", params)
     asked: list[str] = []
-    own = Runtime.orm
+    own = Runtime.run_orm
 
     async def counted(self: Runtime, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
         asked.append(getattr(fn, "__qualname__", repr(fn)))
         return await own(self, fn, *args, **kwargs)
 
-    monkeypatch.setattr(Runtime, "orm", counted)
+    monkeypatch.setattr(Runtime, "run_orm", counted)
     assert wire.modern(AGENT, "tools/call", params).result["content"][0]["text"] == "hello"
     assert asked == []
 
@@ -186,7 +186,7 @@ def test_a_token_that_ended_is_of_no_use_on_the_very_next_call(
     key = wire.token.split("_")[1]
     token = Token.objects.get(key=key)
     if change == "revoke":
-        revoke(factories.administrator(acme), token)
+        revoke_token(factories.administrator(acme), token)
     elif change == "delete":
         token.delete()
     else:

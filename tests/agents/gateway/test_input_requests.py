@@ -64,6 +64,6 @@ def test_a_server_that_asks_without_end_is_stopped(
 
 @pytest.mark.parametrize("action", ["decline", "cancel"])
 def test_only_a_person_who_went_there_is_waited_for(action: str) -> None:
-    assert approvals.is_declined({approvals.KEY: {"action": action}})
-    assert not approvals.is_declined({approvals.KEY: {"action": "accept"}})
+    assert approvals.is_declined({approvals.APPROVAL_REQUEST_KEY: {"action": action}})
+    assert not approvals.is_declined({approvals.APPROVAL_REQUEST_KEY: {"action": "accept"}})
     assert not approvals.is_declined({})

@@ -12,12 +12,12 @@ import pytest
 from agents.gateway import mcp_host
 from agents.gateway.mcp_host import ExclusiveConnections
 from agents.models import Agent
-from agents.services import bind
+from agents.services import attach_server
 from bonobot.accounts.models import Organization
 from bonobot.core.runtime import get_runtime
 from mcp_servers.models import Server
 from mcp_servers.server_config import ServerSpec
-from mcp_servers.services import add
+from mcp_servers.services import create_server
 from tests import factories
 from tests.agents.gateway.conftest import Reply, Session, Stream, Wire
 from tests.agents.gateway.upstream_server import ABLE, Json, Upstream, give
@@ -55,8 +55,8 @@ def asker(acme: Organization, helper: Agent, tmp_path: Path) -> Server:
         elicitation=True,
     )
     boss = factories.administrator(acme)
-    server = factories.ready(acme, add(boss, spec))
-    bind(boss, helper, server)
+    server = factories.ready(acme, create_server(boss, spec))
+    attach_server(boss, helper, server)
     return server
 
 
@@ -147,10 +147,10 @@ def answer(session: Session, asked: Json | None, name: str) -> Reply:
 def test_lanes_are_bounded_and_the_first_free_one_is_taken_again() -> None:
     async def taken() -> list[str]:
         lanes, held = ExclusiveConnections(), []
-        entered = [lanes.lane("me", None) for _ in range(mcp_host.MOST_LANES)]
+        entered = [lanes.acquire_connection("me", None) for _ in range(mcp_host.MAX_CONNECTIONS)]
         held = [await one.__aenter__() for one in entered]
-        waiting = asyncio.ensure_future(lanes.lane("me", None).__aenter__())
-        async with lanes.lane("another", None) as other:
+        waiting = asyncio.ensure_future(lanes.acquire_connection("me", None).__aenter__())
+        async with lanes.acquire_connection("another", None) as other:
             assert other == "another"
         assert not waiting.done()
         await entered[3].__aexit__(None, None, None)
@@ -158,5 +158,5 @@ def test_lanes_are_bounded_and_the_first_free_one_is_taken_again() -> None:
 
     found = get_runtime().call(taken)
     assert found[0] == "me"
-    assert len(set(found[:-1])) == mcp_host.MOST_LANES
+    assert len(set(found[:-1])) == mcp_host.MAX_CONNECTIONS
     assert found[-1] == found[3]

@@ -17,11 +17,11 @@ import pytest
 from agents.gateway.dispatcher import GatewayDispatcher
 from agents.models import Agent, Session
 from agents.policies.services import PolicySpec, set_policy
-from agents.sessions.services import send
+from agents.sessions.services import send_message
 from bonobot.accounts.models import Organization
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Role
-from bonobot.accounts.tokens.services import issue
+from bonobot.accounts.tokens.services import create_token
 from tests import factories
 from tests.agents.gateway.conftest import Reply, Stream, Wire
 from tests.agents.gateway.isolation_cases import (
@@ -77,7 +77,7 @@ def strange(who: str, owner: Party, upstreams: Callable[[str], Upstream]) -> Par
 
 @pytest.mark.parametrize("era", ERAS)
 def test_every_method_that_is_served_has_a_row(era: str) -> None:
-    assert SERVED.methods(modern=ERAS[era]).keys() <= ROWS.keys()
+    assert SERVED.get_handlers(is_modern=ERAS[era]).keys() <= ROWS.keys()
 
 
 @pytest.mark.parametrize("who", STRANGERS)
@@ -86,7 +86,7 @@ def test_what_is_somebody_elses_answers_like_what_is_not_there(
     era: str, who: str, owner: Party, upstreams: Callable[[str], Upstream]
 ) -> None:
     me = strange(who, owner, upstreams)
-    compare(me, owner, {one: ROWS[one] for one in SERVED.methods(modern=ERAS[era])}, era)
+    compare(me, owner, {one: ROWS[one] for one in SERVED.get_handlers(is_modern=ERAS[era])}, era)
 
 
 def test_the_very_same_rights_give_nothing_of_what_another_has_begun(owner: Party) -> None:
@@ -146,7 +146,7 @@ def test_somebody_elses_address_is_like_one_that_is_not_there(
 ) -> None:
     me = strange(who, owner, upstreams)
     for era, modern in ERAS.items():
-        for method in SERVED.methods(modern=modern):
+        for method in SERVED.get_handlers(is_modern=modern):
             for kind, slug in (("agents", owner.agent.slug), ("servers", owner.mark)):
                 there, nowhere = (f"{ROOT}/{kind}/{one}" for one in (slug, NOWHERE))
                 probe = Probe(there, {}, {}, (slug, NOWHERE))
@@ -168,7 +168,7 @@ def test_somebody_elses_session_is_like_one_that_is_not_there(
     me = twin(owner) if who == "a twin" else strange(who, owner, upstreams)
     own = owner.wire.handshake(owner.home, token=owner.token)
     number = own.headers["Mcp_Session_Id"]
-    for method in SERVED.methods(modern=False):
+    for method in SERVED.get_handlers(is_modern=False):
         for path in (me.home, ROOT):
             both = [
                 me.wire._request(path, method, {}, {**own.headers, "Mcp_Session_Id": one}, me.token)
@@ -217,7 +217,7 @@ def heard(stream: Stream, owner: Party, me: Party) -> set[str]:
         boss = factories.administrator(one.agent.organization)
         policy = PolicySpec("denylist", deny=(one.tool("echo"),))
         set_policy(boss, one.agent, policy)  # at `/mcp` nobody sees another tool for it
-        send(boss, Session.objects.get(pk=one.ids["session_id"]), "And then?")
+        send_message(boss, Session.objects.get(pk=one.ids["session_id"]), "And then?")
         while one is me:
             notice = told_once_watched(stream, boss, one)
             assert notice is not None
@@ -235,7 +235,7 @@ def told_once_watched(stream: Stream, boss: Principal, one: Party) -> dict[str, 
         try:
             return stream.next(within=TOLD_WITHIN_S)
         except TimeoutError:
-            send(boss, Session.objects.get(pk=one.ids["session_id"]), "And then?")
+            send_message(boss, Session.objects.get(pk=one.ids["session_id"]), "And then?")
     return stream.next()
 
 
@@ -283,7 +283,7 @@ def test_progress_is_told_to_who_waits_for_it_alone(
     """Two principals call one server at once, under the same progress token."""
     boss = factories.administrator(acme)
     said = {"role": Role.MEMBER, "agent_ids": [helper.pk]}
-    tokens = {steps: issue(boss, name=f"{steps}", **said)[1] for steps in (3, 5)}
+    tokens = {steps: create_token(boss, name=f"{steps}", **said)[1] for steps in (3, 5)}
     path, together = "/mcp/agents/helper", Barrier(len(tokens))
 
     def called(steps: int) -> Reply:

@@ -7,15 +7,15 @@ from uuid import uuid4
 
 import pytest
 
-from agents.gateway.routes import GatewayAddress, find
+from agents.gateway.routes import GatewayAddress, find_target
 from agents.models import Agent
-from agents.sessions.services import may_run
+from agents.sessions.services import can_run_agent
 from bonobot.accounts.external_issuers import jwt_validation
 from bonobot.accounts.models import Membership, Organization, User
 from bonobot.accounts.principals import Principal, build_token_principal, build_user_principal
 from bonobot.accounts.roles import Role, TokenScope
 from bonobot.accounts.tokens import services as token_services
-from bonobot.accounts.tokens.services import issue
+from bonobot.accounts.tokens.services import create_token
 from bonobot.core.problems import NotFound
 from tests import factories, rest
 
@@ -59,7 +59,7 @@ def tokens(acme: Organization, agents: dict[str, Agent]) -> Iterator[Case]:
     boss = factories.administrator(acme)
     for role, names in product(Role, ((), ("named",))):
         ids = [agents[name].pk for name in names]
-        token, text = issue(boss, name=f"{role}{names}", role=role, agent_ids=ids)
+        token, text = create_token(boss, name=f"{role}{names}", role=role, agent_ids=ids)
         everything = frozenset(AGENTS) if role in READERS else frozenset()
         reaches = frozenset(names) or everything
         yield Case(build_token_principal(token), reaches, text, label=f"token {role} {names}")
@@ -93,7 +93,7 @@ def strangers(acme: Organization, agents: dict[str, Agent]) -> Iterator[Case]:
         said = {"role": role, "agent_ids": ids, "audience": "bonobot"}
         url = f"https://issuer{number}.example.com"
         row = factories.issuer(acme, url, f"Issuer {number}", **said)
-        principal = jwt_validation.build_principal(
+        principal = jwt_validation.build_issuer_principal(
             row, {"sub": str(uuid4()), "scope": "mcp:tools mcp:agents"}
         )
         everything = frozenset(AGENTS) if role in READERS else frozenset()
@@ -109,13 +109,13 @@ def shows_by_rest(case: Case, agent: Agent) -> bool:
 
 def serves_by_mcp(case: Case, agent: Agent) -> bool:
     try:
-        return find(GatewayAddress("agent", agent.slug), case.principal).id == agent.pk
+        return find_target(GatewayAddress("agent", agent.slug), case.principal).id == agent.pk
     except NotFound:
         return False
 
 
 def runs(case: Case, agent: Agent) -> bool:
-    return may_run(case.principal, agent)
+    return can_run_agent(case.principal, agent)
 
 
 @pytest.mark.parametrize("make", [people, tokens, programs, strangers])

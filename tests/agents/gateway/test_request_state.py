@@ -9,7 +9,7 @@ import pytest
 from mcp.shared.exceptions import MCPError
 
 from agents.gateway.authentication import AuthenticatedClient
-from agents.gateway.request_state import seal, unseal
+from agents.gateway.request_state import decrypt_state, encrypt_state
 
 ANA = cast(AuthenticatedClient, SimpleNamespace(key="agent:1:token:1"))
 BEN = cast(AuthenticatedClient, SimpleNamespace(key="agent:1:token:2"))
@@ -19,20 +19,20 @@ WRITTEN = ascii_letters + digits + "-_="
 
 def refused(visitor: AuthenticatedClient, subject: Any, text: Any) -> bool:
     with pytest.raises(MCPError) as caught:
-        unseal(visitor, subject, text)
+        decrypt_state(visitor, subject, text)
     return caught.value.error.code == -32602
 
 
 @pytest.mark.parametrize("length", range(4))
 def test_a_state_holds_what_was_put_into_it(length: int) -> None:
     held = {"answers": "x" * length}
-    assert unseal(ANA, SUBJECT, seal(ANA, SUBJECT, held)) == held
+    assert decrypt_state(ANA, SUBJECT, encrypt_state(ANA, SUBJECT, held)) == held
 
 
 # Four lengths, since only some leave bits of the last character unused.
 @pytest.mark.parametrize("length", range(0, 64, 16))
 def test_no_other_end_of_a_state_is_taken_for_it(length: int) -> None:
-    text = seal(ANA, SUBJECT, {"answers": "x" * length})
+    text = encrypt_state(ANA, SUBJECT, {"answers": "x" * length})
     at = len(text.rstrip("=")) - 1
     for other in WRITTEN:
         if other != text[at]:
@@ -41,7 +41,7 @@ def test_no_other_end_of_a_state_is_taken_for_it(length: int) -> None:
 
 @pytest.mark.parametrize("more", ["=", "====", "A", "\n", " ", "!", "é", "TAMPERED"])
 def test_nothing_may_be_added_to_a_state(more: str) -> None:
-    text = seal(ANA, SUBJECT, {})
+    text = encrypt_state(ANA, SUBJECT, {})
     for changed in (text + more, more + text, text[:40] + more + text[40:]):
         assert refused(ANA, SUBJECT, changed)
 
@@ -52,10 +52,10 @@ def test_what_is_no_state_is_refused(text: Any) -> None:
 
 
 def test_a_state_is_worth_nothing_to_others_or_about_another_request() -> None:
-    text = seal(ANA, SUBJECT, {})
+    text = encrypt_state(ANA, SUBJECT, {})
     assert refused(BEN, SUBJECT, text)
     assert refused(ANA, {**SUBJECT, "name": "add"}, text)
 
 
 def test_a_state_ends() -> None:
-    assert refused(ANA, SUBJECT, seal(ANA, SUBJECT, {}, lifetime=timedelta(seconds=-1)))
+    assert refused(ANA, SUBJECT, encrypt_state(ANA, SUBJECT, {}, lifetime=timedelta(seconds=-1)))

@@ -10,9 +10,9 @@ import pytest
 from agents.gateway import client_sessions
 from agents.gateway.transports import GatewayApplication
 from agents.models import Agent
-from agents.services import bind
+from agents.services import attach_server
 from bonobot.accounts.models import Organization, Token
-from bonobot.accounts.tokens.services import revoke
+from bonobot.accounts.tokens.services import revoke_token
 from bonobot.core.runtime import get_runtime
 from mcp_servers.client.change_notifications import ChangeNotification
 from mcp_servers.models import Followed, Server
@@ -50,7 +50,7 @@ def modern_news(acme: Organization, helper: Agent, print_edition: Callable[..., 
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have what nobody wants any more let go of soon."""
-    monkeypatch.setattr(leases, "UNWANTED", timedelta(seconds=2))
+    monkeypatch.setattr(leases, "UNWANTED_AFTER", timedelta(seconds=2))
     monkeypatch.setattr(resource_updated, "BEAT_S", 0.0)
 
 
@@ -218,8 +218,8 @@ def test_a_right_that_was_lost_ends_what_is_told(
     stream = session.follow()
     for uri in (PAPER, SECRET):
         subscribe(session, HERE[AGENT] + uri)
-    bind(boss, helper, modern_news, allowed_resources=[SECRET])
-    revoke(boss, Token.objects.get(key=token.split("_")[1]))
+    attach_server(boss, helper, modern_news, allowed_resources=[SECRET])
+    revoke_token(boss, Token.objects.get(key=token.split("_")[1]))
     call(wire, SERVER, PRINT, PAPER)
     call(wire, SERVER, PRINT, SECRET)
     found = [stream.next() for _ in range(2)]
@@ -241,19 +241,19 @@ def test_somebody_elses_session_is_not_ended(modern_news: Server, wire: Wire) ->
     path = "/mcp/agents/helper"
     wire.send("DELETE", path, **session._with_bearer())
     mount: GatewayApplication = wire._mount
-    (kept,) = mount.serving.clients._sessions.values()
+    (kept,) = mount.dispatcher.sessions._sessions.values()
     assert list(kept.watched) == [PAPER]
 
 
 def test_no_more_is_watched_than_a_session_may(
     modern_news: Server, wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client_sessions, "MOST_WATCHED", 1)
+    monkeypatch.setattr(client_sessions, "MAX_WATCHED_RESOURCES", 1)
     session = wire.handshake(SERVER)
     assert "result" in subscribe(session, PAPER)
     assert "result" in subscribe(session, PAPER)
     assert subscribe(session, SECRET)["error"]["code"] == -32602
-    monkeypatch.setattr(resource_updated, "MOST_FOLLOWED", 1)
+    monkeypatch.setattr(resource_updated, "MAX_WATCHED", 1)
     stream, granted = listening(wire, SERVER, SECRET)
     assert granted == []
     stream.close()

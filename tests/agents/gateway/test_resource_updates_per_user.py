@@ -21,8 +21,8 @@ from bonobot.accounts.roles import Role, TokenScope
 from bonobot.accounts.services import remove_member
 from bonobot.accounts.tokens import services as tokens
 from mcp_servers.models import Followed, Server
-from mcp_servers.oauth_client.authorization_code import forget
-from mcp_servers.oauth_client.revocation import forget_leavers
+from mcp_servers.oauth_client.authorization_code import sign_out
+from mcp_servers.oauth_client.revocation import revoke_former_members
 from tests import factories
 from tests.agents.gateway.conftest import Session, Stream, Wire
 from tests.agents.gateway.test_resource_updates import (
@@ -167,7 +167,7 @@ def test_who_has_not_signed_in_is_refused_whoever_else_follows(
     readers: tuple[Reader, Reader], news: Server
 ) -> None:
     ann, ben = readers
-    forget(ben.principal, news)
+    sign_out(ben.principal, news)
     before = ben.watch(PAPER, SECRET)
     ben.close()
     assert ann.watch(PAPER)
@@ -216,12 +216,12 @@ def test_a_login_that_is_gone_follows_nothing_any_more(
     assert ben.watch(PAPER)
     assert ann.call(READERS, "") == counted(news, 2)
     if how == "signs out":
-        forget(ben.principal, news)
+        sign_out(ben.principal, news)
     else:
         factories.person(acme, Role.OWNER)  # somebody has to stay
         boss = factories.administrator(acme)
         remove_member(boss, Membership.objects.get(user=ben.subject))
-        forget_leavers()
+        revoke_former_members()
     one = counted(news, 1)
     eventually(lambda: ann.call(READERS, "") == one, what="the end of the other's connection")
     ann.call(PRINT, PAPER)

@@ -12,7 +12,7 @@ from agents.gateway import suspended_calls
 from agents.gateway.transports import GatewayApplication
 from agents.models import Agent, Handover
 from bonobot.accounts.models import Organization, Token
-from bonobot.accounts.tokens.services import revoke
+from bonobot.accounts.tokens.services import revoke_token
 from bonobot.core.runtime import get_runtime
 from bonobot.ledger.models import AuditRow
 from tests import factories
@@ -119,7 +119,7 @@ def test_a_holder_that_is_gone_is_told_of(
     upstream: Upstream, wire: Wire, other: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = call(wire)
-    monkeypatch.setattr(suspended_calls, "GONE_S", 0.3)
+    monkeypatch.setattr(suspended_calls, "HOLDER_TIMEOUT_S", 0.3)
     get_runtime().call(_stop_attending, wire)
     gone = call(other, **answers(asked))
     assert gone["error"]["code"] == OVER
@@ -131,7 +131,7 @@ def test_a_holder_that_was_silent_for_long_is_not_waited_for(
 ) -> None:
     asked = call(wire)
     get_runtime().call(_stop_attending, wire)
-    silent(suspended_calls.GONE_S)
+    silent(suspended_calls.HOLDER_TIMEOUT_S)
     assert call(other, **answers(asked))["error"]["data"]["code"] == "call_lost"
     assert call(other, **answers(asked))["error"]["data"]["code"] == "call_over"
 
@@ -141,7 +141,7 @@ def test_a_holder_that_was_only_slow_ends_the_call_that_it_was_given_up_for(
 ) -> None:
     asked = call(wire)
     get_runtime().call(_stop_attending, wire)
-    silent(suspended_calls.GONE_S)
+    silent(suspended_calls.HOLDER_TIMEOUT_S)
     assert call(other, **answers(asked))["error"]["data"]["code"] == "call_lost"
     get_runtime().call(_attend_again, wire)
     eventually(lambda: not Handover.objects.exists(), what="the end of the handover")
@@ -154,13 +154,13 @@ def silent(seconds: float) -> None:
 
 
 async def _attend_again(wire: Wire) -> None:
-    held = wire._mount.serving._relayed._held
-    held._attending = asyncio.create_task(held._attend())
+    held = wire._mount.dispatcher._upstream_handlers._suspended_calls
+    held._watching = asyncio.create_task(held._watch_handoffs())
 
 
 async def _stop_attending(wire: Wire) -> None:
     """Have a gateway look no more, as when its process has ended."""
-    attending = wire._mount.serving._relayed._held._attending
+    attending = wire._mount.dispatcher._upstream_handlers._suspended_calls._watching
     assert attending is not None
     attending.cancel()
     await asyncio.wait({attending})
@@ -223,7 +223,7 @@ def test_a_token_that_ended_goes_on_with_nothing(
     wire.token = other.token = text_of_token
     asked = call(wire)
     other.modern(AGENT, "tools/list")  # the other one knows the token, too
-    revoke(factories.administrator(acme), Token.objects.get(key=text_of_token.split("_")[1]))
+    revoke_token(factories.administrator(acme), Token.objects.get(key=text_of_token.split("_")[1]))
     ended = call(there, **answers(asked))
     assert "bad_token" in str(ended)
     assert upstream.asked_back == []

@@ -24,12 +24,12 @@ from agents.models import Agent
 from agents.services import AgentSpec, update_agent
 from bonobot.accounts.models import Organization, Token
 from bonobot.accounts.roles import Role
-from bonobot.accounts.tokens.services import issue
+from bonobot.accounts.tokens.services import create_token
 from bonobot.core.runtime import get_runtime
 from bonobot.core.text import masking
 from mcp_servers.client.pool import get_connection_pool
 from mcp_servers.server_config import ServerSpec
-from mcp_servers.services import add
+from mcp_servers.services import create_server
 from tests import factories
 from tests.agents.conftest import runner, take
 from tests.agents.gateway.conftest import META, Reply, Wire
@@ -71,7 +71,7 @@ class Taped(RawHttp):
 @pytest.fixture
 def token(acme: Organization) -> str:
     boss = factories.administrator(acme)
-    return issue(boss, name="shown", role=Role.OPERATOR)[1]
+    return create_token(boss, name="shown", role=Role.OPERATOR)[1]
 
 
 @pytest.fixture
@@ -224,14 +224,14 @@ def test_a_child_gets_none_in_its_command_its_environment_and_its_input(
     config = {"command": sys.executable, "args": command}
     boss = factories.administrator(acme)
     spec = ServerSpec(name="taped", transport_type="stdio", endpoint_config=config)
-    server = factories.ready(acme, add(boss, spec), helper)
+    server = factories.ready(acme, create_server(boss, spec), helper)
     params = {"name": "mcp_taped_echo", "arguments": {"said": "by the caller"}}
     more = {"token": token, "meta": meta(token), **headers(token)}
     try:
         assert wire.modern(AGENT, "tools/call", params, **more).result["content"]
         kept = tape.read_text(encoding="utf-8")
     finally:
-        get_runtime().call(get_connection_pool().forget, server.pk)
+        get_runtime().call(get_connection_pool().forget_server, server.pk)
     assert "by the caller" in kept
     assert "as it is" in kept
     assert not holds(kept, sought)

@@ -20,7 +20,7 @@ from agents.gateway.routes import GatewayAddress
 from agents.models import Agent
 from bonobot.accounts.models import Organization
 from bonobot.accounts.roles import Role
-from bonobot.accounts.tokens.services import issue, revoke
+from bonobot.accounts.tokens.services import create_token, revoke_token
 from bonobot.core.problems import Problem
 from bonobot.core.runtime import get_runtime
 from mcp_servers.models import Server
@@ -99,9 +99,9 @@ def test_it_serves_until_its_input_ends_and_a_revoked_token_no_more(
     acme: Organization, helper: Agent, workshop: Server, pipes: Pipes
 ) -> None:
     boss = factories.administrator(acme)
-    token, text = issue(boss, name="stdio", role=Role.OWNER)
+    token, text = create_token(boss, name="stdio", role=Role.OWNER)
     serving = get_runtime().spawn(
-        transports.serve(text, GatewayAddress("agent", "helper")), name="stdio"
+        transports.serve_stdio(text, GatewayAddress("agent", "helper")), name="stdio"
     )
     said = {"protocolVersion": "2025-11-25", "capabilities": {}}
     call = {"name": "mcp_workshop_echo", "arguments": {"text": "hello"}}
@@ -110,7 +110,7 @@ def test_it_serves_until_its_input_ends_and_a_revoked_token_no_more(
         pipes.tell({"method": "notifications/initialized"})
         listed = pipes.ask("tools/list")
         before = pipes.ask("tools/call", call)
-        revoke(boss, token)
+        revoke_token(boss, token)
         after = pipes.ask("tools/call", call)
     finally:
         pipes.hang_up()

@@ -15,7 +15,7 @@ import httpx2
 import pytest
 from django.utils import timezone
 
-from agents.gateway.suspended_calls import GONE_S
+from agents.gateway.suspended_calls import HOLDER_TIMEOUT_S
 from agents.models import Agent, Handover
 from bonobot.accounts.models import Organization
 from bonobot.accounts.principals import Principal
@@ -209,7 +209,7 @@ def a_call_ends_with_the_process_that_holds_it(pair: tuple[Remote, Remote], old:
     back = answers(called(holding, "bygone_ask", arguments={"times": 1}))
     holding.web.kill()
     # As if its client had taken its time; else the other one waits so long for a sign of life.
-    long_ago = timezone.now() - timedelta(seconds=GONE_S + 1)
+    long_ago = timezone.now() - timedelta(seconds=HOLDER_TIMEOUT_S + 1)
     Handover.objects.update(beaten_at=long_ago)
     params = {"name": "mcp_bygone_ask", "arguments": {"times": 1}, **back}
     for code in ("call_lost", "call_over"):

@@ -11,12 +11,12 @@ from contextlib import contextmanager
 from typing import Any
 
 from agents.models import Agent
-from agents.services import bind
+from agents.services import attach_server
 from bonobot.accounts.models import Organization
 from bonobot.core.runtime import get_runtime
 from mcp_servers.models import Server
 from mcp_servers.server_config import ServerSpec
-from mcp_servers.services import add
+from mcp_servers.services import create_server
 from tests import factories
 from tests.servers import raw_http_server
 from tests.servers.raw_http_server import Asked, HandshakeHttp, RawHttp
@@ -193,6 +193,6 @@ def give(upstream: Upstream, where: Organization, agent: Agent, **more: Any) -> 
         elicitation=True,
         **more,
     )
-    server = factories.ready(where, add(boss, spec))
-    bind(boss, agent, server, allowed_resources=["*"], allowed_prompts=["*"])
+    server = factories.ready(where, create_server(boss, spec))
+    attach_server(boss, agent, server, allowed_resources=["*"], allowed_prompts=["*"])
     return server

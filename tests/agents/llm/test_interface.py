@@ -12,10 +12,10 @@ from agents.llm.interface import (
     ProviderModel,
     ToolCall,
     build_assistant_message,
+    build_call_id,
     build_model,
     build_tool_result,
     build_user_message,
-    call_id,
 )
 from agents.llm.offline import OfflineModel
 
@@ -36,7 +36,7 @@ def test_the_kind_of_an_endpoint_decides_the_model() -> None:
 
 
 def test_call_ids_are_nine_letters_and_digits_and_differ_by_turn_and_index() -> None:
-    ids = [call_id(turn, index) for turn in range(1, 60) for index in range(200)]
+    ids = [build_call_id(turn, index) for turn in range(1, 60) for index in range(200)]
     assert len(set(ids)) == len(ids)
     assert {len(id_) for id_ in ids} == {9}
     assert all(id_.isalnum() for id_ in ids)

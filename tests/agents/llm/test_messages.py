@@ -8,15 +8,15 @@ from agents.llm.interface import (
     Message,
     ToolCall,
     build_assistant_message,
+    build_call_id,
     build_tool_result,
     build_user_message,
-    call_id,
 )
-from agents.llm.messages import UNANSWERED, get_next_turn, order_messages
+from agents.llm.messages import UNANSWERED_TEXT, get_next_turn, order_messages
 
 
 def asked(turn: int, *names: str) -> Message:
-    calls = [ToolCall(at, name, {}, "{}", call_id(turn, at)) for at, name in enumerate(names)]
+    calls = [ToolCall(at, name, {}, "{}", build_call_id(turn, at)) for at, name in enumerate(names)]
     return build_assistant_message(turn, "", calls)
 
 
@@ -39,7 +39,7 @@ def test_a_message_that_came_while_tools_ran_goes_behind_their_results() -> None
 
 def test_a_call_without_a_result_gets_one_that_says_so() -> None:
     history = order_messages([build_user_message("x"), asked(1, "a"), build_user_message("y")])
-    assert history[2] == build_tool_result("t0001c000", "a", UNANSWERED, is_error=True)
+    assert history[2] == build_tool_result("t0001c000", "a", UNANSWERED_TEXT, is_error=True)
     assert history[3] == build_user_message("y")
 
 
@@ -63,7 +63,7 @@ def test_a_result_without_its_call_is_a_fault_of_the_caller(history: list[Messag
 
 def test_a_session_may_count_its_turns_differently() -> None:
     # A model request that failed is a turn to the session and no message to the model.
-    result = build_tool_result(call_id(5, 1), "b", "B")
+    result = build_tool_result(build_call_id(5, 1), "b", "B")
     history = order_messages([build_user_message("x"), asked(2, "a", "b"), result])
     assert [m.get("call_id") for m in history[2:]] == ["t0002c000", "t0002c001"]
     assert history[3]["text"] == "B"

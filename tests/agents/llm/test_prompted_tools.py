@@ -56,7 +56,7 @@ async def test_what_is_heard_is_what_was_said(size: int) -> None:
     held = _CallBlockFilter(listen)
     for start in range(0, len(text), size):
         await held(text[start : start + size])
-    said, block = prompted_tools.split(text)
+    said, block = prompted_tools.split_reply(text)
     assert block.startswith(BLOCK)
     assert "".join(heard).rstrip() == said
 
@@ -79,7 +79,7 @@ def test_nothing_of_a_block_is_ever_heard(pieces: list[str]) -> None:
     with pytest.raises(StopIteration):
         coroutine.send(None)
     text = "".join(pieces)
-    said, block = prompted_tools.split(text)
+    said, block = prompted_tools.split_reply(text)
     if block:
         assert "".join(heard).rstrip() == said
     else:

@@ -13,8 +13,8 @@ from agents.budgets.services import BudgetLine, set_budgets
 from agents.llm.interface import ModelEndpointConfig, TokenUsage
 from agents.llm.pricing import calculate_price
 from agents.model_endpoints.request_budget import (
-    ANSWER_TOKENS,
-    LEAST_ANSWER,
+    DEFAULT_ANSWER_TOKENS,
+    MIN_ANSWER_TOKENS,
     compute_fitting_tokens,
     correct_estimate,
 )
@@ -57,7 +57,7 @@ def run(acme, runner):
 
     def go(agent, count=1, text="hello"):
         boss = factories.administrator(acme)
-        ids = [sessions.start(boss, agent, text).pk for _ in range(count)]
+        ids = [sessions.start_session(boss, agent, text).pk for _ in range(count)]
         get_runtime().call(all_of, ids)
         return list(Session.objects.filter(pk__in=ids))
 
@@ -108,11 +108,11 @@ def test_an_ample_budget_holds_what_every_model_can_answer(fake, thinker, run):
     budget(thinker, "tokens", 100_000)
     fake.script += [Says(text="hi")]
     run(thinker)
-    assert fake.requests[0]["max_tokens"] == ANSWER_TOKENS
+    assert fake.requests[0]["max_tokens"] == DEFAULT_ANSWER_TOKENS
 
 
 def test_too_little_for_a_useful_answer_is_refused_with_the_code_of_the_budget(fake, thinker, run):
-    budget(thinker, "tokens", LEAST_ANSWER)
+    budget(thinker, "tokens", MIN_ANSWER_TOKENS)
     (session,) = run(thinker)
     assert (session.status, session.error_code) == (Session.Status.FAILED, "budget_exhausted")
     assert fake.requests == []

@@ -6,11 +6,11 @@ import pytest
 
 from agents.llm.providers import registry as provider_registry
 from agents.model_endpoints.services import (
-    LONGEST_CHAIN,
+    MAX_CHAIN_LENGTH,
     ModelEndpointSpec,
     build_endpoint,
     build_fallback_chain,
-    remove_endpoint,
+    delete_endpoint,
     save_endpoint,
 )
 from agents.models import ModelEndpoint
@@ -124,7 +124,7 @@ def test_a_stored_key_stays_with_its_address(acme: Organization) -> None:
 
 def test_a_line_of_fallbacks_has_an_end(acme: Organization) -> None:
     rows = [save(acme, "E0")]
-    for number in range(1, LONGEST_CHAIN):
+    for number in range(1, MAX_CHAIN_LENGTH):
         rows.append(save(acme, f"E{number}", fallback=rows[-1]))
     assert build_fallback_chain(rows[-1]) == rows[::-1]
     with pytest.raises(Problem) as caught:
@@ -150,5 +150,5 @@ def test_one_that_others_fall_back_on_is_not_removed(acme: Organization) -> None
     behind = save(acme, "Behind")
     save(acme, "Before", fallback=behind)
     with pytest.raises(Problem) as caught:
-        remove_endpoint(factories.administrator(acme), behind)
+        delete_endpoint(factories.administrator(acme), behind)
     assert caught.value.code == "in_use"

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from agents.policies.compare_decisions import (
     PolicyComparison,
     VerdictPair,
-    compare,
+    compare_policies,
     is_path_relevant,
     list_hidden_paths,
 )
-from agents.policies.decisions import AgentServerScope, EffectivePolicy, ToolFacts, decide
+from agents.policies.decisions import AgentServerScope, EffectivePolicy, ToolFacts, decide_tool_call
 from agents.policies.rules import Policy, Rule, read_policy
 from bonobot.core.problems import InvalidInput
 from bonobot.core.text.masking import MASK
@@ -37,7 +37,7 @@ def ruling(mode, *rules, organization=()):
 
 
 def kinds(now, changed, arguments=None):
-    found = compare(TRANSFER, {} if arguments is None else arguments, now, changed)
+    found = compare_policies(TRANSFER, {} if arguments is None else arguments, now, changed)
     return found.kind, found.before, found.after
 
 
@@ -58,7 +58,9 @@ def test_a_condition_over_what_is_kept_is_decided():
 )
 def test_a_condition_over_a_masked_value_is_undecidable(arguments):
     now, changed = ruling("all"), ruling("all", rule("ask", KEYED))
-    assert compare(TRANSFER, arguments, now, changed) == VerdictPair("undecidable", "allow")
+    assert compare_policies(TRANSFER, arguments, now, changed) == VerdictPair(
+        "undecidable", "allow"
+    )
 
 
 def test_a_condition_over_cut_arguments_is_undecidable():
@@ -93,9 +95,9 @@ def test_too_many_unknown_conditions_are_undecidable():
 def test_a_tool_without_conditions_is_decided_once():
     comparison = PolicyComparison(ruling("all"), ruling("all", rule("ask", LARGE)))
     other = ToolFacts("mcp", "list", "list", BANK)
-    assert comparison.without_arguments(other) == comparison.of(other, None)
-    assert comparison.without_arguments(TRANSFER) is None
-    assert comparison.of(TRANSFER, {"amount": 2000}).kind == "flip"
+    assert comparison.compare_without_arguments(other) == comparison.compare_call(other, None)
+    assert comparison.compare_without_arguments(TRANSFER) is None
+    assert comparison.compare_call(TRANSFER, {"amount": 2000}).kind == "flip"
 
 
 def test_hidden_values_are_found_where_they_are():
@@ -215,9 +217,9 @@ def hide(value, path):
 def test_whatever_is_said_is_true_of_the_arguments_as_they_were(data, conditions, arguments):
     whole, kept = arguments
     now, changed = data.draw(rulings(conditions)), data.draw(rulings(conditions))
-    found = compare(TRANSFER, kept, now, changed)
-    before = decide(TRANSFER, now, whole).verdict
-    after = decide(TRANSFER, changed, whole).verdict
+    found = compare_policies(TRANSFER, kept, now, changed)
+    before = decide_tool_call(TRANSFER, now, whole).verdict
+    after = decide_tool_call(TRANSFER, changed, whole).verdict
     if found.kind != "undecidable":
         assert (found.kind == "flip") == (before != after)
     assert found.before in ("", before)

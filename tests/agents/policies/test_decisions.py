@@ -12,12 +12,12 @@ from agents.policies.decisions import (
     EffectivePolicy,
     KillSwitches,
     ToolFacts,
-    decide,
+    decide_tool_call,
     evaluate_tool_stages,
 )
 from agents.policies.rules import Policy, Rule
-from mcp_servers.schemas.classify_schema import DEEPEST
-from mcp_servers.schemas.validate_arguments import MOST_VALUES
+from mcp_servers.schemas.classify_schema import MAX_DEPTH
+from mcp_servers.schemas.validate_arguments import MAX_ARGUMENT_VALUES
 
 GITHUB, OTHER = UUID(int=1), UUID(int=2)
 TOOL = ToolFacts(
@@ -39,7 +39,7 @@ def ruling(policy=OPEN, scope=AgentServerScope(), *, on=True, **more):  # noqa: 
 
 def code(tool=TOOL, policy=OPEN, scope=AgentServerScope(), arguments=None, **more):  # noqa: B008 - frozen
     """Return the code of a refusal or a question, or nothing."""
-    return decide(tool, ruling(policy, scope, **more), arguments).code
+    return decide_tool_call(tool, ruling(policy, scope, **more), arguments).code
 
 
 def allow(pattern, server_id=GITHUB, source="mcp"):
@@ -97,9 +97,9 @@ def ask(pattern, server_id=GITHUB, condition=None):
 @pytest.mark.parametrize("mode", ["allowlist", "denylist", "all"])
 def test_an_ask_rule_asks_in_each_mode_but_none(mode):
     policy = Policy(mode, (ask("create_*"),))
-    decision = decide(TOOL, ruling(policy))
+    decision = decide_tool_call(TOOL, ruling(policy))
     assert (decision.verdict, decision.code) == ("ask", "approval_required")
-    assert decision.offered
+    assert decision.is_callable
     assert not decision.allowed
     assert code(policy=Policy("none", policy.rules)) == "denied_by_policy"
 
@@ -126,7 +126,7 @@ def test_what_the_organization_asks_about_is_asked_for_every_agent():
 
 def test_a_halted_organization_refuses_before_everything_else():
     halted = EffectivePolicy(policy=OPEN, switches=KillSwitches(organization=False, agent=False))
-    assert decide(TOOL, halted).code == "organization_halted"
+    assert decide_tool_call(TOOL, halted).code == "organization_halted"
 
 
 LARGE = {"properties": {"amount": {"minimum": 1000}}, "required": ["amount"]}
@@ -156,7 +156,11 @@ def nested(depth):
 
 @pytest.mark.parametrize(
     "arguments",
-    [{"amount": 5, "text": "x" * 20_000}, nested(DEEPEST + 1), {"amount": [0] * (MOST_VALUES + 1)}],
+    [
+        {"amount": 5, "text": "x" * 20_000},
+        nested(MAX_DEPTH + 1),
+        {"amount": [0] * (MAX_ARGUMENT_VALUES + 1)},
+    ],
     ids=["too large here", "too deep", "too many"],
 )
 @pytest.mark.parametrize(
@@ -281,30 +285,30 @@ named = st.builds(
 
 @given(st.lists(named, max_size=8), st.sampled_from(["mcp", "builtin"]), st.sampled_from(NAMES))
 def test_the_rules_about_a_tool_are_found_by_its_name_in_their_order(rules, source, name):
-    about = list(Policy("all", tuple(rules)).about(source, GITHUB, name))
+    about = list(Policy("all", tuple(rules)).list_tool_rules(source, GITHUB, name))
     assert about == [rule for rule in rules if rule.matches(source, GITHUB, name)]
 
 
 @given(tools, policies, scopes, st.text(max_size=20), st.text(max_size=20))
 def test_a_rename_never_changes_a_decision(tool, policy, scope, label, server_name):
     renamed = replace(tool, label=label, server_name=server_name)
-    before = decide(tool, ruling(policy, scope))
-    after = decide(renamed, ruling(policy, scope))
+    before = decide_tool_call(tool, ruling(policy, scope))
+    after = decide_tool_call(renamed, ruling(policy, scope))
     assert (before.verdict, before.code, before.rule) == (after.verdict, after.code, after.rule)
 
 
 @given(tools, policies, scopes, rules)
 def test_one_more_deny_rule_never_allows_more(tool, policy, scope, rule):
     more = Policy(policy.mode, (*policy.rules, replace(rule, effect="deny")))
-    if not decide(tool, ruling(policy, scope)).allowed:
-        assert not decide(tool, ruling(more, scope)).allowed
+    if not decide_tool_call(tool, ruling(policy, scope)).allowed:
+        assert not decide_tool_call(tool, ruling(more, scope)).allowed
 
 
 @given(tools, policies, scopes, st.permutations(range(4)))
 def test_the_order_of_rules_never_changes_a_decision(tool, policy, scope, order):
     shuffled = Policy(policy.mode, tuple(policy.rules[i] for i in order if i < len(policy.rules)))
-    before = decide(tool, ruling(policy, scope))
-    assert before.allowed == decide(tool, ruling(shuffled, scope)).allowed
+    before = decide_tool_call(tool, ruling(policy, scope))
+    assert before.allowed == decide_tool_call(tool, ruling(shuffled, scope)).allowed
 
 
 @given(tools, policies, scopes)
@@ -312,13 +316,13 @@ def test_the_decision_is_the_first_stage_that_refuses(tool, policy, scope):
     found = list(evaluate_tool_stages(tool, ruling(policy, scope)))
     asks = "approval_required" if any(stage.asks for stage in found) else ""
     first = next((stage.code for stage in found if not stage.allows), asks)
-    assert decide(tool, ruling(policy, scope)).code == first
+    assert decide_tool_call(tool, ruling(policy, scope)).code == first
 
 
 @given(tools, policies, scopes, policies)
 def test_the_organizations_rules_never_widen_what_an_agent_may(tool, policy, scope, organization):
-    free = decide(tool, ruling(policy, scope))
-    ruled = decide(tool, ruling(policy, scope, organization=organization))
+    free = decide_tool_call(tool, ruling(policy, scope))
+    ruled = decide_tool_call(tool, ruling(policy, scope, organization=organization))
     order = ["allow", "ask", "deny"]
     assert order.index(ruled.verdict) >= order.index(free.verdict)
 
@@ -326,11 +330,11 @@ def test_the_organizations_rules_never_widen_what_an_agent_may(tool, policy, sco
 @given(tools, policies, scopes, rules)
 def test_one_more_ask_rule_never_allows_without_a_person(tool, policy, scope, rule):
     more = Policy(policy.mode, (*policy.rules, replace(rule, effect="ask")))
-    if not decide(tool, ruling(policy, scope)).allowed:
-        assert not decide(tool, ruling(more, scope)).allowed
+    if not decide_tool_call(tool, ruling(policy, scope)).allowed:
+        assert not decide_tool_call(tool, ruling(more, scope)).allowed
 
 
 @given(policies, scopes)
 def test_what_is_not_approved_is_never_allowed(policy, scope):
     tool = replace(TOOL, state="pending", server_id=uuid4())
-    assert not decide(tool, ruling(policy, scope)).allowed
+    assert not decide_tool_call(tool, ruling(policy, scope)).allowed

@@ -13,9 +13,9 @@ from agents.policies.decisions import (
     EffectivePolicy,
     KillSwitches,
     can_span_slashes,
-    decide_offer,
+    decide_definition,
     evaluate_definition_stages,
-    is_match,
+    matches_pattern,
 )
 from agents.policies.rules import Policy
 
@@ -50,7 +50,7 @@ def ruling(mode="all", scope=ALL, *, on=True):
 
 def code(offer=BOOK, mode="all", scope=ALL, *, on=True):
     """Return the code of a refusal, or nothing."""
-    return decide_offer(offer, ruling(mode, scope, on=on)).code
+    return decide_definition(offer, ruling(mode, scope, on=on)).code
 
 
 def test_nothing_is_allowed_that_is_not_ticked():
@@ -110,18 +110,18 @@ def test_only_a_pattern_over_the_uri_lets_a_variable_span_a_slash():
 
 
 def test_a_uri_with_characters_of_globs_means_itself():
-    assert is_match("lib://a?b=[1]", "lib://a?b=[1]")
+    assert matches_pattern("lib://a?b=[1]", "lib://a?b=[1]")
 
 
 @given(OFFERS, MODES, SCOPES, st.booleans())
 def test_whatever_is_allowed_passed_every_stage(offer, mode, scope, agent_enabled):
-    decision = decide_offer(offer, ruling(mode, scope, on=agent_enabled))
+    decision = decide_definition(offer, ruling(mode, scope, on=agent_enabled))
     stages = list(evaluate_definition_stages(offer, ruling(mode, scope, on=agent_enabled)))
     assert decision.allowed == all(stage.allows for stage in stages)
     assert decision.allowed or (decision.code and decision.remedy and decision.rule)
     if decision.allowed:
         patterns = scope.prompts if offer.kind == "prompt" else scope.resources
-        assert any(is_match(one, offer.own_name) for one in patterns)
+        assert any(matches_pattern(one, offer.own_name) for one in patterns)
         assert (offer.state, offer.enabled, offer.server_enabled) == ("approved", True, True)
         assert mode != "none"
         assert agent_enabled
@@ -129,15 +129,15 @@ def test_whatever_is_allowed_passed_every_stage(offer, mode, scope, agent_enable
 
 @given(OFFERS, MODES, SCOPES)
 def test_further_ticks_never_take_anything_away(offer, mode, scope):
-    if scope is not None and decide_offer(offer, ruling(mode, scope)).allowed:
+    if scope is not None and decide_definition(offer, ruling(mode, scope)).allowed:
         more = replace(scope, resources=(*scope.resources, "x"), prompts=(*scope.prompts, "x"))
-        assert decide_offer(offer, ruling(mode, more)).allowed
+        assert decide_definition(offer, ruling(mode, more)).allowed
 
 
 @given(OFFERS, SCOPES)
 def test_a_shown_name_decides_nothing(offer, scope):
     renamed = replace(offer, server_name="another name")
     assert (
-        decide_offer(offer, ruling("all", scope)).allowed
-        == decide_offer(renamed, ruling("all", scope)).allowed
+        decide_definition(offer, ruling("all", scope)).allowed
+        == decide_definition(renamed, ruling("all", scope)).allowed
     )

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.policies.rules import build_globs, choose, escape_glob, is_name_allowed
+from agents.policies.rules import build_globs, clean_patterns, escape_glob, is_name_allowed
 from bonobot.core.problems import InvalidInput
 
 NAMES = st.text(min_size=1, max_size=12)
@@ -13,22 +13,22 @@ OFFERED = ("add", "add_all", "echo")
 
 def code_of(*args: object, **more: object) -> str:
     with pytest.raises(InvalidInput) as refused:
-        choose(*args, **more)  # type: ignore[arg-type]  # as a caller gives them
+        clean_patterns(*args, **more)  # type: ignore[arg-type]  # as a caller gives them
     return refused.value.code
 
 
 def test_everything_is_chosen_by_name_and_never_by_leaving_a_list_empty() -> None:
-    assert choose(["*"], OFFERED) == choose(["echo", "*"], ()) == []
+    assert clean_patterns(["*"], OFFERED) == clean_patterns(["echo", "*"], ()) == []
     assert code_of([], OFFERED) == code_of([], ()) == "nothing_chosen"
 
 
 def test_each_name_or_glob_means_something_that_is_offered() -> None:
-    assert choose(["add*", "echo", "echo"], OFFERED) == ["add*", "echo"]
+    assert clean_patterns(["add*", "echo", "echo"], OFFERED) == ["add*", "echo"]
     assert code_of(["echo", "ehco"], OFFERED) == "unknown_tool"
 
 
 def test_a_server_that_was_never_asked_may_offer_anything() -> None:
-    assert choose(["get_*"], ()) == ["get_*"]
+    assert clean_patterns(["get_*"], ()) == ["get_*"]
 
 
 def test_ticks_that_mean_what_the_globs_mean_keep_the_globs() -> None:
@@ -39,7 +39,7 @@ def test_ticks_that_mean_what_the_globs_mean_keep_the_globs() -> None:
 
 @given(st.sets(NAMES, min_size=1), NAMES)
 def test_ticked_names_let_through_these_and_no_other(names: set[str], other: str) -> None:
-    globs = choose(build_globs(names, names, []), names)
+    globs = clean_patterns(build_globs(names, names, []), names)
     assert all(is_name_allowed(name, globs) for name in names)
     assert is_name_allowed(other, globs) == (other in names)
 

@@ -2,11 +2,17 @@
 
 import pytest
 
-from agents.config_file.apply_config import apply
-from agents.config_file.export_config import as_yaml, export_config
-from agents.config_file.read_config import read_wanted
+from agents.config_file.apply_config import apply_config
+from agents.config_file.export_config import export_config, to_yaml
+from agents.config_file.read_config import read_config_file
 from agents.models import Agent
-from agents.policies.services import PolicySpec, RuleSpec, is_policy, load_policy_spec, set_policy
+from agents.policies.services import (
+    PolicySpec,
+    RuleSpec,
+    is_current_policy,
+    load_policy_spec,
+    set_policy,
+)
 from bonobot.accounts.roles import Role
 from bonobot.core.problems import Problem
 from tests import admin_client, factories, rest
@@ -40,7 +46,7 @@ def test_a_pattern_is_read_as_it_was_written(helper, boss, pattern):
     set_policy(boss, helper, text)
     assert load_policy_spec(helper) == text
     set_policy(boss, helper, load_policy_spec(helper))
-    assert is_policy(helper, text)
+    assert is_current_policy(helper, text)
 
 
 def test_the_same_rule_twice_is_one(helper, boss):
@@ -73,11 +79,11 @@ def test_it_stands_in_rest_in_the_same_words(acme, helper):
 def test_a_file_carries_questions_conditions_and_the_organizations_policy(acme, helper, boss):
     set_policy(boss, helper, FULL)
     set_policy(boss, acme, PolicySpec("all", deny=(LARGE, "mcp_web_echo")))
-    text = as_yaml(export_config(boss))
-    assert not apply(boss, read_wanted(text, {})).changes
+    text = to_yaml(export_config(boss))
+    assert not apply_config(boss, read_config_file(text, {})).changes
     set_policy(boss, helper, PolicySpec("none"))
     set_policy(boss, acme, PolicySpec("all"))
-    plan = apply(boss, read_wanted(text, {}))
+    plan = apply_config(boss, read_config_file(text, {}))
     assert [step.kind for step in plan.changes] == ["organization_policy", "policy"]
     assert load_policy_spec(Agent.objects.get()) == FULL
     assert load_policy_spec(acme) == PolicySpec("all", deny=(LARGE, "mcp_web_echo"))
@@ -94,6 +100,6 @@ def test_a_file_carries_questions_conditions_and_the_organizations_policy(acme, 
     ],
 )
 def test_a_rule_of_a_file_that_cannot_be_is_named(rule, code):
-    wanted = read_wanted(f"policy:\n  mode: all\n  ask:\n    - {rule}\n", {})
+    wanted = read_config_file(f"policy:\n  mode: all\n  ask:\n    - {rule}\n", {})
     assert wanted.problems[0].code == code
     assert all(problem.field.startswith("policy.ask[0]") for problem in wanted.problems)

@@ -10,13 +10,13 @@ from django.utils import timezone
 from agents.policies import simulations as replaying
 from agents.policies.services import PolicySpec, RuleSpec, load_policy_spec, set_policy
 from agents.policies.shadow_mode import delete_draft, enforce_draft, find_draft, set_draft
-from agents.policies.simulations import replay, simulate_shadow_policy
-from agents.services import remove_agent
+from agents.policies.simulations import simulate_policy, simulate_shadow_policy
+from agents.services import delete_agent
 from bonobot.accounts.roles import Role
 from bonobot.core.problems import Forbidden, InvalidInput, NotFound, Problem
 from bonobot.ledger.models import AuditRow
 from bonobot.ledger.writer.writer_thread import get_writer
-from mcp_servers.services import remove
+from mcp_servers.services import delete_server
 from tests import factories
 from tests.agents.audit_history import history
 
@@ -52,7 +52,7 @@ def test_a_replay_tells_what_would_flip(boss, helper, workshop, call):
         call("mcp_workshop_nothing")
     with pytest.raises(Problem):
         call(ADD, {"a": "one"})
-    found = replay(boss, helper, PolicySpec("denylist", ask=(LOUD,), deny=(ADD,)))
+    found = simulate_policy(boss, helper, PolicySpec("denylist", ask=(LOUD,), deny=(ADD,)))
     assert said(found) == {("echo", "allow", "ask"): 1, ("add", "allow", "deny"): 1}
     assert (found.rows, found.same, found.elsewhere, found.stopped) == (5, 1, 2, "")
     flip = next(one for one in found.flips if one.tool == "echo")
@@ -68,65 +68,65 @@ def test_refusals_flip_too_and_count_as_often_as_they_came(boss, helper, worksho
         with pytest.raises(Problem):
             call(ECHO, {"text": "x"})
     get_writer().close()  # the count of the flood is written
-    assert said(replay(boss, helper, PolicySpec("all"))) == {("echo", "deny", "allow"): 3}
-    found = replay(boss, helper, PolicySpec("allowlist", allow=(LOUD,)))
+    assert said(simulate_policy(boss, helper, PolicySpec("all"))) == {("echo", "deny", "allow"): 3}
+    found = simulate_policy(boss, helper, PolicySpec("allowlist", allow=(LOUD,)))
     assert (found.same, found.undecidable) == (1, 2)  # of repeats no arguments are kept
 
 
 def test_a_masked_secret_is_undecidable_and_nothing_else(boss, helper, workshop, call):
     call(ECHO, {"text": TOKEN})
     assert TOKEN not in last_call().opened
-    found = replay(boss, helper, PolicySpec("all", ask=(LOUD,)))
+    found = simulate_policy(boss, helper, PolicySpec("all", ask=(LOUD,)))
     assert (found.flipped, found.undecidable) == (0, 1)
     (unsure,) = found.unsure
     assert (unsure.tool, unsure.before, unsure.after) == ("echo", "allow", "")
-    assert said(replay(boss, helper, PolicySpec("none"))) == {("echo", "allow", "deny"): 1}
+    assert said(simulate_policy(boss, helper, PolicySpec("none"))) == {("echo", "allow", "deny"): 1}
 
 
 def test_only_the_last_days_and_only_this_agent_are_read(acme, boss, helper, workshop, call):
     with time_machine.travel(timezone.now() - timedelta(days=3), tick=True):
         call(ECHO, {"text": "x"})
     other = factories.agent(acme, "other")
-    assert replay(boss, helper, PolicySpec("none"), days=1).rows == 0
-    assert replay(boss, helper, PolicySpec("none"), days=4).flipped == 1
-    assert replay(boss, other, PolicySpec("none"), days=4).rows == 0
+    assert simulate_policy(boss, helper, PolicySpec("none"), days=1).rows == 0
+    assert simulate_policy(boss, helper, PolicySpec("none"), days=4).flipped == 1
+    assert simulate_policy(boss, other, PolicySpec("none"), days=4).rows == 0
 
 
 def test_a_replay_stops_at_its_bounds_and_says_so(boss, helper, monkeypatch):
     history(helper, 7)
-    monkeypatch.setattr(replaying, "PAGE", 2)
-    assert replay(boss, helper, PolicySpec("none")).rows == 7
-    found = replay(boss, helper, PolicySpec("none"), most_rows=3)
+    monkeypatch.setattr(replaying, "PAGE_SIZE", 2)
+    assert simulate_policy(boss, helper, PolicySpec("none")).rows == 7
+    found = simulate_policy(boss, helper, PolicySpec("none"), max_rows=3)
     assert (found.rows, found.stopped, found.as_dict()["complete"]) == (3, "rows", False)
     assert found.until == AuditRow.objects.order_by("-seq")[2].opened_at
-    found = replay(boss, helper, PolicySpec("none"), most_s=0)
+    found = simulate_policy(boss, helper, PolicySpec("none"), max_seconds=0)
     assert (found.rows, found.stopped) == (2, "time")
-    assert replay(boss, helper, PolicySpec("none"), most_rows=7).stopped == ""
+    assert simulate_policy(boss, helper, PolicySpec("none"), max_rows=7).stopped == ""
 
 
 def test_a_page_costs_two_queries(boss, helper, workshop, django_assert_num_queries):
     history(helper, 20, workshop, "echo")
     text = PolicySpec("all", ask=(LOUD,))
-    replay(boss, helper, text)  # which names the tools
+    simulate_policy(boss, helper, text)  # which names the tools
     rules = 3  # what names of tools mean
     policies = 4  # what decides now: the agent, its rules, its servers, the organization's policy
     with django_assert_num_queries(policies + rules + 2):
-        assert replay(boss, helper, text).rows == 20
+        assert simulate_policy(boss, helper, text).rows == 20
     history(helper, 200, workshop, "echo")
     with django_assert_num_queries(policies + rules + 2):
-        assert replay(boss, helper, text).rows == 220
+        assert simulate_policy(boss, helper, text).rows == 220
 
 
 @pytest.mark.parametrize("days", [0, 367])
 def test_days_that_make_no_sense_are_refused(boss, helper, days):
     with pytest.raises(InvalidInput) as caught:
-        replay(boss, helper, PolicySpec("none"), days=days)
+        simulate_policy(boss, helper, PolicySpec("none"), days=days)
     assert (caught.value.code, caught.value.field) == ("bad_days", "days")
 
 
 def test_who_may_not_read_the_audit_replays_nothing(acme, helper):
     with pytest.raises(Forbidden):
-        replay(factories.person(acme, Role.MEMBER), helper, PolicySpec("none"))
+        simulate_policy(factories.person(acme, Role.MEMBER), helper, PolicySpec("none"))
 
 
 def test_a_draft_is_recorded_where_it_differs_and_decides_nothing(boss, helper, workshop, call):
@@ -161,7 +161,7 @@ def test_a_refusal_that_the_draft_would_let_through_is_recorded(boss, helper, wo
 def test_a_draft_is_enforced_and_gone(boss, helper, workshop, call):
     text = PolicySpec("denylist", ask=(LOUD,), deny=(ADD,))
     set_draft(boss, helper, text)
-    assert find_draft(helper).text == text
+    assert find_draft(helper).spec == text
     enforce_draft(boss, helper)
     assert (load_policy_spec(helper), find_draft(helper)) == (text, None)
     with pytest.raises(Problem) as caught:
@@ -203,8 +203,8 @@ def test_a_draft_that_means_nothing_is_refused(boss, helper):
 
 def test_a_draft_outlives_the_servers_it_names(acme, boss, helper, workshop, call):
     set_draft(boss, helper, PolicySpec("denylist", deny=(ADD, "read_result")))
-    remove(boss, workshop)
-    assert find_draft(helper).text == PolicySpec("denylist", deny=("read_result",))
+    delete_server(boss, workshop)
+    assert find_draft(helper).spec == PolicySpec("denylist", deny=("read_result",))
     enforce_draft(boss, helper)
     assert load_policy_spec(helper) == PolicySpec("denylist", deny=("read_result",))
 
@@ -223,7 +223,7 @@ def test_the_organizations_policy_is_replayed_over_everybody(acme, boss, helper,
     call(ECHO, {"text": "hello!"})
     call(ADD, {"a": 1, "b": 2})
     call("echo", {"text": "no agent"}, agent_id=None, server_id=workshop.pk)
-    found = replay(boss, acme, PolicySpec("none", deny=(ADD,)))
+    found = simulate_policy(boss, acme, PolicySpec("none", deny=(ADD,)))
     # Of the organization only the deny rules hold for agents, its mode for calls without one.
     assert said(found) == {("add", "allow", "deny"): 1, ("echo", "allow", "deny"): 1}
     by_tool = {one.tool: one for one in found.flips}
@@ -233,8 +233,8 @@ def test_the_organizations_policy_is_replayed_over_everybody(acme, boss, helper,
 
 def test_calls_of_an_agent_that_is_gone_are_undecidable(acme, boss, helper, workshop, call):
     call(ECHO, {"text": "hello"})
-    remove_agent(boss, helper)
-    found = replay(boss, acme, PolicySpec("all", deny=(ECHO,)))
+    delete_agent(boss, helper)
+    found = simulate_policy(boss, acme, PolicySpec("all", deny=(ECHO,)))
     assert (found.flipped, found.undecidable) == (0, 1)
 
 

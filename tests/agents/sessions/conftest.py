@@ -9,7 +9,7 @@ from agents.sessions import services as sessions
 from bonobot.core.runtime import get_runtime
 from mcp_servers.client.pool import get_connection_pool
 from mcp_servers.server_config import ServerSpec
-from mcp_servers.services import add
+from mcp_servers.services import create_server
 from tests import factories
 from tests.agents.conftest import WORKSHOP
 from tests.agents.sessions.client_request_sessions import goes
@@ -30,7 +30,7 @@ def asker(acme, helper, boss, tmp_path, settings):
     def make(era):
         if era == "modern":
             settings.BONOBOT_ANSWER_S = 0  # its state needs no process: the session rests at once
-        server = add(
+        server = create_server(
             boss,
             ServerSpec(
                 name="asker",
@@ -47,7 +47,7 @@ def asker(acme, helper, boss, tmp_path, settings):
 
     yield make
     for server in made:
-        get_runtime().call(get_connection_pool().forget, server.pk)
+        get_runtime().call(get_connection_pool().forget_server, server.pk)
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def says(boss, helper, runner):
     """A function that gives the agent typed lines, and runs the session until it rests."""
 
     def go(tool, **arguments):
-        session = sessions.start(boss, helper, f"/mcp_asker_{tool} {json.dumps(arguments)}")
+        session = sessions.start_session(boss, helper, f"/mcp_asker_{tool} {json.dumps(arguments)}")
         return goes(session, runner)
 
     return go

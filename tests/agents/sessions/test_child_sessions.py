@@ -6,9 +6,9 @@ from uuid import uuid4
 
 import pytest
 
-from agents.approvals.services import answer
+from agents.approvals.services import resolve_approval
 from agents.budgets.services import BudgetLine, list_budget_use, set_budgets
-from agents.callable_agents import set_callees
+from agents.callable_agents import set_callable_agents
 from agents.flow_labels.services import list_session_labels
 from agents.llm import interface as llm_interface
 from agents.models import Approval, Session, Step
@@ -16,7 +16,7 @@ from agents.policies.services import PolicySpec, set_policy
 from agents.services import AgentSpec, update_agent
 from agents.sessions import child_sessions
 from agents.sessions import services as sessions
-from agents.sessions.export import report
+from agents.sessions.export import build_report
 from agents.sessions.worker import SessionRunner
 from bonobot.accounts.roles import Role
 from bonobot.core.runtime import get_runtime
@@ -43,7 +43,7 @@ class Scripted:
             given = {key: rest_of}
             calls = (
                 llm_interface.ToolCall(
-                    0, name, given, str(given), llm_interface.call_id(number, 0)
+                    0, name, given, str(given), llm_interface.build_call_id(number, 0)
                 ),
             )
             text = ""
@@ -81,7 +81,7 @@ def line(acme, boss, helper):
         *(factories.agent(acme, name) for name in ("second", "third", "fourth", "fifth")),
     ]
     for one, other in pairwise(found):
-        set_callees(boss, one, [other.slug])
+        set_callable_agents(boss, one, [other.slug])
     return found
 
 
@@ -93,7 +93,7 @@ async def _until_rest(runner, session_id):
 
 
 def run(runner, boss, agent, text):
-    session = sessions.start(boss, agent, text)
+    session = sessions.start_session(boss, agent, text)
     get_runtime().call(_until_rest, runner, session.pk)
     session.refresh_from_db()
     return session
@@ -102,7 +102,7 @@ def run(runner, boss, agent, text):
 def test_an_agent_gets_another_ones_answer(runner, boss, line):
     session = run(runner, boss, line[0], "ask_second: hello")
     assert session.status == Session.Status.DONE, session.error_detail
-    assert "hello!" in report(session.pk)["answer"]
+    assert "hello!" in build_report(session.pk)["answer"]
     child = session.children.get()
     assert (child.agent.slug, child.depth, child.root_id) == ("second", 1, session.pk)
     assert child.started_by == session.started_by
@@ -118,10 +118,10 @@ def test_asking_ends_three_levels_below_the_root(runner, boss, line):
 
 
 def test_nobody_is_asked_who_was_not_given(acme, runner, boss, helper, line):
-    set_callees(boss, helper, [])
+    set_callable_agents(boss, helper, [])
     session = run(runner, boss, helper, "ask_second: hello")
     assert not session.children.exists()
-    set_callees(boss, helper, ["second"])
+    set_callable_agents(boss, helper, ["second"])
     set_policy(boss, helper, PolicySpec("allowlist", allow=("read_result",)))
     assert not run(runner, boss, helper, "ask_second: hello").children.exists()
     update_agent(boss, line[1], AgentSpec(name="Second", enabled=False))
@@ -148,7 +148,7 @@ def test_the_root_pays_for_what_others_spend(runner, boss, line):
 
 def test_a_tree_holds_its_labels_together(runner, boss, line, workshop):
     root, other = line[:2]
-    factories.bind(boss, other, workshop)
+    factories.attach_server(boss, other, workshop)
     rows = list(workshop.definitions.filter(name="echo"))
     set_labels(boss, workshop, rows, [FlowLabel.UNTRUSTED_CONTENT])
     session = run(runner, boss, root, "ask_second: mcp_workshop_echo: from anybody")
@@ -157,12 +157,12 @@ def test_a_tree_holds_its_labels_together(runner, boss, line, workshop):
 
 def test_a_session_waits_with_its_child_and_goes_on_after_it(runner, boss, line, workshop):
     root, other = line[:2]
-    factories.bind(boss, other, workshop)
+    factories.attach_server(boss, other, workshop)
     set_policy(boss, other, PolicySpec("all", ask=("mcp_workshop_echo",)))
     session = run(runner, boss, root, "ask_second: mcp_workshop_echo: once")
     child = session.children.get()
     assert child.status == session.status == Session.Status.WAITING
-    answer(boss, Approval.objects.get(), "approve")
+    resolve_approval(boss, Approval.objects.get(), "approve")
     get_runtime().call(_until_rest, runner, child.pk)
     session.refresh_from_db()
     assert session.status == Session.Status.QUEUED, "who waited goes on"
@@ -170,15 +170,15 @@ def test_a_session_waits_with_its_child_and_goes_on_after_it(runner, boss, line,
     session.refresh_from_db()
     assert session.status == Session.Status.DONE
     assert session.children.count() == 1, "the call that is made again joins the first child"
-    assert "once" in report(session.pk)["answer"]
+    assert "once" in build_report(session.pk)["answer"]
 
 
 def test_cancelling_ends_what_was_begun(runner, boss, line, workshop):
     root, other = line[:2]
-    factories.bind(boss, other, workshop)
+    factories.attach_server(boss, other, workshop)
     set_policy(boss, other, PolicySpec("all", ask=("mcp_workshop_echo",)))
     session = run(runner, boss, root, "ask_second: mcp_workshop_echo: once")
-    sessions.cancel(boss, session)
+    sessions.cancel_session(boss, session)
     get_runtime().call(_until_rest, runner, session.pk)
     child = session.children.get()
     get_runtime().call(_until_rest, runner, child.pk)
@@ -187,15 +187,15 @@ def test_cancelling_ends_what_was_begun(runner, boss, line, workshop):
 
 
 def test_a_call_that_is_made_again_finds_its_child(acme, boss, line):
-    session = sessions.start(boss, line[0], "hello")
+    session = sessions.start_session(boss, line[0], "hello")
     first, second = uuid4(), uuid4()
     step = Step.objects.create(
         session=session, seq=1, kind=Step.Kind.CALL, turn=1, index=0, call_id=first, payload={}
     )
-    begun = child_sessions.with_message(boss, "hello")
-    child = child_sessions.begin(boss, session.pk, first, line[1].pk, "hello", begun)
+    begun = child_sessions.build_message_initializer(boss, "hello")
+    child = child_sessions.start_child(boss, session.pk, first, line[1].pk, "hello", begun)
     Step.objects.filter(pk=step.pk).update(call_id=second)
-    assert child_sessions.begin(boss, session.pk, second, line[1].pk, "hello", begun) == child
+    assert child_sessions.start_child(boss, session.pk, second, line[1].pk, "hello", begun) == child
     assert session.children.get().inbox.count() == 1
 
 

@@ -6,19 +6,19 @@ from hypothesis import strategies as st
 from agents.llm.interface import (
     ToolCall,
     build_assistant_message,
+    build_call_id,
     build_tool_result,
     build_user_message,
-    call_id,
 )
 from agents.llm.messages import order_messages
 from agents.llm.pricing import estimate_tokens
 from agents.sessions.compaction import (
-    DIGEST,
-    LAST_SAID,
+    DIGEST_LENGTH,
+    LAST_MESSAGE_LENGTH,
     CompactionMarks,
     HistoryEntry,
     compact_messages,
-    plan,
+    plan_compaction,
 )
 
 TEXTS = st.text(st.characters(codec="utf-8"), max_size=30) | st.builds(
@@ -42,7 +42,7 @@ def conversations(draw):
         turn += 1
         count = draw(st.integers(0, 3))
         calls = [
-            ToolCall(index, "mcp_web_get", {"q": draw(TEXTS)}, "", call_id(turn, index))
+            ToolCall(index, "mcp_web_get", {"q": draw(TEXTS)}, "", build_call_id(turn, index))
             for index in range(count)
         ]
         add(build_assistant_message(turn, draw(TEXTS), calls))
@@ -64,7 +64,7 @@ def size(messages):
 def test_pairs_are_kept_and_nothing_grows(entries, limit):
     whole = compact_messages(entries, CompactionMarks())
     assert whole == [entry.message for entry in entries]
-    marks = plan(entries, CompactionMarks(), within(limit)) or CompactionMarks()
+    marks = plan_compaction(entries, CompactionMarks(), within(limit)) or CompactionMarks()
     sent = compact_messages(entries, marks)
     order_messages(sent)  # raises where a result stands without its call
     asked = [call["id"] for one in sent if one["role"] == "assistant" for call in one["calls"]]
@@ -75,18 +75,18 @@ def test_pairs_are_kept_and_nothing_grows(entries, limit):
 
 @given(conversations(), st.integers(0, 20_000))
 def test_it_is_done_once_and_the_same_from_the_marks_alone(entries, limit):
-    marks = plan(entries, CompactionMarks(), within(limit))
+    marks = plan_compaction(entries, CompactionMarks(), within(limit))
     if marks is None:
         return
-    again = CompactionMarks(**marks.as_dict())
+    again = CompactionMarks(**marks.to_dict())
     assert compact_messages(entries, again) == compact_messages(entries, marks)
-    assert plan(entries, marks, within(size(compact_messages(entries, marks)))) is None
+    assert plan_compaction(entries, marks, within(size(compact_messages(entries, marks)))) is None
 
 
 @given(conversations(), st.integers(0, 20_000), st.integers(0, 20_000))
 def test_what_was_left_out_stays_out(entries, first, second):
-    one = plan(entries, CompactionMarks(), within(first)) or CompactionMarks()
-    two = plan(entries, one, within(second)) or one
+    one = plan_compaction(entries, CompactionMarks(), within(first)) or CompactionMarks()
+    two = plan_compaction(entries, one, within(second)) or one
     assert two.told_before >= one.told_before
     assert two.results_before >= one.results_before
     assert size(compact_messages(entries, two)) <= size(compact_messages(entries, one))
@@ -95,7 +95,7 @@ def test_what_was_left_out_stays_out(entries, first, second):
 def talk(rounds, length=4_000):
     found = [HistoryEntry(1, build_user_message("Read everything about whales"))]
     for turn in range(1, rounds + 1):
-        call = ToolCall(0, "mcp_web_get", {"page": turn}, "", call_id(turn, 0))
+        call = ToolCall(0, "mcp_web_get", {"page": turn}, "", build_call_id(turn, 0))
         found.append(HistoryEntry(2 * turn, build_assistant_message(turn, f"Page {turn}.", [call])))
         result = build_tool_result(
             call.id, call.name, f"{turn} " + "w" * length, frame={"mark": "ab"}
@@ -106,7 +106,7 @@ def talk(rounds, length=4_000):
 
 def test_old_results_go_first_and_say_how_they_are_read():
     entries = talk(8)
-    marks = plan(
+    marks = plan_compaction(
         entries, CompactionMarks(), within(size([one.message for one in entries]) * 3 // 4)
     )
     sent = compact_messages(entries, marks)
@@ -119,7 +119,7 @@ def test_old_results_go_first_and_say_how_they_are_read():
 
 def test_then_the_beginning_is_told_in_short_with_the_last_message_in_full():
     entries = talk(200)
-    marks = plan(entries, CompactionMarks(), within(6_000))
+    marks = plan_compaction(entries, CompactionMarks(), within(6_000))
     sent = compact_messages(entries, marks)
     assert size(sent) <= 6_000
     digest = sent[0]["text"]
@@ -127,13 +127,13 @@ def test_then_the_beginning_is_told_in_short_with_the_last_message_in_full():
         "[The latest message of the user, in full:]\nRead everything about whales"
     )
     assert "earlier ones]" in digest
-    assert len(digest) <= DIGEST + LAST_SAID + 2_000
+    assert len(digest) <= DIGEST_LENGTH + LAST_MESSAGE_LENGTH + 2_000
     assert sent[-1] == entries[-1].message
 
 
 def test_at_last_the_newest_results_are_cut_too():
     entries = talk(1, length=200_000)
-    marks = plan(entries, CompactionMarks(), within(2_000))
+    marks = plan_compaction(entries, CompactionMarks(), within(2_000))
     (result,) = [one for one in compact_messages(entries, marks) if one["role"] == "tool"]
     assert result["text"].endswith("read_result reads on, result_id id-1]")
     assert result["frame"] == {"mark": "ab"}
@@ -141,17 +141,19 @@ def test_at_last_the_newest_results_are_cut_too():
 
 def test_where_nothing_can_be_left_out_nothing_is_said_of_it():
     assert (
-        plan([HistoryEntry(1, build_user_message("hi" * 50_000))], CompactionMarks(), within(10))
+        plan_compaction(
+            [HistoryEntry(1, build_user_message("hi" * 50_000))], CompactionMarks(), within(10)
+        )
         is None
     )
-    assert plan([], CompactionMarks(), within(0)) is None
+    assert plan_compaction([], CompactionMarks(), within(0)) is None
 
 
 def test_what_the_user_attached_last_stays_with_what_they_asked():
     entries = talk(100)
     files = [{"sha256": "ab", "size": 400, "name": "whales.txt", "mark": "cd"}]
     entries[0] = HistoryEntry(1, entries[0].message | {"files": files})
-    marks = plan(entries, CompactionMarks(), within(4_000))
+    marks = plan_compaction(entries, CompactionMarks(), within(4_000))
     assert compact_messages(entries, marks)[0]["files"] == files
     assert (
         size([build_user_message("x") | {"files": files}]) == size([build_user_message("x")]) + 100

@@ -5,7 +5,7 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from agents.builtin_tools.toolsets.default_tools import CHUNK
+from agents.builtin_tools.toolsets.default_tools import CHUNK_LENGTH
 from agents.llm.pricing import estimate_tokens
 from agents.model_endpoints.services import ModelEndpointSpec, save_endpoint
 from agents.models import ModelEndpoint, Session, Step
@@ -28,15 +28,15 @@ def say(acme, helper):
     runner = SessionRunner()
 
     async def rest(session_id):
-        if (task := await runner.take(session_id)) is not None:
+        if (task := await runner.claim_and_run(session_id)) is not None:
             await asyncio.wait_for(task, 30)
 
     def said(text, session=None):
         boss = factories.administrator(acme)
         if session is None:
-            session = sessions.start(boss, helper, text)
+            session = sessions.start_session(boss, helper, text)
         else:
-            sessions.send(boss, session, text)
+            sessions.send_message(boss, session, text)
         get_runtime().call(rest, session.pk)
         session.refresh_from_db()
         return session
@@ -83,7 +83,7 @@ def test_a_result_that_was_cut_is_read_on_from_what_is_stored(say, settings):
     settings.BONOBOT_RESULT_LIMIT = 262_144
     say(f'/read_result {{"result_id": "{cut.call_id}", "offset": 1000}}', session)
     read = session.steps.filter(kind=Step.Kind.CALL).order_by("seq").last().payload["text"]
-    assert read == "x" * CHUNK + f"\n[characters 1000 to {1000 + CHUNK} of 40000]"
+    assert read == "x" * CHUNK_LENGTH + f"\n[characters 1000 to {1000 + CHUNK_LENGTH} of 40000]"
 
 
 def test_results_of_other_sessions_can_not_be_read(say):

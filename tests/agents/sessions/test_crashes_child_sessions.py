@@ -9,7 +9,7 @@ from collections import Counter
 import pytest
 
 from agents.budgets.services import BudgetLine, list_budget_use, set_budgets
-from agents.callable_agents import set_callees
+from agents.callable_agents import set_callable_agents
 from agents.models import Agent, Approval, Session, Step
 from agents.sessions import services as sessions
 from bonobot.ledger.audit import entry_encoding
@@ -39,7 +39,7 @@ def second(acme, helper, counting):
     made = factories.agent(acme, "second")
     factories.ready(acme, counting, made)
     boss = factories.administrator(acme)
-    set_callees(boss, helper, [made.slug])
+    set_callable_agents(boss, helper, [made.slug])
     for one in (helper, made):
         lines = [BudgetLine(unit, "total", 10_000_000) for unit in ("calls", "tokens")]
         set_budgets(boss, one, lines)
@@ -54,7 +54,7 @@ def begin(acme, helper, second, written):
 
     def go():
         written.write_text("")
-        return sessions.start(boss, helper, PLAN)
+        return sessions.start_session(boss, helper, PLAN)
 
     return go
 

@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 
 from agents.models import Agent, Approval, Question, Session, Step
-from agents.services import bind
+from agents.services import attach_server
 from agents.sessions import services as sessions
 from bonobot.core.runtime import get_runtime
 from mcp_servers.client.pool import get_connection_pool
@@ -33,17 +33,17 @@ def begin(acme, helper, tmp_path):
     boss = factories.administrator(acme)
     with served("multi_part_call_server.py", file) as url:
         server = factories.ready(acme, factories.http_server(acme, url, "parts"), helper)
-        bind(boss, helper, server, allowed_resources=[URI])
+        attach_server(boss, helper, server, allowed_resources=[URI])
         # What flows where is no matter here.
         set_labels(boss, server, list(Definition.objects.filter(server=server)), ())
         Agent.objects.update(calls_per_minute=100_000)
 
         def go(text):
             file.write_text("")
-            return sessions.start(boss, helper, text)
+            return sessions.start_session(boss, helper, text)
 
         yield go
-        get_runtime().call(get_connection_pool().forget, server.pk)
+        get_runtime().call(get_connection_pool().forget_server, server.pk)
 
 
 def check(file, session, where, *, yes):

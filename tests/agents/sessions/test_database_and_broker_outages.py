@@ -14,7 +14,7 @@ from agents.models import Agent, Session, Step
 from agents.sessions import services as session_services
 from agents.tasks import sweep
 from bonobot.accounts.models import Organization
-from bonobot.ledger.audit.verify_chain import verify
+from bonobot.ledger.audit.verify_chain import verify_whole_chain
 from bonobot.ledger.models import AuditRow
 from mcp_servers.models import Server
 from tests import factories
@@ -40,7 +40,7 @@ def in_order(session: Session) -> bool:
     assert sum(step.kind == Step.Kind.END for step in steps) == 1
     assert not [step for step in steps if step.state == Step.State.INTENT]
     assert not AuditRow.objects.running().exists()
-    return verify(session.organization_id).ok
+    return verify_whole_chain(session.organization_id).ok
 
 
 @pytest.fixture
@@ -68,7 +68,7 @@ def test_a_database_that_was_away_costs_no_message_and_doubles_no_effect(
 ) -> None:
     worker = start_worker(**through(database))
     text = '/mcp_workshop_count {"what": "one"}\n/mcp_workshop_wait {"seconds": 1.5}'
-    session = session_services.start(factories.administrator(acme), helper, text)
+    session = session_services.start_session(factories.administrator(acme), helper, text)
     eventually(AuditRow.objects.filter(tool_name="wait").exists, within=30)
     database.pull()
     # The answer of the call finds no database to be written to.
@@ -87,14 +87,14 @@ def test_what_a_broker_forgot_is_found_by_the_sweep(
 ) -> None:
     boss = factories.administrator(acme)
     sessions = [
-        session_services.start(boss, helper, f'/mcp_workshop_echo {{"text": "{n}"}}')
+        session_services.start_session(boss, helper, f'/mcp_workshop_echo {{"text": "{n}"}}')
         for n in range(3)
     ]
     broker = redis.Redis.from_url(settings.REDIS_URL)
     broker.flushdb()
     start_worker()
     assert not [one for one in sessions if resting(one)]
-    running = session_services.start(boss, helper, '/mcp_workshop_wait {"seconds": 1}')
+    running = session_services.start_session(boss, helper, '/mcp_workshop_wait {"seconds": 1}')
     eventually(AuditRow.objects.filter(session_id=running.pk).exists, within=30)
     broker.flushdb()
     # A sweep finds what has been queued for ten seconds.

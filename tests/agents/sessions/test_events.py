@@ -9,7 +9,7 @@ from agents.sessions.events import (
     SessionEvent,
     build_events,
     build_step_data,
-    read_events,
+    load_events,
 )
 from tests import factories
 
@@ -34,14 +34,14 @@ def step(session: Session, seq: int, kind: str = "call", state: str = "done", **
 
 
 def read(session: Session, after: int = 0) -> list[tuple[int | None, str, object]]:
-    return [(e.id, e.kind, e.data.get("state")) for e in read_events(session.pk, after)]
+    return [(e.id, e.kind, e.data.get("state")) for e in load_events(session.pk, after)]
 
 
 def test_settled_steps_have_ids_and_an_unsettled_one_has_none(session):
     step(session, 1, "message", text="hello")
     step(session, 2, "model", "intent", text="I am wri")
     assert read(session) == [(1, "message", "done"), (None, "model", "intent")]
-    assert read_events(session.pk)[1].data["text"] == "I am wri"
+    assert load_events(session.pk)[1].data["text"] == "I am wri"
 
 
 def test_nothing_behind_an_unsettled_step_has_an_id(session):
@@ -63,7 +63,7 @@ def test_reading_goes_on_behind_a_step(session):
 def test_the_last_event_tells_where_the_session_rests(session, status):
     step(session, 1)
     Session.objects.update(status=status, error_code="why", error_detail="Because.")
-    last = read_events(session.pk)[-1]
+    last = load_events(session.pk)[-1]
     assert last == SessionEvent(
         "rest", {"status": status, "error_code": "why", "error_detail": "Because."}
     )
@@ -78,7 +78,7 @@ def test_a_session_that_does_not_rest_has_no_last_event(session, status):
 def test_a_session_that_was_removed_rests(session):
     key = session.pk
     session.delete()
-    assert read_events(key)[-1].data["status"] == "removed"
+    assert load_events(key)[-1].data["status"] == "removed"
 
 
 def test_a_step_is_shown_without_the_models_own_message(session):
@@ -93,13 +93,13 @@ def test_reading_takes_two_queries(session, django_assert_num_queries):
     for seq in range(1, 20):
         step(session, seq)
     with django_assert_num_queries(2):
-        read_events(session.pk)
+        load_events(session.pk)
 
 
 def told(reader: EventFeed, *steps: Step, status: str = "running", shown_now=None):
     return [
         (one.id, one.kind, one.data.get("text", one.data.get("status", one.data.get("state"))))
-        for one in reader.news(build_events(steps, shown_now), status)
+        for one in reader.list_new_events(build_events(steps, shown_now), status)
     ]
 
 
@@ -119,7 +119,7 @@ def test_a_reader_is_told_each_thing_once_and_growing_text_in_pieces():
     assert told(reader, model, shown_now={2: {"text": "I am"}}) == [(None, "text", " am")]
     assert told(reader, model, shown_now={2: {"text": "I am"}}) == []
     assert told(reader, model) == [], "an older text is no news"
-    [piece] = reader.news(build_events([model], {2: {"text": "I am."}}), "running")
+    [piece] = reader.list_new_events(build_events([model], {2: {"text": "I am."}}), "running")
     assert piece.data == {"seq": 2, "at": 4, "text": "."}
     model.state, model.payload = "done", {"text": "I am. Am I?"}
     assert told(reader, model) == [(2, "model", "I am. Am I?")]
@@ -130,9 +130,9 @@ def test_a_reader_is_told_each_thing_once_and_growing_text_in_pieces():
 def test_progress_of_a_call_comes_as_a_piece():
     call = Step(seq=1, kind="call", state="intent", payload={"name": "x"}, started_at=NOW)
     reader = EventFeed()
-    reader.news(build_events([call]), "running")
+    reader.list_new_events(build_events([call]), "running")
     progress = {"done": 1, "total": 4, "message": "first"}
-    [event] = reader.news(build_events([call], {1: {"progress": progress}}), "running")
+    [event] = reader.list_new_events(build_events([call], {1: {"progress": progress}}), "running")
     assert (event.kind, event.data) == ("progress", {"seq": 1, **progress})
     waiting = Step(
         seq=1,
@@ -141,7 +141,9 @@ def test_progress_of_a_call_comes_as_a_piece():
         payload={"name": "x", "approval": {"approval_id": "1"}},
         started_at=NOW,
     )
-    [event] = reader.news(build_events([waiting], {1: {"progress": progress}}), "running")
+    [event] = reader.list_new_events(
+        build_events([waiting], {1: {"progress": progress}}), "running"
+    )
     assert (event.kind, event.id) == ("call", None)
 
 

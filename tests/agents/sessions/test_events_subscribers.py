@@ -10,7 +10,7 @@ import pytest
 
 from agents.api import sessions as api
 from agents.models import Session, Step
-from agents.services import remove_agent
+from agents.services import delete_agent
 from agents.sessions import events as session_events
 from agents.sessions import leases, partial_output, step_store
 from agents.sessions.events import watch_session
@@ -57,28 +57,34 @@ def session(acme, helper):
 
 @pytest.fixture
 def hold(session):
-    return leases.claim(session.pk, leases.register())
+    return leases.claim_session(session.pk, leases.register_runner())
 
 
 @pytest.fixture
 def hasty(monkeypatch):
     """Look at once: what is tested is what is seen."""
-    monkeypatch.setattr(session_events, "LOOK_EVERY_S", 0.01)
-    monkeypatch.setattr(partial_output, "WRITTEN_EVERY_S", 0.01)
+    monkeypatch.setattr(session_events, "POLL_INTERVAL_S", 0.01)
+    monkeypatch.setattr(partial_output, "WRITE_INTERVAL_S", 0.01)
 
 
 def test_watchers_see_text_grow_a_call_come_on_and_the_session_rest(session, hold, hasty):
     async def watched():
-        orm, watcher = get_runtime().orm, Watcher(session.pk)
-        model = await orm(step_store.append, hold, "model", {"text": ""}, state="intent", turn=1)
+        orm, watcher = get_runtime().run_orm, Watcher(session.pk)
+        model = await orm(
+            step_store.append_step, hold, "model", {"text": ""}, state="intent", turn=1
+        )
         await watcher.until("model")
         writing = partial_output.ModelTextReporter(hold, model, session.organization_id)
         await writing("I ")
         await watcher.until("text")
         await writing("look.")
         await watcher.until("text")
-        await orm(step_store.finish, hold, model, Step.State.DONE, {"text": "I look."}, turns=1)
-        call = await orm(step_store.append, hold, "call", {"name": "x"}, state="intent", turn=1)
+        await orm(
+            step_store.finish_step, hold, model, Step.State.DONE, {"text": "I look."}, turns=1
+        )
+        call = await orm(
+            step_store.append_step, hold, "call", {"name": "x"}, state="intent", turn=1
+        )
         await watcher.until("call")
         late = Watcher(session.pk, after=1)
         await late.until("call")
@@ -86,10 +92,10 @@ def test_watchers_see_text_grow_a_call_come_on_and_the_session_rest(session, hol
         [told] = await watcher.until("progress")
         await late.until("progress")
         await orm(
-            step_store.finish, hold, call, Step.State.DONE, {"name": "x", "text": "4"}, calls=1
+            step_store.finish_step, hold, call, Step.State.DONE, {"name": "x", "text": "4"}, calls=1
         )
-        await orm(step_store.append, hold, "end", {"answer": "Four."})
-        await orm(step_store.close, hold, Session.Status.DONE)
+        await orm(step_store.append_step, hold, "end", {"answer": "Four."})
+        await orm(step_store.close_session, hold, Session.Status.DONE)
         await watcher.until("rest")
         await late.until("rest")
         return watcher.heard, told, late.heard
@@ -113,10 +119,10 @@ def test_watchers_see_text_grow_a_call_come_on_and_the_session_rest(session, hol
 
 def test_what_steps_show_is_written_into_the_holders_unsettled_steps_only(session, hold):
     open_, settled = (
-        step_store.append(hold, "model", {"text": ""}, state=state, turn=1)
+        step_store.append_step(hold, "model", {"text": ""}, state=state, turn=1)
         for state in ("intent", "done")
     )
-    late = step_store.append(hold, "call", {"name": "x"}, state="intent", turn=1)
+    late = step_store.append_step(hold, "call", {"name": "x"}, state="intent", turn=1)
     Step.objects.filter(pk=late.pk).update(fence=hold.fence + 1)
 
     def moment(step):
@@ -126,16 +132,16 @@ def test_what_steps_show_is_written_into_the_holders_unsettled_steps_only(sessio
         )
 
     before = Session.objects.get().updated_at
-    partial_output.write([moment(settled), moment(late)])
+    partial_output.write_outputs([moment(settled), moment(late)])
     assert Session.objects.get().updated_at == before
-    partial_output.write([moment(open_), moment(settled), moment(late)])
+    partial_output.write_outputs([moment(open_), moment(settled), moment(late)])
     assert Session.objects.get().updated_at > before
     shown = [step.payload.get("text") for step in Step.objects.order_by("seq")]
     assert shown == ["I", "", None]
 
 
 def test_progress_says_no_secret_and_not_too_much(session, hold, monkeypatch):
-    step = step_store.append(hold, "call", {"name": "x"}, state="intent", turn=1)
+    step = step_store.append_step(hold, "call", {"name": "x"}, state="intent", turn=1)
     monkeypatch.setattr(
         partial_output,
         "mask_organization_secrets",
@@ -146,7 +152,9 @@ def test_progress_says_no_secret_and_not_too_much(session, hold, monkeypatch):
         step.pk, session.pk, session.organization_id, 1, 1, {}, {"progress": progress}
     )
     [masked] = partial_output.mask_outputs([moment])
-    assert masked.shown["progress"]["message"] == "***" + "x" * (partial_output.SAID_LENGTH - 3)
+    assert masked.shown["progress"]["message"] == "***" + "x" * (
+        partial_output.PROGRESS_MESSAGE_LENGTH - 3
+    )
 
 
 def test_many_watchers_of_a_busy_session_take_at_most_five_queries_a_second(
@@ -172,8 +180,8 @@ def test_many_watchers_of_a_busy_session_take_at_most_five_queries_a_second(
         told = [asyncio.create_task(watcher.until("end")) for watcher in watchers]
         until = monotonic() + 1.2
         while monotonic() < until:
-            await get_runtime().orm(step_store.append, hold, "notice", {"text": "busy"})
-        await get_runtime().orm(step_store.append, hold, "end", {"answer": ""})
+            await get_runtime().run_orm(step_store.append_step, hold, "notice", {"text": "busy"})
+        await get_runtime().run_orm(step_store.append_step, hold, "end", {"answer": ""})
         found = await asyncio.gather(*told)
         for watcher in watchers:
             await watcher.leave()
@@ -190,11 +198,11 @@ def test_a_step_that_was_read_late_is_not_skipped(session, hold, hasty):
     async def watched():
         first = Watcher(session.pk)
         for text in "abc":
-            await get_runtime().orm(step_store.append, hold, "notice", {"text": text})
+            await get_runtime().run_orm(step_store.append_step, hold, "notice", {"text": text})
         while len([event for event in first.heard if event.id]) < 3:
             await first.until("notice")
         late, again = Watcher(session.pk), Watcher(session.pk, after=2)
-        await get_runtime().orm(step_store.close, hold, Session.Status.DONE)
+        await get_runtime().run_orm(step_store.close_session, hold, Session.Status.DONE)
         return [await watcher.until("rest") for watcher in (late, again, first)]
 
     late, again, first = get_runtime().call(watched, timeout_s=20)
@@ -219,13 +227,13 @@ def test_text_that_comes_when_all_is_told_is_told(session, hold, hasty, monkeypa
     async def away(_):
         return False
 
-    monkeypatch.setattr(partial_output, "get_bus", lambda: SimpleNamespace(show=away))
-    monkeypatch.setattr(partial_output, "write", told.put)
+    monkeypatch.setattr(partial_output, "get_bus", lambda: SimpleNamespace(publish_texts=away))
+    monkeypatch.setattr(partial_output, "write_outputs", told.put)
 
     async def watched():
         own = partial_output.PartialOutputPublisher()
-        model = await get_runtime().orm(
-            step_store.append, hold, "model", {}, state="intent", turn=1
+        model = await get_runtime().run_orm(
+            step_store.append_step, hold, "model", {}, state="intent", turn=1
         )
         first, second = (
             partial_output._build_partial_output(
@@ -234,9 +242,13 @@ def test_text_that_comes_when_all_is_told_is_told(session, hold, hasty, monkeypa
             for text in "ab"
         )
         with monkeypatch.context() as patch:
-            patch.setattr(own, "_tell", just_after(own._tell, lambda: own.show(second)))
-            own.show(first)
-        return [await get_runtime().orm(told.get, timeout=5) for _ in "ab"]
+            patch.setattr(
+                own,
+                "_publish_outputs",
+                just_after(own._publish_outputs, lambda: own.publish(second)),
+            )
+            own.publish(first)
+        return [await get_runtime().run_orm(told.get, timeout=5) for _ in "ab"]
 
     moments = get_runtime().call(watched, timeout_s=20)
     assert [one.shown["text"] for [one] in moments] == ["a", "b"]
@@ -247,14 +259,14 @@ def test_who_comes_when_the_last_one_has_left_is_told(session, hold, hasty, monk
         own = session_events.SessionWatcher()
         monkeypatch.setattr(session_events, "get_session_watcher", lambda: own)
         first, second = Watcher(session.pk), session_events.SessionSubscriber(0)
-        begin = partial(own._begin, session.pk, second)
+        begin = partial(own._add_subscriber, session.pk, second)
         with monkeypatch.context() as patch:
-            patch.setattr(own, "_look_out", just_after(own._look_out, begin))
+            patch.setattr(own, "_run_polls", just_after(own._run_polls, begin))
             await first.until("state")
         await first.leave()
         await second.wake.wait()
-        own._end(own._watches[session.pk], second)
-        return second.take()
+        own._remove_subscriber(own._watches[session.pk], second)
+        return second.take_pending()
 
     [told] = get_runtime().call(watched, timeout_s=10)
     assert told.data["status"] == "running"
@@ -268,17 +280,17 @@ def test_a_session_that_was_removed_rests(session, hasty):
 
 
 def test_a_stream_is_written_as_server_sent_events(session, hold):
-    step_store.append(hold, "message", {"text": "hello\nyou"})
-    step_store.close(hold, Session.Status.DONE)
+    step_store.append_step(hold, "message", {"text": "hello\nyou"})
+    step_store.close_session(hold, Session.Status.DONE)
     said = b"".join(get_runtime().call(streamed, session, timeout_s=10)).split(b"\n\n")
     assert said[0].startswith(b"id: 1\nevent: message\ndata: {")
     assert said[1].startswith(b"event: rest\ndata: {")
 
 
 def test_a_quiet_stream_says_that_it_lives_and_a_long_one_ends(session, monkeypatch):
-    monkeypatch.setattr(session_events, "IDLE_S", 0.01)
+    monkeypatch.setattr(session_events, "KEEPALIVE_S", 0.01)
     monkeypatch.setattr(api, "KEEPALIVE_S", 0)
-    monkeypatch.setattr(api, "LONGEST_STREAM_S", 0.2)
+    monkeypatch.setattr(api, "MAX_STREAM_S", 0.2)
     said = get_runtime().call(streamed, session, timeout_s=10)
     assert b": still here\n\n" in said
 
@@ -289,13 +301,13 @@ async def streamed(session):
 
 @on_postgresql
 def test_what_a_step_shows_is_written_while_the_step_is_settled(session, hold):
-    step = step_store.append(hold, "model", {"text": ""}, state="intent", turn=1)
+    step = step_store.append_step(hold, "model", {"text": ""}, state="intent", turn=1)
     moment = partial_output.PartialOutput(
         step.pk, session.pk, session.organization_id, hold.fence, 1, {}, {"text": "I"}
     )
     cross(
-        lambda: step_store.finish(hold, step, Step.State.DONE, {"text": "I am."}, turns=1),
-        lambda: partial_output.write([moment]),
+        lambda: step_store.finish_step(hold, step, Step.State.DONE, {"text": "I am."}, turns=1),
+        lambda: partial_output.write_outputs([moment]),
         at='UPDATE "agents_session"',
     )
     assert Step.objects.get(pk=step.pk).payload == {"text": "I am."}
@@ -303,11 +315,11 @@ def test_what_a_step_shows_is_written_while_the_step_is_settled(session, hold):
 
 @on_postgresql
 def test_an_agent_is_removed_while_its_session_settles_a_step(acme, helper, session, hold):
-    step = step_store.append(hold, "model", {"text": ""}, state="intent", turn=1)
+    step = step_store.append_step(hold, "model", {"text": ""}, state="intent", turn=1)
     with pytest.raises(leases.LeaseLost):
         cross(
-            lambda: remove_agent(factories.administrator(acme), helper),
-            lambda: step_store.finish(hold, step, Step.State.DONE, {"text": "I am."}, turns=1),
+            lambda: delete_agent(factories.administrator(acme), helper),
+            lambda: step_store.finish_step(hold, step, Step.State.DONE, {"text": "I am."}, turns=1),
             at='DELETE FROM "agents_step"',
         )
     assert not Session.objects.exists()

@@ -6,7 +6,7 @@ from agents.attachments import Attachment
 from agents.models import Inbox, Session, Step
 from agents.sessions import history, leases, step_store
 from agents.sessions import services as sessions
-from agents.sessions.history import list_current_steps, list_superseded_steps
+from agents.sessions.history import find_superseded_seqs, list_current_steps
 from bonobot.core.problems import Conflict, NotFound
 from tests import factories
 
@@ -30,14 +30,14 @@ def step(seq, kind="message", turn=0, **payload):
 )
 def test_a_message_supersedes_what_it_replaces_and_all_behind_it(steps, stands):
     assert [one.seq for one in list_current_steps(steps)] == stands
-    assert list_superseded_steps(steps) == {one.seq for one in steps} - set(stands)
+    assert find_superseded_seqs(steps) == {one.seq for one in steps} - set(stands)
 
 
 def test_the_model_is_told_of_the_new_branch_alone_and_turns_are_counted_on():
     steps = [step(1), step(2, "model", turn=1), step(3, "model", turn=2), step(4, replaces=1)]
     found = history.build_history(steps)
     assert [one["text"] for one in found.messages] == ["4"]
-    assert (found.turn, found.turns_since_message, len(found.settled)) == (2, 0, 4)
+    assert (found.turn, found.turns_since_message, len(found.settled_steps)) == (2, 0, 4)
 
 
 @pytest.fixture
@@ -49,17 +49,17 @@ def boss(acme):
 def session(boss, helper):
     """A session whose one message, with a file, was answered."""
     files = [Attachment("notes.txt", b"first")]
-    made = sessions.start(boss, helper, "What is it?", attachments=files)
+    made = sessions.start_session(boss, helper, "What is it?", attachments=files)
     answer(made, "Something.")
     return made
 
 
 def answer(session, text):
-    hold = leases.claim(session.pk, leases.register())
+    hold = leases.claim_session(session.pk, leases.register_runner())
     assert step_store.take_messages(hold)
     message = {"role": "assistant", "turn": 1, "text": text, "calls": []}
-    step_store.append(hold, Step.Kind.MODEL, {"text": text, "message": message}, turn=1)
-    step_store.close(hold, Session.Status.DONE)
+    step_store.append_step(hold, Step.Kind.MODEL, {"text": text, "message": message}, turn=1)
+    step_store.close_session(hold, Session.Status.DONE)
     session.refresh_from_db()
 
 
@@ -71,9 +71,9 @@ def said(session):
 
 
 def test_a_retry_says_the_same_and_an_edit_other_words(boss, session):
-    sessions.send_again(boss, session)
+    sessions.resend_message(boss, session)
     answer(session, "Another thing.")
-    sessions.send_again(boss, session, 3, "What was it?", [Attachment("more.txt", b"second")])
+    sessions.resend_message(boss, session, 3, "What was it?", [Attachment("more.txt", b"second")])
     answer(session, "That.")
     assert said(session) == [
         (1, "message", "What is it?", None),
@@ -93,11 +93,11 @@ def test_a_retry_says_the_same_and_an_edit_other_words(boss, session):
 
 
 def test_only_a_message_of_the_conversation_can_be_sent_again(boss, session):
-    sessions.send_again(boss, session)
+    sessions.resend_message(boss, session)
     answer(session, "Another thing.")
     for seq in (1, 2, 99):
         with pytest.raises(NotFound) as refused:
-            sessions.send_again(boss, session, seq)
+            sessions.resend_message(boss, session, seq)
         assert refused.value.field == "seq"
 
 
@@ -106,6 +106,6 @@ def test_a_session_at_work_takes_no_message_again(boss, session, status):
     Session.objects.update(status=status)
     before = Inbox.objects.count()
     with pytest.raises(Conflict) as refused:
-        sessions.send_again(boss, session)
+        sessions.resend_message(boss, session)
     assert refused.value.code == "session_busy"
     assert Inbox.objects.count() == before

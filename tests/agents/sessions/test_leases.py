@@ -26,85 +26,87 @@ def grow_old(runner_id):
 
 
 def test_a_queued_session_is_claimed_once(session):
-    one, other = leases.register(), leases.register()
-    assert leases.claim(session.pk, one) is not None
-    assert leases.claim(session.pk, other) is None
+    one, other = leases.register_runner(), leases.register_runner()
+    assert leases.claim_session(session.pk, one) is not None
+    assert leases.claim_session(session.pk, other) is None
 
 
 def test_a_session_of_a_living_runner_is_left_alone(session):
-    one, other = leases.register(), leases.register()
-    leases.claim(session.pk, one)
+    one, other = leases.register_runner(), leases.register_runner()
+    leases.claim_session(session.pk, one)
     leases.renew_runner_leases(one)
-    assert leases.claim(session.pk, other) is None
+    assert leases.claim_session(session.pk, other) is None
     assert leases.list_unattended_sessions() == []
 
 
 def test_a_session_of_a_silent_runner_is_taken_over(session):
-    one, other = leases.register(), leases.register()
-    first = leases.claim(session.pk, one)
+    one, other = leases.register_runner(), leases.register_runner()
+    first = leases.claim_session(session.pk, one)
     grow_old(one)
     assert leases.list_unattended_sessions() == [session.pk]
-    second = leases.claim(session.pk, other)
+    second = leases.claim_session(session.pk, other)
     assert second is not None
     assert second.fence == first.fence + 1
 
 
 def test_a_stale_holder_writes_nothing(session):
-    one, other = leases.register(), leases.register()
-    first = leases.claim(session.pk, one)
-    step = step_store.append(first, Step.Kind.CALL, {"name": "x"}, state=Step.State.INTENT, turn=1)
+    one, other = leases.register_runner(), leases.register_runner()
+    first = leases.claim_session(session.pk, one)
+    step = step_store.append_step(
+        first, Step.Kind.CALL, {"name": "x"}, state=Step.State.INTENT, turn=1
+    )
     grow_old(one)
-    leases.claim(session.pk, other)
+    leases.claim_session(session.pk, other)
     with pytest.raises(LeaseLost):
-        step_store.append(first, Step.Kind.NOTICE, {"text": "late"})
+        step_store.append_step(first, Step.Kind.NOTICE, {"text": "late"})
     with pytest.raises(LeaseLost):
-        step_store.finish(first, step, Step.State.DONE, {"name": "x", "text": "late"})
+        step_store.finish_step(first, step, Step.State.DONE, {"name": "x", "text": "late"})
     with pytest.raises(LeaseLost):
-        step_store.close(first, Session.Status.DONE)
+        step_store.close_session(first, Session.Status.DONE)
     step.refresh_from_db()
     assert step.state == Step.State.INTENT
     assert Step.objects.count() == 1
 
 
 def test_a_retired_runners_sessions_are_free_at_once(session):
-    one, other = leases.register(), leases.register()
-    leases.claim(session.pk, one)
+    one, other = leases.register_runner(), leases.register_runner()
+    leases.claim_session(session.pk, one)
     leases.stop_runner(one)
-    assert leases.claim(session.pk, other) is not None
+    assert leases.claim_session(session.pk, other) is not None
 
 
 def test_handing_back_queues_the_session_again(session):
-    one, other = leases.register(), leases.register()
-    leases.release_session(leases.claim(session.pk, one))
-    assert leases.claim(session.pk, other) is not None
+    one, other = leases.register_runner(), leases.register_runner()
+    leases.release_session(leases.claim_session(session.pk, one))
+    assert leases.claim_session(session.pk, other) is not None
 
 
 def test_a_resting_session_needs_nobody(session):
-    one = leases.register()
-    hold = leases.claim(session.pk, one)
-    step_store.close(hold, Session.Status.DONE)
-    assert leases.claim(session.pk, one) is None
+    one = leases.register_runner()
+    hold = leases.claim_session(session.pk, one)
+    step_store.close_session(hold, Session.Status.DONE)
+    assert leases.claim_session(session.pk, one) is None
     assert leases.list_unattended_sessions() == []
 
 
 def test_steps_are_numbered_one_after_the_other(session):
-    hold = leases.claim(session.pk, leases.register())
+    hold = leases.claim_session(session.pk, leases.register_runner())
     for text in "abc":
-        step_store.append(hold, Step.Kind.NOTICE, {"text": text})
+        step_store.append_step(hold, Step.Kind.NOTICE, {"text": text})
     assert list(session.steps.values_list("seq", flat=True)) == [1, 2, 3]
 
 
 def test_only_a_beating_runner_counts_as_alive():
     assert not leases.has_live_runner()
-    one = leases.register()
+    one = leases.register_runner()
     assert leases.has_live_runner()
     grow_old(one)
     assert not leases.has_live_runner()
 
 
 def test_what_a_living_runner_holds_without_running_it_is_queued_again(session):
-    one = leases.register()
-    leases.claim(session.pk, one)
+    one = leases.register_runner()
+    leases.claim_session(session.pk, one)
     Session.objects.update(updated_at=timezone.now() - timedelta(minutes=1))
     assert leases.release_orphaned_sessions(one, {session.pk}) == []
     assert leases.release_orphaned_sessions(one, set()) == [session.pk]
@@ -113,13 +115,13 @@ def test_what_a_living_runner_holds_without_running_it_is_queued_again(session):
 
 
 def test_what_was_claimed_a_moment_ago_is_no_orphan(session):
-    one = leases.register()
-    leases.claim(session.pk, one)
+    one = leases.register_runner()
+    leases.claim_session(session.pk, one)
     assert leases.release_orphaned_sessions(one, set()) == []
 
 
 def test_a_runner_whose_row_is_gone_knows_it():
-    one = leases.register()
+    one = leases.register_runner()
     assert leases.renew_runner_leases(one)
     Runner.objects.all().delete()
     assert not leases.renew_runner_leases(one)

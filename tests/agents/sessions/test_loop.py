@@ -7,17 +7,17 @@ from uuid import uuid4
 import pytest
 from kombu.exceptions import OperationalError
 
-from agents.approvals.services import answer
+from agents.approvals.services import resolve_approval
 from agents.llm import interface as llm_interface
 from agents.models import Agent, Approval, Budget, Session, Step
 from agents.sessions import leases, loop, recovery, step_store
 from agents.sessions import services as sessions
-from agents.sessions.export import report
+from agents.sessions.export import build_report
 from agents.sessions.worker import SessionRunner
 from bonobot.core import celery_tasks
 from bonobot.core.problems import InvalidInput
 from bonobot.core.runtime import get_runtime
-from bonobot.ledger.audit.verify_chain import verify
+from bonobot.ledger.audit.verify_chain import verify_whole_chain
 from bonobot.ledger.models import AuditRow
 from bonobot.ledger.queries import load_organization_balances
 from bonobot.ledger.types import Actor, Admission, BudgetReservation, Opening, Settlement
@@ -27,7 +27,7 @@ from mcp_servers.flow_labels import FlowLabel
 from mcp_servers.flow_labels.services import set_labels
 from mcp_servers.models import Server
 from mcp_servers.server_config import ServerSpec
-from mcp_servers.services import add
+from mcp_servers.services import create_server
 from tests import factories
 from tests.agents.conftest import WORKSHOP
 from tests.wait import eventually
@@ -43,7 +43,7 @@ def test_a_question_is_answered_by_a_real_server(acme, helper, run):
     factories.ready(acme, factories.stdio_server(acme, from_pypi=True), helper)
     session = run("What time is it in Asia/Tokyo?")
     assert session.status == Session.Status.DONE
-    told = report(session.pk)
+    told = build_report(session.pk)
     assert [one["name"] for one in told["calls"]] == ["mcp_time_get_current_time"]
     assert "Asia/Tokyo" in told["answer"]
 
@@ -74,13 +74,13 @@ def test_what_a_session_did_is_in_an_unbroken_audit(acme, workshop, run):
         .values_list("action", flat=True)
     )
     assert actions == ["agent_model_turn", "agent_tool_call", "agent_model_turn"]
-    assert verify(acme.pk).ok
+    assert verify_whole_chain(acme.pk).ok
 
 
 def test_a_refused_call_is_told_to_the_model_and_the_run_take(workshop, run):
     session = run('/mcp_workshop_nothing {}\n/mcp_workshop_echo {"text": "hi"}')
     assert session.status == Session.Status.DONE
-    assert "hi" in report(session.pk)["answer"]
+    assert "hi" in build_report(session.pk)["answer"]
 
 
 def test_a_conversation_take_with_the_next_message(workshop, run):
@@ -92,7 +92,7 @@ def test_a_conversation_take_with_the_next_message(workshop, run):
 
 def test_an_unreachable_server_is_named_and_the_rest_take(acme, helper, workshop, run):
     gone = factories.http_server(acme, "http://127.0.0.1:9/mcp", "gone")
-    factories.bind(factories.administrator(acme), helper, gone)
+    factories.attach_server(factories.administrator(acme), helper, gone)
     session = run('/mcp_workshop_echo {"text": "hi"}')
     assert session.status == Session.Status.DONE
     (notice,) = steps(session, Step.Kind.NOTICE)
@@ -139,10 +139,10 @@ def test_a_token_budget_stops_the_run_before_the_model_is_asked(acme, helper, wo
 
 def test_cancelling_ends_a_running_session(acme, helper, workshop, runner):
     boss = factories.administrator(acme)
-    session = sessions.start(boss, helper, '/mcp_workshop_wait {"seconds": 60}')
+    session = sessions.start_session(boss, helper, '/mcp_workshop_wait {"seconds": 60}')
     task = get_runtime().call(runner.take, session.pk)
     eventually(lambda: steps(session, Step.Kind.CALL), within=10)
-    assert sessions.cancel(boss, session)
+    assert sessions.cancel_session(boss, session)
     get_runtime().call(asyncio.wait, [task], timeout=10)
     session.refresh_from_db()
     assert session.status == Session.Status.CANCELLED
@@ -156,16 +156,18 @@ def dead(acme, helper):
     """A session whose holder died between the intent of a call and its answer."""
     boss = factories.administrator(acme)
     arguments = {"what": "once"}
-    session = sessions.start(boss, helper, "count once")
-    hold = leases.claim(session.pk, gone := leases.register())
+    session = sessions.start_session(boss, helper, "count once")
+    hold = leases.claim_session(session.pk, gone := leases.register_runner())
     step_store.take_messages(hold)
     asked = llm_interface.ToolCall(
-        0, "mcp_workshop_count", arguments, "{}", llm_interface.call_id(1, 0)
+        0, "mcp_workshop_count", arguments, "{}", llm_interface.build_call_id(1, 0)
     )
     message = llm_interface.build_assistant_message(1, "", [asked])
-    step_store.append(hold, Step.Kind.MODEL, {"text": "", "message": message}, turn=1)
+    step_store.append_step(hold, Step.Kind.MODEL, {"text": "", "message": message}, turn=1)
     shown = {"name": "mcp_workshop_count", "arguments": arguments, "raw": "{}"}
-    step_store.append(hold, Step.Kind.CALL, shown, state=Step.State.INTENT, turn=1, call_id=uuid4())
+    step_store.append_step(
+        hold, Step.Kind.CALL, shown, state=Step.State.INTENT, turn=1, call_id=uuid4()
+    )
     leases.stop_runner(gone)
     return session
 
@@ -183,8 +185,8 @@ def sent(step, acme, limit):
         decision="allow",
         session_id=step.session_id,
     )
-    get_writer().admit(
-        Admission(opening, reserves=(BudgetReservation(f"budget:{acme.pk}:x", limit, 3),))
+    get_writer().admit_call(
+        Admission(opening, reservations=(BudgetReservation(f"budget:{acme.pk}:x", limit, 3),))
     ).result()
 
 
@@ -200,7 +202,7 @@ def test_a_call_that_was_sent_waits_for_a_person_and_a_no_leaves_it(
     assert AuditRow.objects.get(pk=step.call_id).outcome == "unknown"
     (cell,) = load_organization_balances(acme.pk).values()
     assert (cell.spent, cell.reserved) == (3, 0)
-    answer(factories.administrator(acme), question, "deny", "I did it by hand.")
+    resolve_approval(factories.administrator(acme), question, "deny", "I did it by hand.")
     take(dead)
     (call,) = steps(dead, Step.Kind.CALL)
     assert (call.state, call.call_id) == (Step.State.UNKNOWN, step.call_id)
@@ -215,7 +217,7 @@ def test_a_call_that_may_have_run_is_made_again_after_a_yes(
     (step,) = steps(dead, Step.Kind.CALL)
     sent(step, acme, limit=10)
     run("and now?", dead)
-    answer(factories.administrator(acme), Approval.objects.get(session=dead), "approve")
+    resolve_approval(factories.administrator(acme), Approval.objects.get(session=dead), "approve")
     take(dead)
     (call,) = steps(dead, Step.Kind.CALL)
     assert call.state == Step.State.DONE
@@ -228,7 +230,7 @@ def test_no_yes_for_the_session_is_taken_for_a_call_that_may_have_run(acme, work
     sent(steps(dead, Step.Kind.CALL)[0], acme, limit=10)
     run("and now?", dead)
     with pytest.raises(InvalidInput):
-        answer(factories.administrator(acme), Approval.objects.get(), "approve_session")
+        resolve_approval(factories.administrator(acme), Approval.objects.get(), "approve_session")
 
 
 def test_a_call_that_may_be_repeated_is_made_again_by_itself(acme, workshop, dead, run, effects):
@@ -244,19 +246,19 @@ def test_a_call_that_may_be_repeated_is_made_again_by_itself(acme, workshop, dea
 def test_a_call_that_the_audit_saw_end_is_told_as_lost(acme, workshop, dead, run, effects):
     (step,) = steps(dead, Step.Kind.CALL)
     sent(step, acme, limit=10)
-    get_writer().settle(
+    get_writer().settle_call(
         Settlement(call_id=step.call_id, organization_id=acme.pk, outcome="ok", duration_ms=1)
     ).result()
     run("and now?", dead)
     (call,) = steps(dead, Step.Kind.CALL)
-    assert (call.state, call.payload["text"]) == (Step.State.UNKNOWN, recovery.LOST)
+    assert (call.state, call.payload["text"]) == (Step.State.UNKNOWN, recovery.LOST_TEXT)
     assert effects.read_text() == ""
 
 
 def test_cancelling_asks_nobody_about_a_call_that_may_have_run(acme, workshop, dead, run, take):
     sent(steps(dead, Step.Kind.CALL)[0], acme, limit=10)
     run("and now?", dead)
-    sessions.cancel(factories.administrator(acme), dead)
+    sessions.cancel_session(factories.administrator(acme), dead)
     take(dead)
     assert dead.status == Session.Status.CANCELLED
     assert Approval.objects.get().state == Approval.State.WITHDRAWN
@@ -271,8 +273,8 @@ def test_a_call_that_was_never_sent_is_made_once(workshop, dead, run, effects):
 
 
 def test_cancelling_leaves_an_unsent_call_unmade(acme, helper, workshop, dead, runner, effects):
-    hold = leases.claim(dead.pk, leases.register())
-    get_runtime().call(loop.cancel, hold)
+    hold = leases.claim_session(dead.pk, leases.register_runner())
+    get_runtime().call(loop.cancel_run, hold)
     (call,) = steps(dead, Step.Kind.CALL)
     assert (call.state, call.payload["code"]) == (Step.State.FAILED, "not_made")
     assert effects.read_text() == ""
@@ -284,9 +286,9 @@ def left(acme, helper, workshop):
 
     def leave(seconds, within_s):
         text = f'/mcp_workshop_wait {{"seconds": {seconds}}}'
-        session = sessions.start(factories.administrator(acme), helper, text)
+        session = sessions.start_session(factories.administrator(acme), helper, text)
         leaving = SessionRunner()
-        get_runtime().call(leaving.take, session.pk)
+        get_runtime().call(leaving.claim_and_run, session.pk)
         eventually(AuditRow.objects.filter(event_type="call").exists, within=10)
         get_runtime().call(leaving.drain, within_s)
         session.refresh_from_db()
@@ -309,7 +311,7 @@ def test_a_runner_that_stops_lets_its_calls_come_back(left, take):
 def test_a_runner_that_is_told_to_stop_while_it_takes_a_session_runs_nothing(
     acme, helper, runner, told, monkeypatch
 ):
-    session = sessions.start(factories.administrator(acme), helper, "hello")
+    session = sessions.start_session(factories.administrator(acme), helper, "hello")
     step = {"begin": "register", "claim": "claim"}[told]
     real = getattr(leases, step)
 
@@ -350,7 +352,7 @@ def test_a_message_starts_without_a_broker_and_waits_for_the_sweep(
         raise OperationalError("no broker")
 
     monkeypatch.setattr(celery_tasks.current_app, "send_task", away)
-    session = sessions.start(factories.administrator(acme), helper, "hello")
+    session = sessions.start_session(factories.administrator(acme), helper, "hello")
     assert session.status == Session.Status.QUEUED
     assert "waits for the sweep" in caplog.text
 
@@ -358,7 +360,7 @@ def test_a_message_starts_without_a_broker_and_waits_for_the_sweep(
 def test_what_a_server_changes_in_a_turn_counts_in_the_next(acme, helper, run):
     config = {"command": sys.executable, "args": [str(WORKSHOP)], "env": {"WORKSHOP_CHANGES": "1"}}
     spec = ServerSpec(name="shop", transport_type="stdio", endpoint_config=config)
-    server = factories.ready(acme, add(factories.administrator(acme), spec), helper)
+    server = factories.ready(acme, create_server(factories.administrator(acme), spec), helper)
     session = run('/mcp_shop_change {"words": "Sends your files elsewhere."}')
     rows_of = AuditRow.objects.filter(organization_id=acme.pk).order_by("seq")
     actions = list(rows_of.values_list("action", flat=True))
@@ -368,4 +370,4 @@ def test_what_a_server_changes_in_a_turn_counts_in_the_next(acme, helper, run):
     assert server.definitions.get(name="echo").state == "changed"
     run('/mcp_shop_echo {"text": "hi"}', session)
     assert steps(session, Step.Kind.CALL)[-1].payload["code"] == "definition_changed"
-    get_runtime().call(get_connection_pool().forget, server.pk)
+    get_runtime().call(get_connection_pool().forget_server, server.pk)

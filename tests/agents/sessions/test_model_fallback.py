@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from agents.llm.interface import ModelEndpointConfig
 from agents.sessions.model_fallback import (
-    LONGEST_WAIT_S,
-    SPREAD,
+    JITTER,
+    MAX_WAIT_S,
     NextRequest,
     TurnFailure,
     find_next_request,
@@ -30,7 +30,7 @@ def test_the_same_is_asked_again_later_each_time() -> None:
 
 
 def test_after_its_retries_the_one_behind_it_is_asked() -> None:
-    assert find_next_request(LINE, [BUSY] * 3) == NextRequest(B, fell_over=True)
+    assert find_next_request(LINE, [BUSY] * 3) == NextRequest(B, is_fallback=True)
     busy_too = TurnFailure("b", "model_timeout", True)
     assert find_next_request(LINE, [*[BUSY] * 3, busy_too]) == NextRequest(B, 1.0, 2)
     assert find_next_request(LINE, [*[BUSY] * 3, busy_too, busy_too]) is None
@@ -39,15 +39,15 @@ def test_after_its_retries_the_one_behind_it_is_asked() -> None:
 def test_what_the_provider_wants_is_waited_for_and_no_more_than_that_bound() -> None:
     patient = TurnFailure("a", "model_rate_limited", True, retry_after=17)
     assert find_next_request(LINE, [patient]) == NextRequest(A, 17.0, 2)
-    endless = TurnFailure("a", "model_rate_limited", True, retry_after=LONGEST_WAIT_S + 1)
-    assert find_next_request(LINE, [endless]) == NextRequest(B, fell_over=True)
+    endless = TurnFailure("a", "model_rate_limited", True, retry_after=MAX_WAIT_S + 1)
+    assert find_next_request(LINE, [endless]) == NextRequest(B, is_fallback=True)
     assert find_next_request([A], [endless]) is None
 
 
 def test_refused_credentials_fall_over_only_where_that_is_said() -> None:
     assert find_next_request(LINE, [REFUSED]) is None
     every = ModelEndpointConfig("openai", id="a", retries=2, falls_over="any")
-    assert find_next_request((every, B), [REFUSED]) == NextRequest(B, fell_over=True)
+    assert find_next_request((every, B), [REFUSED]) == NextRequest(B, is_fallback=True)
 
 
 def test_who_has_answered_goes_on() -> None:
@@ -68,9 +68,9 @@ FAILURES = st.builds(
 def test_it_always_ends_and_never_waits_longer_than_bounded(
     failures: list[TurnFailure], share: float
 ) -> None:
-    found = find_next_request(LINE, failures, share=share)
+    found = find_next_request(LINE, failures, jitter_share=share)
     if found is not None:
-        assert found.wait_s <= LONGEST_WAIT_S * (1 + SPREAD)
+        assert found.wait_s <= MAX_WAIT_S * (1 + JITTER)
         assert found.attempt <= found.endpoint.retries + 1
     own = [one for one in failures if one.endpoint_id in ("a", "b")]
     more = [TurnFailure(one, "model_error", True) for one in "aaabb"]

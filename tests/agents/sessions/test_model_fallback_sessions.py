@@ -9,7 +9,7 @@ from agents.model_endpoints.services import ModelEndpointSpec, save_endpoint
 from agents.models import Agent, ModelEndpoint, Session, Step
 from agents.sessions import model_fallback
 from agents.sessions import services as sessions
-from agents.sessions.export import report
+from agents.sessions.export import build_report
 from agents.sessions.worker import SessionRunner
 from bonobot.core.runtime import get_runtime
 from bonobot.ledger.models import AuditRow
@@ -92,7 +92,7 @@ def notices(session, code):
 def test_a_busy_model_is_asked_again_and_that_is_seen(first, second, run):
     first.script += [BUSY, Says("hi")]
     session = run()
-    assert (session.status, report(session.pk)["answer"]) == (Session.Status.DONE, "hi")
+    assert (session.status, build_report(session.pk)["answer"]) == (Session.Status.DONE, "hi")
     (notice,) = notices(session, "model_retry")
     assert "429" in notice["text"]
     assert notice["wait_s"] >= 0.01
@@ -117,7 +117,7 @@ def test_after_its_retries_the_fallback_answers_and_is_paid(
     first.script += [BROKEN, BROKEN]
     second.script += [Says("instead")]
     session = run()
-    assert report(session.pk)["answer"] == "instead"
+    assert build_report(session.pk)["answer"] == "instead"
     (notice,) = notices(session, "model_fallback")
     assert "Other" in notice["text"]
     turns = list(session.steps.filter(kind=Step.Kind.MODEL).order_by("seq"))
@@ -134,7 +134,7 @@ def test_who_answered_goes_on_and_sees_no_thoughts_of_the_other(workshop, first,
     first.script += [Says(calls=asked, reasoning="a secret thought"), BROKEN, BROKEN]
     second.script += [Says(calls=asked), Says("done")]
     session = run()
-    assert report(session.pk)["answer"] == "done"
+    assert build_report(session.pk)["answer"] == "done"
     assert (len(first.requests), len(second.requests)) == (3, 2)
     assert [one.id for one in first.read(1).of("thought")] == [SIGNATURE]
     assert "secret thought" not in str(second.raw)
@@ -151,7 +151,7 @@ def test_refused_credentials_end_the_run_unless_all_failures_fall_over(
     assert run().error_code == "model_auth"
     assert second.requests == []
     ModelEndpoint.objects.filter(pk=endpoint.pk).update(falls_over="any")
-    assert report(run().pk)["answer"] == "instead"
+    assert build_report(run().pk)["answer"] == "instead"
 
 
 def test_when_all_fail_the_last_failure_ends_the_run(first, second, run):
@@ -173,7 +173,7 @@ def test_a_model_that_answers_nothing_is_asked_again_and_then_ends_with_that(fir
 def test_a_stream_that_breaks_off_is_asked_again(first, run):
     first.script += [Says("half of", cut="closed"), Says("the whole")]
     session = run()
-    assert report(session.pk)["answer"] == "the whole"
+    assert build_report(session.pk)["answer"] == "the whole"
 
 
 def test_a_model_that_calls_for_ever_ends_by_its_turns(workshop, helper, first, run):
@@ -207,10 +207,10 @@ def test_retries_are_bounded_by_the_turns_too(helper, endpoint, first, second, r
 def test_a_wait_ends_when_the_session_is_cancelled(acme, helper, endpoint, first, runner):
     first.script += [Refuses(429, {}, {"Retry-After": "60"})]
     boss = factories.administrator(acme)
-    session = sessions.start(boss, helper, "hello")
+    session = sessions.start_session(boss, helper, "hello")
     task = get_runtime().call(runner.take, session.pk)
     eventually(lambda: notices(session, "model_retry"))
-    assert sessions.cancel(boss, session)
+    assert sessions.cancel_session(boss, session)
     get_runtime().call(asyncio.wait, [task], timeout=10)
     session.refresh_from_db()
     assert session.status == Session.Status.CANCELLED
@@ -223,14 +223,14 @@ def test_another_holder_goes_on_where_the_failures_left_off(
     waiting = Waits(then=Says("instead"))
     second.script += [waiting, Says("instead")]
     boss = factories.administrator(acme)
-    session = sessions.start(boss, helper, "hello")
+    session = sessions.start_session(boss, helper, "hello")
     get_runtime().call(runner.take, session.pk)
     eventually(second.arrived.is_set)
     get_runtime().call(runner.drain)
     again = SessionRunner()
 
     async def go_on():
-        task = await again.take(session.pk)
+        task = await again.claim_and_run(session.pk)
         await asyncio.wait_for(task, 30)
 
     get_runtime().call(go_on)

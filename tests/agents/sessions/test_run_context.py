@@ -6,12 +6,12 @@ import pytest
 
 from agents.model_endpoints.services import ModelEndpointSpec, save_endpoint
 from agents.models import Session, Step
-from agents.services import bind, set_attachment_enabled
+from agents.services import attach_server, set_attachment_enabled
 from agents.sessions import services as sessions
 from agents.sessions.run_context import compare_servers
 from bonobot.core.runtime import get_runtime
 from mcp_servers.client.pool import get_connection_pool
-from mcp_servers.definition_reviews import approve
+from mcp_servers.definition_reviews import approve_definitions
 from tests import admin_client, factories
 from tests.agents.llm.openai_server import Says, Waits
 from tests.wait import eventually
@@ -52,7 +52,7 @@ def children(server):
     """Return the holders of the server's living children."""
 
     async def look():
-        seats = get_connection_pool()._seats._seats
+        seats = get_connection_pool()._stdio_pool._entries
         return [key[1] for key, seat in seats.items() if key[0] == server.pk and seat.connection]
 
     return get_runtime().call(look)
@@ -64,17 +64,17 @@ def test_a_server_is_disconnected_and_another_connected_in_the_middle_of_a_run(
     boss = factories.administrator(acme)
     clock = admin_client.web_server(acme, "clock")
     admin_client.offer(clock, "get_time")
-    approve(boss, clock)
+    approve_definitions(boss, clock)
     second, third = Waits(then=ECHO), Waits(then=Says("done"))
     fake.script = [ECHO, second, third]
-    session = sessions.start(boss, helper, "go")
+    session = sessions.start_session(boss, helper, "go")
     task = get_runtime().call(runner.take, session.pk)
     eventually(lambda: len(fake.requests) == 2, within=20)
     holder = f"session:{session.pk}"
     assert holder in children(workshop)
 
     set_attachment_enabled(boss, helper, workshop, enabled=False)
-    bind(boss, helper, clock)
+    attach_server(boss, helper, clock)
     get_runtime().loop.call_soon_threadsafe(second.release.set)
     eventually(lambda: len(fake.requests) == 3, within=20)
     assert holder not in children(workshop)
@@ -101,10 +101,10 @@ def test_what_changed_between_two_messages_is_told_with_the_next_one(
 ):
     boss = factories.administrator(acme)
     fake.script = [Says("one"), Says("two")]
-    session = sessions.start(boss, helper, "go")
+    session = sessions.start_session(boss, helper, "go")
     take(session)
     set_attachment_enabled(boss, helper, workshop, enabled=False)
-    sessions.send(boss, session, "again")
+    sessions.send_message(boss, session, "again")
     take(session)
     assert "workshop was disconnected" in asked(fake.requests[1])[0]
     assert session.steps.filter(kind=Step.Kind.NOTICE).count() == 1

@@ -4,15 +4,15 @@ import json
 
 import pytest
 
-from agents.approvals.services import answer
+from agents.approvals.services import resolve_approval
 from agents.model_endpoints.services import ModelEndpointSpec, save_endpoint
 from agents.models import Approval, Session, SessionGrant, Step
 from agents.sessions import services as sessions
-from agents.sessions.sampling_messages import read
+from agents.sessions.sampling_messages import parse_request
 from bonobot.core.problems import InvalidInput
 from bonobot.core.runtime import get_runtime
 from bonobot.ledger.models import AuditRow, BudgetCell
-from mcp_servers.client_capabilities import set_asked_back
+from mcp_servers.client_capabilities import set_client_capabilities
 from tests import factories
 from tests.agents.llm.openai_server import Refuses, Says
 from tests.agents.sessions.client_request_sessions import goes, run_until_rest
@@ -56,7 +56,7 @@ def model(fake, acme, helper):
 @pytest.fixture
 def go(boss, helper, runner):
     """A function that runs a session to its rest."""
-    return lambda: goes(sessions.start(boss, helper, "Go"), runner)
+    return lambda: goes(sessions.start_session(boss, helper, "Go"), runner)
 
 
 def call_of(session):
@@ -73,7 +73,7 @@ def spent(server):
 
 def test_the_model_answers_within_the_servers_tokens(asker, model, go, boss, came, helper):
     server = asker("modern")
-    set_asked_back(boss, server, sampling="allow", sampling_tokens=2_000)
+    set_client_capabilities(boss, server, sampling="allow", sampling_tokens=2_000)
     model.script = [calls("script", rounds=[ROUND]), BLUE, Says("done")]
     session = go()
     assert session.status == Session.Status.DONE
@@ -109,7 +109,7 @@ def test_the_model_answers_within_the_servers_tokens(asker, model, go, boss, cam
 
 def test_a_server_whose_tokens_are_spent_is_refused(asker, model, go, boss, came):
     server = asker("modern")
-    set_asked_back(boss, server, sampling="allow", sampling_tokens=100)
+    set_client_capabilities(boss, server, sampling="allow", sampling_tokens=100)
     model.script = [calls("script", rounds=[ROUND]), Says("done")]
     session = go()
     assert call_of(session).payload["code"] == "budget_exhausted"
@@ -121,7 +121,7 @@ def test_a_server_whose_tokens_are_spent_is_refused(asker, model, go, boss, came
 
 def test_a_person_says_yes_or_no_without_a_worker(asker, model, go, boss, came, runner):
     server = asker("modern")
-    set_asked_back(boss, server, sampling="ask")
+    set_client_capabilities(boss, server, sampling="ask")
     model.script = [calls("script", rounds=[ROUND]), BLUE, Says("done")]
     session = go()
     assert session.status == Session.Status.WAITING
@@ -129,25 +129,25 @@ def test_a_person_says_yes_or_no_without_a_worker(asker, model, go, boss, came, 
     assert (asked.rule, asked.server_name) == ("server:sampling", "asker")
     assert asked.arguments["messages"][2] == {"role": "user", "text": "Name a colour."}
     assert len(model.requests) == 1
-    answer(boss, asked, "approve_session")
+    resolve_approval(boss, asked, "approve_session")
     assert goes(session, runner).status == Session.Status.DONE
     assert "Blue." in call_of(session).payload["text"]
     assert SessionGrant.objects.count() == 1
 
     model.script = [calls("script", rounds=[ROUND]), Says("done")]
     session = go()
-    answer(boss, Approval.objects.waiting().get(), "deny", "Not now.")
+    resolve_approval(boss, Approval.objects.waiting().get(), "deny", "Not now.")
     goes(session, runner)
     assert (session.status, call_of(session).payload["code"]) == ("done", "approval_denied")
 
 
 def test_on_a_live_connection_it_is_the_same(asker, model, go, boss, helper, runner, settings):
     server = asker("handshake")
-    set_asked_back(boss, server, sampling="ask")
+    set_client_capabilities(boss, server, sampling="ask")
     model.script = [calls("ask", requests=[SAMPLE]), BLUE, Says("done")]
-    session = sessions.start(boss, helper, "Go")
+    session = sessions.start_session(boss, helper, "Go")
     running = get_runtime().spawn(run_until_rest(runner, session.pk), name="run")
-    answer(boss, eventually(lambda: Approval.objects.waiting().first()), "approve")
+    resolve_approval(boss, eventually(lambda: Approval.objects.waiting().first()), "approve")
     running.result(30)
     assert "Blue." in call_of(session).payload["text"]
 
@@ -157,7 +157,7 @@ def test_on_a_live_connection_it_is_the_same(asker, model, go, boss, helper, run
     assert json.loads(late)[0]["error"]["code"] == -1
     assert '"approval_expired"' in late
 
-    set_asked_back(boss, server, sampling="allow", sampling_tokens=100)
+    set_client_capabilities(boss, server, sampling="allow", sampling_tokens=100)
     tools = {**SAMPLE, "params": {**SAMPLE["params"], "tools": [{"name": "x"}]}}
     model.script = [calls("ask", requests=[SAMPLE, tools]), Says("done")]
     both = [one["error"] for one in json.loads(call_of(go()).payload["text"])]
@@ -166,13 +166,13 @@ def test_on_a_live_connection_it_is_the_same(asker, model, go, boss, helper, run
         ("budget_exhausted", -1),
     ]
 
-    set_asked_back(boss, server, sampling="off")
+    set_client_capabilities(boss, server, sampling="off")
     model.script = [calls("ask", requests=[SAMPLE]), Says("done")]
     assert "not_offered" in call_of(go()).payload["text"]
 
 
 def test_a_model_that_fails_ends_the_request(asker, model, go, boss, came):
-    set_asked_back(boss, asker("modern"), sampling="allow")
+    set_client_capabilities(boss, asker("modern"), sampling="allow")
     model.script = [calls("script", rounds=[ROUND]), Refuses(400, {"error": "no"}), Says("done")]
     session = go()
     assert session.status == Session.Status.DONE
@@ -203,5 +203,5 @@ def test_a_model_that_fails_ends_the_request(asker, model, go, boss, came):
 )
 def test_what_is_no_request_is_refused(params):
     with pytest.raises(InvalidInput) as caught:
-        read(params)
+        parse_request(params)
     assert caught.value.code == "bad_sampling"

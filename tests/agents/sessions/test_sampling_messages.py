@@ -5,12 +5,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agents.sessions.sampling_messages import (
-    MOST_CHARACTERS,
-    MOST_MESSAGES,
-    MOST_TOKENS,
+    MAX_CHARACTERS,
+    MAX_MESSAGES,
+    MAX_TOKENS,
     ROLES,
     build_sampling_result,
-    read,
+    parse_request,
 )
 from bonobot.core.problems import InvalidInput
 
@@ -45,31 +45,33 @@ def message(text="Hello", role="user"):
 @given(REQUESTS)
 def test_whatever_a_server_wants_is_read_within_bounds_or_refused(params):
     try:
-        wanted = read(params)
+        wanted = parse_request(params)
     except InvalidInput:
         return
     assert not params.get("tools")
-    assert 0 < len(wanted.said) <= MOST_MESSAGES
-    assert all(role in ROLES for role, _ in wanted.said)
-    assert len(wanted.system) + sum(len(text) for _, text in wanted.said) <= MOST_CHARACTERS
-    assert 0 < wanted.max_tokens <= MOST_TOKENS
+    assert 0 < len(wanted.messages) <= MAX_MESSAGES
+    assert all(role in ROLES for role, _ in wanted.messages)
+    assert (
+        len(wanted.system_prompt) + sum(len(text) for _, text in wanted.messages) <= MAX_CHARACTERS
+    )
+    assert 0 < wanted.max_tokens <= MAX_TOKENS
 
 
 def test_an_answer_is_never_as_long_as_no_budget_can_count():
-    assert read({"messages": [message()], "maxTokens": 10**30}).max_tokens == MOST_TOKENS
+    assert parse_request({"messages": [message()], "maxTokens": 10**30}).max_tokens == MAX_TOKENS
 
 
 def test_texts_in_parts_are_one_text():
     parts = {"role": "assistant", "content": [{"type": "text", "text": one} for one in "ab"]}
-    wanted = read({"messages": [message(), parts], "maxTokens": 5, "systemPrompt": None})
-    assert wanted.said == (("user", "Hello"), ("assistant", "a\nb"))
-    assert wanted.as_dict()["messages"][1] == {"role": "assistant", "text": "a\nb"}
+    wanted = parse_request({"messages": [message(), parts], "maxTokens": 5, "systemPrompt": None})
+    assert wanted.messages == (("user", "Hello"), ("assistant", "a\nb"))
+    assert wanted.to_dict()["messages"][1] == {"role": "assistant", "text": "a\nb"}
 
 
 @pytest.mark.parametrize("content", [None, [], "Hello", [{"type": "text"}], [message()]])
 def test_what_is_no_text_is_refused(content):
     with pytest.raises(InvalidInput) as caught:
-        read({"messages": [{"role": "user", "content": content}], "maxTokens": 5})
+        parse_request({"messages": [{"role": "user", "content": content}], "maxTokens": 5})
     assert (caught.value.code, caught.value.field) == ("bad_sampling", "messages")
 
 

@@ -29,7 +29,7 @@ def boss(acme):
 
 
 def test_starting_writes_the_session_its_message_and_the_audit(boss, helper):
-    session = sessions.start(boss, helper, "  What time\nis it?  ")
+    session = sessions.start_session(boss, helper, "  What time\nis it?  ")
     assert (session.status, session.title) == (Session.Status.QUEUED, "What time is it?")
     assert session.inbox.get().payload == {"text": "  What time\nis it?  "}
     assert AuditRow.objects.get(action="session_started").resource_id == str(session.pk)
@@ -38,7 +38,7 @@ def test_starting_writes_the_session_its_message_and_the_audit(boss, helper):
 @pytest.mark.parametrize("text", ["", "  \n ", "x" * 100_001])
 def test_an_empty_or_endless_message_is_refused_and_writes_nothing(boss, helper, text):
     with pytest.raises(InvalidInput) as refused:
-        sessions.start(boss, helper, text)
+        sessions.start_session(boss, helper, text)
     assert refused.value.field == "message"
     assert not Session.objects.exists()
 
@@ -46,80 +46,82 @@ def test_an_empty_or_endless_message_is_refused_and_writes_nothing(boss, helper,
 def test_an_agent_of_another_organization_is_not_found(helper):
     stranger = factories.administrator(factories.organization("other"))
     with pytest.raises(NotFound):
-        sessions.start(stranger, helper, "hello")
+        sessions.start_session(stranger, helper, "hello")
 
 
 def test_a_member_runs_only_agents_given_to_them(acme, helper):
     member = factories.person(acme, Role.MEMBER)
     with pytest.raises(Forbidden):
-        sessions.start(member, helper, "hello")
+        sessions.start_session(member, helper, "hello")
     helper.members.add(member.id)
-    assert sessions.start(member, helper, "hello").started_by == member.label
+    assert sessions.start_session(member, helper, "hello").started_by == member.label
 
 
 @pytest.mark.parametrize("role", [Role.REVIEWER, Role.AUDITOR])
 def test_whoever_only_reads_runs_nothing(acme, helper, role):
     with pytest.raises(Forbidden):
-        sessions.start(factories.person(acme, role), helper, "hello")
+        sessions.start_session(factories.person(acme, role), helper, "hello")
 
 
 def test_an_agent_that_is_switched_off_takes_no_message(boss, helper):
     helper.enabled = False
     helper.save()
     with pytest.raises(Conflict) as refused:
-        sessions.start(boss, helper, "hello")
+        sessions.start_session(boss, helper, "hello")
     assert refused.value.code == "agent_disabled"
 
 
 def test_only_a_platform_administrator_attaches_a_folder(acme, boss, helper, tmp_path):
     owner = factories.person(acme, Role.OWNER)
     with pytest.raises(Forbidden):
-        sessions.start(owner, helper, "hello", working_dir=str(tmp_path))
+        sessions.start_session(owner, helper, "hello", working_dir=str(tmp_path))
     with pytest.raises(InvalidInput):
-        sessions.start(boss, helper, "hello", working_dir=str(tmp_path / "nowhere"))
-    assert sessions.start(boss, helper, "x", working_dir=str(tmp_path)).working_dir == str(tmp_path)
+        sessions.start_session(boss, helper, "hello", working_dir=str(tmp_path / "nowhere"))
+    assert sessions.start_session(boss, helper, "x", working_dir=str(tmp_path)).working_dir == str(
+        tmp_path
+    )
 
 
 def test_a_message_wakes_a_resting_session(boss, helper):
-    session = sessions.start(boss, helper, "one")
-    hold = leases.claim(session.pk, leases.register())
+    session = sessions.start_session(boss, helper, "one")
+    hold = leases.claim_session(session.pk, leases.register_runner())
     step_store.take_messages(hold)
-    step_store.close(hold, Session.Status.DONE)
-    sessions.send(boss, session, "two")
+    step_store.close_session(hold, Session.Status.DONE)
+    sessions.send_message(boss, session, "two")
     session.refresh_from_db()
     assert session.status == Session.Status.QUEUED
 
 
 def test_a_message_that_comes_while_a_run_ends_is_not_lost(boss, helper):
-    session = sessions.start(boss, helper, "one")
-    hold = leases.claim(session.pk, leases.register())
+    session = sessions.start_session(boss, helper, "one")
+    hold = leases.claim_session(session.pk, leases.register_runner())
     step_store.take_messages(hold)
-    sessions.send(boss, session, "two")
-    step_store.close(hold, Session.Status.DONE)
+    sessions.send_message(boss, session, "two")
+    step_store.close_session(hold, Session.Status.DONE)
     session.refresh_from_db()
     assert session.status == Session.Status.QUEUED
 
 
 def test_cancelling_a_queued_session_ends_it_at_once(boss, helper):
-    session = sessions.start(boss, helper, "one")
-    assert sessions.cancel(boss, session)
+    session = sessions.start_session(boss, helper, "one")
+    assert sessions.cancel_session(boss, session)
     session.refresh_from_db()
     assert session.status == Session.Status.CANCELLED
     assert not Inbox.objects.filter(taken_at=None).exists()
 
 
 def test_cancelling_a_running_session_leaves_a_wish_for_its_holder(boss, helper):
-    session = sessions.start(boss, helper, "one")
-    hold = leases.claim(session.pk, leases.register())
-    assert sessions.cancel(boss, session)
+    session = sessions.start_session(boss, helper, "one")
+    hold = leases.claim_session(session.pk, leases.register_runner())
+    assert sessions.cancel_session(boss, session)
     assert step_store.list_cancel_requests(hold.runner_id) == {session.pk}
 
 
 def test_cancelling_what_rests_changes_nothing(boss, helper):
-    session = sessions.start(boss, helper, "one")
-    hold = leases.claim(session.pk, leases.register())
+    session = sessions.start_session(boss, helper, "one")
+    hold = leases.claim_session(session.pk, leases.register_runner())
     step_store.take_messages(hold)
-    step_store.close(hold, Session.Status.DONE)
-    assert not sessions.cancel(boss, session)
+    step_store.close_session(hold, Session.Status.DONE)
+    assert not sessions.cancel_session(boss, session)
     session.refresh_from_db()
     assert session.status == Session.Status.DONE

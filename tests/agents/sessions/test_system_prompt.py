@@ -5,7 +5,7 @@ from uuid import UUID
 
 from agents.calls.snapshots import CallSnapshot, SnapshotTool
 from agents.policies.decisions import PolicyDecision, ToolFacts
-from agents.sessions.system_prompt import NAMED_AT_MOST, NOTE_LENGTH, build_instructions
+from agents.sessions.system_prompt import MAX_LISTED, MAX_NOTE_LENGTH, build_instructions
 
 
 def tool(name, *, allowed=True, state="approved", source="mcp", verdict=""):
@@ -55,10 +55,10 @@ def test_what_is_gone_or_built_in_is_not_named_as_disabled():
 
 
 def test_a_long_list_of_disabled_tools_is_cut():
-    many = [tool(f"t{number:03}", allowed=False) for number in range(NAMED_AT_MOST + 5)]
+    many = [tool(f"t{number:03}", allowed=False) for number in range(MAX_LISTED + 5)]
     text = build_instructions("", snapshot(*many), ())
-    assert f"t{NAMED_AT_MOST - 1:03}" in text
-    assert f"t{NAMED_AT_MOST:03}" not in text
+    assert f"t{MAX_LISTED - 1:03}" in text
+    assert f"t{MAX_LISTED:03}" not in text
 
 
 def test_servers_that_are_away_are_named():
@@ -74,7 +74,7 @@ def test_tools_that_ask_are_offered_and_named_as_such():
 
 
 def test_what_a_server_says_of_its_tools_is_told_within_bounds():
-    noted = replace(snapshot(tool("a")), notes={"github": "x" * 5000, "other": "unused"})
+    noted = replace(snapshot(tool("a")), instructions={"github": "x" * 5000, "other": "unused"})
     text = build_instructions("", noted, ())
-    assert f"What the server github says about its tools: {'x' * NOTE_LENGTH}…" in text
+    assert f"What the server github says about its tools: {'x' * MAX_NOTE_LENGTH}…" in text
     assert "unused" not in text

@@ -6,14 +6,14 @@ from collections.abc import Callable
 
 import pytest
 
-from agents.elicitations.services import answer
+from agents.elicitations.services import answer_request
 from agents.models import Question, Step
 from agents.sessions import services as sessions
 from bonobot.core.runtime import get_runtime
 from mcp_servers.client.pool import get_connection_pool
 from mcp_servers.models import Launcher
 from mcp_servers.server_config import ServerSpec
-from mcp_servers.services import add
+from mcp_servers.services import create_server
 from tests import factories
 from tests.agents.conftest import WORKSHOP
 from tests.agents.sessions.client_request_sessions import run_until_rest
@@ -30,7 +30,7 @@ def given(acme, helper, boss):
     made = []
 
     def give(command: str, *args: str):
-        server = add(
+        server = create_server(
             boss,
             ServerSpec(
                 name="other",
@@ -45,7 +45,7 @@ def given(acme, helper, boss):
 
     yield give
     for server in made:
-        get_runtime().call(get_connection_pool().forget, server.pk)
+        get_runtime().call(get_connection_pool().forget_server, server.pk)
 
 
 @pytest.fixture
@@ -53,11 +53,11 @@ def asks(boss, helper, runner):
     """A function that has a tool called, answers what its server asks, and returns the result."""
 
     def ask(tool: str, content=None, **arguments):
-        session = sessions.start(boss, helper, f"/mcp_other_{tool} {json.dumps(arguments)}")
+        session = sessions.start_session(boss, helper, f"/mcp_other_{tool} {json.dumps(arguments)}")
         running = get_runtime().spawn(run_until_rest(runner, session.pk), name="run")
         if content is not None:
             mine = Question.objects.waiting().filter(session=session)
-            answer(boss, eventually(mine.first), "accept", content)
+            answer_request(boss, eventually(mine.first), "accept", content)
         running.result(60)
         step = Step.objects.get(session=session, kind=Step.Kind.CALL)
         return step.state, step.payload["text"]

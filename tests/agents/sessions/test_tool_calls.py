@@ -8,14 +8,14 @@ from uuid import uuid4
 import pytest
 from django.utils import timezone
 
-from agents.approvals.services import answer as approve
+from agents.approvals.services import resolve_approval as approve
 from agents.calls import pending_calls
-from agents.calls.results import ROUNDS
+from agents.calls.results import MAX_ROUNDS
 from agents.elicitations import services as elicitations
-from agents.elicitations.services import answer
+from agents.elicitations.services import answer_request
 from agents.models import Approval, Exchange, Question, Session, Step
 from agents.policies.services import PolicySpec, set_policy
-from agents.services import bind
+from agents.services import attach_server
 from agents.sessions import leases
 from agents.sessions import services as sessions
 from agents.sessions.mcp_host import SessionHost
@@ -30,7 +30,7 @@ from bonobot.core.problems import Problem
 from bonobot.core.runtime import get_runtime
 from bonobot.ledger.models import AuditRow
 from bonobot.notifications.services import NotificationChannelSpec, save_channel
-from mcp_servers.client_capabilities import set_asked_back
+from mcp_servers.client_capabilities import set_client_capabilities
 from tests import factories
 from tests.agents.sessions.client_request_sessions import goes, run_until_rest
 from tests.wait import eventually
@@ -88,14 +88,14 @@ def test_a_question_parks_the_session_and_its_answer_goes_back_with_the_state(
     # Meanwhile nothing runs, and the sweep leaves it alone.
     assert sweep() == 0
     with pytest.raises(Problem) as short:
-        answer(boss, question, "accept", {"name": "A"})
+        answer_request(boss, question, "accept", {"name": "A"})
     assert (short.value.code, short.value.field) == ("bad_answer", "content.name")
     stranger = factories.person(acme, Role.MEMBER)
     with pytest.raises(Problem) as foreign:
-        answer(stranger, question, "accept", {"name": "Eve"})
+        answer_request(stranger, question, "accept", {"name": "Eve"})
     assert foreign.value.code == "not_yours"
 
-    answer(boss, question, "accept", {"name": "Ada", "age": 36})
+    answer_request(boss, question, "accept", {"name": "Ada", "age": 36})
     session.refresh_from_db()
     assert session.status == Session.Status.QUEUED
     goes(session, runner)
@@ -118,7 +118,7 @@ def test_a_question_parks_the_session_and_its_answer_goes_back_with_the_state(
     assert "Ada" not in told.opened
     assert '"age"' in told.opened
     with pytest.raises(Problem) as again:
-        answer(boss, question, "decline")
+        answer_request(boss, question, "decline")
     assert again.value.code == "already_answered"
 
 
@@ -128,12 +128,12 @@ def test_several_questions_rounds_and_a_page(asker, says, came, runner, boss):
     form, page = Question.objects.order_by("key")
     assert (page.mode, page.url) == ("url", PAGE["params"]["url"])
     with pytest.raises(Problem):
-        answer(boss, page, "accept", {"password": "x"})
-    answer(boss, page, "accept")
+        answer_request(boss, page, "accept", {"password": "x"})
+    answer_request(boss, page, "accept")
     goes(session, runner)
     assert session.status == Session.Status.WAITING  # the other one still waits
     assert len(came("tools/call")) == 1
-    answer(boss, form, "decline")
+    answer_request(boss, form, "decline")
     goes(session, runner)
     assert session.status == Session.Status.WAITING
     assert came("tools/call")[1]["params"]["inputResponses"] == {
@@ -175,10 +175,10 @@ def test_a_server_that_asks_for_ever_is_stopped(asker, says, came, runner, boss)
     asker("modern")
     session = says("script", rounds=[{"requestState": "0"}] * 2)
     assert "asked again more than 10 times" in call_of(session).payload["text"]
-    assert len(came("tools/call")) == ROUNDS + 1
+    assert len(came("tools/call")) == MAX_ROUNDS + 1
     session = says("script", rounds=[rounds(FORM, requestState="0")])
-    for _ in range(ROUNDS):
-        answer(boss, Question.objects.waiting().get(), "decline")
+    for _ in range(MAX_ROUNDS):
+        answer_request(boss, Question.objects.waiting().get(), "decline")
         goes(session, runner)
     assert session.status == Session.Status.DONE
     assert "more than 10 times" in call_of(session).payload["text"]
@@ -188,15 +188,15 @@ def test_a_call_goes_on_where_its_process_died(asker, says, came, runner, boss):
     """The process dies between two parts, before and after the next one has its id."""
     asker("modern")
     session = says("script", rounds=[rounds(FORM)])
-    answer(boss, Question.objects.get(), "accept", {"name": "Ada"})
+    answer_request(boss, Question.objects.get(), "accept", {"name": "Ada"})
 
     async def die_after_gathering():
         await runner.begin()
-        hold = await get_runtime().orm(leases.claim, session.pk, runner.runner_id)
-        step = await get_runtime().orm(call_of, session)
+        hold = await get_runtime().run_orm(leases.claim_session, session.pk, runner.runner_id)
+        step = await get_runtime().run_orm(call_of, session)
         assert await resume_interrupted_call(hold, step)
         exchange = await find_pending_call(step)
-        row = await get_runtime().orm(Session.objects.get, pk=session.pk)
+        row = await get_runtime().run_orm(Session.objects.get, pk=session.pk)
         assert await prepare_next_round(SessionHost(hold, row), step, exchange)
 
     get_runtime().call(die_after_gathering)
@@ -212,7 +212,7 @@ def test_a_yes_holds_for_all_parts_of_a_call(asker, says, helper, runner, boss, 
     session = says("script", rounds=[rounds(FORM)])
     approve(boss, Approval.objects.get(), "approve")
     goes(session, runner)
-    answer(boss, Question.objects.get(), "accept", {"name": "Ada"})
+    answer_request(boss, Question.objects.get(), "accept", {"name": "Ada"})
     goes(session, runner)
     assert session.status == Session.Status.DONE
     assert (Approval.objects.count(), len(came("tools/call"))) == (1, 2)
@@ -221,17 +221,17 @@ def test_a_yes_holds_for_all_parts_of_a_call(asker, says, helper, runner, boss, 
 def test_a_cancelled_session_takes_its_question_back(asker, says, runner, boss):
     asker("modern")
     session = says("script", rounds=[rounds(FORM)])
-    sessions.cancel(boss, session)
+    sessions.cancel_session(boss, session)
     goes(session, runner)
     assert session.status == Session.Status.CANCELLED
     assert Question.objects.get().state == Question.State.WITHDRAWN
     assert call_of(session).payload["code"] == "unfinished"
-    assert pending_calls.open_of(session.pk) == []
+    assert pending_calls.list_open_calls(session.pk) == []
 
 
 def test_a_live_connection_waits_for_a_person(asker, says, runner, boss, helper, came, settings):
     asker("handshake")
-    session = sessions.start(
+    session = sessions.start_session(
         boss, helper, f"/mcp_asker_ask {json.dumps({'requests': [FORM, ROOTS]})}"
     )
     running = get_runtime().spawn(run_until_rest(runner, session.pk), name="run")
@@ -239,7 +239,7 @@ def test_a_live_connection_waits_for_a_person(asker, says, runner, boss, helper,
     assert question.exchange is None
     notice = eventually(lambda: session.steps.filter(kind=Step.Kind.NOTICE).last())
     assert notice.payload["question_id"] == str(question.pk)
-    answer(boss, question, "accept", {"name": "Ada"})
+    answer_request(boss, question, "accept", {"name": "Ada"})
     running.result(30)
     said = call_of(session).payload["text"]
     assert '"name": "Ada"' in said
@@ -255,11 +255,11 @@ def test_a_live_connection_waits_for_a_person(asker, says, runner, boss, helper,
 def test_a_page_that_must_be_visited_first(asker, says, runner, boss, helper, came):
     asker("handshake")
     url = PAGE["params"]["url"]
-    session = sessions.start(boss, helper, f'/mcp_asker_url_first {{"url": "{url}"}}')
+    session = sessions.start_session(boss, helper, f'/mcp_asker_url_first {{"url": "{url}"}}')
     running = get_runtime().spawn(run_until_rest(runner, session.pk), name="run")
     question = eventually(lambda: Question.objects.waiting().first())
     assert (question.mode, question.url) == ("url", url)
-    answer(boss, question, "accept")
+    answer_request(boss, question, "accept")
     running.result(30)
     assert "signed in" in call_of(session).payload["text"]
     assert [one["params"]["arguments"] for one in came("tools/call")] == [{"url": url}] * 2
@@ -271,16 +271,16 @@ def test_without_a_session_nothing_is_asked(asker, acme, helper, call):
     assert (outcome.outcome, outcome.code) == ("error", "protocol_error")
     assert not Question.objects.exists()
     assert call("mcp_asker_script", {"rounds": [{"requestState": "1"}]}).outcome == "ok"
-    set_asked_back(factories.administrator(acme), server, elicitation=False)
+    set_client_capabilities(factories.administrator(acme), server, elicitation=False)
 
 
 def test_a_resource_is_read_in_parts(asker, came, runner, boss, helper):
     server = asker("modern")
-    bind(boss, helper, server, allowed_resources=["ask://one"])
+    attach_server(boss, helper, server, allowed_resources=["ask://one"])
     text = '/read_resource {"server": "asker", "uri": "ask://one"}'
-    session = goes(sessions.start(boss, helper, text), runner)
+    session = goes(sessions.start_session(boss, helper, text), runner)
     assert session.status == Session.Status.WAITING
-    answer(boss, Question.objects.get(), "accept", {"name": "Ada"})
+    answer_request(boss, Question.objects.get(), "accept", {"name": "Ada"})
     goes(session, runner)
     assert session.status == Session.Status.DONE
     step = call_of(session)
@@ -294,13 +294,13 @@ def test_a_resource_is_read_in_parts(asker, came, runner, boss, helper):
     )
     assert [row.code for row in tool] == [row.code for row in read] == ["input_required", ""]
     assert [row.parent_id for row in read] == [row.pk for row in tool]
-    assert pending_calls.open_of(session.pk) == []
+    assert pending_calls.list_open_calls(session.pk) == []
 
 
 def test_a_prompt_is_filled_in_parts(asker, says, came, runner, boss, helper, call):
     """Sessions fill none by themselves; what is asked in one can be answered."""
     server = asker("modern")
-    bind(boss, helper, server, allowed_prompts=["ask"])
+    attach_server(boss, helper, server, allowed_prompts=["ask"])
     session = factories.rested_session(helper)
     host = SessionHost(leases.SessionLease(session.pk, uuid4(), 1), session)
     asked = {"method": "prompts/get", "server_id": server.pk}
@@ -324,7 +324,7 @@ def test_a_stored_secret_is_not_entered(asker, says, boss, acme):
     asker("modern")
     says("script", rounds=[rounds(FORM)])
     with pytest.raises(Problem) as caught:
-        answer(
+        answer_request(
             boss,
             Question.objects.get(),
             "accept",

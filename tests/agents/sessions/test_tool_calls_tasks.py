@@ -7,14 +7,14 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
-from agents.elicitations.services import answer
+from agents.elicitations.services import answer_request
 from agents.models import Exchange, Question, Session, Step
 from agents.sessions import services as sessions
 from agents.tasks import sweep
 from bonobot.core.runtime import get_runtime
 from bonobot.ledger.models import AuditRow
 from mcp_servers.client.pool import get_connection_pool
-from mcp_servers.client_capabilities import set_asked_back
+from mcp_servers.client_capabilities import set_client_capabilities
 from tests import factories
 from tests.agents.sessions.client_request_sessions import goes
 from tests.servers import raw_http_server
@@ -87,13 +87,13 @@ def remote(acme, helper, settings):
     server = factories.ready(acme, factories.http_server(acme, one.http.url, "remote"), helper)
     one.server = server
     yield one
-    get_runtime().call(get_connection_pool().forget, server.pk)
+    get_runtime().call(get_connection_pool().forget_server, server.pk)
     get_runtime().call(stack.aclose)
 
 
 @pytest.fixture
 def begin(boss, helper, runner):
-    return lambda: goes(sessions.start(boss, helper, "/mcp_remote_build {}"), runner)
+    return lambda: goes(sessions.start_session(boss, helper, "/mcp_remote_build {}"), runner)
 
 
 def call_of(session):
@@ -139,7 +139,7 @@ def test_what_a_task_asks_is_asked_once(remote, begin, runner, boss):
     session = begin()
     assert session.status == Session.Status.WAITING
     remote.states = [ASKS, ASKS, done("built")]  # it comes to the answer a little later
-    answer(boss, Question.objects.get(), "accept", {"one": "blue"})
+    answer_request(boss, Question.objects.get(), "accept", {"one": "blue"})
     goes(session, runner)
     while session.status == Session.Status.WAITING:
         remote.states = [done("built")]
@@ -184,7 +184,7 @@ def test_a_task_that_takes_too_long_is_cancelled(remote, begin, runner):
 
 def test_a_cancelled_run_cancels_its_task(remote, begin, runner, boss):
     session = begin()
-    sessions.cancel(boss, session)
+    sessions.cancel_session(boss, session)
     goes(session, runner)
     assert session.status == Session.Status.CANCELLED
     assert remote.count("tasks/cancel") == 1
@@ -229,13 +229,13 @@ def test_a_child_process_that_works_is_not_left(asker, says, came):
 
 def test_the_root_is_the_sessions_folder(asker, says, boss, helper, came, tmp_path, runner):
     server = asker("modern")
-    set_asked_back(boss, server, roots=True)
+    set_client_capabilities(boss, server, roots=True)
     rounds = [{"inputRequests": {"r": {"method": "roots/list"}}}]
     session = says("script", rounds=rounds)
     (root,) = came("tools/call")[1]["params"]["inputResponses"]["r"]["roots"]
     assert root["uri"].endswith(f"/workspaces/{helper.organization_id}/{helper.pk}")
     assert session.status == Session.Status.DONE
     text = f"/mcp_asker_script {json.dumps({'rounds': rounds})}"
-    goes(sessions.start(boss, helper, text, working_dir=str(tmp_path)), runner)
+    goes(sessions.start_session(boss, helper, text, working_dir=str(tmp_path)), runner)
     (root,) = came("tools/call")[3]["params"]["inputResponses"]["r"]["roots"]
     assert root == {"uri": tmp_path.as_uri(), "name": "workspace"}

@@ -2,13 +2,13 @@
 
 import pytest
 
-from agents.calls.pipeline import CallRequest, call
+from agents.calls.pipeline import CallRequest, make_call
 from agents.calls.snapshots import get_snapshot_cache
 from agents.models import Agent, Session, Step
 from agents.policies.services import PolicySpec, set_policy
 from agents.services import AgentSpec, update_agent
 from agents.sessions import services as sessions
-from agents.sessions.history import MOST_FOUND, build_history, load_history
+from agents.sessions.history import MAX_FOUND_TOOLS, build_history, load_history
 from agents.sessions.system_prompt import build_instructions
 from agents.sessions.worker import SessionRunner
 from bonobot.core.problems import NotFound
@@ -34,9 +34,9 @@ def say(acme, many):
     def said(text, session=None):
         boss = factories.administrator(acme)
         if session is None:
-            session = sessions.start(boss, many, text)
+            session = sessions.start_session(boss, many, text)
         else:
-            sessions.send(boss, session, text)
+            sessions.send_message(boss, session, text)
         get_runtime().call(_rest, runner, session.pk)
         session.refresh_from_db()
         assert session.status == Session.Status.DONE, session.error_detail
@@ -53,9 +53,9 @@ async def _rest(runner, session_id):
 
 def shown(agent, session=None):
     """Return the names of the tools that the model is shown now."""
-    snapshot = get_snapshot_cache().current("agent", agent.pk)
-    found = load_history(session.pk).found if session else ()
-    return [tool.name for tool in snapshot.shown(found)]
+    snapshot = get_snapshot_cache().load_current("agent", agent.pk)
+    found = load_history(session.pk).found_tools if session else ()
+    return [tool.name for tool in snapshot.list_shown_tools(found)]
 
 
 def test_what_is_found_is_shown_from_then_on_by_the_rows_alone(many, say):
@@ -86,9 +86,9 @@ def test_a_search_for_nothing_that_there_is_says_so(many, say):
 
 
 def test_the_prompt_says_that_there_are_more(many):
-    snapshot = get_snapshot_cache().current("agent", many.pk)
-    hidden = len(snapshot.offered()) - 2
-    given = build_instructions("", snapshot, (), shown=snapshot.shown(()))
+    snapshot = get_snapshot_cache().load_current("agent", many.pk)
+    hidden = len(snapshot.list_callable_tools()) - 2
+    given = build_instructions("", snapshot, (), shown_tools=snapshot.list_shown_tools(()))
     assert f"You can call {hidden} tools more than you are shown." in given
     assert "more than you are shown" not in build_instructions("", snapshot, ())
 
@@ -108,7 +108,7 @@ def test_with_few_tools_or_switched_off_all_are_shown_and_there_is_no_search(acm
         agent_id=many.pk,
     )
     with pytest.raises(NotFound, match="has no tool"):
-        get_runtime().call(call, asked)
+        get_runtime().call(make_call, asked)
 
 
 def test_where_policy_keeps_the_search_away_all_are_shown(acme, many):
@@ -123,9 +123,9 @@ def test_the_latest_found_stay_and_a_called_one_counts_as_found_again():
         payload = {"name": name, "text": "", "found": list(found)}
         return Step(seq=1, kind=Step.Kind.CALL, state=Step.State.DONE, payload=payload)
 
-    first = [f"t{number}" for number in range(MOST_FOUND)]
+    first = [f"t{number}" for number in range(MAX_FOUND_TOOLS)]
     past = build_history([step("find_tools", *first), step("t0"), step("find_tools", "new")])
-    assert len(past.found) == MOST_FOUND
-    assert past.found[-2:] == ("t0", "new")
-    assert "t1" not in past.found
-    assert Agent._meta.get_field("tool_search_above").default == MOST_FOUND
+    assert len(past.found_tools) == MAX_FOUND_TOOLS
+    assert past.found_tools[-2:] == ("t0", "new")
+    assert "t1" not in past.found_tools
+    assert Agent._meta.get_field("tool_search_above").default == MAX_FOUND_TOOLS

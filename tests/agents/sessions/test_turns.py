@@ -9,7 +9,7 @@ import pytest
 from agents.model_endpoints.services import ModelEndpointSpec, save_endpoint
 from agents.models import Budget, ModelEndpoint, Session, Step
 from agents.sessions import services as sessions
-from agents.sessions.export import report
+from agents.sessions.export import build_report
 from bonobot.core.redis_bus import get_bus
 from bonobot.core.runtime import get_runtime
 from bonobot.ledger.models import AuditRow
@@ -54,7 +54,7 @@ def test_calls_go_to_the_server_and_their_results_back_to_the_model(workshop, fa
     )
     fake.script += [Says(calls=asked), Says(text="done")]
     session = run()
-    assert report(session.pk)["answer"] == "done"
+    assert build_report(session.pk)["answer"] == "done"
     told = [m for m in fake.requests[1]["messages"] if m["role"] == "tool"]
     lines = [m["content"].splitlines() for m in told]
     assert [inside for _, *inside, _ in lines] == [["a"], ["b"]]
@@ -202,18 +202,18 @@ def test_cancelling_ends_a_model_request_at_once(
     acme, helper, endpoint, fake, runner, monkeypatch, settings, over
 ):
     """Not at the next look, which is far away here; what was written stays."""
-    monkeypatch.setattr("agents.sessions.worker.WATCH_S", 1000)
-    monkeypatch.setattr("bonobot.core.redis_bus._by_runtime", WeakKeyDictionary())
+    monkeypatch.setattr("agents.sessions.worker.CANCEL_POLL_INTERVAL_S", 1000)
+    monkeypatch.setattr("bonobot.core.redis_bus._buses", WeakKeyDictionary())
     if over == "nudge":
         settings.REDIS_URL = ""
     fake.script += [Waits()]
     boss = factories.administrator(acme)
-    session = sessions.start(boss, helper, "hello")
+    session = sessions.start_session(boss, helper, "hello")
     task = get_runtime().call(runner.take, session.pk)
     eventually(fake.arrived.is_set)
     if over == "redis":
-        eventually(lambda: get_bus().hears)
-    assert sessions.cancel(boss, session)
+        eventually(lambda: get_bus().is_subscribed)
+    assert sessions.cancel_session(boss, session)
     if over == "nudge":
         get_runtime().call(runner.take, session.pk)
     get_runtime().call(asyncio.wait, [task], timeout=10)
@@ -235,10 +235,10 @@ def test_a_turn_that_was_cut_off_shows_what_was_written(
 
     monkeypatch.setattr("agents.llm.interface.ProviderModel.request", request)
     boss = factories.administrator(acme)
-    session = sessions.start(boss, helper, "hello")
+    session = sessions.start_session(boss, helper, "hello")
     task = get_runtime().call(runner.take, session.pk)
     eventually(written.is_set)
-    assert sessions.cancel(boss, session)
+    assert sessions.cancel_session(boss, session)
     get_runtime().call(runner.take, session.pk)
     get_runtime().call(asyncio.wait, [task], timeout=10)
     [step] = session.steps.filter(kind=Step.Kind.MODEL)

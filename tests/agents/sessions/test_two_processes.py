@@ -10,13 +10,13 @@ import pytest
 
 from agents.model_endpoints.services import ModelEndpointSpec, save_endpoint
 from agents.models import Session, Step
-from agents.sessions.events import read_events
-from agents.sessions.export import report
+from agents.sessions.events import load_events
+from agents.sessions.export import build_report
 from bonobot.core import redis_bus
 from bonobot.core.runtime import get_runtime
 from mcp_servers.client.pool import get_connection_pool
 from mcp_servers.server_config import ServerSpec
-from mcp_servers.services import add
+from mcp_servers.services import create_server
 from tests import factories, processes
 from tests.agents.conftest import WORKSHOP
 from tests.agents.llm.openai_server import FakeOpenAI, Says
@@ -74,15 +74,15 @@ def gate(acme, helper, tmp_path):
         transport_type="stdio",
         endpoint_config=command | {"env": {"WORKSHOP_GATE": str(file)}},
     )
-    server = factories.ready(acme, add(factories.administrator(acme), spec), helper)
+    server = factories.ready(acme, create_server(factories.administrator(acme), spec), helper)
     yield file
-    get_runtime().call(get_connection_pool().forget, server.pk)
+    get_runtime().call(get_connection_pool().forget_server, server.pk)
 
 
 @pytest.fixture
 def run(provider, gate, running, tmp_path, monkeypatch, settings):
     """A function that has another process run a session; both use the Redis at a URL, if any."""
-    monkeypatch.setattr(redis_bus, "_by_runtime", WeakKeyDictionary())
+    monkeypatch.setattr(redis_bus, "_buses", WeakKeyDictionary())
 
     def go(redis_url=""):
         settings.REDIS_URL = redis_url
@@ -129,18 +129,18 @@ async def until_progress(watcher):
 
 async def partial_texts(session):
     rows = Step.objects.filter(session=session, state=Step.State.INTENT)
-    return await get_runtime().orm(lambda: [row.payload.get("text") for row in rows])
+    return await get_runtime().run_orm(lambda: [row.payload.get("text") for row in rows])
 
 
 def check(session, process, watcher):
     """Check that nothing was missed, and that everybody who comes again is told the rest."""
     assert process.popen.wait(30) == 0
-    assert report(session.pk)["answer"] == "At the top."
+    assert build_report(session.pk)["answer"] == "At the top."
     final = [(event.id, event.kind) for event in watcher.heard if event.id]
     kinds = ["message", "model", "call", "model", "end"]
     assert final == list(enumerate(kinds, start=1))
     for seq, _ in final:
-        again = [(event.id, event.kind) for event in read_events(session.pk, seq)]
+        again = [(event.id, event.kind) for event in load_events(session.pk, seq)]
         assert again == [*final[seq:], (None, "rest")]
 
 
@@ -173,7 +173,7 @@ def test_over_redis_which_is_emptied_and_then_ends(run, provider, gate, redis):
         watcher = Watcher(session.pk)
         await until_text(watcher, "I wi")
         assert await partial_texts(session) == [""], "text goes over Redis, not into rows"
-        await redis_bus.get_bus()._redis().flushall()
+        await redis_bus.get_bus()._get_client().flushall()
         provider.may_go_on.set()
         progress = await until_progress(watcher)
         server.kill()

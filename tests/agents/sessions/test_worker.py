@@ -17,7 +17,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 @pytest.fixture
 def session(acme, helper):
-    return sessions.start(factories.administrator(acme), helper, "hello")
+    return sessions.start_session(factories.administrator(acme), helper, "hello")
 
 
 def failing(monkeypatch, module, name, fault, *, times):
@@ -40,7 +40,7 @@ def failing(monkeypatch, module, name, fault, *, times):
 
 
 def test_a_database_that_is_away_ends_no_session(session, take, runner, monkeypatch):
-    left = failing(monkeypatch, loop, "run", OperationalError("away"), times=1)
+    left = failing(monkeypatch, loop, "run_session", OperationalError("away"), times=1)
     take(session)
     eventually(lambda: session.refresh_from_db() or session.status == Session.Status.DONE)
     assert not left
@@ -61,8 +61,8 @@ def test_a_runner_that_left_takes_nothing(session, take, runner):
 
 
 def test_a_heart_goes_on_beating_after_a_database_that_was_away(runner, monkeypatch):
-    monkeypatch.setattr(running, "WATCH_S", 0.01)
-    monkeypatch.setattr(leases, "BEAT_S", 0.02)
+    monkeypatch.setattr(running, "CANCEL_POLL_INTERVAL_S", 0.01)
+    monkeypatch.setattr(leases, "HEARTBEAT_INTERVAL_S", 0.02)
     left = failing(monkeypatch, leases, "renew_runner_leases", OperationalError("away"), times=2)
     get_runtime().call(runner.begin)
     eventually(lambda: not left)
@@ -71,8 +71,8 @@ def test_a_heart_goes_on_beating_after_a_database_that_was_away(runner, monkeypa
 
 
 def test_a_loop_that_is_stuck_lets_its_leases_run_out(runner, monkeypatch):
-    monkeypatch.setattr(running, "WATCH_S", 0.01)
-    monkeypatch.setattr(leases, "BEAT_S", 0.02)
+    monkeypatch.setattr(running, "CANCEL_POLL_INTERVAL_S", 0.01)
+    monkeypatch.setattr(leases, "HEARTBEAT_INTERVAL_S", 0.02)
     looked = []
     monkeypatch.setattr(runner, "_ticks", lambda: looked.append(1) and False)
     get_runtime().call(runner.begin)

@@ -39,7 +39,7 @@ def test_an_agent_reads_the_skills_that_it_has(acme, helper, call, notes):
     assert read.instructs, "our own people's words are no data from outside"
     assert call("read_skill", {"name": "other"}).code == "unknown_skill"
     assert not call("read_skill", {"name": "other"}).instructs
-    prompt = build_instructions("", get_snapshot_cache().current("agent", helper.pk), [])
+    prompt = build_instructions("", get_snapshot_cache().load_current("agent", helper.pk), [])
     assert "- notes: Writes notes" in prompt
     assert apply_frame(read.text, None) == read.text
 
@@ -51,7 +51,7 @@ def test_a_change_holds_on_the_very_next_call(acme, helper, call, notes):
         call("list_skills")
     assert gone.value.code == "unknown_tool"
     assert "## Skills" not in build_instructions(
-        "", get_snapshot_cache().current("agent", helper.pk), []
+        "", get_snapshot_cache().load_current("agent", helper.pk), []
     )
 
 
@@ -59,7 +59,7 @@ def test_the_policy_decides_whether_an_agent_may_read_skills(acme, helper, notes
     boss = factories.administrator(acme)
     factories.set_policy(boss, helper, factories.PolicySpec("denylist", deny=("read_skill",)))
     assert "## Skills" not in build_instructions(
-        "", get_snapshot_cache().current("agent", helper.pk), []
+        "", get_snapshot_cache().load_current("agent", helper.pk), []
     )
 
 

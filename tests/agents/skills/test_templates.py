@@ -5,14 +5,14 @@ import pytest
 from agents.skills.templates import (
     SkillTemplate,
     TemplateArgument,
-    as_prompt,
     check_text,
     complete_argument,
+    format_line,
+    parse_line,
+    parse_lines,
     read_arguments,
-    read_line,
-    read_lines,
-    render,
-    write_line,
+    render_skill,
+    to_prompt,
 )
 from bonobot.core.problems import InvalidInput
 
@@ -27,8 +27,8 @@ NOTES = SkillTemplate(
 
 
 def test_arguments_are_filled_in_once_and_stay_text():
-    assert render(NOTES, {"version": "${tone}"}) == "Notes for ${tone}, dry: ${tone}."
-    assert render(NOTES, {"version": "1", "tone": "warm"}) == "Notes for 1, warm: 1."
+    assert render_skill(NOTES, {"version": "${tone}"}) == "Notes for ${tone}, dry: ${tone}."
+    assert render_skill(NOTES, {"version": "1", "tone": "warm"}) == "Notes for 1, warm: 1."
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def test_arguments_are_filled_in_once_and_stay_text():
 )
 def test_what_does_not_fit_names_the_argument(given, field):
     with pytest.raises(InvalidInput) as refused:
-        render(NOTES, given)
+        render_skill(NOTES, given)
     assert refused.value.field == field
     assert refused.value.remedy
 
@@ -74,7 +74,7 @@ def test_a_hole_that_nobody_declares_is_refused():
 
 
 def test_a_skill_is_a_prompt_with_completion():
-    declared = as_prompt(NOTES)
+    declared = to_prompt(NOTES)
     assert [one["required"] for one in declared["arguments"]] == [True, False]
     assert complete_argument(NOTES, "tone", "W") == ["warm"]
     assert complete_argument(NOTES, "version", "") == []
@@ -90,12 +90,12 @@ def test_a_skill_is_a_prompt_with_completion():
     ],
 )
 def test_a_line_reads_back_as_it_was(one):
-    assert read_line(write_line(one)) == one
+    assert parse_line(format_line(one)) == one
 
 
 def test_a_line_that_says_nothing_is_refused():
-    assert [one.name for one in read_lines("a\n\n  b! : x\n")] == ["a", "b"]
+    assert [one.name for one in parse_lines("a\n\n  b! : x\n")] == ["a", "b"]
     for line in ("= x", 'a ["b"', "a [b]", "a b"):
         with pytest.raises(InvalidInput) as refused:
-            read_line(line)
+            parse_line(line)
         assert refused.value.field == "arguments"

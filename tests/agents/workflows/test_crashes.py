@@ -5,7 +5,7 @@ from functools import partial
 
 import pytest
 
-from agents.callable_agents import set_callees
+from agents.callable_agents import set_callable_agents
 from agents.models import Agent, Approval, Session, Step, WorkflowRun
 from agents.workflows.services import WorkflowSpec, run_workflow, save_workflow
 from tests import factories
@@ -34,7 +34,7 @@ def begin(acme, helper, counting, written):
     second = factories.agent(acme, "second")
     factories.ready(acme, counting, second)
     boss = factories.administrator(acme)
-    set_callees(boss, helper, [second.slug])
+    set_callable_agents(boss, helper, [second.slug])
     Agent.objects.update(calls_per_minute=100_000)
     workflow = save_workflow(boss, WorkflowSpec(name="pays", source=SOURCE))
 

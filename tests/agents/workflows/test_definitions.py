@@ -3,10 +3,10 @@
 import pytest
 
 from agents.workflows.definitions import (
-    MOST_STEPS,
+    MAX_STEPS,
     UnresolvedReference,
     fill_references,
-    read_workflow,
+    parse_workflow,
     resolve_pointer,
 )
 from agents.workflows.next_step import (
@@ -15,7 +15,7 @@ from agents.workflows.next_step import (
     WorkflowCall,
     WorkflowEnd,
     WorkflowStepResult,
-    advance,
+    get_next_action,
 )
 from agents.workflows.services import parse_source
 from bonobot.core.problems import InvalidInput
@@ -48,22 +48,22 @@ outputs:
 
 
 def triage():
-    return read_workflow(parse_source(TRIAGE))
+    return parse_workflow(parse_source(TRIAGE))
 
 
 def test_a_run_goes_from_step_to_step_and_ends_with_outputs():
     workflow, inputs = triage(), {"title": "disk", "severity": "high"}
-    first = advance(workflow, inputs, {})
+    first = get_next_action(workflow, inputs, {})
     assert first == WorkflowCall(1, "look", "mcp_logs_search", {"query": "alert disk", "limit": 5})
     came = {"look": WorkflowStepResult("done", "3 lines", {"hits": 3})}
-    second = advance(workflow, inputs, came)
+    second = get_next_action(workflow, inputs, came)
     assert isinstance(second, WorkflowCall)
     assert (second.number, second.tool) == (2, "ask_writer")
     lines = second.arguments["message"].splitlines()
     assert lines[0].startswith("Sum up: [data ")
     assert (lines[1], lines[2][:12]) == ("3 lines", "[end of data")
     came["think"] = WorkflowStepResult("done", "Full.")
-    assert advance(workflow, inputs, came) == WorkflowEnd({"summary": "Full.", "hits": 3})
+    assert get_next_action(workflow, inputs, came) == WorkflowEnd({"summary": "Full.", "hits": 3})
 
 
 @pytest.mark.parametrize(
@@ -79,10 +79,10 @@ def test_a_run_goes_from_step_to_step_and_ends_with_outputs():
     ],
 )
 def test_a_step_whose_conditions_do_not_hold_is_skipped(inputs, look_came):
-    found = advance(triage(), inputs, {"look": look_came})
+    found = get_next_action(triage(), inputs, {"look": look_came})
     assert isinstance(found, SkippedStep)
     came = {"look": look_came, "think": WorkflowStepResult("skipped")}
-    ended = advance(triage(), inputs, came)
+    ended = get_next_action(triage(), inputs, came)
     assert isinstance(ended, WorkflowEnd)
     assert ended.outputs["summary"] == "nothing to say"
 
@@ -93,7 +93,7 @@ def test_a_step_that_fails_ends_the_run_unless_it_may_go_on():
         "think": WorkflowStepResult("failed", "No.", None, "denied"),
     }
     with pytest.raises(StepFailed) as failed:
-        advance(triage(), {"title": "x", "severity": "high"}, came)
+        get_next_action(triage(), {"title": "x", "severity": "high"}, came)
     assert (failed.value.code, failed.value.field) == ("denied", "steps.think")
 
 
@@ -133,7 +133,7 @@ STEP = {"id": "a", "call": "echo"}
     [
         ({"agent": ""}, "agent"),
         ({"steps": []}, "steps"),
-        ({"steps": [STEP] * (MOST_STEPS + 1)}, "steps"),
+        ({"steps": [STEP] * (MAX_STEPS + 1)}, "steps"),
         ({"steps": [STEP, STEP]}, "steps[1].id"),
         ({"steps": [{**STEP, "id": "No"}]}, "steps[0].id"),
         ({"steps": [{"id": "a"}]}, "steps[0]"),
@@ -158,7 +158,7 @@ STEP = {"id": "a", "call": "echo"}
 )
 def test_what_is_wrong_is_named_by_its_path(change, path):
     with pytest.raises(InvalidInput) as refused:
-        read_workflow({"agent": "helper", "steps": [STEP], **change})
+        parse_workflow({"agent": "helper", "steps": [STEP], **change})
     assert refused.value.field == path
     assert refused.value.remedy
 

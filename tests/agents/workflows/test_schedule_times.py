@@ -35,15 +35,15 @@ def at(text: str) -> datetime:
     ],
 )
 def test_a_cron_expression_is_due_next(cron, zone, now, due):
-    assert TriggerSchedule(cron=cron, time_zone=zone).after(at(now)) == at(due)
+    assert TriggerSchedule(cron=cron, time_zone=zone).compute_next_due(at(now)) == at(due)
 
 
 def test_a_period_leaves_out_what_was_missed():
     every = TriggerSchedule(every_s=600)
-    assert every.after(at("2026-11-22T10:00")) == at("2026-11-22T10:10")
-    late = every.after(at("2026-11-22T13:07"), at("2026-11-22T10:00"))
+    assert every.compute_next_due(at("2026-11-22T10:00")) == at("2026-11-22T10:10")
+    late = every.compute_next_due(at("2026-11-22T13:07"), at("2026-11-22T10:00"))
     assert late == at("2026-11-22T13:10")
-    on_time = every.after(at("2026-11-22T10:00"), at("2026-11-22T10:00"))
+    on_time = every.compute_next_due(at("2026-11-22T10:00"), at("2026-11-22T10:00"))
     assert on_time == at("2026-11-22T10:10")
 
 
@@ -54,7 +54,7 @@ def test_a_period_leaves_out_what_was_missed():
 )
 def test_a_period_keeps_its_beat_and_is_always_to_come(every_s, due, late_s):
     now = datetime.fromtimestamp(due.timestamp() + late_s, UTC)
-    found = TriggerSchedule(every_s=every_s).after(now, due)
+    found = TriggerSchedule(every_s=every_s).compute_next_due(now, due)
     assert now < found
     assert (found - now).total_seconds() <= every_s
     assert abs((found - due).total_seconds() % every_s) < 1e-3
@@ -80,5 +80,5 @@ def test_a_period_keeps_its_beat_and_is_always_to_come(every_s, due, late_s):
 )
 def test_what_is_no_time_is_refused(timing, field):
     with pytest.raises(InvalidInput) as refused:
-        timing.after(at("2026-11-22T10:00"))
+        timing.compute_next_due(at("2026-11-22T10:00"))
     assert refused.value.field == field

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from agents.approvals.services import answer
-from agents.callable_agents import set_callees
+from agents.approvals.services import resolve_approval
+from agents.callable_agents import set_callable_agents
 from agents.models import Approval, Session, Step, Workflow, WorkflowRun
 from agents.policies.services import PolicySpec, set_policy
 from agents.services import AgentSpec, update_agent
@@ -86,7 +86,7 @@ def test_a_run_passes_on_what_its_steps_gave(boss, write, workshop, carry_out):
     rows_of = AuditRow.objects.filter(session_id=done.session_id, action="agent_tool_call")
     assert rows_of.count() == 2, "each step went through the door"
     with pytest.raises(Conflict) as refused:
-        sessions.send(boss, done.session, "Hello?")
+        sessions.send_message(boss, done.session, "Hello?")
     assert refused.value.code == "workflow_run"
 
 
@@ -136,10 +136,10 @@ def test_a_step_waits_for_a_person_and_goes_on(boss, helper, write, workshop, ca
     set_policy(boss, helper, PolicySpec("all", ask=("mcp_workshop_echo",)))
     run = carry_out(run_workflow(boss, write(), {"text": "x"}))
     assert run.session.status == Session.Status.WAITING
-    answer(boss, Approval.objects.get(), "approve")
+    resolve_approval(boss, Approval.objects.get(), "approve")
     run = carry_out(run)
     assert run.session.status == Session.Status.WAITING, "the second step is asked about, too"
-    answer(boss, Approval.objects.waiting().get(), "deny", "Enough.")
+    resolve_approval(boss, Approval.objects.waiting().get(), "deny", "Enough.")
     run = carry_out(run)
     assert (run.session.status, run.session.error_code) == ("failed", "approval_denied")
     assert [step.state for step in calls_of(run)] == ["done", "failed"]
@@ -147,11 +147,11 @@ def test_a_step_waits_for_a_person_and_goes_on(boss, helper, write, workshop, ca
 
 def test_another_holder_goes_on_from_rows_alone(boss, write, workshop, runner, carry_out):
     run = run_workflow(boss, write(), {"text": "x"})
-    dead = leases.register()
-    hold = leases.claim(run.session_id, dead)
-    step_store.append(hold, Step.Kind.MESSAGE, {"text": "{}", "by": "x"})
+    dead = leases.register_runner()
+    hold = leases.claim_session(run.session_id, dead)
+    step_store.append_step(hold, Step.Kind.MESSAGE, {"text": "{}", "by": "x"})
     done = {"name": "mcp_workshop_echo", "arguments": {}, "step": "first", "text": "from before"}
-    step_store.append(hold, Step.Kind.CALL, done, turn=1)
+    step_store.append_step(hold, Step.Kind.CALL, done, turn=1)
     leases.stop_runner(dead)
     done = carry_out(run)
     assert done.outputs == {"said": "two from before"}
@@ -176,7 +176,7 @@ def test_a_run_has_a_bound_of_time(boss, write, workshop, carry_out):
 
 def test_a_step_asks_an_agent(acme, boss, helper, write, carry_out):
     writer = factories.agent(acme, "writer")
-    set_callees(boss, helper, [writer.slug])
+    set_callable_agents(boss, helper, [writer.slug])
     source = "agent: helper\nsteps: [{id: ask, agent: writer, message: Hello}]\n"
     done = carry_out(run_workflow(boss, write(source), {}))
     assert done.session.status == Session.Status.DONE, done.session.error_detail

@@ -16,7 +16,7 @@ from agents.workflows import schedules
 from agents.workflows.services import WorkflowSpec, save_workflow
 from agents.workflows.triggers import TriggerSpec, save_trigger
 from bonobot.accounts.roles import Role
-from bonobot.core.crypto.signatures import SIGNATURE, TIMESTAMP, sign
+from bonobot.core.crypto.signatures import SIGNATURE_HEADER, TIMESTAMP_HEADER, sign_body
 from bonobot.core.problems import Conflict, Forbidden, InvalidInput
 from bonobot.ledger.models import AuditRow
 from tests import factories, rest
@@ -69,7 +69,7 @@ def bearer(secret):
 
 def signed(secret, body, at=None):
     at = int(time.time() if at is None else at)
-    return {TIMESTAMP: str(at), SIGNATURE: sign(secret, at, body)}
+    return {TIMESTAMP_HEADER: str(at), SIGNATURE_HEADER: sign_body(secret, at, body)}
 
 
 def test_a_webhook_starts_a_run_with_inputs_out_of_what_was_sent(hook, flow):
@@ -108,7 +108,7 @@ def test_wrong_secrets_unknown_ids_and_old_signatures_answer_alike(acme, boss, h
         sent(trigger, body, **signed(other, body)),
         sent(trigger, body, **signed(secret, body, at=late)),
         sent(trigger, body, **signed(secret, body, at=time.time() + 400)),
-        sent(trigger, body, **{**signed(secret, body), TIMESTAMP: "soon"}),
+        sent(trigger, body, **{**signed(secret, body), TIMESTAMP_HEADER: "soon"}),
         sent(schedule, body, **bearer(secret)),
         rest.Rest().post("hooks/0198c0de-0000-7000-8000-000000000000", body, **bearer(secret)),
         rest.Rest().post("hooks/no-id", body, **bearer(secret)),
@@ -211,10 +211,10 @@ def test_a_webhook_is_held_to_its_rate(boss, flow):
 
 def test_what_is_due_runs_once_however_many_times_were_missed(boss, flow):
     trigger = nightly(boss, flow)
-    assert schedules.run_due() == 0, "its first time is still to come"
+    assert schedules.start_due_runs() == 0, "its first time is still to come"
     overdue(trigger)
     before = timezone.now()
-    assert [schedules.run_due() for _ in range(3)] == [1, 0, 0]
+    assert [schedules.start_due_runs() for _ in range(3)] == [1, 0, 0]
     run = WorkflowRun.objects.select_related("session").get()
     assert (run.via, run.inputs, run.session.started_by) == (
         "schedule",
@@ -229,7 +229,7 @@ def test_what_is_due_runs_once_however_many_times_were_missed(boss, flow):
 def test_two_sweeps_at_once_begin_one_run(boss, flow, monkeypatch):
     trigger = nightly(boss, flow)
     overdue(trigger)
-    begin = schedules._start_run
+    begin = schedules._start_trigger_run
 
     def meanwhile(one):
         # The other sweep read the same row before this one moved its time on.
@@ -237,8 +237,8 @@ def test_two_sweeps_at_once_begin_one_run(boss, flow, monkeypatch):
         return begin(one)
 
     stale = Trigger.objects.select_related("workflow").get(pk=trigger.pk)
-    monkeypatch.setattr(schedules, "_start_run", meanwhile)
-    assert schedules.run_due() == 1
+    monkeypatch.setattr(schedules, "_start_trigger_run", meanwhile)
+    assert schedules.start_due_runs() == 1
     assert WorkflowRun.objects.count() == 1
 
 
@@ -246,24 +246,26 @@ def test_a_process_that_dies_in_between_has_done_neither(boss, flow, monkeypatch
     trigger = nightly(boss, flow)
     overdue(trigger)
     with monkeypatch.context() as broken:
-        broken.setattr(schedules, "_start_run", lambda one: (_ for _ in ()).throw(SystemExit))
+        broken.setattr(
+            schedules, "_start_trigger_run", lambda one: (_ for _ in ()).throw(SystemExit)
+        )
         with pytest.raises(SystemExit):
-            schedules.run_due()
-    assert schedules.run_due() == 1, "the time is still due"
+            schedules.start_due_runs()
+    assert schedules.start_due_runs() == 1, "the time is still due"
 
 
 def test_what_forbids_a_run_is_kept_with_its_schedule(boss, flow):
     trigger = nightly(boss, flow)
     overdue(trigger)
-    assert schedules.run_due() == 1
+    assert schedules.start_due_runs() == 1
     overdue(trigger)
-    assert schedules.run_due() == 0
+    assert schedules.start_due_runs() == 0
     trigger.refresh_from_db()
     assert trigger.last_code == "still_running"
     Session.objects.update(status="done")
     save_workflow(boss, WorkflowSpec(name="say", enabled=False), flow)
     overdue(trigger)
-    assert [schedules.run_due(), schedules.run_due()] == [0, 0]
+    assert [schedules.start_due_runs(), schedules.start_due_runs()] == [0, 0]
     trigger.refresh_from_db()
     assert (trigger.last_code, trigger.next_at > timezone.now()) == ("workflow_disabled", True)
     assert AuditRow.objects.filter(action="trigger_not_run").count() == 2
@@ -274,10 +276,10 @@ def test_a_schedule_that_was_off_makes_up_for_nothing(boss, flow):
     trigger = nightly(boss, flow)
     save_trigger(boss, flow, TriggerSpec(name="nightly", enabled=False), trigger)
     overdue(trigger)
-    assert schedules.run_due() == 0
+    assert schedules.start_due_runs() == 0
     trigger, _ = save_trigger(boss, flow, TriggerSpec(name="nightly", enabled=True), trigger)
     assert trigger.next_at > timezone.now()
-    assert schedules.run_due() == 0
+    assert schedules.start_due_runs() == 0
 
 
 WRONG = (

@@ -6,7 +6,7 @@ from django.urls import reverse
 
 from bonobot.accounts.models import Membership, Organization, User
 from bonobot.accounts.roles import Role
-from bonobot.accounts.views.join_organization import NAMELESS
+from bonobot.accounts.views.join_organization import DEFAULT_SLUG
 from bonobot.ledger.models import AuditRow
 from tests import admin_client, factories
 
@@ -32,13 +32,13 @@ def test_the_first_account_makes_an_organization_and_owns_it(first: Client) -> N
     made = Organization.objects.get()
     assert (made.name, made.slug) == ("Größe & Co", "groe-co")
     assert Membership.objects.get().role == Role.OWNER
-    rows = AuditRow.objects.of(made.pk).order_by("seq")
+    rows = AuditRow.objects.for_organization(made.pk).order_by("seq")
     assert [row.action for row in rows] == ["organization_created", "member_added"]
 
 
 def test_a_name_without_latin_letters_gets_an_address_too(first: Client) -> None:
     first.post(reverse(BEGIN), {"name": "株式会社"})
-    assert Organization.objects.get().slug == NAMELESS
+    assert Organization.objects.get().slug == DEFAULT_SLUG
 
 
 def test_a_blank_name_makes_nothing(first: Client) -> None:

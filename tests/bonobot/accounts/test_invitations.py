@@ -37,7 +37,7 @@ def _mail(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def invited(where: Organization, email: str = "anna@example.com", role: Role = Role.MEMBER) -> str:
     """Invite somebody and return the link's text."""
-    return text_of(invitations.invite(factories.administrator(where), email, role).link)
+    return text_of(invitations.create_invitation(factories.administrator(where), email, role).link)
 
 
 def text_of(link: str) -> str:
@@ -96,7 +96,7 @@ def test_a_letter_speaks_the_language_of_whom_it_invites(acme: Organization) -> 
 
 def test_a_new_account_is_made_and_joins(acme: Organization) -> None:
     agent = factories.agent(acme)
-    posted = invitations.invite(
+    posted = invitations.create_invitation(
         factories.administrator(acme), "anna@example.com", Role.MEMBER, agent_ids=[agent.pk]
     )
     client = opened(text_of(posted.link))
@@ -145,11 +145,11 @@ def test_somebody_with_an_account_signs_in_and_joins(acme: Organization) -> None
 
 def test_it_is_good_for_one_time(acme: Organization) -> None:
     text = invited(acme)
-    invitations.accept(text, User.objects.create_user("anna"))
+    invitations.accept_invitation(text, User.objects.create_user("anna"))
     answer = opened(text).get(reverse("account_join"))
     assert answer.status_code == 404
     with pytest.raises(NotFound) as refused:
-        invitations.accept(text, User.objects.create_user("bert"))
+        invitations.accept_invitation(text, User.objects.create_user("bert"))
     assert refused.value.code == "invitation_ended"
 
 
@@ -160,7 +160,7 @@ def test_it_expires_and_can_be_sent_again(acme: Organization) -> None:
         with pytest.raises(NotFound):
             invitations.get_invitation_by_link(text)
         row = Invitation.objects.get()
-        posted = invitations.send_again(factories.administrator(acme), row)
+        posted = invitations.resend_invitation(factories.administrator(acme), row)
         assert invitations.get_invitation_by_link(text_of(posted.link)).pk == row.pk
 
 
@@ -179,7 +179,7 @@ def test_a_revoked_one_opens_nothing(acme: Organization) -> None:
     with pytest.raises(NotFound):
         invitations.get_invitation_by_link(text)
     with pytest.raises(Conflict) as refused:
-        invitations.send_again(factories.administrator(acme), Invitation.objects.get())
+        invitations.resend_invitation(factories.administrator(acme), Invitation.objects.get())
     assert refused.value.code == "invitation_ended"
 
 
@@ -221,7 +221,7 @@ def test_who_is_a_member_already_can_not_join_twice(acme: Organization) -> None:
     text = invited(acme)
     user = User.objects.get(pk=factories.person(acme, Role.MEMBER).id)
     with pytest.raises(Conflict) as refused:
-        invitations.accept(text, user)
+        invitations.accept_invitation(text, user)
     assert refused.value.code == "member_already"
     assert Invitation.objects.usable().exists()
 
@@ -229,13 +229,13 @@ def test_who_is_a_member_already_can_not_join_twice(acme: Organization) -> None:
 @pytest.mark.parametrize("role", [role for role in Role if role != Role.OWNER])
 def test_only_owners_invite(acme: Organization, role: Role) -> None:
     with pytest.raises(Forbidden):
-        invitations.invite(factories.person(acme, role), "anna@example.com", Role.MEMBER)
+        invitations.create_invitation(factories.person(acme, role), "anna@example.com", Role.MEMBER)
 
 
 @pytest.mark.parametrize("email", ["", "anna", "anna@", "a@b\nBcc: c@d.example", "x" * 300])
 def test_what_is_no_address_is_refused(acme: Organization, email: str) -> None:
     with pytest.raises(InvalidInput) as refused:
-        invitations.invite(factories.administrator(acme), email, Role.MEMBER)
+        invitations.create_invitation(factories.administrator(acme), email, Role.MEMBER)
     assert refused.value.field == "email"
 
 
@@ -255,9 +255,9 @@ def test_one_address_is_not_flooded(acme: Organization) -> None:
     with time_machine.travel(timezone.now(), tick=False):
         invited(acme)
         for _ in range(INVITE_EMAIL.burst - 1):
-            invitations.send_again(boss, Invitation.objects.get())
+            invitations.resend_invitation(boss, Invitation.objects.get())
         with pytest.raises(TooManyAttempts) as refused:
-            invitations.send_again(boss, Invitation.objects.get())
+            invitations.resend_invitation(boss, Invitation.objects.get())
     assert refused.value.retry_after
 
 

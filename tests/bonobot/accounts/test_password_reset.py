@@ -12,7 +12,7 @@ from time_machine import travel
 
 from bonobot.accounts import tasks as account_tasks
 from bonobot.accounts.models import Membership, Organization, User
-from bonobot.accounts.password_reset import link_of, send_reset_link
+from bonobot.accounts.password_reset import build_reset_link, send_reset_link
 from bonobot.accounts.roles import Role
 from bonobot.core.problems import Conflict, Forbidden
 from bonobot.ledger.models import AuditRow
@@ -85,7 +85,7 @@ def test_the_link_takes_a_new_password_one_time_and_ends_the_sessions(anna: User
 
 
 def test_the_link_expires(anna: User) -> None:
-    path = link_of(anna).partition("/admin")[2]
+    path = build_reset_link(anna).partition("/admin")[2]
     later = timezone.now().timestamp() + settings.PASSWORD_RESET_TIMEOUT + 1
     with travel(later, tick=False):
         assert "used or has expired" in Client().get(f"/admin{path}").content.decode()
@@ -145,7 +145,7 @@ def test_an_address_that_only_looks_like_the_accounts_gets_nothing(
 
 
 def test_the_link_leads_to_us_whatever_host_was_asked(anna: User) -> None:
-    assert "evil.example" not in link_of(anna)
+    assert "evil.example" not in build_reset_link(anna)
     answer = Client().post(
         reverse("admin_password_reset"), {"email": EMAIL}, headers={"host": "evil.example"}
     )
@@ -154,14 +154,14 @@ def test_the_link_leads_to_us_whatever_host_was_asked(anna: User) -> None:
 
 def test_the_link_of_one_account_opens_no_other(acme: Organization, anna: User) -> None:
     bert = User.objects.get(pk=factories.person(acme, Role.OWNER, "bert").id)
-    parts = {user: link_of(user).rstrip("/").rsplit("/", 2)[1:] for user in (anna, bert)}
+    parts = {user: build_reset_link(user).rstrip("/").rsplit("/", 2)[1:] for user in (anna, bert)}
     mixed = reverse("account_new_password", args=[parts[bert][0], parts[anna][1]])
     page = Client().get(mixed, follow=True)
     assert 'name="new_password1"' not in page.content.decode()
 
 
 def test_a_new_address_ends_the_link(anna: User) -> None:
-    link = link_of(anna)
+    link = build_reset_link(anna)
     anna.email = "anna@example.org"
     anna.save()
     page = Client().get("/" + link.split("/", 3)[3], follow=True)

@@ -16,7 +16,7 @@ from time_machine import travel
 from bonobot.accounts.models import Membership, Organization, Token, User
 from bonobot.accounts.password_reset import send_reset_emails
 from bonobot.accounts.roles import Role
-from bonobot.accounts.tokens.services import issue
+from bonobot.accounts.tokens.services import create_token
 from bonobot.core.i18n import localization
 from bonobot.ledger.models import AuditRow
 from tests import factories, rest
@@ -213,7 +213,7 @@ def test_moments_follow_a_persons_time_zone_and_reports_do_not(
     Membership.objects.filter(user=anna).update(role=Role.OWNER)
     client = signed_in()
     at = datetime(2026, 1, 1, 23, 30, tzinfo=UTC)
-    token, _text = issue(factories.administrator(acme), name="t", role=Role.MEMBER)
+    token, _text = create_token(factories.administrator(acme), name="t", role=Role.MEMBER)
     Token.objects.filter(pk=token.pk).update(created_at=at)
     page = reverse("admin:tenancy_token_changelist")
     usage = reverse("admin:usage")

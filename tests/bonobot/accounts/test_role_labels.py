@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from bonobot.accounts.role_labels import MEANS, render_roles_page
+from bonobot.accounts.role_labels import ACTION_DESCRIPTIONS, render_roles_page
 from bonobot.accounts.roles import Action, Role, may
 
 PAGE = Path(__file__).parents[3] / "docs" / "roles.md"
@@ -13,7 +13,7 @@ def test_the_page_is_made_from_the_table() -> None:
 
 
 def test_every_action_is_described() -> None:
-    assert set(MEANS) == set(Action)
+    assert set(ACTION_DESCRIPTIONS) == set(Action)
 
 
 def test_a_line_marks_those_who_may() -> None:

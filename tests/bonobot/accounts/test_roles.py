@@ -1,14 +1,14 @@
 """The one table of who may do what."""
 
-from bonobot.accounts.roles import PLATFORM_ONLY, TABLE, Action, Role, may
+from bonobot.accounts.roles import PLATFORM_ONLY, ROLE_ACTIONS, Action, Role, may
 
 
 def test_every_role_stands_in_the_table():
-    assert set(TABLE) == set(Role)
+    assert set(ROLE_ACTIONS) == set(Role)
 
 
 def test_an_owner_may_all_that_is_not_the_platforms():
-    assert TABLE[Role.OWNER] == set(Action) - PLATFORM_ONLY
+    assert ROLE_ACTIONS[Role.OWNER] == set(Action) - PLATFORM_ONLY
 
 
 def test_what_is_the_platforms_no_role_may():
@@ -17,8 +17,8 @@ def test_what_is_the_platforms_no_role_may():
 
 def test_whoever_only_reads_may_change_nothing():
     reads = {Action.VIEW, Action.VIEW_AUDIT}
-    assert TABLE[Role.AUDITOR] == reads
+    assert ROLE_ACTIONS[Role.AUDITOR] == reads
 
 
 def test_no_lesser_role_may_what_an_owner_may_not():
-    assert all(TABLE[role] <= TABLE[Role.OWNER] for role in Role)
+    assert all(ROLE_ACTIONS[role] <= ROLE_ACTIONS[Role.OWNER] for role in Role)

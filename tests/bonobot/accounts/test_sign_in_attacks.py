@@ -18,7 +18,7 @@ from time_machine import travel
 
 from bonobot.accounts import tasks as account_tasks
 from bonobot.accounts.models import Attempts, Organization, User
-from bonobot.accounts.password_reset import link_of
+from bonobot.accounts.password_reset import build_reset_link
 from bonobot.accounts.roles import Role
 from bonobot.accounts.second_factor import has_second_factor, reset_second_factor
 from bonobot.core.problems import Forbidden
@@ -192,7 +192,7 @@ ENDINGS: dict[str, Callable[[User, str], object]] = {
 
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_a_link_ends(anna: User, ending: str) -> None:
-    link = link_of(anna)
+    link = build_reset_link(anna)
     assert opened(link)
     ENDINGS[ending](anna, link)
     assert not opened(link)
@@ -208,7 +208,7 @@ MANGLED: dict[str, Callable[[str], str]] = {
 
 @pytest.mark.parametrize("mangled", MANGLED)
 def test_a_link_that_was_made_up_opens_nothing(anna: User, mangled: str) -> None:
-    assert not opened(MANGLED[mangled](link_of(anna)))
+    assert not opened(MANGLED[mangled](build_reset_link(anna)))
 
 
 HOSTS = {
@@ -230,7 +230,7 @@ def test_a_link_is_to_our_own_host(anna: User, mails: None, header: str) -> None
 
 def test_a_new_password_signs_nobody_in_and_the_second_factor_is_asked_for(anna: User) -> None:
     set_up(signed_in())
-    browser = use(link_of(User.objects.get(pk=anna.pk)))
+    browser = use(build_reset_link(User.objects.get(pk=anna.pk)))
     assert not is_in(browser)
     client = Client()
     answer = client.post(reverse("admin:login"), {"username": "anna", "password": NEW})
@@ -242,7 +242,7 @@ def test_a_new_password_signs_nobody_in_and_the_second_factor_is_asked_for(anna:
 def test_a_sign_in_half_way_is_worth_nothing_after_a_new_password(anna: User) -> None:
     secret = set_up(signed_in())
     attacker = signed_in()
-    use(link_of(User.objects.get(pk=anna.pk)))
+    use(build_reset_link(User.objects.get(pk=anna.pk)))
     attacker.post(reverse("mfa_authenticate"), {"code": code(secret, 1)})
     assert not is_in(attacker)
 

@@ -60,12 +60,12 @@ def folder(root: Path) -> Iterator[ConfinedFolder]:
 
 
 def test_files_are_written_read_moved_and_deleted(folder: ConfinedFolder, root: Path):
-    assert folder.write("a/b/c.txt", b"one", make_folders=True) is True
+    assert folder.write("a/b/c.txt", b"one", create_parents=True) is True
     assert folder.write("a/b/c.txt", b"two") is False
     assert folder.read("a//./b/c.txt", 10) == b"two"
     folder.move("a/b/c.txt", "a/d.txt")
-    assert [one.path for one in folder.walk()] == ["a", "a/b", "a/d.txt"]
-    assert folder.look("a/b/c.txt") is None
+    assert [one.path for one in folder.iterate_entries()] == ["a", "a/b", "a/d.txt"]
+    assert folder.find_entry("a/b/c.txt") is None
     assert folder.delete("a/d.txt").kind == "file"
     with pytest.raises(Conflict, match="isn't empty"):
         folder.delete("a")
@@ -128,7 +128,7 @@ def test_links_are_neither_entered_nor_deleted_through(
     (root / "way").symlink_to(outside)
     (root / "deep").mkdir()
     (root / "deep" / "way").symlink_to(outside)
-    assert [one.path for one in folder.walk()] == ["deep", "way", "deep/way"]
+    assert [one.path for one in folder.iterate_entries()] == ["deep", "way", "deep/way"]
     folder.delete("deep", with_contents=True)
     assert folder.delete("way").kind == "link"
     assert (outside / "secret").read_bytes() == SECRET
@@ -146,7 +146,7 @@ def test_another_file_system_is_left_alone():
         pytest.skip("no second file system here")
     with ConfinedFolder(Path("/dev")) as devices:
         with pytest.raises(PathRefused) as refusal:
-            devices.children("shm", 1)
+            devices.list_entries("shm", 1)
         assert refusal.value.code == "other_filesystem"
         with pytest.raises(PathRefused) as refusal:
             devices.read("null", 1)
@@ -159,19 +159,19 @@ def test_too_large_is_told_before_it_is_read(folder: ConfinedFolder, root: Path)
     with pytest.raises(PathRefused) as refusal:
         folder.read("sparse", 1000)
     assert refusal.value.code == "too_large"
-    assert folder.usage(10).size == 1 << 40
+    assert folder.measure_usage(10).size == 1 << 40
 
 
 def test_counting_stops_at_its_bound_and_at_folders_without_end(folder: ConfinedFolder, root: Path):
     for number in range(5):
         (root / str(number)).touch()
-    assert folder.usage(5).more is False
-    assert folder.usage(4).more is True
+    assert folder.measure_usage(5).is_partial is False
+    assert folder.measure_usage(4).is_partial is True
     deep = root
     for _ in range(70):
         deep = deep / "d"
         deep.mkdir()
-    assert folder.usage(10_000).more is True
+    assert folder.measure_usage(10_000).is_partial is True
 
 
 @given(st.text(st.characters(categories=["L", "P", "Cc", "Zs", "Cs"]), max_size=60))

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bonobot.core.gcra import MINUTE, admit, compute_interval
+from bonobot.core.gcra import MICROSECONDS_PER_MINUTE, admit_request, compute_interval
 
 LIMITS = st.tuples(st.integers(1, 10_000_000), st.integers(1, 100))
 # (microseconds since the last request, share of the burst that this one costs)
@@ -20,7 +20,7 @@ def test_in_no_window_more_passes_than_its_length_allows_plus_the_burst(
     for pause, share in requests:
         now += pause
         cost = burst * share // 100
-        verdict = admit(tat, now, every, burst, cost)
+        verdict = admit_request(tat, now, every, burst, cost)
         if verdict.allowed:
             tat = verdict.tat
             passed.append((now, cost))
@@ -39,13 +39,13 @@ def test_a_refusal_says_exactly_how_long_to_wait_and_changes_nothing(
     for pause, share in requests:
         now += pause
         cost = burst * share // 100
-        verdict = admit(tat, now, every, burst, cost)
+        verdict = admit_request(tat, now, every, burst, cost)
         if verdict.allowed:
             assert verdict.retry_after == 0
         else:
             assert verdict.tat == tat
-            assert admit(tat, now + verdict.retry_after, every, burst, cost).allowed
-            assert not admit(tat, now + verdict.retry_after - 1, every, burst, cost).allowed
+            assert admit_request(tat, now + verdict.retry_after, every, burst, cost).allowed
+            assert not admit_request(tat, now + verdict.retry_after - 1, every, burst, cost).allowed
         tat = verdict.tat
 
 
@@ -56,10 +56,10 @@ def test_a_rested_limit_lets_its_whole_burst_pass_and_then_one_an_interval(
     every, burst = limit
     tat = 0
     for _ in range(burst):
-        allowed, tat, _ = admit(tat, now, every, burst)
+        allowed, tat, _ = admit_request(tat, now, every, burst)
         assert allowed
-    assert not admit(tat, now, every, burst).allowed
-    assert admit(tat, now + every, every, burst).allowed
+    assert not admit_request(tat, now, every, burst).allowed
+    assert admit_request(tat, now + every, every, burst).allowed
 
 
 @given(LIMITS, st.integers(0, 10**16), st.integers(0, 10**16))
@@ -68,20 +68,20 @@ def test_what_costs_nothing_passes_without_using_the_limit_up(
 ) -> None:
     every, burst = limit
     tat = min(tat, now + every * burst)
-    verdict = admit(tat, now, every, burst, 0)
+    verdict = admit_request(tat, now, every, burst, 0)
     assert verdict.allowed
     assert verdict.tat == max(tat, now)
 
 
 def test_a_clock_that_goes_back_refuses_at_most_what_is_still_used_up() -> None:
-    _, tat, _ = admit(0, 1_000, 100, 1)
-    assert admit(tat, 500, 100, 1) == (False, tat, 600)
+    _, tat, _ = admit_request(0, 1_000, 100, 1)
+    assert admit_request(tat, 500, 100, 1) == (False, tat, 600)
 
 
 @given(st.integers(1, 10_000_000))
 def test_the_interval_never_lets_more_than_the_limit_pass(per_minute: int) -> None:
-    assert compute_interval(per_minute) * per_minute >= MINUTE
-    assert (compute_interval(per_minute) - 1) * per_minute < MINUTE
+    assert compute_interval(per_minute) * per_minute >= MICROSECONDS_PER_MINUTE
+    assert (compute_interval(per_minute) - 1) * per_minute < MICROSECONDS_PER_MINUTE
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_the_interval_never_lets_more_than_the_limit_pass(per_minute: int) -> No
 )
 def test_limits_that_mean_nothing_are_refused(every: int, burst: int, cost: int) -> None:
     with pytest.raises(ValueError, match="can't pass"):
-        admit(0, 0, every, burst, cost)
+        admit_request(0, 0, every, burst, cost)
 
 
 def test_a_limit_of_nothing_a_minute_is_refused() -> None:

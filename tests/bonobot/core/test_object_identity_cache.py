@@ -14,11 +14,11 @@ def test_each_object_is_worked_out_once() -> None:
 
     lengths = ObjectIdentityCache(length)
     first, equal = [1, 2], [1, 2]
-    assert [lengths.of(first), lengths.of(first), lengths.of(equal)] == [2, 2, 2]
+    assert [lengths.get(first), lengths.get(first), lengths.get(equal)] == [2, 2, 2]
     assert [id(one) for one in seen] == [id(first), id(equal)]
 
 
 def test_objects_that_come_and_go_are_never_taken_for_each_other() -> None:
-    lengths = ObjectIdentityCache(len, most=8)
+    lengths = ObjectIdentityCache(len, max_size=8)
     for number in range(1_000):
-        assert lengths.of([0] * (number % 7)) == number % 7
+        assert lengths.get([0] * (number % 7)) == number % 7

@@ -12,7 +12,7 @@ from bonobot.core.runtime import get_runtime
 
 @pytest.fixture(autouse=True)
 def _bus_of_its_own(monkeypatch):
-    monkeypatch.setattr(module, "_by_runtime", WeakKeyDictionary())
+    monkeypatch.setattr(module, "_buses", WeakKeyDictionary())
     yield
     get_runtime().call(get_bus().close)
 
@@ -38,10 +38,10 @@ def test_a_ring_of_another_process_is_heard_at_its_place_alone():
         await hearing(here)
         one, other, left = asyncio.Event(), asyncio.Event(), asyncio.Event()
         for place, event in (("one", one), ("other", other), ("left", left)):
-            await here.listen(place, event.set)
-        here.leave("left", left.set)
-        there.ring("left")
-        there.ring("one")
+            await here.add_listener(place, event.set)
+        here.remove_listener("left", left.set)
+        there.queue_wakeup("left")
+        there.queue_wakeup("one")
         await heard(one)
         await there.close()
         return other.is_set(), left.is_set()
@@ -55,13 +55,13 @@ def test_texts_are_kept_for_a_while_and_wake_who_listens():
         here, there = get_bus(), RedisBus()
         await hearing(here)
         woken = asyncio.Event()
-        await here.listen("place", woken.set)
-        assert await there.show([BusTexts("place", {"1": "grün", "2": "x"})])
+        await here.add_listener("place", woken.set)
+        assert await there.publish_texts([BusTexts("place", {"1": "grün", "2": "x"})])
         await heard(woken)
-        assert await there.show([BusTexts("place", {"2": "y"})])
-        assert 0 < await here._redis().ttl(module._build_key("place")) <= module.KEPT_S
+        assert await there.publish_texts([BusTexts("place", {"2": "y"})])
+        assert 0 < await here._get_client().ttl(module._build_key("place")) <= module.TEXT_TTL_S
         await there.close()
-        return await here.shown("place")
+        return await here.fetch_texts("place")
 
     assert get_runtime().call(shown) == {"1": "grün", "2": "y"}
 
@@ -71,10 +71,10 @@ def test_a_redis_that_is_away_is_left_alone_for_a_while(settings, free_port, cap
 
     async def tried():
         one = get_bus()
-        await one.listen("place", lambda: None)
-        assert not await one.show([BusTexts("place", {"1": "x"})])
-        assert not await one.show([BusTexts("place", {"1": "x"})])
-        return await one.shown("place"), one.hears
+        await one.add_listener("place", lambda: None)
+        assert not await one.publish_texts([BusTexts("place", {"1": "x"})])
+        assert not await one.publish_texts([BusTexts("place", {"1": "x"})])
+        return await one.fetch_texts("place"), one.is_subscribed
 
     assert get_runtime().call(tried) == ({}, False)
     refused = [one for one in caplog.messages if one.startswith("Redis is away: ")]
@@ -87,8 +87,8 @@ def test_without_redis_nothing_is_sent_and_nothing_heard(settings):
 
     async def tried():
         one = get_bus()
-        await one.listen("place", lambda: None)
-        one.ring("place")
-        return await one.show([BusTexts("place", {"1": "x"})]), one._client
+        await one.add_listener("place", lambda: None)
+        one.queue_wakeup("place")
+        return await one.publish_texts([BusTexts("place", {"1": "x"})]), one._client
 
     assert get_runtime().call(tried) == (False, None)

@@ -13,16 +13,16 @@ from contextvars import ContextVar
 import pytest
 
 from bonobot.core import runtime as module
-from bonobot.core.runtime import Runtime, close, get_runtime
+from bonobot.core.runtime import Runtime, close_runtime, get_runtime
 
 WAIT_S = 5
 
 
 @pytest.fixture(autouse=True)
 def _fresh() -> Iterator[None]:
-    close()
+    close_runtime()
     yield
-    close()
+    close_runtime()
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
@@ -143,8 +143,8 @@ def test_who_begins_a_task_sees_its_end_at_once(caplog: pytest.LogCaptureFixture
         async def fail() -> None:
             raise ValueError("broken")
 
-        task = get_runtime().begin(end(), name="short")
-        await asyncio.wait({get_runtime().begin(fail(), name="breaks")})
+        task = get_runtime().create_task(end(), name="short")
+        await asyncio.wait({get_runtime().create_task(fail(), name="breaks")})
         return ended.is_set() and task.done()
 
     assert get_runtime().call(both)
@@ -163,7 +163,7 @@ def test_tasks_inherit_the_context_of_who_started_them() -> None:
 
 
 def test_it_ticks_only_while_its_loop_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "TICK_S", 0.01)
+    monkeypatch.setattr(module, "TICK_INTERVAL_S", 0.01)
     found = get_runtime()
     before = found.ticked_at
     wait_for(lambda: found.ticked_at > before)
@@ -216,7 +216,7 @@ def test_what_a_library_left_on_our_own_loop_ends_with_it() -> None:
         return asyncio.get_running_loop().create_task(asyncio.Event().wait())
 
     left = get_runtime().call(begin)
-    close()
+    close_runtime()
     assert left.cancelled()
 
 
@@ -255,7 +255,7 @@ def test_a_closed_runtime_takes_no_work_and_the_next_caller_gets_another() -> No
 def test_closing_twice_is_harmless() -> None:
     found = get_runtime()
     found.close()
-    close()
+    close_runtime()
 
 
 def test_a_task_that_ignores_cancellation_is_named_and_left(

@@ -10,16 +10,16 @@ import pytest
 from django.db import connection
 
 from bonobot.core import runtime as module
-from bonobot.core.runtime import close, get_runtime
+from bonobot.core.runtime import close_runtime, get_runtime
 
 WAIT_S = 5
 
 
 @pytest.fixture(autouse=True)
 def _fresh() -> Iterator[None]:
-    close()
+    close_runtime()
     yield
-    close()
+    close_runtime()
 
 
 @pytest.mark.django_db(transaction=True)
@@ -37,7 +37,7 @@ def test_orm_work_runs_beside_the_loop_and_gives_its_connection_back() -> None:
         return int(found)
 
     async def work() -> int:
-        return await get_runtime().orm(query, 40, plus=2)
+        return await get_runtime().run_orm(query, 40, plus=2)
 
     assert get_runtime().call(work) == 42
     assert str(seen["thread"]).startswith("orm")
@@ -48,12 +48,12 @@ def test_orm_work_runs_beside_the_loop_and_gives_its_connection_back() -> None:
 
     async def look() -> list[bool]:
         each = range(module.ORM_THREADS)
-        return await asyncio.gather(*(get_runtime().orm(is_open) for _ in each))
+        return await asyncio.gather(*(get_runtime().run_orm(is_open) for _ in each))
 
     on_file = connection.vendor == "sqlite"
     assert sum(get_runtime().call(look)) == on_file
     assert get_runtime().call(work) == 42
-    close()
+    close_runtime()
     if on_file:
         with pytest.raises(sqlite3.ProgrammingError, match="closed"):
             seen["connection"].execute("SELECT 1")
@@ -61,7 +61,7 @@ def test_orm_work_runs_beside_the_loop_and_gives_its_connection_back() -> None:
 
 @pytest.mark.django_db(transaction=True)
 def test_a_connection_to_a_file_does_not_stay_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "KEPT_S", 0.0)
+    monkeypatch.setattr(module, "SQLITE_CONNECTION_TTL_S", 0.0)
     seen: list[object] = []
 
     def ask() -> None:
@@ -72,8 +72,8 @@ def test_a_connection_to_a_file_does_not_stay_for_ever(monkeypatch: pytest.Monke
         return connection.connection is not None
 
     async def look() -> bool:
-        await get_runtime().orm(ask)
-        return await get_runtime().orm(is_open)
+        await get_runtime().run_orm(ask)
+        return await get_runtime().run_orm(is_open)
 
     assert not get_runtime().call(look)
     assert seen != [None]
@@ -94,7 +94,7 @@ def test_at_most_eight_pieces_of_orm_work_run_at_once() -> None:
             running -= 1
 
     async def crowd() -> None:
-        await asyncio.gather(*(get_runtime().orm(work) for _ in range(3 * module.ORM_THREADS)))
+        await asyncio.gather(*(get_runtime().run_orm(work) for _ in range(3 * module.ORM_THREADS)))
 
     get_runtime().call(crowd)
     assert most == module.ORM_THREADS
@@ -104,7 +104,7 @@ def test_orm_elsewhere_than_on_the_loop_is_refused() -> None:
     found = get_runtime()
 
     async def elsewhere() -> None:
-        await found.orm(int)
+        await found.run_orm(int)
 
     with pytest.raises(RuntimeError, match="belongs to the runtime's loop"):
         asyncio.run(elsewhere())

@@ -8,7 +8,7 @@ from pytest_django import Settings
 from agents.tasks import sweep
 from bonobot.celery import app
 from bonobot.jobs import broker
-from bonobot.jobs.queues import NAMES
+from bonobot.jobs.queues import QUEUE_NAMES
 from mcp_servers.tasks import discover_server
 
 
@@ -18,7 +18,7 @@ def emptied() -> None:
 
 
 def test_each_queue_tells_how_many_wait_and_since_when() -> None:
-    assert [one.messages for one in broker.list_queue_backlogs()] == [0] * len(NAMES)
+    assert [one.messages for one in broker.list_queue_backlogs()] == [0] * len(QUEUE_NAMES)
     for number in range(3):
         discover_server.delay(str(number))
     sweep.delay()
@@ -36,7 +36,7 @@ def test_a_broker_that_is_away_is_told(settings: Settings, tmp_path: Path) -> No
     broker._connect_redis.cache_clear()
     try:
         with pytest.raises(broker.BrokerUnreachable):
-            broker.ping()
+            broker.check_broker()
         with pytest.raises(broker.BrokerUnreachable):
             broker.list_queue_backlogs()
     finally:
@@ -44,4 +44,4 @@ def test_a_broker_that_is_away_is_told(settings: Settings, tmp_path: Path) -> No
     settings.REDIS_URL = ""
     settings.BONOBOT_VAR = tmp_path
     with pytest.raises(broker.BrokerUnreachable):
-        broker.ping()
+        broker.check_broker()

@@ -82,7 +82,7 @@ def test_a_long_queue_hides_no_message_of_another(
         channel._put("sessions", MESSAGE | {"n": number})
     got = [channel._get("sessions")["n"]]
     channel._put("default", MESSAGE)
-    now += 2 * broker.LOOK_AGAIN_S
+    now += 2 * broker.RESCAN_INTERVAL_S
     assert channel._get("default") == MESSAGE
     got += [channel._get("sessions")["n"] for _ in range(2)]
     assert sorted(got) == [0, 1, 2]

@@ -11,7 +11,12 @@ from django_celery_beat.models import PeriodicTask
 
 from bonobot.celery import app
 from bonobot.jobs import celery_beat
-from bonobot.jobs.celery_beat import LEASE_S, STANDBY_S, BonobotScheduler, LeaderLease
+from bonobot.jobs.celery_beat import (
+    LEASE_DURATION_S,
+    STANDBY_INTERVAL_S,
+    BonobotScheduler,
+    LeaderLease,
+)
 from bonobot.models import Lease
 
 pytestmark = pytest.mark.django_db
@@ -19,17 +24,17 @@ pytestmark = pytest.mark.django_db
 
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(celery_beat, "RENEW_S", 0.0)
+    monkeypatch.setattr(celery_beat, "RENEW_INTERVAL_S", 0.0)
 
 
 def later() -> Any:
-    return time_machine.travel(timezone.now() + timedelta(seconds=LEASE_S + 1), tick=True)
+    return time_machine.travel(timezone.now() + timedelta(seconds=LEASE_DURATION_S + 1), tick=True)
 
 
 def test_one_of_two_leads_and_goes_on() -> None:
     first, second = LeaderLease("x"), LeaderLease("x")
     assert [first.renew(), second.renew(), first.renew(), second.renew()] == [True, False] * 2
-    assert (first.leads, second.leads) == (True, False)
+    assert (first.is_leader, second.is_leader) == (True, False)
 
 
 def test_another_thing_is_led_by_somebody_else() -> None:
@@ -48,10 +53,10 @@ def test_the_second_takes_over_when_the_first_is_gone_and_the_first_sees_it() ->
 def test_who_lets_go_is_followed_at_once() -> None:
     first, second = LeaderLease("x"), LeaderLease("x")
     assert first.renew()
-    first.let_go()
-    assert not first.leads
+    first.release()
+    assert not first.is_leader
     assert second.renew()
-    first.let_go()
+    first.release()
     assert Lease.objects.get().holder == second.holder
 
 
@@ -64,9 +69,9 @@ def test_without_a_database_the_lease_is_kept_until_it_has_run_out(
     def away() -> bool:
         raise OperationalError
 
-    monkeypatch.setattr(leader, "_claimed", away)
+    monkeypatch.setattr(leader, "_claim_row", away)
     assert leader.renew()
-    leader._until = 0.0
+    leader._held_until = 0.0
     assert not leader.renew()
 
 
@@ -96,11 +101,11 @@ def test_of_two_beats_one_sends_and_the_other_takes_over_where_it_was(beats: Any
     first, second = beats
     first.tick()
     due()
-    first._led = False  # what it read is out of date
+    first._is_leading = False  # what it read is out of date
     for _ in range(PeriodicTask.objects.count() + 2):
         first.tick()
     assert names(first) == set(PeriodicTask.objects.values_list("name", flat=True))
-    assert second.tick() == STANDBY_S
+    assert second.tick() == STANDBY_INTERVAL_S
     first.sync()
     with later():
         for _ in range(PeriodicTask.objects.count() + 2):
@@ -108,7 +113,7 @@ def test_of_two_beats_one_sends_and_the_other_takes_over_where_it_was(beats: Any
         # What is due each minute or day isn't sent once more.
         assert "prune the audit" not in names(second)
         assert "sweep" in names(second)
-        assert first.tick() == STANDBY_S
+        assert first.tick() == STANDBY_INTERVAL_S
 
 
 def test_what_a_beat_sent_first_is_written_at_once_and_the_rest_now_and_then(beats: Any) -> None:
@@ -116,7 +121,7 @@ def test_what_a_beat_sent_first_is_written_at_once_and_the_rest_now_and_then(bea
     first.tick()
     first._do_sync()
     due()
-    first._led = False  # what it read is out of date
+    first._is_leading = False  # what it read is out of date
     first.tick()
     assert first.should_sync()
     first._do_sync()
@@ -132,4 +137,4 @@ def test_a_beat_that_is_stopped_lets_the_other_lead_at_once(beats: Any) -> None:
     first, second = beats
     first.tick()
     first.close()
-    assert second.tick() < STANDBY_S or second.leader.leads
+    assert second.tick() < STANDBY_INTERVAL_S or second.leader.leads

@@ -4,7 +4,13 @@ import pytest
 
 from bonobot.celery import app
 from bonobot.core.celery_tasks import ExclusiveTask
-from bonobot.jobs.queues import NAMES, QUEUES, build_task_routes, compute_message_age_s, set_sent_at
+from bonobot.jobs.queues import (
+    QUEUE_NAMES,
+    QUEUES,
+    build_task_routes,
+    compute_message_age_s,
+    set_sent_at,
+)
 from bonobot.jobs.schedules import get_scheduled_entries
 
 OURS = ("agents.", "bonobot.", "mcp_servers.")
@@ -35,6 +41,6 @@ def test_a_message_tells_its_age() -> None:
     assert compute_message_age_s({"bonobot_sent_at": "yesterday"}) == 0
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", QUEUE_NAMES)
 def test_a_queue_is_bound_by_its_own_key(name: str) -> None:
     assert app.amqp.queues[name].routing_key == name

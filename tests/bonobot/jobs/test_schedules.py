@@ -13,7 +13,13 @@ from bonobot.celery import app
 from bonobot.core.problems import Problem
 from bonobot.jobs import schedules
 from bonobot.jobs.celery_beat import BonobotScheduler
-from bonobot.jobs.schedules import ESSENTIAL, compute_period_s, default_s, save_schedule, sync
+from bonobot.jobs.schedules import (
+    MAX_ESSENTIAL_PERIODS,
+    compute_period_s,
+    read_default_period_s,
+    save_schedule,
+    sync_schedules,
+)
 from bonobot.ledger.models import AuditRow
 from tests import admin_client, factories
 
@@ -50,38 +56,38 @@ def found():
 
 
 def test_the_rows_are_made_once(django_assert_max_num_queries):
-    sync(CODE)
+    sync_schedules(CODE)
     made = set(PeriodicTask.objects.values_list("pk", flat=True))
     with django_assert_max_num_queries(3):
-        sync(CODE)
+        sync_schedules(CODE)
     assert set(PeriodicTask.objects.values_list("pk", flat=True)) == made
     assert found() == {"sweep": 10, "prune": 3600}
     assert IntervalSchedule.objects.count() == 2
 
 
 def test_an_edit_stays_and_is_in_the_audit(boss):
-    sync(CODE)
+    sync_schedules(CODE)
     save_schedule(boss, row("prune"), every=60, enabled=False)
-    sync(CODE)
+    sync_schedules(CODE)
     assert (compute_period_s(row("prune")), row("prune").enabled) == (60, False)
     assert AuditRow.objects.filter(action="schedule_changed").count() == 1
 
 
 def test_a_new_default_reaches_what_nobody_edited(boss):
-    sync(CODE)
+    sync_schedules(CODE)
     save_schedule(boss, row("sweep"), every=20, enabled=True)
     faster = {name: entry | {"schedule": 5.0} for name, entry in CODE.items()}
-    sync(faster)
+    sync_schedules(faster)
     assert found() == {"sweep": 20, "prune": 5}
-    assert default_s(row("sweep")) == 5
+    assert read_default_period_s(row("sweep")) == 5
 
 
 def test_what_left_the_code_goes_and_what_is_not_ours_stays():
-    sync(CODE)
+    sync_schedules(CODE)
     PeriodicTask.objects.create(
         name="theirs", task="elsewhere.tasks.any", interval=row("sweep").interval
     )
-    sync({"sweep": CODE["sweep"]})
+    sync_schedules({"sweep": CODE["sweep"]})
     assert set(found()) == {"sweep", "theirs"}
 
 
@@ -96,23 +102,23 @@ def test_what_left_the_code_goes_and_what_is_not_ours_stays():
     ],
 )
 def test_the_sweep_of_sessions_is_repaired_whoever_broke_it(broken):
-    sync(CODE)
+    sync_schedules(CODE)
     PeriodicTask.objects.filter(name="sweep").update(**broken)
-    sync(CODE)
+    sync_schedules(CODE)
     sweep = row("sweep")
     assert (sweep.enabled, sweep.one_off, sweep.task) == (True, False, "agents.tasks.sweep")
-    assert (sweep.args, compute_period_s(sweep), default_s(sweep)) == ("[]", 10, 10)
+    assert (sweep.args, compute_period_s(sweep), read_default_period_s(sweep)) == ("[]", 10, 10)
 
 
 def test_another_kind_of_schedule_and_a_slow_one_are_repaired():
-    sync(CODE)
+    sync_schedules(CODE)
     yearly = CrontabSchedule.objects.create(month_of_year="1")
     PeriodicTask.objects.filter(name="sweep").update(crontab=yearly, interval=None)
-    sync(CODE)
+    sync_schedules(CODE)
     assert (compute_period_s(row("sweep")), row("sweep").crontab) == (10, None)
     slow = IntervalSchedule.objects.create(every=1, period="days")
     PeriodicTask.objects.filter(name="sweep").update(interval=slow)
-    sync(CODE)
+    sync_schedules(CODE)
     assert compute_period_s(row("sweep")) == 10
 
 
@@ -125,7 +131,7 @@ def test_another_kind_of_schedule_and_a_slow_one_are_repaired():
     ],
 )
 def test_what_would_stop_the_work_is_refused(boss, name, said, code):
-    sync(CODE)
+    sync_schedules(CODE)
     with pytest.raises(Problem) as refused:
         save_schedule(boss, row(name), **said)
     assert refused.value.code == code
@@ -133,7 +139,7 @@ def test_what_would_stop_the_work_is_refused(boss, name, said, code):
 
 
 def test_only_a_platform_administrator_edits():
-    sync(CODE)
+    sync_schedules(CODE)
     owner = factories.person(factories.organization(), Role.OWNER)
     with pytest.raises(Problem) as refused:
         save_schedule(owner, row("prune"), every=60, enabled=True)
@@ -142,15 +148,17 @@ def test_only_a_platform_administrator_edits():
 
 @pytest.mark.parametrize("every", [1, 2, 7, 60, 86_400])
 def test_a_message_expires_before_its_successor(boss, every):
-    sync(CODE)
+    sync_schedules(CODE)
     save_schedule(boss, row("prune"), every=every, enabled=True)
-    sync(CODE)
+    sync_schedules(CODE)
     assert row("prune").expire_seconds <= max(every * 0.9, 1)
 
 
 def test_everything_essential_is_scheduled_often_enough():
     entries = schedules.get_scheduled_entries()
-    assert all(entries[name]["schedule"] <= longest for name, longest in ESSENTIAL.items())
+    assert all(
+        entries[name]["schedule"] <= longest for name, longest in MAX_ESSENTIAL_PERIODS.items()
+    )
 
 
 def test_beat_sends_what_the_rows_say(boss, beat):
@@ -177,7 +185,7 @@ def test_beat_outlives_a_database_that_is_away(beat, monkeypatch):
     def away(_entries):
         raise OperationalError("refused")
 
-    monkeypatch.setattr("bonobot.jobs.celery_beat.sync", away)
+    monkeypatch.setattr("bonobot.jobs.celery_beat.sync_schedules", away)
     assert set(beat.all_as_schedule()) == before
     fresh = BonobotScheduler(app)  # it has none to go by
     with pytest.raises(OperationalError):
@@ -187,7 +195,7 @@ def test_beat_outlives_a_database_that_is_away(beat, monkeypatch):
 
 def test_the_doctor_knows_beat_by_what_it_wrote(boss):
     assert states() == {"schedule": "warning"}
-    sync(schedules.get_scheduled_entries())
+    sync_schedules(schedules.get_scheduled_entries())
     PeriodicTask.objects.filter(name="sweep").update(last_run_at=timezone.now())
     assert states() == {"schedule": "ok"}
     save_schedule(boss, row("watch budgets"), every=60, enabled=False)
@@ -197,7 +205,7 @@ def test_the_doctor_knows_beat_by_what_it_wrote(boss):
 
 
 def states():
-    return {finding.name: finding.state for finding in settings_check.schedule()}
+    return {finding.name: finding.state for finding in settings_check.inspect_schedule()}
 
 
 def test_the_screen_lets_a_platform_administrator_edit_and_nobody_else():
@@ -205,7 +213,7 @@ def test_the_screen_lets_a_platform_administrator_edit_and_nobody_else():
     root, owner = admin_client.sit(acme, None), admin_client.sit(acme, Role.OWNER)
     name = "django_celery_beat_periodictask"
     assert "Nothing is scheduled yet" in root.get(f"{name}_changelist")
-    sync(schedules.get_scheduled_entries())
+    sync_schedules(schedules.get_scheduled_entries())
     page = admin_client.words(root.get(f"{name}_changelist"))
     assert "Nudge for sessions and replays that nobody runs" in page
     pk = row("prune notices").pk

@@ -19,7 +19,7 @@ GRANTED = StoredApproval(ORGANIZATION, PERMIT.digest, NOW)
         (None, "approval_unknown"),
         (replace(GRANTED, organization_id=OTHER), "approval_unknown"),
         (replace(GRANTED, digest="e" * 64), "approval_mismatch"),
-        (replace(GRANTED, expires=NOW - 1), "approval_expired"),
+        (replace(GRANTED, expires_us=NOW - 1), "approval_expired"),
         (replace(GRANTED, spent_by=UUID(int=4)), "approval_spent"),
     ],
 )

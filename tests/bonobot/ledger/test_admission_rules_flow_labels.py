@@ -2,37 +2,39 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bonobot.ledger.admission_rules import (
-    SECOND,
-    TOUCHED_EVERY,
+    MICROSECONDS_PER_SECOND,
+    TOUCH_INTERVAL_US,
     CallerFlowLabels,
-    add,
+    add_labels,
     compute_held_labels,
-    is_barred,
-    pass_labels,
+    is_blocked,
+    propagate_labels,
 )
 from bonobot.ledger.types import FlowLabelEffect, Store
 
 DAY_S = 24 * 3600
-NOW = 1_000 * DAY_S * SECOND
+NOW = 1_000 * DAY_S * MICROSECONDS_PER_SECOND
 PRIVATE, UNTRUSTED, BOTH = 1, 2, 3
 
 
 def test_a_call_is_barred_only_where_all_of_the_labels_are_held() -> None:
-    sends = FlowLabelEffect("flow:x", barred=BOTH)
-    assert not is_barred(CallerFlowLabels(), sends, NOW)
-    assert not is_barred(CallerFlowLabels(PRIVATE, NOW), sends, NOW)
-    assert is_barred(CallerFlowLabels(BOTH, NOW), sends, NOW)
+    sends = FlowLabelEffect("flow:x", blocking_labels=BOTH)
+    assert not is_blocked(CallerFlowLabels(), sends, NOW)
+    assert not is_blocked(CallerFlowLabels(PRIVATE, NOW), sends, NOW)
+    assert is_blocked(CallerFlowLabels(BOTH, NOW), sends, NOW)
 
 
 def test_a_flow_that_bars_nothing_never_bars() -> None:
-    assert not is_barred(CallerFlowLabels(BOTH, NOW), FlowLabelEffect("flow:x", adds=PRIVATE), NOW)
+    assert not is_blocked(
+        CallerFlowLabels(BOTH, NOW), FlowLabelEffect("flow:x", added_labels=PRIVATE), NOW
+    )
 
 
 def test_labels_are_forgotten_after_the_idle_time_and_not_before() -> None:
-    flow = FlowLabelEffect("flow:x", barred=BOTH, idle_s=DAY_S)
+    flow = FlowLabelEffect("flow:x", blocking_labels=BOTH, idle_s=DAY_S)
     held = CallerFlowLabels(BOTH, NOW)
-    assert compute_held_labels(held, flow, NOW + DAY_S * SECOND) == BOTH
-    assert compute_held_labels(held, flow, NOW + DAY_S * SECOND + 1) == 0
+    assert compute_held_labels(held, flow, NOW + DAY_S * MICROSECONDS_PER_SECOND) == BOTH
+    assert compute_held_labels(held, flow, NOW + DAY_S * MICROSECONDS_PER_SECOND + 1) == 0
 
 
 def test_without_an_idle_time_nothing_is_forgotten() -> None:
@@ -41,13 +43,16 @@ def test_without_an_idle_time_nothing_is_forgotten() -> None:
 
 def test_what_changes_nothing_is_not_written_again_until_a_while_later() -> None:
     flow, held = (
-        FlowLabelEffect("flow:x", adds=PRIVATE, idle_s=DAY_S),
+        FlowLabelEffect("flow:x", added_labels=PRIVATE, idle_s=DAY_S),
         CallerFlowLabels(PRIVATE, NOW),
     )
-    assert add(held, flow, NOW + TOUCHED_EVERY - 1) is held
-    assert add(held, flow, NOW + TOUCHED_EVERY) == CallerFlowLabels(PRIVATE, NOW + TOUCHED_EVERY)
+    assert add_labels(held, flow, NOW + TOUCH_INTERVAL_US - 1) is held
+    assert add_labels(held, flow, NOW + TOUCH_INTERVAL_US) == CallerFlowLabels(
+        PRIVATE, NOW + TOUCH_INTERVAL_US
+    )
     assert (
-        add(CallerFlowLabels(), FlowLabelEffect("flow:x", barred=BOTH), NOW) == CallerFlowLabels()
+        add_labels(CallerFlowLabels(), FlowLabelEffect("flow:x", blocking_labels=BOTH), NOW)
+        == CallerFlowLabels()
     )
 
 
@@ -57,14 +62,14 @@ def test_labels_are_never_lost_while_their_caller_is_active(
 ) -> None:
     held, now, expected = CallerFlowLabels(), NOW, 0
     for adds, pause_s in calls:
-        flow = FlowLabelEffect("flow:x", adds=adds, idle_s=DAY_S)
-        now += pause_s * SECOND
+        flow = FlowLabelEffect("flow:x", added_labels=adds, idle_s=DAY_S)
+        now += pause_s * MICROSECONDS_PER_SECOND
         kept = compute_held_labels(held, flow, now)
         # What is written at most every ten minutes may keep labels too long, never too short.
-        if pause_s <= DAY_S - TOUCHED_EVERY // SECOND:
+        if pause_s <= DAY_S - TOUCH_INTERVAL_US // MICROSECONDS_PER_SECOND:
             assert kept & expected == expected
         expected = kept | adds
-        held = add(held, flow, now)
+        held = add_labels(held, flow, now)
         assert compute_held_labels(held, flow, now) == expected
 
 
@@ -78,7 +83,9 @@ def test_what_was_held_goes_into_a_store_and_what_it_held_comes_out(
 ) -> None:
     cells = {CALLER: CallerFlowLabels(held, NOW), PLACE: CallerFlowLabels(stored, 0)}
     store = Store(PLACE, reads=reads, writes=writes)
-    after = cells | pass_labels(cells, (FlowLabelEffect(CALLER, adds=adds),), (store,), NOW)
+    after = cells | propagate_labels(
+        cells, (FlowLabelEffect(CALLER, added_labels=adds),), (store,), NOW
+    )
     assert after[CALLER].labels == held | adds | (stored if reads else 0)
     # What this very call brings wasn't known yet when its arguments were made.
     assert after[PLACE].labels == stored | (held if writes else 0)
@@ -87,10 +94,15 @@ def test_what_was_held_goes_into_a_store_and_what_it_held_comes_out(
 @given(LABELS, st.booleans(), st.booleans())
 def test_what_nothing_is_passed_to_is_not_written(held: int, reads: bool, writes: bool) -> None:
     cells = {CALLER: CallerFlowLabels(held, NOW), PLACE: CallerFlowLabels(held, NOW)}
-    assert pass_labels(cells, (FlowLabelEffect(CALLER),), (Store(PLACE, reads, writes),), NOW) == {}
+    assert (
+        propagate_labels(cells, (FlowLabelEffect(CALLER),), (Store(PLACE, reads, writes),), NOW)
+        == {}
+    )
 
 
 def test_labels_that_are_forgotten_are_not_left_in_a_store() -> None:
     cells = {CALLER: CallerFlowLabels(BOTH, NOW), PLACE: CallerFlowLabels()}
-    flow, late = FlowLabelEffect(CALLER, idle_s=DAY_S), NOW + DAY_S * SECOND + 1
-    assert pass_labels(cells, (flow,), (Store(PLACE),), late) == {CALLER: CallerFlowLabels(0, late)}
+    flow, late = FlowLabelEffect(CALLER, idle_s=DAY_S), NOW + DAY_S * MICROSECONDS_PER_SECOND + 1
+    assert propagate_labels(cells, (flow,), (Store(PLACE),), late) == {
+        CALLER: CallerFlowLabels(0, late)
+    }

@@ -5,7 +5,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bonobot.ledger.budgets import BudgetBalance, build_budget_key, format_period, reserve, settle
+from bonobot.ledger.budgets import (
+    BudgetBalance,
+    build_budget_key,
+    format_period,
+    reserve_amount,
+    settle_reservation,
+)
 
 amounts = st.integers(0, 10_000)
 
@@ -16,7 +22,7 @@ def test_nothing_is_admitted_beyond_the_limit(
 ) -> None:
     cell, running = BudgetBalance(), []
     for amount, actual, settles in calls:
-        admitted = reserve(cell, limit=limit, amount=amount)
+        admitted = reserve_amount(cell, limit=limit, amount=amount)
         if admitted is None:
             assert cell.spent + cell.reserved + amount > limit
         else:
@@ -25,7 +31,7 @@ def test_nothing_is_admitted_beyond_the_limit(
             running.append(amount)
         if settles and running:
             reserved = running.pop(0)
-            cell = settle(cell, reserved=reserved, actual=min(actual, reserved))
+            cell = settle_reservation(cell, reserved=reserved, actual=min(actual, reserved))
         assert cell.reserved == sum(running)
         assert cell.spent + cell.reserved <= limit
 
@@ -34,21 +40,23 @@ def test_nothing_is_admitted_beyond_the_limit(
 def test_without_a_limit_everything_is_counted(calls: list[int]) -> None:
     cell = BudgetBalance()
     for amount in calls:
-        admitted = reserve(cell, limit=None, amount=amount)
+        admitted = reserve_amount(cell, limit=None, amount=amount)
         assert admitted is not None
-        cell = settle(admitted, reserved=amount, actual=amount)
+        cell = settle_reservation(admitted, reserved=amount, actual=amount)
     assert cell == BudgetBalance(spent=sum(calls))
 
 
 def test_what_cost_more_than_was_reserved_is_counted_as_it_was() -> None:
-    cell = reserve(BudgetBalance(), limit=10, amount=10)
+    cell = reserve_amount(BudgetBalance(), limit=10, amount=10)
     assert cell is not None
-    assert settle(cell, reserved=10, actual=25) == BudgetBalance(spent=25, reserved=0)
-    assert reserve(BudgetBalance(spent=25), limit=10, amount=0) is None
+    assert settle_reservation(cell, reserved=10, actual=25) == BudgetBalance(spent=25, reserved=0)
+    assert reserve_amount(BudgetBalance(spent=25), limit=10, amount=0) is None
 
 
 def test_a_pruned_cell_is_settled_without_going_below_zero() -> None:
-    assert settle(BudgetBalance(), reserved=7, actual=3) == BudgetBalance(spent=3, reserved=0)
+    assert settle_reservation(BudgetBalance(), reserved=7, actual=3) == BudgetBalance(
+        spent=3, reserved=0
+    )
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from uuid import UUID
 import pytest
 from django.db import IntegrityError, transaction
 
-from bonobot.ledger.audit.admin_changes import record
+from bonobot.ledger.audit.admin_changes import record_finished_change
 from bonobot.ledger.models import AppendOnly, AuditRow, BudgetCell
 from tests.bonobot.ledger.factories import ALICE
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.django_db
 
 @pytest.fixture
 def row(organization_id: UUID) -> AuditRow:
-    record(
+    record_finished_change(
         organization_id=organization_id,
         actor=ALICE,
         action="server_added",
@@ -47,14 +47,14 @@ def test_audit_rows_can_only_be_read(row: AuditRow, write: Callable[[AuditRow], 
 
 
 def test_rows_of_an_organization_come_latest_first(organization_id: UUID, row: AuditRow) -> None:
-    record(
+    record_finished_change(
         organization_id=organization_id,
         actor=ALICE,
         action="server_removed",
         resource_type="mcp_server",
         resource_id="1",
     )
-    found = [one.action for one in AuditRow.objects.of(organization_id)]
+    found = [one.action for one in AuditRow.objects.for_organization(organization_id)]
     assert found == ["server_removed", "server_added"]
     assert str(row) == "server_added mcp_server 1: ok"
 

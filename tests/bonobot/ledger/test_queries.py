@@ -55,9 +55,9 @@ def test_cells_of_periods_that_are_over_are_forgotten_and_totals_stay() -> None:
             )
             BudgetCell.objects.create(key=key, organization_id=ORGANIZATION, spent=1)
             (gone if over else kept).append(key)
-    assert ledger_queries.forget(datetime(2026, 8, 22, 3, tzinfo=UTC)) == len(gone)
+    assert ledger_queries.delete_old_cells(datetime(2026, 8, 22, 3, tzinfo=UTC)) == len(gone)
     assert sorted(ledger_queries.load_organization_balances(ORGANIZATION)) == sorted(kept)
-    assert ledger_queries.forget(datetime(2026, 8, 22, 3, tzinfo=UTC)) == 0
+    assert ledger_queries.delete_old_cells(datetime(2026, 8, 22, 3, tzinfo=UTC)) == 0
 
 
 def test_the_schedule_forgets_cells_after_ninety_days() -> None:

@@ -2,7 +2,7 @@ from uuid import UUID
 
 import pytest
 
-from bonobot.ledger.types import LARGEST, Actor, BudgetReservation, RateCharge, Settlement
+from bonobot.ledger.types import MAX_AMOUNT, Actor, BudgetReservation, RateCharge, Settlement
 
 
 def test_an_actor_says_who_it_is() -> None:
@@ -15,7 +15,7 @@ def test_an_unknown_kind_of_actor_is_refused() -> None:
         Actor("robot", "1", "Alice")  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("amount", [-1, LARGEST + 1])
+@pytest.mark.parametrize("amount", [-1, MAX_AMOUNT + 1])
 def test_amounts_that_no_cell_can_sum_are_refused(amount: int) -> None:
     with pytest.raises(ValueError, match="amount"):
         BudgetReservation("budget:x", None, amount)

@@ -48,7 +48,7 @@ def database() -> dict[str, Any]:
 
 
 def save(folder: Path, var: Path) -> backups.BackupManifest:
-    return backups.save(folder, database=database(), var=var)
+    return backups.create_backup(folder, database=database(), var=var)
 
 
 def sqlite_only() -> None:
@@ -67,7 +67,7 @@ def test_a_backup_holds_the_database_and_folders_and_no_key(
     for path in (tmp_path / "saved").iterdir():
         assert path.stat().st_mode & 0o077 == 0
         assert SECRET.encode() not in path.read_bytes()
-    assert backups.read(tmp_path / "saved") == made
+    assert backups.read_backup(tmp_path / "saved") == made
 
 
 def test_it_is_put_back_as_it_was_and_opens_with_the_keys(
@@ -103,7 +103,7 @@ def test_workspaces_come_back_without_links_that_lead_out(
     file = var / "workspaces" / "acme" / "a.txt"
     file.write_text("changed", encoding="utf-8")
     target = {**database(), "NAME": tmp_path / "elsewhere.sqlite3"}
-    backups.restore(tmp_path / "saved", database=target, var=var)
+    backups.restore_backup(tmp_path / "saved", database=target, var=var)
     assert file.read_text(encoding="utf-8") == "workspaces/acme/a.txt\n"
     assert sorted(path.name for path in file.parent.iterdir()) == ["a.txt"]
     kept = var / "workspaces.before-restore" / "acme" / "a.txt"
@@ -115,9 +115,9 @@ def test_a_changed_file_is_not_put_back(tmp_path: Path, var: Path, acme: Organiz
     with (tmp_path / "saved" / "workspaces.tar.gz").open("ab") as file:
         file.write(b"x")
     with pytest.raises(InvalidInput, match=r"workspaces\.tar\.gz"):
-        backups.restore(tmp_path / "saved", database=database(), var=var)
+        backups.restore_backup(tmp_path / "saved", database=database(), var=var)
     with pytest.raises(InvalidInput):
-        backups.read(tmp_path)
+        backups.read_backup(tmp_path)
 
 
 def test_no_backup_is_written_over(tmp_path: Path, var: Path) -> None:
@@ -132,7 +132,7 @@ def test_a_program_that_is_missing_is_told(
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ServiceUnavailable) as caught:
-        backups._run("pg_dump", {"NAME": "x"})
+        backups._run_postgres_program("pg_dump", {"NAME": "x"})
     assert caught.value.code == "program_missing"
 
 
@@ -147,9 +147,11 @@ def test_postgresql_is_put_back_into_another_database(
         cursor.execute(f'CREATE DATABASE "{other}"')
     try:
         target = {**database(), "NAME": other}
-        assert backups.restore(tmp_path / "saved", database=target, var=var) == made
-        backups.restore(tmp_path / "saved", database=target, var=var)
-        backups._run("psql", target, "--command=SELECT 1 / count(*) FROM tenancy_organization")
+        assert backups.restore_backup(tmp_path / "saved", database=target, var=var) == made
+        backups.restore_backup(tmp_path / "saved", database=target, var=var)
+        backups._run_postgres_program(
+            "psql", target, "--command=SELECT 1 / count(*) FROM tenancy_organization"
+        )
     finally:
         with connection.cursor() as cursor:
             cursor.execute(f'DROP DATABASE "{other}"')

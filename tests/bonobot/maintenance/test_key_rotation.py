@@ -15,7 +15,7 @@ from encrypted_model_fields import fields as library
 from pytest_django import Settings
 
 from agents.gateway.authentication import AuthenticatedClient
-from agents.gateway.request_state import seal, unseal
+from agents.gateway.request_state import decrypt_state, encrypt_state
 from agents.models import ModelEndpoint
 from bonobot.accounts.models import Organization
 from bonobot.core.crypto import key_files, key_ring
@@ -33,8 +33,8 @@ ANA = cast(AuthenticatedClient, SimpleNamespace(key="agent:1:token:1"))
 @pytest.fixture
 def file(tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A file with one key, which this process follows from now on."""
-    path, key = tmp_path / "field_keys", key_files.make_field_key()
-    key_files.replace(path, key)
+    path, key = tmp_path / "field_keys", key_files.generate_field_key()
+    key_files.replace_file(path, key)
     settings.BONOBOT_FIELD_KEYS_PATH = path
     monkeypatch.setattr(library, "CRYPTER", MultiFernet([Fernet(key)]))
     for name, value in {"keys": (key,), "stamp": None}.items():
@@ -75,8 +75,8 @@ def test_everything_is_sealed_with_the_new_key_and_the_old_one_dropped(
     assert rotate("--batch", "2")["resealed"] == 3
     found = key_rotation.load_rotation_status()
     assert (found.keys, found.current, found.older, found.unreadable) == (2, 3, 0, 0)
-    assert key_rotation.drop_old(now=True) == 1
-    assert key_ring.count() == 1
+    assert key_rotation.drop_old_keys(now=True) == 1
+    assert key_ring.count_keys() == 1
     assert key_ring.get_sealing_key() is not old
     assert readable() == ["sk-0", "sk-1", "sk-2"]
     assert len(file.read_text(encoding="utf-8").split(",")) == 1
@@ -106,7 +106,7 @@ def test_a_rotation_that_is_killed_goes_on_where_it_was(
     assert left.current + left.older == len(rows)
     assert sorted(readable()) == sorted(f"sk-{n}" for n in range(len(rows)))
     with pytest.raises(Conflict, match="sealed with older keys"):
-        key_rotation.drop_old(now=True)
+        key_rotation.drop_old_keys(now=True)
     assert rotate()["resealed"] == left.older
     assert key_rotation.load_rotation_status().keys == 2, "the same new key, not another one"
     assert key_rotation.load_rotation_status().older == 0
@@ -115,8 +115,8 @@ def test_a_rotation_that_is_killed_goes_on_where_it_was(
 
 def test_a_running_process_follows_the_file(file: Path, acme: Organization) -> None:
     (row,) = endpoints(acme, 1)
-    newer = key_files.make_field_key()
-    key_files.replace(file, f"{newer},{file.read_text(encoding='utf-8').strip()}")
+    newer = key_files.generate_field_key()
+    key_files.replace_file(file, f"{newer},{file.read_text(encoding='utf-8').strip()}")
     elsewhere = Fernet(newer).encrypt(b"x").decode()
     assert key_ring.unseal(elsewhere) == "x"
     row.refresh_from_db()
@@ -127,32 +127,36 @@ def test_a_running_process_follows_the_file(file: Path, acme: Organization) -> N
 def test_before_it_seals_a_process_looks_at_the_file_now_and_then(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    newer = key_files.make_field_key()
-    key_files.replace(file, f"{newer},{file.read_text(encoding='utf-8').strip()}")
-    monkeypatch.setattr(key_ring._KeyFileState, "at", key_ring.time.monotonic() - key_ring.LOOK_S)
+    newer = key_files.generate_field_key()
+    key_files.replace_file(file, f"{newer},{file.read_text(encoding='utf-8').strip()}")
+    monkeypatch.setattr(
+        key_ring._KeyFileState,
+        "checked_at",
+        key_ring.time.monotonic() - key_ring.REFRESH_INTERVAL_S,
+    )
     assert Fernet(newer).decrypt(key_ring.seal("y").encode()) == b"y"
 
 
 def test_a_file_that_broke_changes_nothing(file: Path, acme: Organization) -> None:
     endpoints(acme, 1)
     file.write_text("no key\n", encoding="utf-8")
-    assert key_ring.refresh_keys(now=True) is False
+    assert key_ring.refresh_keys(force=True) is False
     assert readable() == ["sk-0"]
 
 
 def test_a_state_of_a_client_stays_good_until_the_old_key_is_dropped(file: Path) -> None:
-    state = seal(ANA, "x", {"held": 1})
+    state = encrypt_state(ANA, "x", {"held": 1})
     rotate()
-    assert unseal(ANA, "x", state) == {"held": 1}
+    assert decrypt_state(ANA, "x", state) == {"held": 1}
     with pytest.raises(Conflict) as caught:
-        key_rotation.drop_old()
+        key_rotation.drop_old_keys()
     assert caught.value.code == "keys_in_use"
 
 
 def test_what_was_changed_meanwhile_is_left_alone(file: Path, acme: Organization) -> None:
     (row,) = endpoints(acme, 1)
     field = ModelEndpoint._meta.get_field("api_key")
-    assert key_rotation._replace(field, row.pk, "another text", "new") == 0
+    assert key_rotation._replace_value(field, row.pk, "another text", "new") == 0
     row.refresh_from_db()
     assert row.api_key.open() == "sk-0"
 
@@ -164,7 +168,7 @@ def test_a_value_that_no_key_opens_is_told_and_never_written(
     field = ModelEndpoint._meta.get_field("api_key")
     row.refresh_from_db()
     foreign = Fernet(Fernet.generate_key()).encrypt(b"x").decode()
-    key_rotation._replace(field, row.pk, row.api_key.mark, foreign)
+    key_rotation._replace_value(field, row.pk, row.api_key.mark, foreign)
     assert rotate()["unreadable"] == 1
     row.refresh_from_db()
     assert row.api_key.mark == foreign

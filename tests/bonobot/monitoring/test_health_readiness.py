@@ -32,7 +32,7 @@ committed = pytest.mark.django_db(transaction=True)
 @pytest.fixture(autouse=True)
 def _anew(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(health._KeyProbeResult, "at", 0.0)
-    monkeypatch.setattr(health, "readiness", health.ReadinessCache())
+    monkeypatch.setattr(health, "readiness_cache", health.ReadinessCache())
     yield
     health._KeyProbeResult.at = 0.0
 
@@ -40,13 +40,13 @@ def _anew(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.fixture
 def whole(db: None) -> None:
     """Everything alive: beat wrote, a worker beats."""
-    schedules.sync(schedules.get_scheduled_entries())
+    schedules.sync_schedules(schedules.get_scheduled_entries())
     PeriodicTask.objects.filter(name=schedules.HEARTBEAT).update(last_run_at=timezone.now())
     RunnerRow.objects.create(host="one", pid=1, beat_at=timezone.now())
 
 
 def answer(query: str = "") -> tuple[int, str, dict[str, str]]:
-    response = health.serve_readyz(RequestFactory().get(f"/readyz{query}"))
+    response = health.answer_readyz(RequestFactory().get(f"/readyz{query}"))
     body = json.loads(response.content)
     return (
         response.status_code,
@@ -85,7 +85,7 @@ def test_a_database_that_is_away_is_unready_without_its_address(
         raise OperationalError("connection to 10.0.0.5 as bonobot refused")
 
     monkeypatch.setattr(health.connection, "cursor", away)
-    response = health.serve_readyz(RequestFactory().get("/readyz"))
+    response = health.answer_readyz(RequestFactory().get("/readyz"))
     assert response.status_code == 503
     assert b"10.0.0.5" not in response.content
 
@@ -122,7 +122,9 @@ def test_a_token_whose_pepper_is_gone_is_told(whole: None, settings: Settings) -
 @committed
 def test_the_process_answers_it_before_django(monkeypatch: pytest.MonkeyPatch) -> None:
     parts = (health.ReadinessPart("worker", "failed", "0 alive"),)
-    monkeypatch.setattr(health, "measure", lambda: health.ReadinessReport(parts, time.monotonic()))
+    monkeypatch.setattr(
+        health, "measure_readiness", lambda: health.ReadinessReport(parts, time.monotonic())
+    )
     sent: list[Any] = []
 
     async def send(message: Any) -> None:
@@ -146,10 +148,10 @@ def test_it_is_not_measured_again_within_a_moment(monkeypatch: pytest.MonkeyPatc
         measured.append(1)
         return health.ReadinessReport((), time.monotonic())
 
-    monkeypatch.setattr(health, "measure", measure)
+    monkeypatch.setattr(health, "measure_readiness", measure)
     asked = health.ReadinessCache()
     for _ in range(5):
-        get_runtime().call(asked.now)
+        get_runtime().call(asked.get_report)
     assert measured == [1]
 
 
@@ -162,11 +164,11 @@ def test_a_database_that_hangs_is_told_and_asked_once(monkeypatch: pytest.Monkey
         let_go.wait(20)
         return health.ReadinessReport((), time.monotonic())
 
-    monkeypatch.setattr(health, "measure", hangs)
-    monkeypatch.setattr(health, "ANSWER_S", 0.01)
+    monkeypatch.setattr(health, "measure_readiness", hangs)
+    monkeypatch.setattr(health, "REPORT_TIMEOUT_S", 0.01)
     asked = health.ReadinessCache()
     try:
-        assert [get_runtime().call(asked.now).status for _ in range(3)] == ["unready"] * 3
+        assert [get_runtime().call(asked.get_report).status for _ in range(3)] == ["unready"] * 3
         assert measured == [1]
     finally:
         let_go.set()
@@ -191,20 +193,20 @@ def asked(port: int, path: str) -> tuple[int, dict[str, Any]]:
 
 def test_worker_and_beat_answer_probes_and_take_the_next_port() -> None:
     ages = [0.0]
-    first, second = ProbeServer(lambda: ages[0]), ProbeServer(BonobotScheduler.age_s)
-    port = first.begin("127.0.0.1", 28_430)
+    first, second = ProbeServer(lambda: ages[0]), ProbeServer(BonobotScheduler.measure_tick_age_s)
+    port = first.start("127.0.0.1", 28_430)
     try:
-        assert second.begin("127.0.0.1", port) > port
+        assert second.start("127.0.0.1", port) > port
         assert asked(port, "/healthz") == (200, {"status": "ok"})
         assert asked(port, "/elsewhere")[0] == 404
         ages[0] = 60.0
         assert asked(port, "/healthz")[0] == 503
     finally:
-        first.end()
-        second.end()
+        first.stop()
+        second.stop()
 
 
 def test_a_probe_says_how_ready_its_process_is(whole: None) -> None:
-    status, _, body = ProbeServer(lambda: 0.0).answer("/readyz?all", {})
+    status, _, body = ProbeServer(lambda: 0.0).handle_request("/readyz?all", {})
     assert (status, json.loads(body)["status"]) == (200, "ready")
     assert connection.vendor

@@ -62,17 +62,19 @@ def value(*key: str) -> float:
 
 
 def test_it_is_closed_until_somebody_is_let_in(settings: Settings) -> None:
-    assert metrics_endpoint.answer("Bearer x", "127.0.0.1")[0] == 404
+    assert metrics_endpoint.build_response("Bearer x", "127.0.0.1")[0] == 404
     settings.BONOBOT_METRICS_TOKEN = "a-long-token"
-    assert metrics_endpoint.answer("", "127.0.0.1")[0] == 401
-    assert metrics_endpoint.answer("Bearer a-long-toke", "127.0.0.1")[0] == 401
-    assert metrics_endpoint.answer("Bearer a-long-token", "203.0.113.9")[0] == 200
+    assert metrics_endpoint.build_response("", "127.0.0.1")[0] == 401
+    assert metrics_endpoint.build_response("Bearer a-long-toke", "127.0.0.1")[0] == 401
+    assert metrics_endpoint.build_response("Bearer a-long-token", "203.0.113.9")[0] == 200
 
 
 def test_networks_let_in_without_a_token(settings: Settings) -> None:
     settings.BONOBOT_METRICS_NETWORKS = (ip_network("10.0.0.0/8"),)
-    assert metrics_endpoint.answer("", "10.1.2.3")[0] == 200
-    assert [metrics_endpoint.answer("", one)[0] for one in ("203.0.113.9", "", "::1")] == [401] * 3
+    assert metrics_endpoint.build_response("", "10.1.2.3")[0] == 200
+    assert [metrics_endpoint.build_response("", one)[0] for one in ("203.0.113.9", "", "::1")] == [
+        401
+    ] * 3
 
 
 @pytest.mark.django_db(transaction=True)
@@ -89,7 +91,9 @@ def test_web_and_probes_answer_alike(open_to_all: str) -> None:
     scope = {"type": "http", "path": "/metrics", "headers": headers, "client": ("127.0.0.1", 1)}
     get_runtime().call(asgi.application, scope, receive, send)
     assert sent[0]["status"] == 200
-    status, _, body = ProbeServer(lambda: 0.0).answer("/metrics", {"Authorization": open_to_all})
+    status, _, body = ProbeServer(lambda: 0.0).handle_request(
+        "/metrics", {"Authorization": open_to_all}
+    )
     assert status == 200
     assert {name for name, *_ in samples(sent[1]["body"])} == {name for name, *_ in samples(body)}
 
@@ -112,7 +116,7 @@ def test_calls_and_refusals_are_counted_where_they_are_written() -> None:
         value("bonobot_refusals_total", "denied_by_rule", "call"),
         value("bonobot_call_seconds_count", "call"),
     ]
-    get_writer().admit(Admission(opening=opening)).result()
+    get_writer().admit_call(Admission(opening=opening)).result()
     settlement = Settlement(
         call_id=opening.call_id,
         organization_id=organization.pk,
@@ -120,9 +124,9 @@ def test_calls_and_refusals_are_counted_where_they_are_written() -> None:
         code="call_timeout",
         duration_ms=1_500,
     )
-    get_writer().settle(settlement).result()
+    get_writer().settle_call(settlement).result()
     denied = replace(opening, call_id=uuid.uuid4(), decision="deny", code="denied_by_rule")
-    get_writer().refuse(denied).result()
+    get_writer().record_refusal(denied).result()
     after = [
         value("bonobot_calls_total", "call_timeout", "call", "error"),
         value("bonobot_refusals_total", "denied_by_rule", "call"),
@@ -133,7 +137,7 @@ def test_calls_and_refusals_are_counted_where_they_are_written() -> None:
 
 def test_labels_are_bounded_whatever_a_server_says(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(counted, "_codes", set())
-    monkeypatch.setattr(counted, "MOST_CODES", 3)
+    monkeypatch.setattr(counted, "MAX_CODES", 3)
     given = ["a", "b", "Ünïcode", "x" * 49, "c", "d", "a", ""]
     assert [counted.bound_label_value(code) for code in given] == [
         "a",
@@ -157,7 +161,9 @@ def test_requests_are_counted_by_area_and_never_by_path() -> None:
     async def send(message: Any) -> None:
         passed.append(message)
 
-    get_runtime().call(asgi.wrap_send("api", send), {"type": "http.response.start", "status": 418})
+    get_runtime().call(
+        asgi.wrap_send_with_metrics("api", send), {"type": "http.response.start", "status": 418}
+    )
     assert value("bonobot_http_requests_total", "api", "418") - before == 1
     assert len(passed) == 1
 

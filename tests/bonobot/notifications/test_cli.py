@@ -23,7 +23,7 @@ def test_notices_and_channels_are_listed(bonobot, acme):
 
 def test_a_test_that_does_not_arrive_fails(bonobot, acme, monkeypatch):
     factories.notice(acme)
-    monkeypatch.setattr("bonobot.notifications.webhooks.send_all", nowhere)
+    monkeypatch.setattr("bonobot.notifications.webhooks.send_requests", nowhere)
     ran = bonobot("notices", "test", "Pager", "--json")
     assert (ran.status, ran.json["state"]) == (1, "failed")
     assert bonobot("notices", "test", "nobody", "--json").error["code"] == "not_found"

@@ -11,7 +11,7 @@ from bonobot.core.crypto.sealed_values import UnreadableSecret
 from bonobot.core.http import egress
 from bonobot.core.i18n.localization import localize_text
 from bonobot.notifications import delivery, webhooks
-from bonobot.notifications.delivery import send_due_notifications, send_test
+from bonobot.notifications.delivery import send_due_notifications, send_test_notification
 from bonobot.notifications.models import Channel, Notice
 from bonobot.notifications.notify import NotificationSubject, notify
 from bonobot.notifications.tasks import send_due_notifications as task
@@ -61,7 +61,7 @@ def test_what_a_receiver_refuses_is_kept_and_tried_again(acme, webhook, hook, st
 
 
 def test_an_endless_answer_is_not_read(acme, webhook, hook):
-    hook.answer = b"x" * (webhooks.MAX_ANSWER * 4)
+    hook.answer = b"x" * (webhooks.MAX_RESPONSE_BYTES * 4)
     notice = tell(acme)
     send_due_notifications()
     notice.refresh_from_db()
@@ -93,7 +93,7 @@ def test_a_secret_that_cannot_be_read_is_the_notices_fault_alone(acme, webhook, 
     Channel.objects.filter(pk=webhook.pk).update(origin="https://x")
     row = Channel.objects.get(pk=webhook.pk)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(webhooks, "sign", broken)
+        patch.setattr(webhooks, "sign_body", broken)
         notify(acme.pk, "server_down", WEB, "Away.", topic="outage:1")
         send_due_notifications()
     states = dict(Notice.objects.values_list("channel__name", "state"))
@@ -149,11 +149,11 @@ def test_without_a_mail_server_a_notice_says_so(acme, by_mail, settings):
 
 
 def test_a_test_notice_goes_at_once_and_is_not_repeated(boss, webhook, hook):
-    assert send_test(boss, webhook).state == Notice.State.SENT
+    assert send_test_notification(boss, webhook).state == Notice.State.SENT
     assert hook.last["event"] == "test"
     hook.status = 500
-    assert send_test(boss, webhook).state == Notice.State.FAILED
-    assert delivery.claim_due() == []
+    assert send_test_notification(boss, webhook).state == Notice.State.FAILED
+    assert delivery.claim_due_notifications() == []
 
 
 def test_receivers_do_not_wait_for_each_other(acme, boss, webhook, hook):

@@ -30,15 +30,15 @@ def notice(boss):
 
 
 def test_a_due_notice_is_claimed_once(notice):
-    assert delivery.claim_due() == [notice]
-    assert delivery.claim_due() == []
-    assert not delivery.claim(notice)
+    assert delivery.claim_due_notifications() == [notice]
+    assert delivery.claim_due_notifications() == []
+    assert not delivery.claim_notification(notice)
 
 
 def test_a_claim_whose_process_died_is_due_again(notice):
-    delivery.claim_due()
+    delivery.claim_due_notifications()
     Notice.objects.update(next_attempt_at=timezone.now())
-    [again] = delivery.claim_due()
+    [again] = delivery.claim_due_notifications()
     assert (again, again.attempts) == (notice, 2)
 
 
@@ -51,43 +51,43 @@ def test_what_a_channel_that_is_off_waits_for_is_not_due(boss, notice):
 
 def test_a_failure_is_tried_again_later_each_time_and_then_given_up(notice):
     waits = []
-    for _ in range(delivery.MOST_ATTEMPTS):
+    for _ in range(delivery.MAX_ATTEMPTS):
         Notice.objects.update(next_attempt_at=timezone.now())
-        [mine] = delivery.claim_due()
-        delivery.settle(mine, "Nobody answers.")
+        [mine] = delivery.claim_due_notifications()
+        delivery.settle_notification(mine, "Nobody answers.")
         waits.append(mine.next_attempt_at)
     assert waits[-1] is None
     assert waits[:-1] == sorted(waits[:-1])
     assert (mine.state, mine.error) == (Notice.State.FAILED, "Nobody answers.")
-    assert delivery.claim_due() == []
+    assert delivery.claim_due_notifications() == []
 
 
 def test_a_late_outcome_of_a_lost_lease_changes_nothing(notice):
-    [mine] = delivery.claim_due()
+    [mine] = delivery.claim_due_notifications()
     Notice.objects.update(next_attempt_at=timezone.now())
-    [theirs] = delivery.claim_due()
-    delivery.settle(mine, "too late")
-    delivery.settle(theirs, "")
+    [theirs] = delivery.claim_due_notifications()
+    delivery.settle_notification(mine, "too late")
+    delivery.settle_notification(theirs, "")
     notice.refresh_from_db()
     assert (notice.state, notice.error) == (Notice.State.SENT, "")
 
 
 def test_what_was_given_up_is_tried_again_on_request(boss, notice):
     Notice.objects.update(state=Notice.State.FAILED, attempts=8, next_attempt_at=None)
-    delivery.retry(boss, notice)
-    assert delivery.claim_due() == [notice]
+    delivery.retry_notification(boss, notice)
+    assert delivery.claim_due_notifications() == [notice]
 
 
 def test_what_was_sent_is_not_tried_again(boss, notice):
     Notice.objects.update(state=Notice.State.SENT)
     with pytest.raises(Problem) as refused:
-        delivery.retry(boss, notice)
+        delivery.retry_notification(boss, notice)
     assert refused.value.code == "nothing_to_retry"
 
 
 def test_an_auditor_does_not_retry(acme, notice):
     with pytest.raises(Problem) as refused:
-        delivery.retry(factories.person(acme, Role.AUDITOR), notice)
+        delivery.retry_notification(factories.person(acme, Role.AUDITOR), notice)
     assert refused.value.code == "forbidden"
 
 

@@ -9,10 +9,10 @@ from django.utils import timezone
 from bonobot.notifications.models import Channel, Notice
 from bonobot.notifications.notify import (
     NotificationSubject,
-    cut,
     list_listening_organizations,
     notify,
-    recover,
+    notify_recovery,
+    shorten_topic,
 )
 from bonobot.notifications.services import NotificationChannelSpec, save_channel
 from tests import factories
@@ -77,7 +77,7 @@ def test_another_server_does_not_wait(acme, pager):
 def test_who_was_told_of_an_outage_is_told_of_its_end(acme, pager):
     down(acme)
     Notice.objects.update(state=Notice.State.SENT, attempts=1)
-    recover(acme.pk, WEB, "It is there.", topic="outage:1")
+    notify_recovery(acme.pk, WEB, "It is there.", topic="outage:1")
     assert set(Notice.objects.values_list("event", "state")) == {
         ("server_down", "sent"),
         ("server_up", "waiting"),
@@ -86,14 +86,14 @@ def test_who_was_told_of_an_outage_is_told_of_its_end(acme, pager):
 
 def test_an_outage_that_ended_before_its_turn_is_told_to_nobody(acme, pager):
     down(acme)
-    recover(acme.pk, WEB, "It is there.", topic="outage:1")
+    notify_recovery(acme.pk, WEB, "It is there.", topic="outage:1")
     assert list(Notice.objects.values_list("event", "state")) == [("server_down", "withdrawn")]
 
 
 def test_what_is_being_tried_is_not_withdrawn(acme, pager):
     down(acme)
     Notice.objects.update(attempts=1)
-    recover(acme.pk, WEB, "It is there.", topic="outage:1")
+    notify_recovery(acme.pk, WEB, "It is there.", topic="outage:1")
     assert Notice.objects.filter(state="waiting").count() == 2
 
 
@@ -113,7 +113,7 @@ def test_other_organizations_are_not_told(acme, pager):
 
 
 def test_a_long_topic_stays_distinct():
-    one, two = cut("x" * 300 + "1"), cut("x" * 300 + "2")
+    one, two = shorten_topic("x" * 300 + "1"), shorten_topic("x" * 300 + "2")
     assert one != two
     assert max(map(len, (one, two))) <= Notice._meta.get_field("topic").max_length
 

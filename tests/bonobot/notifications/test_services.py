@@ -6,7 +6,7 @@ from bonobot.accounts.roles import Role
 from bonobot.core.problems import Problem
 from bonobot.ledger.models import AuditRow
 from bonobot.notifications.models import Channel
-from bonobot.notifications.services import NotificationChannelSpec, remove_channel, save_channel
+from bonobot.notifications.services import NotificationChannelSpec, delete_channel, save_channel
 from tests import factories
 
 HOOK = "https://hooks.example.com/T0/B0/geheim"
@@ -35,7 +35,7 @@ def test_an_owner_makes_a_channel_whose_secret_is_told_once(owner):
 
 def test_what_is_secret_of_a_webhook_is_in_no_audit(owner):
     channel, secret = save_channel(owner, NotificationChannelSpec("Pager", "webhook", url=HOOK))
-    remove_channel(owner, channel)
+    delete_channel(owner, channel)
     rows = AuditRow.objects.filter(resource_type="notice_channel")
     assert {row.action for row in rows} == {"notice_channel_added", "notice_channel_removed"}
     assert not any("geheim" in row.opened or secret in row.opened for row in rows)

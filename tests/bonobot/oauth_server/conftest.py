@@ -15,7 +15,7 @@ __all__ = ["acme", "effects", "helper", "wire", "workshop"]
 
 @pytest.fixture(autouse=True)
 def _nobody_registered() -> None:
-    client_registration._taken.clear()
+    client_registration._arrival_times.clear()
 
 
 @pytest.fixture

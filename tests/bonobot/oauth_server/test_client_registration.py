@@ -45,18 +45,18 @@ def test_whoever_wants_a_secret_is_told_that_there_is_none(db: None) -> None:
 
 def test_a_place_registers_so_many_programs_at_once(db: None) -> None:
     program = Program()
-    last = [program.register().status_code for _ in range(client_registration.AT_ONCE)]
+    last = [program.register().status_code for _ in range(client_registration.BURST)]
     assert last[-2:] == [201, 429]
 
 
 def test_programs_that_nobody_let_in_go(ide: Program, monkeypatch: pytest.MonkeyPatch) -> None:
     ide.let_in()
-    monkeypatch.setattr(client_registration, "MOST_UNUSED", 2)
+    monkeypatch.setattr(client_registration, "MAX_UNUSED_CLIENTS", 2)
     names = [Program(client_name=str(number)).id for number in range(4)]
     there = set(Application.objects.values_list("client_id", flat=True))
     assert there == {ide.id, *names[2:]}
     with time_machine.travel(timezone.now() + timedelta(days=2)):
-        assert client_registration.prune() == 2
+        assert client_registration.prune_unused_clients() == 2
     assert set(Application.objects.values_list("client_id", flat=True)) == {ide.id}
 
 

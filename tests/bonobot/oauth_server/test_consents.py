@@ -137,7 +137,7 @@ def test_only_who_manages_tokens_sees_the_programs(ide: Program, olga: User) -> 
     ide.let_in()
     Desk(olga).get("programs", status=403)
     Desk(olga).post("programs", program=ide.id, status=403)
-    assert Token.objects.living().filter(user=olga).exists()
+    assert Token.objects.active().filter(user=olga).exists()
 
 
 def test_an_empty_page_says_how_programs_come(acme: Organization, olga: User) -> None:

@@ -7,9 +7,9 @@ from contextlib import suppress
 
 import pytest
 
-from agents.sessions.services import start
+from agents.sessions.services import start_session
 from bonobot.accounts.roles import Role
-from bonobot.accounts.tokens.services import issue
+from bonobot.accounts.tokens.services import create_token
 from bonobot.ledger.writer.writer_thread import get_writer
 from tests import factories
 from tests.processes import Web, healthy
@@ -122,8 +122,10 @@ def test_a_slow_reader_of_events_is_left_alone(
 ) -> None:
     organization = factories.organization()
     # No worker runs: the session waits for one, and its stream goes on.
-    session = start(factories.administrator(organization), factories.agent(organization), "Hello")
-    _, token = issue(factories.administrator(organization), name="s", role=Role.OWNER)
+    session = start_session(
+        factories.administrator(organization), factories.agent(organization), "Hello"
+    )
+    _, token = create_token(factories.administrator(organization), name="s", role=Role.OWNER)
     get_writer().close()
     client = connect()
     client.sendall(

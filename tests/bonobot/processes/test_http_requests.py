@@ -8,7 +8,7 @@ import pytest
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from bonobot.processes.http_protocol import Protocol
-from bonobot.processes.programs import PROTOCOL
+from bonobot.processes.programs import HTTP_PROTOCOL
 from bonobot.processes.programs import build_web_process as program
 from tests.processes import Web
 
@@ -65,5 +65,5 @@ def test_who_says_twice_where_a_request_ends_is_heard_no_further(
 
 def test_the_parser_is_named_whatever_else_is_installed() -> None:
     command = " ".join(program("127.0.0.1", 1).command)
-    assert f"--http {PROTOCOL}" in command
+    assert f"--http {HTTP_PROTOCOL}" in command
     assert issubclass(Protocol, H11Protocol)

@@ -25,13 +25,13 @@ def program(name: str, code: str, *, grace_s: float = 10.0) -> ProcessSpec:
 
 def crew(lines: list[str], *programs: ProcessSpec, colourful: bool = False) -> ProcessSupervisor:
     return ProcessSupervisor(
-        programs, environment=dict(os.environ), write_line=lines.append, colourful=colourful
+        programs, environment=dict(os.environ), write_line=lines.append, use_color=colourful
     )
 
 
 def pumped(running: ProcessSupervisor, condition: Callable[[], object]) -> Callable[[], object]:
     def look() -> object:
-        running.pump(0.05)
+        running.copy_output(0.05)
         return condition()
 
     return look
@@ -81,8 +81,8 @@ def test_a_program_that_ends_is_named_with_its_last_words() -> None:
     lines: list[str] = []
     programs = program("web", FOREVER), program("beat", "raise SystemExit('no schedule')")
     with crew(lines, *programs) as running:
-        eventually(pumped(running, running.died))
-        assert running.died() == "`beat` ended (exit status 1)"
+        eventually(pumped(running, running.describe_ended_process))
+        assert running.describe_ended_process() == "`beat` ended (exit status 1)"
     assert "beat │ no schedule" in lines
 
 
@@ -118,7 +118,7 @@ def test_a_second_ctrl_c_ends_the_programs_now() -> None:
     with crew(lines, program("web", STUBBORN + FOREVER, grace_s=60)) as running:
         eventually(pumped(running, lambda: "web │ up" in lines))
         os.kill(os.getpid(), signal.SIGINT)
-        assert running.asked_to_stop
+        assert running.stop_requested
         timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
         timer.start()
     timer.join()
@@ -151,7 +151,7 @@ def test_a_reader_that_went_away_stops_the_crew() -> None:
 
     programs = (program("web", "print('hi'); " + FOREVER),)
     with ProcessSupervisor(programs, environment=dict(os.environ), write_line=closed) as running:
-        eventually(pumped(running, lambda: running.asked_to_stop))
+        eventually(pumped(running, lambda: running.stop_requested))
 
 
 def test_programs_die_when_we_are_killed(tmp_path: Path) -> None:
@@ -163,7 +163,7 @@ program = ProcessSpec("web", (sys.executable, "-c", {(STUBBORN + FOREVER)!r}))
 with ProcessSupervisor((program,), environment=dict(os.environ), write_line=print) as running:
     print("child", running._children[0].popen.pid, flush=True)
     while True:
-        running.pump(1)
+        running.copy_output(1)
 """
     owner = start("owner", (sys.executable, "-c", code), folder=tmp_path, env=dict(os.environ))
     eventually(lambda: "child" in owner.log())

@@ -12,7 +12,7 @@ from django.core.exceptions import ImproperlyConfigured
 
 from bonobot import settings
 from bonobot.celery import app
-from bonobot.core.crypto.key_files import make_field_key, make_signing_key
+from bonobot.core.crypto.key_files import generate_field_key, generate_signing_key
 from bonobot.jobs import queues
 
 FILE = Path(__file__).parents[3] / "bonobot" / "settings" / "__init__.py"
@@ -70,12 +70,12 @@ def test_keys_are_made_once_for_the_owner_only(var: Path) -> None:
 
 
 def test_given_keys_are_used_and_none_is_made(var: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    old, new = make_field_key(), make_field_key()
+    old, new = generate_field_key(), generate_field_key()
     monkeypatch.setenv("BONOBOT_SECRET_KEY", "s" * 60)
     monkeypatch.setenv("BONOBOT_SECRET_KEY_FALLBACKS", f"{'a' * 60},{'b' * 60}")
     monkeypatch.setenv("BONOBOT_FIELD_KEYS", f"{new},{old}")
     monkeypatch.setenv("BONOBOT_TOKEN_PEPPERS", f"1:{'p' * 40},2:{'q' * 40}")
-    signs = make_signing_key()
+    signs = generate_signing_key()
     monkeypatch.setenv("BONOBOT_AUDIT_KEYS", signs)
     found = loaded()
     assert found["BONOBOT_AUDIT_KEYS"] == [signs]
@@ -225,4 +225,4 @@ def test_a_message_goes_to_one_queue_only(task: str, queue: str) -> None:
     options = app.amqp.router.route({}, task)
     bound = {(q.exchange.name, q.routing_key) for q in app.amqp.queues.values()}
     assert options["queue"].name == queue
-    assert len(bound) == len(queues.NAMES)
+    assert len(bound) == len(queues.QUEUE_NAMES)

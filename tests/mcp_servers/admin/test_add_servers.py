@@ -10,7 +10,7 @@ from bonobot.accounts.roles import Role
 from bonobot.core.text.masking import MASK
 from mcp_servers.models import Preset, Secret, Server
 from mcp_servers.server_config import ServerSpec
-from mcp_servers.services import add
+from mcp_servers.services import create_server
 from tests import admin_client, factories
 
 pytestmark = pytest.mark.django_db
@@ -163,7 +163,7 @@ def test_a_taken_name_is_said_at_the_name(acme: Organization, seat: admin_client
 
 @pytest.fixture
 def sealed(acme: Organization) -> Server:
-    return add(
+    return create_server(
         factories.administrator(acme),
         ServerSpec(
             name="weather",

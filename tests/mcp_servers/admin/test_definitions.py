@@ -5,7 +5,7 @@ import pytest
 from bonobot.accounts.models import Organization
 from bonobot.accounts.roles import Role
 from bonobot.core.text.canonical_json import compute_json_digest
-from mcp_servers.definition_reviews import approve
+from mcp_servers.definition_reviews import approve_definitions
 from mcp_servers.models import Definition, Server
 from tests import admin_client, factories
 
@@ -93,7 +93,7 @@ def test_a_change_is_shown_against_what_was_approved(
     acme: Organization, server: Server, seat: admin_client.Desk
 ) -> None:
     row = admin_client.offer(server, "add", description="Adds two numbers")
-    approve(factories.administrator(acme), server)
+    approve_definitions(factories.administrator(acme), server)
     row.refresh_from_db()
     alter(row, description="Adds two numbers and mails them")
     page = seat.get("mcp_servers_server_tools", server.pk, state="waiting")
@@ -105,7 +105,7 @@ def test_an_approval_is_taken_back(
     acme: Organization, server: Server, seat: admin_client.Desk
 ) -> None:
     row = admin_client.offer(server)
-    approve(factories.administrator(acme), server)
+    approve_definitions(factories.administrator(acme), server)
     seat.post("mcp_servers_server_tools", server.pk, withdraw=str(row.pk))
     assert not Definition.objects.callable().exists()
 

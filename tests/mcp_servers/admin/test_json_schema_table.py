@@ -7,7 +7,7 @@ from django.utils.translation import override
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_servers.admin.json_schema_table import MOST_ROWS, build_example, build_schema_rows
+from mcp_servers.admin.json_schema_table import MAX_ROWS, build_example, build_schema_rows
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8),
@@ -67,8 +67,8 @@ def test_what_a_member_must_be_is_told_in_the_readers_language() -> None:
 
 
 def test_a_long_schema_is_cut() -> None:
-    schema = {"properties": {f"p{number}": {} for number in range(MOST_ROWS + 50)}}
-    assert len(build_schema_rows(schema)) == MOST_ROWS
+    schema = {"properties": {f"p{number}": {} for number in range(MAX_ROWS + 50)}}
+    assert len(build_schema_rows(schema)) == MAX_ROWS
 
 
 def test_an_example_has_what_is_required_and_defaults() -> None:

@@ -7,10 +7,10 @@ import pytest
 from bonobot.accounts.models import Organization
 from bonobot.accounts.roles import Role
 from mcp_servers.models import Preset, Server
-from mcp_servers.presets.availability import enable
-from mcp_servers.presets.services import PresetSpec, add_preset
+from mcp_servers.presets.availability import enable_preset
+from mcp_servers.presets.services import PresetSpec, create_preset
 from mcp_servers.server_config import ServerSpec
-from mcp_servers.services import add
+from mcp_servers.services import create_server
 from tests import admin_client, factories
 
 pytestmark = pytest.mark.django_db
@@ -50,7 +50,7 @@ def program(acme: Organization) -> Preset:
         transport_type="stdio",
         endpoint_config={"command": "npx", "args": ["-y", "clock@1.0.0"]},
     )
-    return add_preset(factories.administrator(acme), spec)
+    return create_preset(factories.administrator(acme), spec)
 
 
 def own() -> Any:
@@ -84,7 +84,7 @@ def test_a_launcher_that_is_not_allowed_says_who_can_change_that(
 def test_a_folder_elsewhere_is_refused_at_its_field(
     acme: Organization, seat: admin_client.Desk
 ) -> None:
-    enable(factories.administrator(acme), Preset.objects.get(slug="filesystem"))
+    enable_preset(factories.administrator(acme), Preset.objects.get(slug="filesystem"))
     page = seat.get("mcp_servers_server_preset", "filesystem")
     assert "workspaces/acme" in page
     fields = {"name": "files", "parameter-FOLDER": "/etc"}
@@ -168,7 +168,7 @@ def test_a_server_is_saved_as_a_preset_after_a_look_and_no_secret_goes_along(
         endpoint_config={"url": "https://docs.example.com/mcp", "headers": {"X-Key": "canary-1"}},
         auth_config={"type": "bearer_token", "token": "canary-2"},
     )
-    server = add(factories.administrator(acme), spec)
+    server = create_server(factories.administrator(acme), spec)
     assert "Save as preset" in seat.get("mcp_servers_server_change", server.pk)
     look = seat.get("mcp_servers_server_save_preset", server.pk)
     assert "X_KEY" in look

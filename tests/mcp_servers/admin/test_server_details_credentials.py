@@ -9,7 +9,7 @@ from bonobot.accounts.roles import Role
 from bonobot.ledger.models import AuditRow
 from mcp_servers.models import Secret, Server
 from mcp_servers.server_config import ServerSpec
-from mcp_servers.services import add
+from mcp_servers.services import create_server
 from tests import admin_client, factories
 
 pytestmark = pytest.mark.django_db
@@ -24,7 +24,7 @@ def acme() -> Organization:
 
 @pytest.fixture
 def server(acme: Organization) -> Server:
-    return add(
+    return create_server(
         factories.administrator(acme),
         ServerSpec(
             name="web",
@@ -72,7 +72,7 @@ def test_one_value_is_replaced_and_everything_else_stays(
     server.refresh_from_db()
     assert server.auth_config == {"header": "X-Key"}
     assert server.approval == "first"
-    row = AuditRow.objects.of(acme.pk).filter(action="server_changed")[0]
+    row = AuditRow.objects.for_organization(acme.pk).filter(action="server_changed")[0]
     told = json.loads(row.opened)["details"]
     assert told["secrets"] == ["auth.key"]
 

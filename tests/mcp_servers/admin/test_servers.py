@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from agents.services import bind
+from agents.services import attach_server
 from bonobot.accounts.models import Organization
 from bonobot.accounts.roles import Role
 from bonobot.core.problems import Problem
@@ -17,7 +17,7 @@ from mcp_servers.admin.servers import DiscoveryAttempt
 from mcp_servers.discovery import DiscoveryResult
 from mcp_servers.models import Definition, Server
 from mcp_servers.server_config import ServerSpec
-from mcp_servers.services import add
+from mcp_servers.services import create_server
 from tests import admin_client, factories
 
 pytestmark = pytest.mark.django_db
@@ -102,7 +102,7 @@ def test_a_deed_is_never_done_by_a_link(acme: Organization, seat: admin_client.D
 
 def test_many_are_switched_off_and_on(acme: Organization, seat: admin_client.Desk) -> None:
     both = admin_client.web_server(acme, "one"), admin_client.web_server(acme, "two")
-    bind(factories.administrator(acme), factories.agent(acme), both[0])
+    attach_server(factories.administrator(acme), factories.agent(acme), both[0])
     assert "Helper → one" in admin_client.words(act(seat, "disable_chosen", *both))
     assert Server.objects.enabled().count() == 2
     act(seat, "disable_chosen", *both, confirmed="1")
@@ -117,7 +117,7 @@ def test_testing_many_says_what_came_of_each(
     good, bad = admin_client.web_server(acme, "good"), admin_client.web_server(acme, "bad")
     problem = Problem("Nobody answers.", code="server_unreachable", remedy="Start it.")
     outcomes = {
-        good.pk: DiscoveryAttempt(good, found=FOUND),
+        good.pk: DiscoveryAttempt(good, result=FOUND),
         bad.pk: DiscoveryAttempt(bad, problem=problem),
     }
     monkeypatch.setattr(
@@ -172,7 +172,7 @@ def test_removing_asks_first_and_names_what_goes_along(
 ) -> None:
     server = admin_client.web_server(acme)
     admin_client.offer(server)
-    bind(factories.administrator(acme), factories.agent(acme), server)
+    attach_server(factories.administrator(acme), factories.agent(acme), server)
     page = admin_client.words(act(seat, "remove_chosen", server))
     assert "Helper → web" in page
     assert "1 definition" in page
@@ -201,7 +201,7 @@ def test_the_overview_tells_how_it_is_reached_without_its_secrets(
         endpoint_config={"url": "https://x.example/mcp", "headers": {"X-Team": "geheim-1"}},
         auth_config={"type": "bearer_token", "token": "geheim-2"},
     )
-    server = add(factories.administrator(acme), spec)
+    server = create_server(factories.administrator(acme), spec)
     for name in ("change", "configuration"):
         page = seat.get(f"mcp_servers_server_{name}", server.pk)
         assert "X-Team" in page
@@ -215,7 +215,7 @@ def test_connecting_answers_with_a_piece_of_the_page(
     monkeypatch.setattr(
         server_details,
         "discover_servers",
-        lambda servers, **how: [DiscoveryAttempt(server, found=FOUND)],
+        lambda servers, **how: [DiscoveryAttempt(server, result=FOUND)],
     )
     page = seat.post("mcp_servers_server_connect", server.pk)
     assert "1 tool, answered in 7 ms" in page
@@ -265,9 +265,9 @@ def test_a_failure_of_one_server_disturbs_no_other(
         return FOUND
 
     servers = [Server(name="bad"), Server(name="good")]
-    monkeypatch.setattr(contacts, "discover", ask)
+    monkeypatch.setattr(contacts, "run_discovery", ask)
     first, second = contacts.discover_servers(
         servers, actor=factories.administrator(acme).actor, kind="test"
     )
     assert first.problem is not None
-    assert second.found == FOUND
+    assert second.result == FOUND

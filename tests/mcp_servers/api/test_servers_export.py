@@ -7,7 +7,7 @@ import pytest
 from bonobot.accounts.roles import Role
 from mcp_servers.models import Server
 from mcp_servers.server_config import ServerSpec
-from mcp_servers.services import add
+from mcp_servers.services import create_server
 from tests import factories, rest
 
 pytestmark = pytest.mark.django_db
@@ -21,7 +21,7 @@ def acme():
     config = {"url": "https://mcp.example.com/mcp", "headers": {"X-Team": SECRET}}
     auth = {"type": "bearer_token", "token": SECRET}
     spec = ServerSpec(name="docs", transport_type="http", endpoint_config=config, auth_config=auth)
-    add(factories.administrator(made), spec)
+    create_server(factories.administrator(made), spec)
     return made
 
 

@@ -31,8 +31,8 @@ def address():
 
 
 def sign_in():
-    grant = grants.grant_of(build_endpoint(Server.objects.get(name="linear")).account)
-    grants.store(grant, None, OAuthTokens("token", "", None, ""))
+    grant = grants.get_or_create_grant(build_endpoint(Server.objects.get(name="linear")).account)
+    grants.store_tokens(grant, None, OAuthTokens("token", "", None, ""))
 
 
 def test_a_preset_with_a_sign_in_says_where(linear):

@@ -19,7 +19,7 @@ def shop():
     with open_shop() as found:
         yield found
         for server in Server.objects.all():
-            get_runtime().call(get_connection_pool().forget, server.pk)
+            get_runtime().call(get_connection_pool().forget_server, server.pk)
 
 
 @pytest.fixture

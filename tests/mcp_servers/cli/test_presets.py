@@ -11,7 +11,7 @@ from bonobot.accounts.models import Organization
 from bonobot.accounts.roles import Role
 from mcp_servers.cli import presets
 from mcp_servers.models import Preset, Server
-from mcp_servers.presets.catalog import load
+from mcp_servers.presets.catalog import load_catalog
 from mcp_servers.presets.check_packages import resolve
 from mcp_servers.presets.services import load_presets
 from tests import admin_client
@@ -60,9 +60,9 @@ def states(ran) -> dict[str, str]:
 def test_an_empty_catalogue_says_how_to_load_it_and_is_loaded_once(bonobot):
     Preset.objects.all().delete()
     assert "bonobot mcp presets --load" in bonobot("mcp", "presets").out
-    assert len(bonobot("mcp", "presets", "--load", "--json").json["added"]) == len(load())
+    assert len(bonobot("mcp", "presets", "--load", "--json").json["added"]) == len(load_catalog())
     assert bonobot("mcp", "presets", "--load").out.strip() == "0 added, 0 changed, 0 removed"
-    assert len(bonobot("mcp", "presets", "--json").json) == len(load())
+    assert len(bonobot("mcp", "presets", "--json").json) == len(load_catalog())
 
 
 def test_the_list_says_which_names_an_entry_stands_in_for(bonobot):
@@ -103,10 +103,10 @@ def test_what_is_gone_is_marked_where_presets_are_chosen(bonobot, registry, monk
         taken.bind(("127.0.0.1", 0))
         point(monkeypatch, taken.getsockname()[1])
         bonobot("mcp", "presets", "--check", "memory")
-    assert Preset.objects.platform().get(slug="memory").gone  # silence changes nothing
-    Preset.objects.platform().update(proof={})  # as of a release that named another version
+    assert Preset.objects.from_platform().get(slug="memory").gone  # silence changes nothing
+    Preset.objects.from_platform().update(proof={})  # as of a release that named another version
     load_presets()
-    assert not Preset.objects.platform().get(slug="memory").gone
+    assert not Preset.objects.from_platform().get(slug="memory").gone
 
 
 def test_without_a_registry_nothing_is_said_to_be_gone(bonobot, monkeypatch):

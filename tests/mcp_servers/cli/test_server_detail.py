@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from agents.services import bind
+from agents.services import attach_server
 from bonobot.core.cli import command_group
 from tests import admin_client, factories
 
@@ -14,7 +14,9 @@ pytestmark = pytest.mark.django_db(transaction=True)
 def test_everything_that_is_known_of_a_server_is_told(bonobot, acme):
     server = admin_client.web_server(acme)
     admin_client.offer(server, "hidden", description="Adds.\u200b\u202e")
-    bind(factories.administrator(acme), factories.agent(acme), server, allowed_tools=["add_*"])
+    attach_server(
+        factories.administrator(acme), factories.agent(acme), server, allowed_tools=["add_*"]
+    )
     found = bonobot("mcp", "show", "web", "--json").json
     assert (found["transport_type"], found["approval"], found["era"]) == ("http", "manual", "")
     assert (found["allow_private"], found["sign_in"], found["only_tools"]) == (True, None, [])

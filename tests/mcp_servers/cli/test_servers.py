@@ -20,7 +20,7 @@ COMMAND = f"{sys.executable} {WORKSHOP} stdio"
 def _close(acme):
     yield
     for server in Server.objects.all():
-        get_runtime().call(get_connection_pool().forget, server.pk)
+        get_runtime().call(get_connection_pool().forget_server, server.pk)
 
 
 @pytest.fixture

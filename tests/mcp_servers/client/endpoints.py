@@ -80,14 +80,14 @@ async def call(
     known = ("holder", "timeout_s", "on_progress", "input_schema", "host")
     chosen = {name: options.pop(name) for name in known if name in options}
     params = {"name": tool, "arguments": options}
-    return await connections.request(
+    return await connections.send_request(
         endpoint, "tools/call", params, **({"holder": HOLDER} | chosen)
     )
 
 
 def starts(connections: ConnectionPool, endpoint: ServerEndpoint) -> int:
     """Count how often the server's latest connection started a child."""
-    return connections.stderr_tail(endpoint.server_id).count("started")
+    return connections.get_stderr_tail(endpoint.server_id).count("started")
 
 
 def text_of(result: dict[str, Any]) -> str:

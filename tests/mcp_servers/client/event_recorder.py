@@ -24,7 +24,7 @@ class Ears:
     def __init__(self) -> None:
         self.heard: list[tuple[UUID, ChangeNotification]] = []
         self.granted: list[frozenset[str]] = []
-        self.connections = ConnectionPool(clock=Clock(), on_notice=self._hear)
+        self.connections = ConnectionPool(clock=Clock(), on_notification=self._hear)
 
     def _hear(self, server_id: UUID, notice: ChangeNotification) -> None:
         self.heard.append((server_id, notice))

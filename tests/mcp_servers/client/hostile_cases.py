@@ -34,20 +34,24 @@ class Case:
 
 async def good_call(connections: ConnectionPool, endpoint: ServerEndpoint) -> Any:
     params = {"name": "echo", "arguments": {}}
-    return await connections.request(endpoint, "tools/call", params, holder="session:neighbour")
+    return await connections.send_request(
+        endpoint, "tools/call", params, holder="session:neighbour"
+    )
 
 
 async def prepare(connections: ConnectionPool, case: Case, url: str) -> ServerEndpoint:
     """Return the endpoint of a case; one that is to be met in the middle has greeted."""
     endpoint = case.endpoint(url)
     if case.warm:
-        await connections.greet(endpoint, holder=f"session:{endpoint.server_id}", timeout_s=30)
+        await connections.perform_handshake(
+            endpoint, holder=f"session:{endpoint.server_id}", timeout_s=30
+        )
     return endpoint
 
 
 def calling(tool: str, deadline_s: float, **arguments: Any) -> Meet:
     async def meet(connections: ConnectionPool, endpoint: ServerEndpoint, holder: str) -> None:
-        await connections.request(
+        await connections.send_request(
             endpoint,
             "tools/call",
             {"name": tool, "arguments": arguments},
@@ -60,7 +64,7 @@ def calling(tool: str, deadline_s: float, **arguments: Any) -> Meet:
 
 def surveying(deadline_s: float) -> Meet:
     async def meet(connections: ConnectionPool, endpoint: ServerEndpoint, holder: str) -> str:
-        survey = await connections.survey(endpoint, timeout_s=deadline_s)
+        survey = await connections.fetch_declarations(endpoint, timeout_s=deadline_s)
         assert len(survey.items) <= endpoint.max_definitions + 1  # the instructions
         return f"{len(survey.items)} definitions; {' '.join(survey.notices)}"
 
@@ -69,7 +73,7 @@ def surveying(deadline_s: float) -> Meet:
 
 async def judging(connections: ConnectionPool, endpoint: ServerEndpoint, holder: str) -> str:
     """Discover schemas like bombs, and judge them as a discovery does."""
-    survey = await connections.survey(endpoint)
+    survey = await connections.fetch_declarations(endpoint)
     tools = [item.payload for item in survey.items]
     verdicts = await classify_schemas([tool["inputSchema"] for tool in tools])
     told = {tool["name"]: one.verdict for tool, one in zip(tools, verdicts, strict=True)}
@@ -110,7 +114,7 @@ def over_stdio(
 
 def starting(name: str, codes: tuple[str, ...], told: str, *command: str) -> Case:
     async def meet(connections: ConnectionPool, endpoint: ServerEndpoint, holder: str) -> None:
-        await connections.greet(endpoint, holder=holder, timeout_s=LONG_S)
+        await connections.perform_handshake(endpoint, holder=holder, timeout_s=LONG_S)
 
     return Case(
         name=f"stdio start {name}",

@@ -167,7 +167,7 @@ async def run(names: list[str], tell: Callable[[Measured], None]) -> None:
     from tests.mcp_servers.client.hostile_cases import CASES, good_call, prepare
 
     (bad, url), (good, good_url) = start(), start()
-    connections = ConnectionPool(children=200)
+    connections = ConnectionPool(max_children=200)
     neighbour = http(f"{good_url}/good", era="modern", name="the neighbour", read_s=60)
 
     async def call() -> None:

@@ -61,7 +61,7 @@ async def opened(connections: ConnectionPool, token: str, holder: str) -> None:
         era="modern",
     )
     params = {"name": "leave", "arguments": {}}
-    await connections.request(endpoint, "tools/call", params, holder=holder, timeout_s=60)
+    await connections.send_request(endpoint, "tools/call", params, holder=holder, timeout_s=60)
 
 
 async def open_many(times: int, workers: int) -> Left:

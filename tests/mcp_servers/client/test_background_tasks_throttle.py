@@ -11,13 +11,13 @@ from hypothesis.strategies import floats, integers
 from mcp_servers.client import background_tasks, http_channel
 from mcp_servers.client.background_tasks import (
     GRACE_S,
-    LONGEST_S,
+    LOOP_SHARE,
+    MAX_PAUSE_S,
     PER_READ_S,
-    SHARE,
     STREAM_SHARE,
     ReadThrottle,
 )
-from mcp_servers.client.jsonrpc import decode
+from mcp_servers.client.jsonrpc import decode_json
 from mcp_servers.client.pool import ConnectionPool
 from tests.mcp_servers.client.endpoints import HOLDER, call, failure, http, scripted, text_of
 from tests.servers import raw_http_server
@@ -25,7 +25,7 @@ from tests.servers import raw_http_server
 
 def test_ordinary_answers_are_never_waited_for():
     pace = ReadThrottle()
-    assert all(pace.spent(0.001, now=second) == 0 for second in range(1000))
+    assert all(pace.add_work(0.001, now=second) == 0 for second in range(1000))
 
 
 @given(floats(0.0001, 0.05), integers(50, 300))
@@ -34,10 +34,10 @@ def test_who_talks_without_end_gets_its_share(seconds: float, reads: int):
     for _ in range(reads):
         now += seconds
         worked += seconds
-        pause_s = pace.spent(seconds, now)
-        assert 0 <= pause_s <= LONGEST_S
+        pause_s = pace.add_work(seconds, now)
+        assert 0 <= pause_s <= MAX_PAUSE_S
         now += pause_s
-    assert worked <= SHARE * (now - 1_000) + GRACE_S + seconds + 0.01
+    assert worked <= LOOP_SHARE * (now - 1_000) + GRACE_S + seconds + 0.01
 
 
 async def test_a_child_over_its_share_is_left_waiting_and_read_on_later(
@@ -45,12 +45,12 @@ async def test_a_child_over_its_share_is_left_waiting_and_read_on_later(
 ):
     endpoint = scripted("modern", era="modern")
     await call(connections, endpoint, "echo")
-    child = connections._seats._seats[endpoint.server_id, HOLDER].connection._child
+    child = connections._stdio_pool._entries[endpoint.server_id, HOLDER].connection._child
     assert child._process is not None
     pipe = child._process.get_pipe_transport(1)
     assert isinstance(pipe, asyncio.ReadTransport)
     monkeypatch.setattr(background_tasks, "GRACE_S", 0.0)
-    monkeypatch.setattr(background_tasks, "SHARE", 0.001)
+    monkeypatch.setattr(background_tasks, "LOOP_SHARE", 0.001)
     assert text_of(await call(connections, endpoint, "echo", a=1)) == '{"a": 1}'
     assert not pipe.is_reading()
     assert text_of(await call(connections, endpoint, "echo", a=2)) == '{"a": 2}'
@@ -68,7 +68,7 @@ async def test_a_stream_of_events_without_end_leaves_the_loop_to_others(
 
     def counting(raw: bytes) -> object:
         read.append(raw)
-        return decode(raw)
+        return decode_json(raw)
 
     async def flood() -> AsyncIterator[bytes]:
         yield raw_http_server.STREAM

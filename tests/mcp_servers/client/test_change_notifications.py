@@ -125,7 +125,7 @@ async def test_refused_credentials_are_named(ears):
 
 
 async def test_a_flood_waits_at_the_server(ears, monkeypatch):
-    monkeypatch.setattr(change_notifications, "BREATH_S", 0.002)
+    monkeypatch.setattr(change_notifications, "FRAME_PAUSE_S", 0.002)
 
     async def flood(asked: Asked) -> Events:
         yield raw_http_server.STREAM + acknowledgement(asked)

@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 from mcp_servers.client import change_notifications
 from mcp_servers.client.change_notifications import (
     FIRST_PAUSE_S,
-    LONGEST_PAUSE_S,
-    RENEWED_S,
-    STEADY_S,
+    MAX_PAUSE_S,
+    MAX_STREAM_LIFETIME_S,
+    STABLE_LIFETIME_S,
     ReopenSchedule,
     compute_lifetime_s,
-    pause_s,
+    compute_pause_s,
 )
 
 
@@ -49,12 +49,12 @@ async def test_the_first_stream_is_opened_at_once(monkeypatch):
 
 async def test_streams_that_are_soon_lost_are_opened_ever_later(monkeypatch):
     waited = await _waited(monkeypatch, [0.0] * 12)
-    longest = [min(FIRST_PAUSE_S * 2**losses, LONGEST_PAUSE_S) for losses in range(12)]
+    longest = [min(FIRST_PAUSE_S * 2**losses, MAX_PAUSE_S) for losses in range(12)]
     assert all(most / 2 <= one <= most for one, most in zip(waited, longest, strict=True))
 
 
 async def test_a_steady_stream_is_opened_again_soon(monkeypatch):
-    waited = await _waited(monkeypatch, [0.0, 0.0, 0.0, 0.0, STEADY_S + 1, 0.0])
+    waited = await _waited(monkeypatch, [0.0, 0.0, 0.0, 0.0, STABLE_LIFETIME_S + 1, 0.0])
     assert waited[3] >= 4 * FIRST_PAUSE_S
     assert waited[4] <= FIRST_PAUSE_S
     assert waited[5] <= FIRST_PAUSE_S
@@ -62,13 +62,13 @@ async def test_a_steady_stream_is_opened_again_soon(monkeypatch):
 
 @given(st.integers(min_value=0, max_value=10_000), st.floats(min_value=0, max_value=1))
 def test_the_pause_grows_to_its_limit(losses, luck):
-    assert FIRST_PAUSE_S / 2 <= pause_s(losses, luck) <= LONGEST_PAUSE_S
-    assert pause_s(losses, luck) <= pause_s(losses + 1, luck)
+    assert FIRST_PAUSE_S / 2 <= compute_pause_s(losses, luck) <= MAX_PAUSE_S
+    assert compute_pause_s(losses, luck) <= compute_pause_s(losses + 1, luck)
 
 
 def test_streams_that_were_opened_together_are_not_renewed_together():
     before = random.getstate()
     found = {compute_lifetime_s() for _ in range(20)}
     assert len(found) > 1
-    assert all(RENEWED_S <= one <= 1.1 * RENEWED_S for one in found)
+    assert all(MAX_STREAM_LIFETIME_S <= one <= 1.1 * MAX_STREAM_LIFETIME_S for one in found)
     assert random.getstate() == before  # theirs who seed it, and look at what it gives

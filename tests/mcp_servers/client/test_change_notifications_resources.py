@@ -62,7 +62,9 @@ class Feed:
         for uri in uris:
             self.wish.add(uri)
         self.task = asyncio.ensure_future(
-            ears.connections.follow(endpoint, self.wish, self.told.__setitem__, holder=FEED)
+            ears.connections.watch_resources(
+                endpoint, self.wish, self.told.__setitem__, holder=FEED
+            )
         )
 
 
@@ -80,7 +82,9 @@ async def ask(ears: Ears, endpoint: ServerEndpoint, tool: str, uri: str) -> str:
     # A child process is its holder's own; over HTTP any connection will do.
     holder = FEED if endpoint.transport == "stdio" else "session:another"
     params = {"name": tool, "arguments": {"uri": uri}}
-    return text_of(await ears.connections.request(endpoint, "tools/call", params, holder=holder))
+    return text_of(
+        await ears.connections.send_request(endpoint, "tools/call", params, holder=holder)
+    )
 
 
 async def counted(ears: Ears, endpoint: ServerEndpoint, readers: str) -> None:
@@ -118,7 +122,7 @@ async def test_what_is_wished_for_is_told_of_until_it_is_wished_for_no_longer(
         await ask(ears, endpoint, "print", SECRET)
         await until(lambda: len(ears.notices) == 3)
         assert [one.uri for one in ears.notices] == [PAPER, SECRET, SECRET]
-    assert ears.connections._has(endpoint, FEED) is False
+    assert ears.connections._has_connection(endpoint, FEED) is False
 
 
 async def test_a_refused_subscription_is_told_and_the_others_go_on(

@@ -64,7 +64,7 @@ async def test_a_handshake_server_that_has_no_stream_says_so(ears):
 
 
 async def test_a_stream_without_headers_counts_as_open(ears, listening_to, monkeypatch):
-    monkeypatch.setattr(change_notifications, "SILENT_OPENING_S", 0.05)
+    monkeypatch.setattr(change_notifications, "OPEN_TIMEOUT_S", 0.05)
 
     async def silent(asked: Asked) -> Events:
         await asyncio.Event().wait()
@@ -162,12 +162,12 @@ async def test_a_modern_child_is_heard_as_long_as_it_runs(ears):
 
 async def test_listening_keeps_no_child_alive():
     clock = Clock()
-    connections = ConnectionPool(clock=clock, on_notice=lambda *_: None)
+    connections = ConnectionPool(clock=clock, on_notification=lambda *_: None)
     endpoint = stdio(sys.executable, WORKSHOP, env={"WORKSHOP_CHANGES": "1"})
     await call(connections, endpoint, "echo", text="a")
     clock.now += 301
-    await connections.sweep()
-    assert not connections._has(endpoint, HOLDER)
+    await connections.close_idle()
+    assert not connections._has_connection(endpoint, HOLDER)
     await connections.close()
 
 

@@ -107,7 +107,7 @@ def test_of_a_line_over_the_bound_both_ends_are_kept(written: bytes, size: int):
         line
         for start in range(0, len(data), size)
         for line in lines.feed(data[start : start + size])
-        if not (isinstance(line, OverlongLine) and line.hopeless)
+        if not (isinstance(line, OverlongLine) and line.endless)
     ]
     first, second = found
     assert second == b"next"
@@ -120,7 +120,7 @@ def test_a_line_far_over_the_bound_is_hopeless_and_never_held():
     lines = LineSplitter(limit=1000)
     found = [line for _ in range(200) for line in lines.feed(b"x" * 100)]
     assert found
-    assert all(isinstance(line, OverlongLine) and line.hopeless for line in found)
+    assert all(isinstance(line, OverlongLine) and line.endless for line in found)
     assert lines._parts == []
 
 
@@ -129,8 +129,8 @@ def test_the_tail_keeps_the_end():
     for _ in range(100):
         tail.add(b"a" * 1000)
     tail.add("ü\xff".encode("latin-1"))
-    assert len(tail.text()) == 64 * 1024
-    assert tail.text().endswith("a��")
+    assert len(tail.get_text()) == 64 * 1024
+    assert tail.get_text().endswith("a��")
 
 
 # --- what a child gets
@@ -148,7 +148,12 @@ async def test_a_child_sees_its_declared_environment_and_the_least_more(
     assert seen.pop("cwd") == str(tmp_path)
     assert seen["TZ"] == "Asia/Tokyo"
     assert not [value for value in seen.values() if "canary" in value]
-    allowed = {*child_process.INHERITED, "LC_CTYPE", "PWD", "_"}  # Python itself sets LC_CTYPE
+    allowed = {
+        *child_process.INHERITED_VARIABLES,
+        "LC_CTYPE",
+        "PWD",
+        "_",
+    }  # Python itself sets LC_CTYPE
     assert set(seen) <= allowed
 
 
@@ -212,7 +217,7 @@ async def test_a_child_that_ignores_its_end_is_killed(
     endpoint = ServerEndpoint(
         **{**vars(scripted()), "args": ("-c", code, token)},
     )
-    await connections.greet(endpoint, holder=HOLDER)
+    await connections.perform_handshake(endpoint, holder=HOLDER)
     assert processes(token)
     await connections.release(HOLDER)
     await gone(token)
@@ -299,7 +304,7 @@ async def test_no_process_and_no_descriptor_is_left_after_many_children(
 def test_what_works_is_found_once():
     found = child_process.choose_containment()
     assert found.name in ("namespace", "death-signal", "group")
-    assert found.promise
+    assert found.guarantee
     assert found is child_process.choose_containment()
 
 

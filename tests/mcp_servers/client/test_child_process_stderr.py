@@ -8,7 +8,12 @@ from hypothesis import given, settings
 from hypothesis.strategies import integers, lists, sampled_from
 
 from mcp_servers.client import child_process
-from mcp_servers.client.child_process import CLOSED, RING, StderrSnapshot, StderrTail
+from mcp_servers.client.child_process import (
+    CLOSED_BY_BONOBOT,
+    MAX_STDERR_BYTES,
+    StderrSnapshot,
+    StderrTail,
+)
 from mcp_servers.client.pool import ConnectionPool
 from tests.mcp_servers.client.endpoints import HOLDER, call, failure, scripted, stdio, until
 
@@ -35,7 +40,7 @@ def book() -> Book:
 
 @pytest.fixture
 async def connections(book: Book) -> AsyncIterator[ConnectionPool]:
-    made = ConnectionPool(keep=book)
+    made = ConnectionPool(stderr_sink=book)
     yield made
     await made.close()
 
@@ -43,7 +48,7 @@ async def connections(book: Book) -> AsyncIterator[ConnectionPool]:
 async def test_a_child_that_writes_is_kept_now_and_then_and_at_its_end(
     connections: ConnectionPool, book: Book, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(child_process, "EVERY_S", 0.01)
+    monkeypatch.setattr(child_process, "REPORT_INTERVAL_S", 0.01)
     endpoint = scripted()
     await call(connections, endpoint, "echo")
     await until(lambda: book.words)
@@ -51,7 +56,7 @@ async def test_a_child_that_writes_is_kept_now_and_then_and_at_its_end(
     await call(connections, endpoint, "complain", size=3, end="\n")
     await until(lambda: book.words[-1].text == "started both\neee\n")
     await connections.release(HOLDER)
-    assert (book.words[-1].text, book.words[-1].ended) == ("started both\neee\n", CLOSED)
+    assert (book.words[-1].text, book.words[-1].ended) == ("started both\neee\n", CLOSED_BY_BONOBOT)
     assert {words.child_id for words in book.words} == {book.words[0].child_id}
     assert {words.server_id for words in book.words} == {endpoint.server_id}
 
@@ -62,7 +67,7 @@ async def test_a_flood_is_not_a_flood_of_writes(connections: ConnectionPool, boo
         await call(connections, endpoint, "complain", size=100_000)
     await connections.release(HOLDER)
     assert len(book.words) == 1
-    assert len(book.words[0].text) == RING
+    assert len(book.words[0].text) == MAX_STDERR_BYTES
 
 
 async def test_a_crash_is_kept_with_how_it_ended(connections: ConnectionPool, book: Book):
@@ -73,7 +78,7 @@ async def test_a_crash_is_kept_with_how_it_ended(connections: ConnectionPool, bo
 
 
 async def test_a_child_that_was_never_there_leaves_why(connections: ConnectionPool, book: Book):
-    await failure(connections.greet(stdio("no-such-command"), holder=HOLDER))
+    await failure(connections.perform_handshake(stdio("no-such-command"), holder=HOLDER))
     await connections.close()
     [words] = book.words
     assert words.text == ""
@@ -91,10 +96,10 @@ async def test_who_can_not_keep_it_disturbs_nobody(
 
 
 def test_what_a_process_keeps_with_is_said_once():
-    before = child_process.find_stderr_keeper()
+    before = child_process.find_stderr_sink()
     assert before is not None
-    child_process.keep_with(before)
-    assert child_process.find_stderr_keeper() is before
+    child_process.set_stderr_sink(before)
+    assert child_process.find_stderr_sink() is before
 
 
 # --- what is shown of it
@@ -110,8 +115,8 @@ def test_no_part_of_a_secret_is_shown_wherever_output_is_cut(said: list[str], si
     data = "".join(said).encode()
     for start in range(0, len(data), size):
         tail.add(data[start : start + size])
-        shown = tail.text()
-        assert len(shown) <= RING
+        shown = tail.get_text()
+        assert len(shown) <= MAX_STDERR_BYTES
         assert SECRET not in shown
         assert SECRET[-8:] not in shown
         assert not shown.endswith(SECRET[:9])
@@ -120,10 +125,10 @@ def test_no_part_of_a_secret_is_shown_wherever_output_is_cut(said: list[str], si
 def test_terminal_sequences_are_gone_and_what_hides_is_seen():
     tail = StderrTail()
     tail.add(b"\x1b[31mred\x1b[0m \x1b]0;title\x07\xe2\x80\xae 10%\r100%\r\n\x00")
-    assert tail.text() == "red ⟨U+202E⟩ 10%\n100%\n⟨U+0000⟩"
+    assert tail.get_text() == "red ⟨U+202E⟩ 10%\n100%\n⟨U+0000⟩"
 
 
 def test_a_secret_does_not_hide_behind_a_terminal_sequence():
     tail = StderrTail((SECRET,))
     tail.add(f"{SECRET[:5]}\x1b[0m{SECRET[5:]}\n".encode())
-    assert "tok-" not in tail.text()
+    assert "tok-" not in tail.get_text()

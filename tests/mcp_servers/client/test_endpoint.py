@@ -6,7 +6,7 @@ from uuid import UUID
 import pytest
 
 from mcp_servers.client.endpoint import ServerEndpoint
-from mcp_servers.client.errors import UpstreamError, needs_reauth, quote
+from mcp_servers.client.errors import UpstreamError, build_reauth_error, quote_text
 
 ENDPOINT = ServerEndpoint(
     server_id=UUID(int=7),
@@ -46,23 +46,25 @@ def test_what_was_found_out_and_the_name_change_no_fingerprint(change: dict[str,
 
 
 def test_a_server_that_repeats_our_secrets_is_quoted_without_them():
-    said = quote(ENDPOINT, "token header-secret of env-secret\x1b[0m" + "x" * 10_000)
+    said = quote_text(ENDPOINT, "token header-secret of env-secret\x1b[0m" + "x" * 10_000)
     assert "secret" not in said.replace("********", "")
     assert "⟨U+001B⟩" in said
     assert len(said) < 600
 
 
 def test_a_challenge_keeps_its_form_without_our_secrets():
-    error = needs_reauth(ENDPOINT, 401, 'Bearer resource_metadata="https://a/b", x="header-secret"')
+    error = build_reauth_error(
+        ENDPOINT, 401, 'Bearer resource_metadata="https://a/b", x="header-secret"'
+    )
     challenge = error.extra["challenge"]
     assert challenge.startswith('Bearer resource_metadata="https://a/b"')
     assert "header-secret" not in challenge
-    assert "challenge" not in needs_reauth(ENDPOINT, 401, "").extra
+    assert "challenge" not in build_reauth_error(ENDPOINT, 401, "").extra
 
 
 def test_a_failure_shared_by_several_requests_is_copied_for_each():
     error = UpstreamError("gone", code="server_crashed", server="files", remedy="look")
-    copied = error.unsent()
+    copied = error.to_unsent()
     assert (copied.sent, error.sent) == (False, True)
     assert copied.as_dict() == error.as_dict()
     assert str(copied) == "gone"

@@ -2,8 +2,11 @@
 
 import pytest
 
-from mcp_servers.client.environment_rules import danger_of, without_exception
-from mcp_servers.presets.catalog import load
+from mcp_servers.client.environment_rules import (
+    find_variable_danger,
+    list_variables_needing_exception,
+)
+from mcp_servers.presets.catalog import load_catalog
 
 DANGEROUS = """
 NODE_OPTIONS NODE_PATH NODE_EXTRA_CA_CERTS NODE_TLS_REJECT_UNAUTHORIZED LD_PRELOAD LD_LIBRARY_PATH
@@ -25,23 +28,28 @@ SENTRY_HOST OPENAI_API_KEY LOG_LEVEL UVICORN_PORT PIPELINE NPMRC_NOTE LDAP_URL
 
 @pytest.mark.parametrize("name", DANGEROUS.split())
 def test_a_dangerous_variable_has_a_reason(name: str) -> None:
-    assert danger_of(name)
+    assert find_variable_danger(name)
 
 
 @pytest.mark.parametrize("name", HARMLESS.split())
 def test_another_variable_has_none(name: str) -> None:
-    assert danger_of(name) is None
+    assert find_variable_danger(name) is None
 
 
 def test_an_exception_is_for_one_name_letter_by_letter() -> None:
     names = ["NODE_OPTIONS", "API_TOKEN", "PATH", "node_options"]
-    assert without_exception(names, ()) == ["NODE_OPTIONS", "PATH", "node_options"]
-    assert without_exception(names, {"NODE_OPTIONS": "why"}) == ["PATH", "node_options"]
+    assert list_variables_needing_exception(names, ()) == ["NODE_OPTIONS", "PATH", "node_options"]
+    assert list_variables_needing_exception(names, {"NODE_OPTIONS": "why"}) == [
+        "PATH",
+        "node_options",
+    ]
 
 
 def test_no_preset_of_the_catalogue_sets_a_dangerous_variable() -> None:
     set_there = {
-        (entry.slug, name) for entry in load() for name in entry.endpoint_config.get("env", {})
+        (entry.slug, name)
+        for entry in load_catalog()
+        for name in entry.endpoint_config.get("env", {})
     }
     assert set_there
-    assert not [where for where in set_there if danger_of(where[1])]
+    assert not [where for where in set_there if find_variable_danger(where[1])]

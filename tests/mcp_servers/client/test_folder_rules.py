@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from mcp_servers.client.folder_rules import FolderRule, mounted_folders
+from mcp_servers.client.folder_rules import FolderRule, list_mounted_folders
 
 SYSTEM = (
     *("/", "/etc", "/etc/ssl", "/proc", "/proc/self", "/sys", "/dev", "/dev/shm", "/usr"),
@@ -33,27 +33,27 @@ def var(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def rule(var: Path) -> FolderRule:
-    return FolderRule(closed=(str(var),), own=(str(var / "workspaces" / "acme"),))
+    return FolderRule(denied=(str(var),), allowed=(str(var / "workspaces" / "acme"),))
 
 
 @pytest.mark.parametrize("folder", SYSTEM)
 def test_folders_of_the_system_are_refused(rule: FolderRule, folder: str) -> None:
-    assert rule.refusal(folder)
+    assert rule.find_refusal(folder)
 
 
 @pytest.mark.parametrize("folder", ["docs", ".", "", "~", "/srv/a\x00b"])
 def test_what_is_no_absolute_path_is_refused(rule: FolderRule, folder: str) -> None:
-    assert rule.refusal(folder)
+    assert rule.find_refusal(folder)
 
 
 def test_all_of_bonobot_but_the_own_workspace_is_refused(rule: FolderRule, var: Path) -> None:
     own = var / "workspaces" / "acme"
-    assert rule.refusal(str(own)) is None
-    assert rule.refusal(str(own / "docs" / "new")) is None
+    assert rule.find_refusal(str(own)) is None
+    assert rule.find_refusal(str(own / "docs" / "new")) is None
     for folder in (var, var / "keys", var / "workspaces", var / "workspaces" / "others"):
-        assert rule.refusal(str(folder)), folder
-    assert rule.refusal(f"{own}/../others")
-    assert rule.refusal(f"{own}-2")
+        assert rule.find_refusal(str(folder)), folder
+    assert rule.find_refusal(f"{own}/../others")
+    assert rule.find_refusal(f"{own}-2")
 
 
 def test_links_are_followed(rule: FolderRule, var: Path, tmp_path: Path) -> None:
@@ -61,16 +61,16 @@ def test_links_are_followed(rule: FolderRule, var: Path, tmp_path: Path) -> None
     for number, target in enumerate((var / "keys", Path("/etc"), Path("/"))):
         link = own / f"link-{number}"
         link.symlink_to(target)
-        assert rule.refusal(str(link)), target
+        assert rule.find_refusal(str(link)), target
     elsewhere = tmp_path / "elsewhere"
     elsewhere.symlink_to(own)
-    assert rule.refusal(str(elsewhere)) is None
+    assert rule.find_refusal(str(elsewhere)) is None
 
 
 def test_a_folder_elsewhere_is_allowed(rule: FolderRule, tmp_path: Path) -> None:
-    assert rule.refusal(str(tmp_path / "project")) is None
+    assert rule.find_refusal(str(tmp_path / "project")) is None
     for folder in ("/srv/files", "/home/anna/project", "/root/project", "/home/anna"):
-        assert rule.refusal(folder) is None, folder
+        assert rule.find_refusal(folder) is None, folder
 
 
 @pytest.mark.parametrize(
@@ -87,6 +87,6 @@ def test_a_folder_elsewhere_is_allowed(rule: FolderRule, tmp_path: Path) -> None
 def test_folders_that_docker_mounts_are_found(
     args: tuple[str, ...], folders: tuple[str, ...]
 ) -> None:
-    assert mounted_folders("docker", args) == folders
-    assert mounted_folders("/usr/bin/podman", args) == folders
-    assert mounted_folders("npx", args) == ()
+    assert list_mounted_folders("docker", args) == folders
+    assert list_mounted_folders("/usr/bin/podman", args) == folders
+    assert list_mounted_folders("npx", args) == ()

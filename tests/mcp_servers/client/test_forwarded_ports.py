@@ -5,8 +5,8 @@ import pytest
 from mcp_servers.client.forwarded_ports import (
     MAX_HOSTS,
     find_forwarded_ports,
+    format_hosts,
     replace_addresses,
-    write_hosts,
 )
 
 
@@ -39,7 +39,7 @@ def test_a_host_has_one_address_whatever_its_ports() -> None:
     args = ("redis://a:7000", "redis://A:7001", "redis://b:7000")
     ports = find_forwarded_ports(args, {})
     assert [one.address for one in ports] == ["127.0.0.2", "127.0.0.2", "127.0.0.3"]
-    assert write_hosts(ports) == "127.0.0.2 a\n127.0.0.3 b\n"
+    assert format_hosts(ports) == "127.0.0.2 a\n127.0.0.3 b\n"
 
 
 def test_the_number_of_hosts_is_bounded() -> None:

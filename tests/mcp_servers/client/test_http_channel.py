@@ -59,7 +59,7 @@ async def test_a_busy_server_says_when_to_come_back(connections: ConnectionPool)
         server.respond = lambda asked: raw_http_server.response(503)
         assert (await failure(call(connections, http(server.url, era="modern"), "x"))).sent
         endpoint = http(server.url, era="modern")
-        await failure(connections.request(endpoint, "tools/list", holder=HOLDER))
+        await failure(connections.send_request(endpoint, "tools/list", holder=HOLDER))
         assert len(server.asked) == 3
 
 
@@ -82,7 +82,7 @@ async def test_a_redirect_is_refused_and_named(connections: ConnectionPool):
 async def test_a_private_address_without_permission_is_refused(connections: ConnectionPool):
     async with modern(raw_http_server.text).listening() as server:
         endpoint = http(server.url, allow_private=False)
-        error = await failure(connections.survey(endpoint))
+        error = await failure(connections.fetch_declarations(endpoint))
         assert (error.code, error.sent) == ("private_address", False)
         assert "administrator" in error.remedy
         assert server.asked == []
@@ -226,7 +226,7 @@ async def test_a_listing_that_breaks_off_is_asked_once_more(connections: Connect
 
     async with streaming(events).listening() as server:
         endpoint = http(server.url, era="modern")
-        error = await failure(connections.request(endpoint, "tools/list", holder=HOLDER))
+        error = await failure(connections.send_request(endpoint, "tools/list", holder=HOLDER))
         assert error.code == "server_unreachable"
         assert len(server.asked) == 2
 
@@ -271,4 +271,4 @@ async def test_a_server_that_hangs_delays_no_other(connections: ConnectionPool, 
 def test_the_http_errors_of_the_client_are_all_foreseen():
     assert issubclass(httpx2.SSEError, httpx2.TransportError)
     assert issubclass(httpx2.TransportError, httpx2.HTTPError)
-    assert json.loads(jsonrpc.encode({"a": "\ud800ü"})) == {"a": "\ud800ü"}
+    assert json.loads(jsonrpc.encode_message({"a": "\ud800ü"})) == {"a": "\ud800ü"}

@@ -14,10 +14,10 @@ from mcp_servers.client import jsonrpc
 from mcp_servers.client.jsonrpc import (
     McpRequest,
     UnreadableJson,
-    decode,
-    encode,
-    message_of,
-    report,
+    build_request_message,
+    decode_json,
+    deliver_notification,
+    encode_message,
 )
 
 JSON = some.recursive(
@@ -33,13 +33,13 @@ def storable(value: Any) -> Any:
 
 @given(JSON)
 def test_what_is_sent_is_read_as_it_was(value: Any):
-    assert decode(encode({"a": value})) == storable({"a": value})
+    assert decode_json(encode_message({"a": value})) == storable({"a": value})
 
 
 @given(some.binary(max_size=200))
 def test_no_bytes_do_more_than_be_refused(raw: bytes):
     with suppress(UnreadableJson):
-        decode(raw)
+        decode_json(raw)
 
 
 @pytest.mark.parametrize(
@@ -62,14 +62,14 @@ def test_no_bytes_do_more_than_be_refused(raw: bytes):
 )
 def test_what_is_no_json_or_too_much_is_refused(raw: bytes):
     with pytest.raises(UnreadableJson):
-        decode(raw)
+        decode_json(raw)
 
 
 def test_depth_is_counted_outside_of_strings_only():
     deepest = b"[" * 64 + b"]" * 64
-    assert decode(deepest)
+    assert decode_json(deepest)
     text = json.dumps("[" * 1000 + '\\"{' * 1000).encode()
-    assert decode(b"[" + text + b"]") == ["[" * 1000 + '\\"{' * 1000]
+    assert decode_json(b"[" + text + b"]") == ["[" * 1000 + '\\"{' * 1000]
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_no_body_holds_the_loop_or_the_memory(raw: bytes):
     tracemalloc.start()
     began = time.thread_time()
     with suppress(UnreadableJson):
-        decode(raw)
+        decode_json(raw)
     took = time.thread_time() - began
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
@@ -99,36 +99,40 @@ def test_no_body_holds_the_loop_or_the_memory(raw: bytes):
 
 
 def test_lone_surrogates_and_nul_become_visible():
-    assert decode(b'{"a\\u0000": ["\\ud83d", "\\ud83d\\ude00", 1]}') == {
+    assert decode_json(b'{"a\\u0000": ["\\ud83d", "\\ud83d\\ude00", 1]}') == {
         "a\ufffd": ["\ufffd", "😀", 1]
     }
 
 
 def test_a_request_without_anything_has_no_params():
-    assert message_of(1, McpRequest("ping"), {}) == {"jsonrpc": "2.0", "id": 1, "method": "ping"}
+    assert build_request_message(1, McpRequest("ping"), {}) == {
+        "jsonrpc": "2.0",
+        "id": 1,
+        "method": "ping",
+    }
 
 
 def test_a_meta_that_is_no_object_does_not_travel():
-    assert "params" not in message_of(1, McpRequest("x", {"_meta": "odd"}), {})
+    assert "params" not in build_request_message(1, McpRequest("x", {"_meta": "odd"}), {})
 
 
 def test_a_request_asks_for_progress_only_where_somebody_waits_for_it():
     async def on_progress(*args: Any) -> None: ...
 
-    assert "params" not in message_of(1, McpRequest("x"), {})
-    message = message_of(5, McpRequest("x", {"a": 1}, on_progress), {"v": 1})
+    assert "params" not in build_request_message(1, McpRequest("x"), {})
+    message = build_request_message(5, McpRequest("x", {"a": 1}, on_progress), {"v": 1})
     assert message["params"] == {"a": 1, "_meta": {"v": 1, "progressToken": 5}}
 
 
 def test_numbers_that_are_not_json_are_not_sent():
     with pytest.raises(ValueError, match="JSON"):
-        encode({"a": float("nan")})
+        encode_message({"a": float("nan")})
 
 
 @pytest.mark.parametrize("method", ["tools/list", "resources/templates/list", "ping"])
 def test_reading_may_be_repeated(method: str):
-    assert McpRequest(method).repeatable
-    assert not McpRequest("tools/call").repeatable
+    assert McpRequest(method).idempotent
+    assert not McpRequest("tools/call").idempotent
 
 
 @pytest.mark.parametrize(
@@ -148,13 +152,13 @@ async def test_progress_is_told_when_it_is_well_formed(params: Any, told: Any):
     async def on_progress(*args: Any) -> None:
         heard.append(args)
 
-    await report(McpRequest("x", {}, on_progress), {"params": params})
+    await deliver_notification(McpRequest("x", {}, on_progress), {"params": params})
     assert heard == ([told] if told else [])
 
 
 def test_answers_are_recognised_by_number_and_type():
     answer = {"id": 1, "result": {}}
-    assert jsonrpc.is_answer(answer, 1)
+    assert jsonrpc.is_response(answer, 1)
     for other in (
         {**answer, "id": "1"},
         {**answer, "id": True},
@@ -163,4 +167,4 @@ def test_answers_are_recognised_by_number_and_type():
         {"id": 1},
         [answer],
     ):
-        assert not jsonrpc.is_answer(other, 1)
+        assert not jsonrpc.is_response(other, 1)

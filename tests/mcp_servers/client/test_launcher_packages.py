@@ -2,8 +2,8 @@
 
 import pytest
 
-from mcp_servers.client.launcher_packages import package_of
-from mcp_servers.presets.catalog import load
+from mcp_servers.client.launcher_packages import find_launcher_package
+from mcp_servers.presets.catalog import load_catalog
 
 
 @pytest.mark.parametrize(
@@ -29,7 +29,7 @@ from mcp_servers.presets.catalog import load
 def test_a_package_its_program_and_arguments_are_told_apart(
     command, args, installer, specs, program, own
 ):
-    found = package_of(command, args)
+    found = find_launcher_package(command, args)
     assert found is not None
     assert (found.installer, found.specs, found.program, found.args) == (
         *(installer, specs, program),
@@ -55,12 +55,12 @@ def test_a_package_its_program_and_arguments_are_told_apart(
     ],
 )
 def test_what_is_not_understood_is_started_as_it_stands(command, args):
-    assert package_of(command, args) is None
+    assert find_launcher_package(command, args) is None
 
 
 def test_another_version_or_environment_is_another_installation_other_arguments_are_not():
     keys = [
-        package_of("npx", args).key(env)
+        find_launcher_package("npx", args).compute_key(env)
         for args, env in (
             (["a@1", "x"], {}),
             (["a@1", "y"], {}),
@@ -73,6 +73,8 @@ def test_another_version_or_environment_is_another_installation_other_arguments_
 
 
 def test_every_program_of_the_catalogue_is_installed_before_it_is_started():
-    for entry in load():
+    for entry in load_catalog():
         if entry.transport_type == "stdio":
-            assert package_of(entry.endpoint_config["command"], entry.endpoint_config["args"])
+            assert find_launcher_package(
+                entry.endpoint_config["command"], entry.endpoint_config["args"]
+            )

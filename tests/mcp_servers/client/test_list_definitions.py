@@ -22,7 +22,7 @@ def faults(survey: ServerDeclarations) -> dict[str, str]:
 
 
 async def test_a_modern_server_is_surveyed_whole(connections: ConnectionPool, modern_url: str):
-    survey = await connections.survey(http(modern_url))
+    survey = await connections.fetch_declarations(http(modern_url))
     assert (survey.era, survey.protocol_version) == ("modern", "2026-07-28")
     assert survey.server_info["name"] == "modern-test-server"
     assert survey.discovery["supportedVersions"] == ["2026-07-28"]
@@ -52,19 +52,19 @@ async def test_a_modern_server_is_surveyed_whole(connections: ConnectionPool, mo
 
 
 async def test_definitions_come_as_they_were_declared(connections: ConnectionPool, modern_url: str):
-    survey = await connections.survey(http(modern_url))
+    survey = await connections.fetch_declarations(http(modern_url))
     echo = next(item for item in survey.items if item.name == "echo")
     assert echo.payload["description"] == "Return the text as it is."
     assert echo.payload["inputSchema"]["required"] == ["text"]
 
 
 async def test_a_survey_leaves_nothing_behind(connections: ConnectionPool):
-    await connections.survey(scripted())
-    assert not connections._seats._seats
+    await connections.fetch_declarations(scripted())
+    assert not connections._stdio_pool._entries
 
 
 async def test_an_invalid_definition_hides_no_other(connections: ConnectionPool):
-    survey = await connections.survey(scripted(catalogue="mixed"))
+    survey = await connections.fetch_declarations(scripted(catalogue="mixed"))
     assert faults(survey) == {
         "no schema": "`inputSchema` is not an object.",
         "list schema": "`inputSchema` is not an object.",
@@ -98,7 +98,7 @@ async def test_a_bad_header_annotation_is_a_fault_over_http_only(connections: Co
         return raw_http_server.result(asked, {"tools": [tool]})
 
     async with RawHttp(respond).listening() as server:
-        survey = await connections.survey(http(server.url))
+        survey = await connections.fetch_declarations(http(server.url))
     assert "x-mcp-header" in faults(survey)["t"]
 
 
@@ -109,14 +109,14 @@ async def test_only_what_is_declared_is_listed(connections: ConnectionPool):
         return raw_http_server.result(asked, {"tools": []})
 
     async with RawHttp(respond).listening() as server:
-        survey = await connections.survey(http(server.url))
+        survey = await connections.fetch_declarations(http(server.url))
         assert server.methods() == ["server/discover", "tools/list"]
     assert survey.items == ()
     assert survey.complete == {"tool", "resource", "resource_template", "prompt", "instructions"}
 
 
 async def test_pages_are_followed_to_the_end(connections: ConnectionPool):
-    survey = await connections.survey(scripted(catalogue="paged"))
+    survey = await connections.fetch_declarations(scripted(catalogue="paged"))
     assert names(survey) == ["t0", "t1", "t2"]
     assert "tool" in survey.complete
 
@@ -135,7 +135,7 @@ async def test_pages_are_followed_to_the_end(connections: ConnectionPool):
 async def test_a_listing_without_end_is_cut_short_and_told(
     connections: ConnectionPool, catalogue: str, kept: int | None, why: str
 ):
-    survey = await connections.survey(scripted(catalogue=catalogue))
+    survey = await connections.fetch_declarations(scripted(catalogue=catalogue))
     assert kept is None or len(names(survey)) == kept
     assert [notice for notice in survey.notices if why in notice]
     assert "tool" not in survey.complete
@@ -159,7 +159,7 @@ def failing(*methods: str) -> RawHttp:
 
 async def test_a_listing_that_fails_hides_no_other(connections: ConnectionPool):
     async with failing("prompts/list", "resources/list").listening() as server:
-        survey = await connections.survey(http(server.url))
+        survey = await connections.fetch_declarations(http(server.url))
     assert names(survey) == ["a"]
     assert survey.complete == {"tool", "instructions"}
     assert [notice.partition("`: ")[0] for notice in survey.notices] == [
@@ -172,12 +172,12 @@ async def test_when_every_listing_fails_the_survey_fails(connections: Connection
     everything = ("tools/list", "prompts/list", "resources/list")
     async with failing(*everything).listening() as server:
         with pytest.raises(UpstreamError, match="broken"):
-            await connections.survey(http(server.url))
+            await connections.fetch_declarations(http(server.url))
 
 
 async def test_a_listing_that_hangs_ends_the_survey_at_its_limit(connections: ConnectionPool):
     with pytest.raises(UpstreamError) as error:
-        await connections.survey(scripted(catalogue="silent"), timeout_s=1.5)
+        await connections.fetch_declarations(scripted(catalogue="silent"), timeout_s=1.5)
     assert error.value.code == "call_timeout"
     assert "1.5 s" in str(error.value)
 
@@ -192,7 +192,7 @@ async def test_refused_credentials_end_the_survey(connections: ConnectionPool):
 
     async with RawHttp(respond).listening() as server:
         with pytest.raises(UpstreamError) as error:
-            await connections.survey(http(server.url))
+            await connections.fetch_declarations(http(server.url))
     assert error.value.code == "needs_reauth"
 
 
@@ -200,7 +200,7 @@ async def test_what_a_server_says_of_itself_may_be_anything(connections: Connect
     odd: dict[str, Any] = {"capabilities": [], "instructions": 7, "_meta": []}
 
     async with RawHttp(lambda asked: raw_http_server.discovery(asked, **odd)).listening() as server:
-        survey = await connections.survey(http(server.url))
+        survey = await connections.fetch_declarations(http(server.url))
     assert (survey.server_info, survey.capabilities, survey.instructions) == ({}, {}, "")
     assert survey.items == ()
 
@@ -214,5 +214,7 @@ async def test_many_servers_are_surveyed_beside_each_other(connections: Connecti
         )
 
     async with RawHttp(respond).listening() as server:
-        surveys = await asyncio.gather(*(connections.survey(http(server.url)) for _ in range(50)))
+        surveys = await asyncio.gather(
+            *(connections.fetch_declarations(http(server.url)) for _ in range(50))
+        )
     assert {survey.era for survey in surveys} == {"modern"}

@@ -16,7 +16,7 @@ import pytest
 from mcp_servers.client import package_installation
 from mcp_servers.client.endpoint import ServerEndpoint
 from mcp_servers.client.launcher_packages import Package
-from mcp_servers.client.package_installation import find_program, install_package, installation_of
+from mcp_servers.client.package_installation import find_installation, find_program, install_package
 from mcp_servers.client.pool import ConnectionPool
 from tests.mcp_servers.client.endpoints import call, failure, stdio, text_of
 from tests.parts import ROOT
@@ -61,9 +61,9 @@ async def test_a_server_is_installed_once_and_then_started_without_the_network(
     connections: ConnectionPool, registry: Registry, packages: Path
 ) -> None:
     endpoint = wanted(registry, packages)
-    assert installation_of(endpoint) == package_installation.Installation("needed")
+    assert find_installation(endpoint) == package_installation.Installation("needed")
     assert text_of(await call(connections, endpoint, "hello")) == "hello you"
-    assert installation_of(endpoint) == package_installation.Installation("installed")
+    assert find_installation(endpoint) == package_installation.Installation("installed")
     asked = len(registry.asked)
     again = replace(
         endpoint, args=("-y", f"{NAME}@1.0.0", "other"), server_id=endpoint.organization_id
@@ -79,12 +79,12 @@ async def test_a_start_does_not_wait_for_ever_and_is_told_what_goes_on(
 ) -> None:
     registry.sends.clear()
     told: list[Any] = []
-    package_installation.on_late_installation.append(told.append)
+    package_installation.late_installation_listeners.append(told.append)
     try:
         endpoint = wanted(registry, packages, start_s=1)
         error = await failure(call(connections, endpoint, "hello"))
         assert (error.code, error.retryable, error.sent) == ("server_installing", True, False)
-        found = installation_of(endpoint)
+        found = find_installation(endpoint)
         assert found
         assert (found.state, bool(found.detail)) == ("installing", True)
         registry.sends.set()
@@ -92,7 +92,7 @@ async def test_a_start_does_not_wait_for_ever_and_is_told_what_goes_on(
         await asyncio.sleep(0)
         assert told == [endpoint.server_id]
     finally:
-        package_installation.on_late_installation.remove(told.append)
+        package_installation.late_installation_listeners.remove(told.append)
 
 
 async def test_starts_at_once_share_one_installation(registry: Registry, packages: Path) -> None:
@@ -112,7 +112,7 @@ async def test_a_failed_installation_leaves_nothing_and_is_not_repeated_at_once(
     assert error.code == "installation_failed"
     assert "9.9.9" in str(error)
     assert left_in(packages) == []
-    found = installation_of(endpoint)
+    found = find_installation(endpoint)
     assert found
     assert (found.state, "9.9.9" in found.detail) == ("failed", True)
     asked = len(registry.asked)
@@ -146,7 +146,7 @@ async def test_what_is_there_is_replaced_at_once_when_it_is_installed_anew(
 ) -> None:
     endpoint = wanted(registry, packages, patience_s=60)
     first = await install_package(endpoint)
-    second = await install_package(endpoint, anew=True)
+    second = await install_package(endpoint, reinstall=True)
     assert first.command != second.command
     assert Path(first.command).exists()  # programs that run go on
 
@@ -174,7 +174,7 @@ async def test_a_killed_installation_leaves_nothing_broken(
     )
     try:
         assert await asyncio.to_thread(registry.packed.wait, 60)
-        found = installation_of(wanted(registry, packages))
+        found = find_installation(wanted(registry, packages))
         assert found
         assert found.state == "installing"
     finally:
@@ -184,7 +184,7 @@ async def test_a_killed_installation_leaves_nothing_broken(
     endpoint = wanted(registry, packages, patience_s=60)
 
     def let_go() -> bool:
-        found = installation_of(endpoint)
+        found = find_installation(endpoint)
         return found is not None and found.state == "needed"
 
     eventually(let_go, within=10, what="the lock of the killed process")

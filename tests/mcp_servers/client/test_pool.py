@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from bonobot.core.runtime import close, get_runtime
+from bonobot.core.runtime import close_runtime, get_runtime
 from mcp_servers.client import pool as client_pool
 from mcp_servers.client.endpoint import ServerEndpoint
 from mcp_servers.client.errors import UpstreamError
@@ -22,7 +22,7 @@ from tests.servers.raw_http_server import Asked, RawHttp
 
 
 def children(connections: ConnectionPool) -> int:
-    return len(connections._seats._seats)
+    return len(connections._stdio_pool._entries)
 
 
 def handshake(asked: Asked) -> bytes:
@@ -51,7 +51,7 @@ async def test_releasing_a_holder_closes_its_children_only(connections: Connecti
         for holder in ("session:a", "session:b"):
             await call(connections, endpoint, "echo", holder=holder)
     await connections.release("session:a")
-    assert {holder for _, holder in connections._seats._seats} == {"session:b"}
+    assert {holder for _, holder in connections._stdio_pool._entries} == {"session:b"}
     await connections.release("session:unknown")
 
 
@@ -62,13 +62,13 @@ async def test_forgetting_a_server_closes_all_of_it(connections: ConnectionPool)
         kept = scripted()
         for endpoint in (remote, local, kept):
             await call(connections, endpoint, "echo")
-        assert connections.stderr_tail(local.server_id)
-        await connections.forget(remote.server_id)
+        assert connections.get_stderr_tail(local.server_id)
+        await connections.forget_server(remote.server_id)
         assert server.methods()[-1] == "DELETE"
-    assert connections.stderr_tail(local.server_id) == ""
+    assert connections.get_stderr_tail(local.server_id) == ""
     assert connections._upstreams == {}
     assert children(connections) == 1
-    assert connections.stderr_tail(kept.server_id)
+    assert connections.get_stderr_tail(kept.server_id)
 
 
 async def test_another_configuration_gets_another_child(connections: ConnectionPool):
@@ -113,10 +113,10 @@ async def test_an_idle_child_is_closed_after_five_minutes(
     endpoint = scripted()
     await call(connections, endpoint, "echo")
     clock.now += 299
-    await connections.sweep()
+    await connections.close_idle()
     assert children(connections) == 1
     clock.now += 2
-    await connections.sweep()
+    await connections.close_idle()
     assert children(connections) == 0
     assert text_of(await call(connections, endpoint, "echo")) == "{}"
 
@@ -127,12 +127,12 @@ async def test_a_child_at_work_is_not_idle(connections: ConnectionPool, clock: C
     working = asyncio.ensure_future(call(connections, endpoint, "hang", timeout_s=1))
     await asyncio.sleep(0)
     clock.now += 301
-    await connections.sweep()
+    await connections.close_idle()
     assert children(connections) == 1
     with pytest.raises(UpstreamError):
         await working
     clock.now += 200
-    await connections.sweep()
+    await connections.close_idle()
     assert children(connections) == 1
 
 
@@ -143,11 +143,11 @@ async def test_idle_sessions_and_pools_are_closed(connections: ConnectionPool, c
         clock.now += 200
         await call(connections, endpoint, "x", holder="session:b")
         clock.now += 200
-        await connections.sweep()
+        await connections.close_idle()
         assert server.methods().count("DELETE") == 1
         assert len(connections._upstreams) == 1
         clock.now += 200
-        await connections.sweep()
+        await connections.close_idle()
         assert server.methods().count("DELETE") == 2
     assert connections._upstreams == {}
 
@@ -171,49 +171,49 @@ async def test_an_old_child_is_replaced_between_two_calls(
 ):
     endpoint, holder = scripted(), "server:1:somebody"
     await call(connections, endpoint, "echo", holder=holder)
-    first = connections._seats._seats[endpoint.server_id, holder].connection
+    first = connections._stdio_pool._entries[endpoint.server_id, holder].connection
     clock.now += DAY_S - 1
     await call(connections, endpoint, "echo", holder=holder)
-    assert connections._seats._seats[endpoint.server_id, holder].connection is first
+    assert connections._stdio_pool._entries[endpoint.server_id, holder].connection is first
     clock.now += 1
     assert text_of(await call(connections, endpoint, "echo", holder=holder)) == "{}"
-    assert connections._seats._seats[endpoint.server_id, holder].connection is not first
-    await connections.sweep()
+    assert connections._stdio_pool._entries[endpoint.server_id, holder].connection is not first
+    await connections.close_idle()
     await until(lambda: not first.alive)
 
 
 async def test_an_old_child_at_work_is_not_interrupted(connections: ConnectionPool, clock: Clock):
     endpoint, holder = scripted(), "server:1:somebody"
     await call(connections, endpoint, "echo", holder=holder)
-    first = connections._seats._seats[endpoint.server_id, holder].connection
+    first = connections._stdio_pool._entries[endpoint.server_id, holder].connection
     working = asyncio.ensure_future(
         call(connections, endpoint, "hang", holder=holder, timeout_s=0.5)
     )
     await until(lambda: first.busy)
     clock.now += DAY_S
-    await connections.sweep()
+    await connections.close_idle()
     await call(connections, endpoint, "echo", holder=holder)
     assert first.alive
     with pytest.raises(UpstreamError) as error:
         await working
     assert error.value.code == "call_timeout"
-    await connections.sweep()
+    await connections.close_idle()
     await until(lambda: not first.alive)
 
 
 async def test_a_child_that_gave_up_its_place_still_counts(clock: Clock):
-    connections = ConnectionPool(clock=clock, children=1)
+    connections = ConnectionPool(clock=clock, max_children=1)
     endpoint, holder = scripted(), "server:1:somebody"
     await call(connections, endpoint, "echo", holder=holder)
     working = asyncio.ensure_future(call(connections, endpoint, "hang", holder=holder))
-    first = connections._seats._seats[endpoint.server_id, holder].connection
+    first = connections._stdio_pool._entries[endpoint.server_id, holder].connection
     await until(lambda: first.busy)
     clock.now += DAY_S
-    await connections.sweep()
+    await connections.close_idle()
     with pytest.raises(UpstreamError) as error:
         await call(connections, endpoint, "echo", holder=holder)
     assert "server processes are at work" in str(error.value)
-    await connections.forget(endpoint.server_id)
+    await connections.forget_server(endpoint.server_id)
     with pytest.raises(UpstreamError):
         await working
     await connections.close()
@@ -224,32 +224,32 @@ async def test_a_sessions_child_is_never_replaced_under_it(
 ):
     endpoint = scripted()
     await call(connections, endpoint, "echo")
-    first = connections._seats._seats[endpoint.server_id, HOLDER].connection
+    first = connections._stdio_pool._entries[endpoint.server_id, HOLDER].connection
     for _ in range(DAY_S // 200):
         clock.now += 200
-        seat = connections._seats._seats[endpoint.server_id, HOLDER]
+        seat = connections._stdio_pool._entries[endpoint.server_id, HOLDER]
         seat.used_at = clock.now
-        await connections.sweep()
+        await connections.close_idle()
     clock.now += 200
     await call(connections, endpoint, "echo")
-    assert connections._seats._seats[endpoint.server_id, HOLDER].connection is first
+    assert connections._stdio_pool._entries[endpoint.server_id, HOLDER].connection is first
 
 
 # --- how many
 
 
 async def test_with_all_places_taken_the_longest_idle_child_makes_room(clock: Clock):
-    connections = ConnectionPool(children=2, clock=clock)
+    connections = ConnectionPool(max_children=2, clock=clock)
     endpoint = scripted()
     for holder in ("session:a", "session:b", "session:c"):
         clock.now += 1
         await call(connections, endpoint, "echo", holder=holder)
-    assert {holder for _, holder in connections._seats._seats} == {"session:b", "session:c"}
+    assert {holder for _, holder in connections._stdio_pool._entries} == {"session:b", "session:c"}
     await connections.close()
 
 
 async def test_with_all_children_at_work_no_more_are_started():
-    connections = ConnectionPool(children=1)
+    connections = ConnectionPool(max_children=1)
     endpoint = scripted()
     await call(connections, endpoint, "echo")
     working = asyncio.ensure_future(call(connections, endpoint, "hang"))
@@ -264,11 +264,11 @@ async def test_with_all_children_at_work_no_more_are_started():
 async def test_last_words_are_kept_of_a_bounded_number_of_servers(
     connections: ConnectionPool, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("mcp_servers.client.stdio.TAILS", 2)
+    monkeypatch.setattr("mcp_servers.client.stdio.MAX_STDERR_TAILS", 2)
     endpoints = [scripted() for _ in range(3)]
     for endpoint in endpoints:
         await call(connections, endpoint, "echo")
-    assert [bool(connections.stderr_tail(one.server_id)) for one in endpoints] == [
+    assert [bool(connections.get_stderr_tail(one.server_id)) for one in endpoints] == [
         False,
         True,
         True,
@@ -364,7 +364,7 @@ async def test_reserved_members_of_meta_do_not_travel_on(connections: Connection
     async with RawHttp(lambda asked: raw_http_server.text(asked)).listening() as server:
         endpoint = http(server.url, era="modern")
         params = {"name": "x", "_meta": theirs}
-        await connections.request(endpoint, "tools/call", params, holder=HOLDER)
+        await connections.send_request(endpoint, "tools/call", params, holder=HOLDER)
     meta = server.asked[0].message["params"]["_meta"]
     assert meta["traceparent"] == "00-1"
     assert "progressToken" not in meta
@@ -377,10 +377,12 @@ def test_a_process_has_one_pool_on_its_runtimes_loop(modern_url: str):
         assert first is of_process()
         endpoint = http(modern_url, era="modern")
         params = {"name": "add", "arguments": {"a": 1, "b": 2}}
-        result = get_runtime().call(first.request, endpoint, "tools/call", params, holder=HOLDER)
+        result = get_runtime().call(
+            first.send_request, endpoint, "tools/call", params, holder=HOLDER
+        )
         assert result["structuredContent"] == {"result": 3}
     finally:
-        close()
+        close_runtime()
     assert first._upstreams == {}
     assert of_process() is not first
-    close()
+    close_runtime()

@@ -12,7 +12,7 @@ async def test_a_server_gets_the_context_of_our_own_span(connections: Connection
         endpoint = http(server.url, era="modern")
         params = {"name": "x", "_meta": {"traceparent": PARENT}}
         with collected() as spans:
-            await connections.request(endpoint, "tools/call", params, holder=HOLDER)
+            await connections.send_request(endpoint, "tools/call", params, holder=HOLDER)
     (span,) = spans.get_finished_spans()
     meta = server.asked[0].message["params"]["_meta"]
     context = span.get_span_context()

@@ -17,7 +17,7 @@ from bonobot.core.http import network_backend
 from mcp_servers.client import egress_proxy, sandbox
 from mcp_servers.client.endpoint import ServerEndpoint
 from mcp_servers.client.pool import ConnectionPool
-from mcp_servers.client.sandbox import Sandbox, folders_among
+from mcp_servers.client.sandbox import Sandbox, list_named_folders
 from mcp_servers.client.sandbox_modes import Network, ServerSandboxUnavailable
 from tests.mcp_servers.client.endpoints import HOLDER, SERVERS, call, failure, stdio, text_of
 
@@ -150,7 +150,7 @@ async def test_a_folder_that_was_replaced_by_a_link_is_not_shown(
     folder = own if part == "acme" else own.parent
     folder.rename(var / "moved")
     folder.symlink_to(var / "keys" / ("acme" if part == "acme" else ""))
-    error = await failure(connections.greet(endpoint, holder=HOLDER))
+    error = await failure(connections.perform_handshake(endpoint, holder=HOLDER))
     assert (error.code, error.sent) == ("server_unreachable", False)
     assert "isn't a folder any more" in str(error)
 
@@ -329,7 +329,7 @@ async def test_a_database_of_an_inner_address_is_refused_and_the_log_says_why(
 ) -> None:
     endpoint = replace(sandboxed(own), env={"URI": "redis://10.1.2.3:6379/0"})
     assert await told(connections, endpoint, QUERY.format(host="127.0.0.2", port=6379)) in CLOSED
-    assert "No connection to 10.1.2.3:6379: " in connections.stderr_tail(endpoint.server_id)
+    assert "No connection to 10.1.2.3:6379: " in connections.get_stderr_tail(endpoint.server_id)
 
 
 @pytest.mark.sandbox
@@ -363,7 +363,7 @@ def test_a_plain_request_is_forwarded_without_what_concerns_the_proxy() -> None:
     )
     asked = egress_proxy.parse_head(head + b"Connection: keep-alive\r\nContent-Length: 2\r\n\r\n")
     assert (asked.host, asked.port, asked.tunnel) == ("example.com", 80, False)
-    assert asked.first == (
+    assert asked.head == (
         b"POST /a?b HTTP/1.1\r\nHost: example.com\r\nContent-Length: 2\r\nConnection: close\r\n\r\n"
     )
 
@@ -380,8 +380,8 @@ def test_only_folders_within_the_allowed_ones_are_shown(tmp_path: Path) -> None:
         *(str(inner), f"--config={inner}/kubeconfig", "/etc/passwd", str(outside), "relative"),
         *(str(allowed / "link"), f"{inner}/../../outside", "/", "-y", "/no/such/folder/file"),
     ]
-    assert folders_among(values, [allowed]) == (str(inner),)
-    assert folders_among(values, [tmp_path / "absent"]) == ()
+    assert list_named_folders(values, [allowed]) == (str(inner),)
+    assert list_named_folders(values, [tmp_path / "absent"]) == ()
 
 
 # --- what this machine can't do
@@ -394,13 +394,13 @@ def unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
             "`bwrap` isn't installed", "Install the package `bubblewrap`."
         )
 
-    monkeypatch.setattr(sandbox, "require", require)
+    monkeypatch.setattr(sandbox, "check_sandbox_works", require)
 
 
 async def test_without_a_sandbox_an_organization_s_server_is_not_started(
     connections: ConnectionPool, own: Path, unavailable: None
 ) -> None:
-    error = await failure(connections.greet(sandboxed(own), holder=HOLDER))
+    error = await failure(connections.perform_handshake(sandboxed(own), holder=HOLDER))
     assert (error.code, error.sent, error.status) == ("sandbox_unavailable", False, 503)
     assert "`bwrap` isn't installed" in str(error)
     assert error.remedy == "Install the package `bubblewrap`."
@@ -416,6 +416,6 @@ async def test_where_one_organization_is_alone_it_is_started_as_the_machine_offe
 async def test_a_closed_proxy_leaves_no_socket() -> None:
     proxy = egress_proxy.EgressProxy("a server", allow_private=False)
     await proxy.open()
-    assert Path(proxy.path).is_socket()
+    assert Path(proxy.socket_path).is_socket()
     await proxy.close()
-    assert not Path(proxy.path).parent.exists()
+    assert not Path(proxy.socket_path).parent.exists()

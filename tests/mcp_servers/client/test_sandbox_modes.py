@@ -137,7 +137,7 @@ async def test_a_bubblewrapped_server_without_a_folder_starts_in_an_empty_one(
     code = "import os, sys; sys.exit(os.getcwd() + str(os.listdir()))"
     box = ServerSandbox(kind="bubblewrap")
     endpoint = replace(stdio("/usr/bin/env", "python3", "-c", code), confinement=box)
-    error = await failure(connections.greet(endpoint, holder=HOLDER))
+    error = await failure(connections.perform_handshake(endpoint, holder=HOLDER))
     assert "/tmp[" in str(error)
 
 
@@ -198,7 +198,7 @@ async def test_a_server_is_not_started_in_a_weaker_box(
 ):
     monkeypatch.setattr(sandbox_modes, "try_command", lambda *_: "Operation not permitted")
     endpoint = replace(stdio("sleep", "60"), confinement=ServerSandbox(kind=kind))
-    error = await failure(connections.greet(endpoint, holder=HOLDER))
+    error = await failure(connections.perform_handshake(endpoint, holder=HOLDER))
     assert (error.code, error.sent, error.field) == (
         "confinement_unavailable",
         False,
@@ -252,8 +252,8 @@ def test_the_switch_that_refuses_is_named(
 ):
     (tmp_path / switch).parent.mkdir(parents=True)
     (tmp_path / switch).write_text(f"{value}\n")
-    monkeypatch.setattr(sandbox_modes, "SYSCTLS", tmp_path)
-    monkeypatch.setattr(sandbox_modes, "path_of", lambda tool: shutil.which("false"))
+    monkeypatch.setattr(sandbox_modes, "SYSCTL_FOLDER", tmp_path)
+    monkeypatch.setattr(sandbox_modes, "get_tool_path", lambda tool: shutil.which("false"))
     problem = find_sandbox_problem("namespaces")
     assert problem is not None
     assert remedy in problem.remedy

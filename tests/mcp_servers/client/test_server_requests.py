@@ -47,7 +47,7 @@ class Person(Host):
             raise
         return self._answer
 
-    async def elicited(self, endpoint: ServerEndpoint, elicitation_id: str) -> None:
+    async def complete_elicitation(self, endpoint: ServerEndpoint, elicitation_id: str) -> None:
         self.done.append(elicitation_id)
 
     async def sampling(self, endpoint: ServerEndpoint, params: Mapping[str, Any]) -> dict[str, Any]:
@@ -63,7 +63,7 @@ async def test_a_server_of_npm_gets_its_answers_and_declares_by_what_it_may_ask(
 ) -> None:
     # The answer comes long after the call's own time is over: while it waits for us, it stands.
     endpoint = stdio(node_server("mcp-server-everything"), may_ask=ALL, read_s=2)
-    survey = await connections.survey(endpoint)
+    survey = await connections.fetch_declarations(endpoint)
     found = {item.name for item in survey.items if item.kind == "tool"}
     assert {"trigger-elicitation-request", "trigger-sampling-request", "get-roots-list"} <= found
 
@@ -98,7 +98,7 @@ async def test_what_a_server_may_not_ask_for_is_not_declared(
     connections: ConnectionPool, node_server: Callable[[str], str]
 ) -> None:
     endpoint = stdio(node_server("mcp-server-everything"), may_ask=frozenset({"roots"}))
-    survey = await connections.survey(endpoint)
+    survey = await connections.fetch_declarations(endpoint)
     found = {item.name for item in survey.items if item.kind == "tool"}
     assert "get-roots-list" in found
     assert not {name for name in found if "elicitation" in name or "sampling" in name}
@@ -148,16 +148,16 @@ async def test_a_deadline_stands_still_only_while_it_is_held() -> None:
 
     never = asyncio.ensure_future(asyncio.Event().wait())
     deadline = RequestDeadline(0.05)
-    async with deadline.running():
-        with deadline.held(), deadline.held():
+    async with deadline.enforce():
+        with deadline.pause(), deadline.pause():
             await pass_by(0.1)
-    with deadline.held():  # long over: nothing to hold
+    with deadline.pause():  # long over: nothing to hold
         pass
     late = RequestDeadline(0.05)
 
     async def too_slow() -> None:
-        async with late.running():
-            with late.held():
+        async with late.enforce():
+            with late.pause():
                 await pass_by(0.06)
             await pass_by(5)
 

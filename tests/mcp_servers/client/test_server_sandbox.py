@@ -23,7 +23,7 @@ pytestmark = pytest.mark.skipif(server_sandbox._find_prlimit() is None, reason="
 async def test_a_child_runs_under_its_limits(connections: ConnectionPool):
     bounds = ProcessLimits(memory_mib=512, processes=300, open_files=200, cpu_s=20)
     endpoint = stdio(sys.executable, "-c", SHOW, limits=bounds)
-    error = await failure(connections.greet(endpoint, holder="session:a"))
+    error = await failure(connections.perform_handshake(endpoint, holder="session:a"))
     assert f"limits {[512 * 2**20, 300, 200, 20]}" in str(error)
 
 
@@ -35,7 +35,7 @@ async def test_a_server_works_within_limits(connections: ConnectionPool):
 
 async def test_a_server_that_takes_too_much_memory_fails_alone(connections: ConnectionPool):
     greedy = stdio(sys.executable, "-c", "bytearray(2**30)", limits=ProcessLimits(memory_mib=128))
-    error = await failure(connections.greet(greedy, holder="session:a"))
+    error = await failure(connections.perform_handshake(greedy, holder="session:a"))
     assert (error.code, "MemoryError" in str(error)) == ("server_crashed", True)
 
 
@@ -43,18 +43,18 @@ async def test_a_server_that_computes_for_ever_is_ended(connections: ConnectionP
     busy = stdio(
         sys.executable, "-c", "while True: pass", limits=ProcessLimits(cpu_s=1), start_s=20
     )
-    error = await failure(connections.greet(busy, holder="session:a"))
+    error = await failure(connections.perform_handshake(busy, holder="session:a"))
     assert error.code == "server_crashed"
 
 
 def test_without_limits_nothing_goes_before_the_command():
-    assert ProcessLimits().prefix() == ()
+    assert ProcessLimits().build_command_prefix() == ()
 
 
 def test_nobodys_own_limit_is_raised(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(resource, "getrlimit", lambda kind: (64, 64))
-    assert ProcessLimits(open_files=4096).prefix()[1:] == ("--nofile=64", "--")
-    assert ProcessLimits(open_files=32).prefix()[1:] == ("--nofile=32", "--")
+    assert ProcessLimits(open_files=4096).build_command_prefix()[1:] == ("--nofile=64", "--")
+    assert ProcessLimits(open_files=32).build_command_prefix()[1:] == ("--nofile=32", "--")
 
 
 def test_other_limits_are_another_configuration():

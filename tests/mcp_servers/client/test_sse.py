@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from mcp_servers.client.endpoint import MIB, WIRE
+from mcp_servers.client.endpoint import MIB, WIRE_FIELD
 from mcp_servers.client.pool import ConnectionPool
 from tests.mcp_servers.client.endpoints import HOLDER, Clock, call, failure, http, text_of, until
 from tests.servers import raw_http_server
 from tests.servers.raw_http_server import Asked, RawHttp, SseHttp, said
 
-SSE = {"era": "handshake", "discovery": {WIRE: "sse"}}
+SSE = {"era": "handshake", "discovery": {WIRE_FIELD: "sse"}}
 PROGRESS = [(1, 3, "step 1"), (2, 3, "step 2"), (3, 3, "step 3")]
 
 
@@ -43,8 +43,8 @@ async def test_the_sdks_server_is_found_over_http_sse(connections: ConnectionPoo
         told.append((progress, total, message))
 
     endpoint = http(sse_url)
-    survey = await connections.survey(endpoint)
-    assert (survey.era, survey.discovery[WIRE], survey.notices) == ("handshake", "sse", ())
+    survey = await connections.fetch_declarations(endpoint)
+    assert (survey.era, survey.discovery[WIRE_FIELD], survey.notices) == ("handshake", "sse", ())
     assert {item.name for item in survey.items} >= {"add", "slow", "review"}
     assert text_of(await call(connections, endpoint, "slow", on_progress=on_progress)) == "done"
     assert told == PROGRESS
@@ -83,8 +83,8 @@ async def test_the_everything_server_is_found_and_called(
     connections: ConnectionPool, everything_sse: str
 ):
     endpoint = http(everything_sse)
-    survey = await connections.survey(endpoint)
-    assert (survey.era, survey.discovery[WIRE], survey.notices) == ("handshake", "sse", ())
+    survey = await connections.fetch_declarations(endpoint)
+    assert (survey.era, survey.discovery[WIRE_FIELD], survey.notices) == ("handshake", "sse", ())
     assert [item for item in survey.items if item.fault] == []
     known = http(everything_sse, era=survey.era, discovery=survey.discovery)
     answers = await asyncio.gather(
@@ -98,7 +98,7 @@ async def test_the_everything_server_is_found_and_called(
 
 async def test_what_was_found_is_used_directly_next_time(connections: ConnectionPool):
     async with RawHttp(SseHttp(ok)).listening() as server:
-        greeting = await connections.greet(http(server.url), holder=HOLDER)
+        greeting = await connections.perform_handshake(http(server.url), holder=HOLDER)
         assert (greeting.era, greeting.protocol_version) == ("handshake", "2024-11-05")
         assert server.methods()[:3] == ["server/discover", "initialize", "GET"]
         server.asked.clear()
@@ -114,7 +114,7 @@ async def test_a_server_without_a_stream_keeps_its_first_refusal(
 ):
     refusal = raw_http_server.response(status, b"not here", "text/plain")
     async with RawHttp(lambda asked: refusal).listening() as server:
-        error = await failure(connections.greet(http(server.url), holder=HOLDER))
+        error = await failure(connections.perform_handshake(http(server.url), holder=HOLDER))
         assert (error.code, error.http_status) == ("protocol_error", status)
         assert server.methods() == ["server/discover", "initialize", "GET"]
 
@@ -136,7 +136,7 @@ async def test_a_modern_refusal_or_an_outage_is_no_reason_to_try_it(
         )
 
     async with RawHttp(respond).listening() as server:
-        await failure(connections.greet(http(server.url), holder=HOLDER))
+        await failure(connections.perform_handshake(http(server.url), holder=HOLDER))
         assert server.methods() == ["server/discover", "initialize"]
 
 
@@ -145,7 +145,7 @@ async def test_a_stream_that_wants_credentials_says_so(connections: ConnectionPo
         return raw_http_server.response(401 if asked.verb == "GET" else 405)
 
     async with RawHttp(respond).listening() as server:
-        error = await failure(connections.greet(http(server.url), holder=HOLDER))
+        error = await failure(connections.perform_handshake(http(server.url), holder=HOLDER))
         assert error.code == "needs_reauth"
 
 
@@ -171,11 +171,11 @@ async def test_a_server_that_has_moved_back_is_found_too(connections: Connection
 
 async def test_a_server_cannot_choose_the_wire_itself(connections: ConnectionPool):
     def respond(asked: Asked) -> bytes:
-        return raw_http_server.discovery(asked, **{WIRE: "sse"})
+        return raw_http_server.discovery(asked, **{WIRE_FIELD: "sse"})
 
     async with RawHttp(respond).listening() as server:
-        greeting = await connections.greet(http(server.url), holder=HOLDER)
-        assert WIRE not in greeting.discovery
+        greeting = await connections.perform_handshake(http(server.url), holder=HOLDER)
+        assert WIRE_FIELD not in greeting.discovery
 
 
 # --- where messages go
@@ -236,7 +236,7 @@ async def test_each_holder_has_a_stream_of_its_own_and_closes_it(connections: Co
         assert (wire.opened, server.gone) == (2, 0)
         await connections.release("session:a")
         await until(lambda: server.gone == 1)
-        await connections.forget(endpoint.server_id)
+        await connections.forget_server(endpoint.server_id)
         await until(lambda: server.gone == 2)
 
 
@@ -246,7 +246,7 @@ async def test_an_idle_stream_is_closed_and_opened_again(connections: Connection
         endpoint = http(server.url, **SSE)
         await call(connections, endpoint, "x")
         clock.now += 301
-        await connections.sweep()
+        await connections.close_idle()
         await until(lambda: server.gone == 1)
         assert text_of(await call(connections, endpoint, "x")) == "ok"
         assert wire.opened == 2
@@ -269,7 +269,7 @@ async def test_a_stream_that_ended_is_opened_anew(connections: ConnectionPool):
         wire.hang_up()
         async with asyncio.timeout(5):
             while wire.opened == 1:
-                await connections.greet(endpoint, holder=HOLDER)
+                await connections.perform_handshake(endpoint, holder=HOLDER)
                 await asyncio.sleep(0)
         assert text_of(await call(connections, endpoint, "x")) == "ok"
         assert wire.opened == 2

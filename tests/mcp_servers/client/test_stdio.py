@@ -44,13 +44,13 @@ LIMIT_S = 0.2
 async def test_the_era_of_a_strange_server_is_found(
     connections: ConnectionPool, era: str, found: str, version: str
 ):
-    greeting = await connections.greet(scripted(era), holder=HOLDER)
+    greeting = await connections.perform_handshake(scripted(era), holder=HOLDER)
     assert (greeting.era, greeting.protocol_version) == (found, version)
 
 
 async def test_silence_on_the_probe_costs_about_a_second(connections: ConnectionPool):
     began = time.monotonic()
-    await connections.greet(scripted("silent"), holder=HOLDER)
+    await connections.perform_handshake(scripted("silent"), holder=HOLDER)
     assert time.monotonic() - began < 2.5
 
 
@@ -80,27 +80,27 @@ async def test_a_stored_era_that_is_wrong_is_found_anew(
     connections: ConnectionPool, stored: str, now: str, found: str
 ):
     endpoint = scripted(now, era=stored)
-    assert (await connections.greet(endpoint, holder=HOLDER)).era == found
+    assert (await connections.perform_handshake(endpoint, holder=HOLDER)).era == found
 
 
 @pytest.mark.parametrize("era", ["no", "late_no"])
 async def test_a_server_that_refuses_every_greeting_is_quoted(
     connections: ConnectionPool, era: str
 ):
-    error = await failure(connections.greet(scripted(era), holder=HOLDER))
+    error = await failure(connections.perform_handshake(scripted(era), holder=HOLDER))
     assert error.code == "upstream_error"
     assert "not today" in str(error)
 
 
 async def test_a_server_without_a_common_version_says_which_it_speaks(connections: ConnectionPool):
-    error = await failure(connections.greet(scripted("foreign"), holder=HOLDER))
+    error = await failure(connections.perform_handshake(scripted("foreign"), holder=HOLDER))
     assert error.code == "protocol_error"
     assert "2030-01-01" in str(error)
 
 
 async def test_a_handshake_at_a_version_nobody_knows_is_refused(connections: ConnectionPool):
     endpoint = scripted("handshake", env={"VERSION": "1999-01-01"})
-    error = await failure(connections.greet(endpoint, holder=HOLDER))
+    error = await failure(connections.perform_handshake(endpoint, holder=HOLDER))
     assert error.code == "protocol_error"
     assert "1999-01-01" in str(error)
 
@@ -160,7 +160,7 @@ async def test_the_time_server_answers(
     connections: ConnectionPool, pypi_server: Callable[[str], str]
 ):
     endpoint = stdio(pypi_server("mcp-server-time"))
-    assert (await connections.greet(endpoint, holder=HOLDER)).era == "modern"
+    assert (await connections.perform_handshake(endpoint, holder=HOLDER)).era == "modern"
     result = await call(connections, endpoint, "get_current_time", timezone="Asia/Tokyo")
     assert "Asia/Tokyo" in text_of(result)
     # What stands for it in most tests declares the same tools.
@@ -172,7 +172,7 @@ async def get_declared(
     connections: ConnectionPool, endpoint: ServerEndpoint
 ) -> list[dict[str, Any]]:
     """Return what a server says of its tools, without the titles and types of its answers."""
-    items = (await connections.survey(endpoint)).items
+    items = (await connections.fetch_declarations(endpoint)).items
     tools = [item.payload for item in items if item.kind == "tool"]
     return [
         {field: tool[field] for field in ("name", "description", "annotations")}
@@ -202,5 +202,5 @@ async def test_the_everything_server_answers(
     connections: ConnectionPool, node_server: Callable[[str], str]
 ):
     endpoint = stdio(node_server("mcp-server-everything"))
-    assert (await connections.greet(endpoint, holder=HOLDER)).era == "handshake"
+    assert (await connections.perform_handshake(endpoint, holder=HOLDER)).era == "handshake"
     assert text_of(await call(connections, endpoint, "echo", message="hi")) == "Echo: hi"

@@ -192,9 +192,9 @@ async def test_a_listing_is_repeated_after_a_crash(connections: ConnectionPool):
     await call(connections, endpoint, "echo")
     crashing = asyncio.ensure_future(failure(call(connections, endpoint, "crash")))
     await asyncio.sleep(0)  # so that the server is asked to crash first
-    listed = await connections.request(endpoint, "tools/list", {}, holder=HOLDER)
+    listed = await connections.send_request(endpoint, "tools/list", {}, holder=HOLDER)
     assert listed["tools"]
-    assert "fatal" not in connections.stderr_tail(endpoint.server_id)  # of another child
+    assert "fatal" not in connections.get_stderr_tail(endpoint.server_id)  # of another child
     assert (await crashing).code == "server_crashed"
 
 
@@ -263,7 +263,7 @@ async def test_what_can_not_be_stored_is_replaced(connections: ConnectionPool):
 
 async def test_a_server_that_reads_nothing_is_given_up(connections: ConnectionPool):
     endpoint = scripted()
-    await connections.greet(endpoint, holder=HOLDER)
+    await connections.perform_handshake(endpoint, holder=HOLDER)
     await failure(call(connections, endpoint, "block", timeout_s=LIMIT_S))
     large = "x" * 3_000_000
     for _ in range(2):
@@ -275,9 +275,9 @@ async def test_a_server_that_reads_nothing_is_given_up(connections: ConnectionPo
 
 async def test_the_last_64_kib_of_stderr_are_kept(connections: ConnectionPool):
     endpoint = scripted()
-    assert connections.stderr_tail(endpoint.server_id) == ""
+    assert connections.get_stderr_tail(endpoint.server_id) == ""
     await call(connections, endpoint, "complain", size=1_000_000, end="the end\n")
-    kept = connections.stderr_tail(endpoint.server_id)
+    kept = connections.get_stderr_tail(endpoint.server_id)
     assert len(kept) == 64 * 1024
     assert kept.endswith("eee" + "the end\n")
 
@@ -285,6 +285,6 @@ async def test_the_last_64_kib_of_stderr_are_kept(connections: ConnectionPool):
 async def test_what_is_kept_of_stderr_shows_no_secret(connections: ConnectionPool):
     endpoint = scripted(env={"TOKEN": "tok-in-the-clear"})
     await call(connections, endpoint, "complain", size=1, end="tok-in-the-clear\x1b[2J\n")
-    kept = connections.stderr_tail(endpoint.server_id)
+    kept = connections.get_stderr_tail(endpoint.server_id)
     assert "tok-in" not in kept
     assert "\x1b" not in kept

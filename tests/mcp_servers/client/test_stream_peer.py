@@ -26,24 +26,24 @@ def peer() -> tuple[StreamPeer, list[dict[str, Any]]]:
 
 async def asked(made: StreamPeer, count: int) -> list[asyncio.Future[Any]]:
     """Make `count` requests that wait for their answers."""
-    tasks = [asyncio.ensure_future(made.request(McpRequest("x"), {})) for _ in range(count)]
+    tasks = [asyncio.ensure_future(made.send_request(McpRequest("x"), {})) for _ in range(count)]
     await asyncio.sleep(0)
     return tasks
 
 
 async def test_a_peer_that_has_failed_sends_nothing_more():
     made, written = peer()
-    made.fail(build_unreachable_error(scripted(), "gone"))
-    made.fail(build_unreachable_error(scripted(), "gone again"))
+    made.fail_all(build_unreachable_error(scripted(), "gone"))
+    made.fail_all(build_unreachable_error(scripted(), "gone again"))
     request = McpRequest("x")
     with pytest.raises(UpstreamError, match=r"gone\.$") as error:
-        await made.request(request, {})
+        await made.send_request(request, {})
     assert (written, request.sent, error.value.sent) == ([], False, False)
 
 
 async def test_initialize_is_never_cancelled():
     made, written = peer()
-    task = asyncio.ensure_future(made.request(McpRequest("initialize"), {}))
+    task = asyncio.ensure_future(made.send_request(McpRequest("initialize"), {}))
     await asyncio.sleep(0)
     task.cancel()
     await asyncio.wait({task})
@@ -72,7 +72,7 @@ async def test_an_unreadable_answer_fails_the_request_it_was_for(
 ):
     made, _ = peer()
     tasks = await asked(made, 3)
-    made.receive(line)
+    made.receive_line(line)
     await asyncio.sleep(0)
     assert [number for number, task in enumerate(tasks, 1) if task.done()] == failed
     for task in tasks:
@@ -96,7 +96,7 @@ def test_no_message_breaks_the_peer(messages: list[Any]):
         made, _ = peer()
         tasks = await asked(made, 2)
         for message in messages:
-            made.receive(json.dumps(message).encode())
+            made.receive_line(json.dumps(message).encode())
         await asyncio.sleep(0)
         for task in tasks:
             task.cancel()

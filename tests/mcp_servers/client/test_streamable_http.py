@@ -19,8 +19,8 @@ Events = AsyncIterator[bytes]
 
 
 def test_the_versions_that_we_speak_are_those_of_the_sdk():
-    assert jsonrpc.MODERN == LATEST_MODERN_VERSION
-    assert jsonrpc.HANDSHAKE == HANDSHAKE_PROTOCOL_VERSIONS
+    assert jsonrpc.MODERN_VERSION == LATEST_MODERN_VERSION
+    assert jsonrpc.HANDSHAKE_VERSIONS == HANDSHAKE_PROTOCOL_VERSIONS
 
 
 # --- modern, against the SDK's server
@@ -40,7 +40,7 @@ async def test_a_modern_server_is_found_and_remembered(
 ):
     endpoint = http(modern_url)
     assert text_of(await call(connections, endpoint, "echo", text="ü")) == "ü"
-    greeting = await connections.greet(endpoint, holder=HOLDER)
+    greeting = await connections.perform_handshake(endpoint, holder=HOLDER)
     assert (greeting.era, greeting.server_info["name"]) == ("modern", "modern-test-server")
     assert greeting.instructions.startswith("Add with")
 
@@ -64,7 +64,7 @@ async def test_a_name_that_is_not_ascii_travels_in_the_headers(
 ):
     params = {"name": "Grüße 👋", "arguments": {"name": "Bo"}}
     endpoint = http(modern_url, era="modern")
-    result = await connections.request(endpoint, "prompts/get", params, holder=HOLDER)
+    result = await connections.send_request(endpoint, "prompts/get", params, holder=HOLDER)
     assert result["messages"][0]["content"]["text"] == "Grüße, Bo!"
 
 
@@ -72,7 +72,7 @@ async def test_arguments_are_mirrored_where_the_schema_asks_for_it(
     connections: ConnectionPool, modern_url: str
 ):
     endpoint = http(modern_url, era="modern")
-    survey = await connections.survey(endpoint)
+    survey = await connections.fetch_declarations(endpoint)
     schema = next(item.payload["inputSchema"] for item in survey.items if item.name == "routed")
     result = await call(connections, endpoint, "routed", input_schema=schema, region="eu ü")
     assert text_of(result) == "eu ü x 1"
@@ -95,7 +95,7 @@ async def test_an_error_of_a_modern_server_keeps_its_code(
     connections: ConnectionPool, modern_url: str
 ):
     endpoint = http(modern_url, era="modern")
-    error = await failure(connections.request(endpoint, "no/such", {}, holder=HOLDER))
+    error = await failure(connections.send_request(endpoint, "no/such", {}, holder=HOLDER))
     assert (error.rpc_code, error.http_status) == (-32601, 404)
     assert error.code == "upstream_error"
 
@@ -135,9 +135,9 @@ async def test_a_server_of_the_handshake_era_is_found_and_called(
 ):
     endpoint = http(everything_url)
     assert text_of(await call(connections, endpoint, "echo", message="hi")) == "Echo: hi"
-    greeting = await connections.greet(endpoint, holder=HOLDER)
+    greeting = await connections.perform_handshake(endpoint, holder=HOLDER)
     assert (greeting.era, greeting.protocol_version) == ("handshake", "2025-11-25")
-    survey = await connections.survey(endpoint)
+    survey = await connections.fetch_declarations(endpoint)
     assert {item.kind for item in survey.items} >= {"tool", "prompt", "resource", "instructions"}
     assert survey.notices == ()
     assert [item for item in survey.items if item.fault] == []
@@ -172,7 +172,7 @@ async def test_whatever_refuses_the_probe_gets_a_handshake(
         return raw_http_server.response(202, kind="")
 
     async with RawHttp(respond).listening() as server:
-        greeting = await connections.greet(http(server.url), holder=HOLDER)
+        greeting = await connections.perform_handshake(http(server.url), holder=HOLDER)
     assert greeting.era == "handshake"
 
 
@@ -193,7 +193,7 @@ async def test_an_outage_or_a_modern_refusal_is_not_answered_with_a_handshake(
     connections: ConnectionPool, refusal: Callable[[Asked], bytes], code: str
 ):
     async with RawHttp(refusal).listening() as server:
-        error = await failure(connections.greet(http(server.url), holder=HOLDER))
+        error = await failure(connections.perform_handshake(http(server.url), holder=HOLDER))
         assert error.code == code
         assert "initialize" not in server.methods()
 
@@ -213,7 +213,9 @@ async def test_a_stored_handshake_era_that_is_wrong_is_found_anew(
 ):
     def respond(asked: Asked) -> bytes:
         if asked.method == "initialize":
-            return raw_http_server.error(asked, -32022, 400, {"supported": [jsonrpc.MODERN]})
+            return raw_http_server.error(
+                asked, -32022, 400, {"supported": [jsonrpc.MODERN_VERSION]}
+            )
         return raw_http_server.text(asked)
 
     async with modern(respond).listening() as server:
@@ -237,7 +239,9 @@ async def test_a_server_that_neither_discovers_nor_shakes_hands_says_why(
     connections: ConnectionPool,
 ):
     async with RawHttp(lambda asked: raw_http_server.response(404)).listening() as server:
-        error = await failure(connections.greet(http(server.url, era="handshake"), holder=HOLDER))
+        error = await failure(
+            connections.perform_handshake(http(server.url, era="handshake"), holder=HOLDER)
+        )
     assert (error.code, error.http_status) == ("protocol_error", 404)
     assert "URL" in error.remedy
 
@@ -246,9 +250,9 @@ async def test_discovering_anew_looks_at_the_era_anew(connections: ConnectionPoo
     era = HandshakeHttp(raw_http_server.text)
     async with RawHttp(era).listening() as server:
         endpoint = http(server.url)
-        assert (await connections.survey(endpoint)).era == "handshake"
+        assert (await connections.fetch_declarations(endpoint)).era == "handshake"
         server.respond = lambda asked: raw_http_server.discovery(asked, tools=[])
-        assert (await connections.survey(endpoint)).era == "modern"
+        assert (await connections.fetch_declarations(endpoint)).era == "modern"
 
 
 async def test_a_server_that_names_our_version_while_refusing_it_is_asked_again(
@@ -256,10 +260,14 @@ async def test_a_server_that_names_our_version_while_refusing_it_is_asked_again(
 ):
     def respond(asked: Asked) -> bytes:
         if len(server.asked) == 1:
-            return raw_http_server.error(asked, -32022, 400, {"supported": [jsonrpc.MODERN]})
+            return raw_http_server.error(
+                asked, -32022, 400, {"supported": [jsonrpc.MODERN_VERSION]}
+            )
         return raw_http_server.discovery(asked)
 
     server = RawHttp(respond)
     async with server.listening():
-        assert (await connections.greet(http(server.url), holder=HOLDER)).era == "modern"
+        assert (
+            await connections.perform_handshake(http(server.url), holder=HOLDER)
+        ).era == "modern"
     assert server.methods() == ["server/discover"] * 2

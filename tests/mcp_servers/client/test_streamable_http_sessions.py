@@ -25,7 +25,9 @@ async def test_the_sdks_server_is_called_in_a_session(connections: ConnectionPoo
         told.append((progress, total, message))
 
     endpoint = http(modern_url, era="handshake")
-    assert (await connections.greet(endpoint, holder=HOLDER)).protocol_version == "2025-11-25"
+    assert (
+        await connections.perform_handshake(endpoint, holder=HOLDER)
+    ).protocol_version == "2025-11-25"
     assert text_of(await call(connections, endpoint, "slow", on_progress=on_progress)) == "done"
     assert [message for _, _, message in told] == ["step 1", "step 2", "step 3"]
     error = await failure(call(connections, endpoint, "wait", key="k2", timeout_s=LIMIT_S))
@@ -286,7 +288,7 @@ async def test_listening_ends_with_its_session(connections: ConnectionPool):
 async def test_a_stream_that_does_not_open_is_not_waited_for_long(
     connections: ConnectionPool, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(streamable_http, "LISTENING_S", 0.1)
+    monkeypatch.setattr(streamable_http, "LISTEN_TIMEOUT_S", 0.1)
 
     async def mute(asked: Asked) -> Events:
         await asyncio.Event().wait()
@@ -300,7 +302,7 @@ async def test_a_stream_that_does_not_open_is_not_waited_for_long(
     async with RawHttp(respond).listening() as server:
         endpoint = http(server.url, era="handshake")
         assert text_of(await call(connections, endpoint, "x", host=Asker())) == "ok"
-        monkeypatch.setattr(streamable_http, "LISTENING_S", 60)
+        monkeypatch.setattr(streamable_http, "LISTEN_TIMEOUT_S", 60)
         error = await failure(
             call(connections, endpoint, "x", host=Asker(), holder="session:b", timeout_s=0.3)
         )

@@ -28,7 +28,7 @@ USES = {
         WRITES: "write_query create_table append_insight",
     },
     "time": {NO_STORE: "get_current_time convert_time"},
-    "fetch": {StoreUse(reads=False, writes=False, of_web=True): "fetch"},
+    "fetch": {StoreUse(reads=False, writes=False, is_public_web=True): "fetch"},
 }
 CASES = [
     (server, name, use)

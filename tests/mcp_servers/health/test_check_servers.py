@@ -16,16 +16,16 @@ from bonobot.ledger.models import AuditRow
 from bonobot.ledger.queries import load_policy_generation
 from mcp_servers.client.pool import get_connection_pool
 from mcp_servers.health.check_servers import (
-    check,
+    check_due_servers,
+    check_server,
     check_server_safely,
-    check_what_is_due,
-    claim_due,
+    claim_due_servers,
     get_discovery_lifetime,
 )
-from mcp_servers.health.services import BACKOFF_LIMIT, pause, record_failure
+from mcp_servers.health.services import BACKOFF_LIMIT, compute_check_delay, record_failure
 from mcp_servers.models import Check, Server
 from mcp_servers.server_config import ServerSpec
-from mcp_servers.services import add, set_server_enabled
+from mcp_servers.services import create_server, set_server_enabled
 from mcp_servers.subscriptions import leases
 from mcp_servers.tasks import check_due, prune_checks
 from tests import factories
@@ -46,7 +46,7 @@ def register(boss):
     made = []
 
     def go(name, *args):
-        server = add(
+        server = create_server(
             boss,
             ServerSpec(
                 name=name,
@@ -59,7 +59,7 @@ def register(boss):
 
     yield go
     for server in made:
-        get_runtime().call(get_connection_pool().forget, server.pk)
+        get_runtime().call(get_connection_pool().forget_server, server.pk)
 
 
 @pytest.fixture
@@ -73,40 +73,40 @@ def reloaded(server):
 
 
 def test_a_new_server_is_due_and_claimed_once(server):
-    assert claim_due(500) == [server.pk]
-    assert claim_due(500) == []
+    assert claim_due_servers(500) == [server.pk]
+    assert claim_due_servers(500) == []
 
 
 def test_a_server_that_is_switched_off_is_never_due(boss, server):
     set_server_enabled(boss, server, enabled=False)
-    assert claim_due(500) == []
+    assert claim_due_servers(500) == []
 
 
 def test_the_first_check_discovers_the_server(server):
-    get_runtime().call(check, server.pk)
+    get_runtime().call(check_server, server.pk)
     assert reloaded(server).status == Server.Status.CONNECTED
     assert server.definitions.exists()
     assert Check.objects.get().kind == Check.Kind.DISCOVERY
 
 
 def test_later_checks_only_ask_whether_it_is_there(server):
-    get_runtime().call(check, server.pk)
-    get_runtime().call(check, server.pk)
+    get_runtime().call(check_server, server.pk)
+    get_runtime().call(check_server, server.pk)
     assert list(Check.objects.values_list("kind", flat=True)) == ["health", "discovery"]
     assert reloaded(server).next_check_at > timezone.now()
 
 
 def test_a_server_is_discovered_again_after_a_day(server):
-    get_runtime().call(check, server.pk)
+    get_runtime().call(check_server, server.pk)
     Server.objects.filter(pk=server.pk).update(discovered_at=timezone.now() - timedelta(hours=25))
-    get_runtime().call(check, server.pk)
+    get_runtime().call(check_server, server.pk)
     assert Check.objects.filter(kind="discovery").count() == 2
 
 
 def test_a_server_is_discovered_again_when_its_time_to_live_is_over(server):
-    get_runtime().call(check, server.pk)
+    get_runtime().call(check_server, server.pk)
     Server.objects.filter(pk=server.pk).update(discovered_at=timezone.now() - timedelta(minutes=2))
-    get_runtime().call(check, server.pk)
+    get_runtime().call(check_server, server.pk)
     assert Check.objects.filter(kind="discovery").count() == 2
 
 
@@ -117,10 +117,10 @@ def test_what_is_listened_to_is_not_polled(serve):
     discovery = {**server.discovery, "ttlMs": 0}
     long_ago = timezone.now() - timedelta(hours=23)
     Server.objects.filter(pk=server.pk).update(discovered_at=long_ago, discovery=discovery)
-    get_runtime().call(check, server.pk)
+    get_runtime().call(check_server, server.pk)
     assert serving.asked("tools/list") == 1
     leases.release_change_leases(me)
-    get_runtime().call(check, server.pk)
+    get_runtime().call(check_server, server.pk)
     assert serving.asked("tools/list") == 2
 
 
@@ -138,12 +138,12 @@ def test_a_discovery_without_a_time_to_live_is_good_for_a_day(discovery):
 
 
 def test_a_failure_is_remembered_and_the_next_success_ends_it(server):
-    get_runtime().call(check, server.pk)
+    get_runtime().call(check_server, server.pk)
     good = server.endpoint_config
     Server.objects.filter(pk=server.pk).update(
         endpoint_config={"command": "/nowhere/at-all", "args": []}
     )
-    get_runtime().call(get_connection_pool().forget, server.pk)
+    get_runtime().call(get_connection_pool().forget_server, server.pk)
     get_runtime().call(check_server_safely, server.pk)
     assert reloaded(server).status == Server.Status.ERROR
     assert server.status_detail
@@ -157,12 +157,12 @@ def test_one_that_hangs_delays_none(register, settings):
     hanging = register("hanging", "-c", "import time; time.sleep(60)")
     server = register("workshop", str(WORKSHOP), "stdio")
 
-    get_runtime().call(check_what_is_due)
+    get_runtime().call(check_due_servers)
     eventually(Check.objects.filter(server=server).exists, within=20)
     assert reloaded(hanging).status == Server.Status.CONNECTING
     assert reloaded(server).status == Server.Status.CONNECTED
     # Its check ends before the test does, which it would write after otherwise.
-    get_runtime().call(get_connection_pool().forget, hanging.pk)
+    get_runtime().call(get_connection_pool().forget_server, hanging.pk)
     eventually(Check.objects.filter(server=hanging).exists, within=20)
 
 
@@ -178,12 +178,14 @@ def test_what_went_wrong_decides_the_status(server, code, status):
 @given(st.integers(min_value=0, max_value=10_000), st.sampled_from(["http", "stdio"]))
 def test_the_pause_grows_with_failures_up_to_its_limit(failures, transport):
     server = Server(transport_type=transport)
-    assert pause(server, failures) <= pause(server, failures + 1)
-    assert pause(server, failures) <= max(BACKOFF_LIMIT, pause(server, 0))
+    assert compute_check_delay(server, failures) <= compute_check_delay(server, failures + 1)
+    assert compute_check_delay(server, failures) <= max(
+        BACKOFF_LIMIT, compute_check_delay(server, 0)
+    )
 
 
 def test_old_history_is_pruned(server):
-    get_runtime().call(check, server.pk)
+    get_runtime().call(check_server, server.pk)
     assert prune_checks() == 0
     Check.objects.update(created_at=timezone.now() - timedelta(days=31))
     assert prune_checks() == 1
@@ -194,25 +196,25 @@ def test_a_server_in_error_comes_back_by_itself_within_an_hour(server):
         record_failure(server.pk, Check.Kind.HEALTH, Problem("no", code="server_unreachable"))
     assert reloaded(server).status == Server.Status.ERROR
     assert server.next_check_at <= timezone.now() + BACKOFF_LIMIT
-    assert claim_due(500) == []
+    assert claim_due_servers(500) == []
     with time_machine.travel(timezone.now() + BACKOFF_LIMIT, tick=True):
         check_due()
         eventually(lambda: reloaded(server).status == Server.Status.CONNECTED, within=30)
         assert (server.failures, server.status_code) == (0, "")
-        assert server.next_check_at <= timezone.now() + pause(server, 0)
+        assert server.next_check_at <= timezone.now() + compute_check_delay(server, 0)
 
 
 def test_a_fault_of_ours_ends_no_other_check_and_freezes_no_state(register, server, monkeypatch):
     other = register("other", str(WORKSHOP), "stdio")
-    survey = get_connection_pool().survey
+    survey = get_connection_pool().fetch_declarations
 
     async def broken(endpoint, **how):
         if endpoint.server_id == other.pk:
             raise RuntimeError("a fault of ours")
         return await survey(endpoint, **how)
 
-    monkeypatch.setattr(get_connection_pool(), "survey", broken)
-    get_runtime().call(check_what_is_due)
+    monkeypatch.setattr(get_connection_pool(), "fetch_declarations", broken)
+    get_runtime().call(check_due_servers)
     eventually(lambda: Check.objects.count() == 2, within=20)
     assert reloaded(server).status == Server.Status.CONNECTED
     assert (reloaded(other).status, other.status_code) == ("error", "internal_error")
@@ -226,11 +228,11 @@ def turns():
 def test_each_turn_of_a_connection_is_in_the_audit_once(server):
     before = load_policy_generation(server.organization_id)
     for _ in range(2):
-        get_runtime().call(check, server.pk)
+        get_runtime().call(check_server, server.pk)
     gone = Problem("It hung up.", code="server_unreachable")
     for problem in (gone, gone, Problem("No.", code="needs_reauth")):
         record_failure(server.pk, Check.Kind.HEALTH, problem)
-    get_runtime().call(check, server.pk)
+    get_runtime().call(check_server, server.pk)
     assert turns() == [
         ("server_connected", "ok", ""),
         ("server_lost", "error", "server_unreachable"),

@@ -13,7 +13,7 @@ from bonobot.ledger.usage import build_rollups
 from bonobot.notifications.models import Notice
 from bonobot.notifications.services import NotificationChannelSpec, save_channel
 from mcp_servers.client.list_definitions import RawDefinition, ServerDeclarations
-from mcp_servers.discovery import keep
+from mcp_servers.discovery import save_declarations
 from mcp_servers.health import services as health
 from mcp_servers.health.queries import (
     list_recent_outages,
@@ -146,7 +146,7 @@ def survey(*names):
 
 def discovered(server, *names):
     actor = Actor(kind="system", id="t", label="t")
-    keep(server.pk, survey(*names), {}, actor=actor, kind=Check.Kind.DISCOVERY)
+    save_declarations(server.pk, survey(*names), {}, actor=actor, kind=Check.Kind.DISCOVERY)
 
 
 def test_what_waits_is_told_once_for_each_discovery(server, pager):
@@ -194,7 +194,7 @@ def test_windows_count_calls_that_are_counted_and_those_that_are_not_yet(server)
         day, week, month = load_uptime_windows(server, [], now)
         assert 23 <= day.calls <= 25
         assert (week.calls, month.calls) == (48, 48)
-        build_rollups.count(where.pk)
+        build_rollups.count_organization(where.pk)
 
 
 def test_a_time_without_a_worker_is_not_claimed_as_up(server):
@@ -236,7 +236,7 @@ def test_contacts_in_their_time_leave_no_gap(server):
         for failures in range(8):
             fail(server)
             server.refresh_from_db()
-            clock.shift(health.pause(server, failures + 1) + timedelta(seconds=30))
+            clock.shift(health.compute_check_delay(server, failures + 1) + timedelta(seconds=30))
         succeed(server)
     assert not Unasked.objects.exists()
 

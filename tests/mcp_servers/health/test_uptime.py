@@ -36,10 +36,10 @@ def outages(draw: st.DrawFn) -> list[TimeSpan]:
 
 @given(outages())
 def test_a_share_is_a_percentage_and_pieces_add_up_to_it(spans: list[TimeSpan]) -> None:
-    share = compute_uptime_percent(spans, NOON, NOON + DAY, known=NOON)
+    share = compute_uptime_percent(spans, NOON, NOON + DAY, known_since=NOON)
     assert share is not None
     assert 0 <= share <= 100
-    pieces = build_uptime_segments(spans, NOON, NOON + DAY, 48, known=NOON)
+    pieces = build_uptime_segments(spans, NOON, NOON + DAY, 48, known_since=NOON)
     assert sum(piece.up or 0 for piece in pieces) / 48 == pytest.approx(share)
     assert (pieces[0].begins, pieces[-1].ends) == (NOON, NOON + DAY)
 
@@ -52,7 +52,7 @@ def test_what_is_outside_does_not_count(spans: list[TimeSpan], one: int, other: 
 
 def test_an_outage_counts_for_the_time_it_lasted_not_for_its_checks() -> None:
     spans = [TimeSpan(hours(-1), hours(3)), TimeSpan(hours(20))]
-    assert compute_uptime_percent(spans, NOON, NOON + DAY, known=hours(-9)) == pytest.approx(
+    assert compute_uptime_percent(spans, NOON, NOON + DAY, known_since=hours(-9)) == pytest.approx(
         100 * 17 / 24
     )
 
@@ -60,9 +60,11 @@ def test_an_outage_counts_for_the_time_it_lasted_not_for_its_checks() -> None:
 def test_a_time_in_which_nobody_asked_counts_neither_way() -> None:
     spans = [TimeSpan(hours(1), hours(3))]
     unknown = [TimeSpan(hours(2), hours(6)), TimeSpan(hours(20))]
-    share = compute_uptime_percent(spans, NOON, NOON + DAY, known=NOON, unknown=unknown)
+    share = compute_uptime_percent(spans, NOON, NOON + DAY, known_since=NOON, unmonitored=unknown)
     assert share == pytest.approx(100 * (1 - 1 / 16))
-    pieces = build_uptime_segments(spans, NOON, NOON + DAY, 24, known=NOON, unknown=unknown)
+    pieces = build_uptime_segments(
+        spans, NOON, NOON + DAY, 24, known_since=NOON, unmonitored=unknown
+    )
     assert [piece.up for piece in pieces][:7] == [100, 0, None, None, None, None, 100]
     assert [piece.up for piece in pieces][20:] == [None] * 4
 
@@ -71,14 +73,16 @@ def test_a_time_in_which_nobody_asked_counts_neither_way() -> None:
 def test_a_share_of_what_is_known_is_a_percentage(
     away: list[TimeSpan], unknown: list[TimeSpan]
 ) -> None:
-    share = compute_uptime_percent(away, NOON, NOON + DAY, known=hours(-1), unknown=unknown)
+    share = compute_uptime_percent(
+        away, NOON, NOON + DAY, known_since=hours(-1), unmonitored=unknown
+    )
     known = DAY - compute_downtime(unknown, NOON, NOON + DAY)
     assert share is None if known <= timedelta(0) else -1e-9 <= (share or 0) <= 100
 
 
 def test_before_a_server_was_known_nothing_is_said() -> None:
-    assert compute_uptime_percent([], NOON, NOON + DAY, known=None) is None
-    pieces = build_uptime_segments([], NOON, NOON + DAY, 2, known=hours(12))
+    assert compute_uptime_percent([], NOON, NOON + DAY, known_since=None) is None
+    pieces = build_uptime_segments([], NOON, NOON + DAY, 2, known_since=hours(12))
     assert [piece.up for piece in pieces] == [None, 100]
     assert [piece.tone for piece in pieces] == ["plain", "good"]
 

@@ -17,7 +17,7 @@ def test_a_bot_gets_what_is_added_and_permitted():
     permissions = {"web": {"allowed": ["search"], "denied": ["buy"]}}
     found = said({"one": {"additional_servers": ["files"], "tool_permissions": permissions}})
     (override,) = found.overrides
-    files, web = override.shares
+    files, web = override.server_overrides
     assert override.agent == "one"
     assert (files.server, files.allowed, files.denied) == ("files", ("read_*",), ())
     assert (web.server, web.allowed, web.denied) == ("web", ("search",), ("buy",))
@@ -27,7 +27,7 @@ def test_a_bot_gets_what_is_added_and_permitted():
 
 def test_removed_servers_are_said_to_be_so():
     (override,) = said({"one": {"removed_servers": ["web"]}}).overrides
-    assert override.shares == (AgentServerOverride("web", override.line, removed=True),)
+    assert override.server_overrides == (AgentServerOverride("web", override.line, removed=True),)
 
 
 def test_without_overrides_there_is_nothing():

@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 
 from bonobot.core.problems import InvalidInput, NotFound
-from mcp_servers.import_export import parse
+from mcp_servers.import_export import parse_import
 from mcp_servers.import_export.client_files import (
-    CLIENTS,
+    CLIENT_NAMES,
     UserMachine,
     list_config_paths,
-    read_client,
+    read_client_config,
     read_text,
 )
 
@@ -51,17 +51,17 @@ def test_a_projects_file_comes_before_the_users(tmp_path):
     here = machine(tmp_path)
     project, user = list_config_paths("cursor", here)
     put(user, {"mcpServers": {"mine": {"url": "https://a.example"}}})
-    assert read_client("cursor", here).path == user
+    assert read_client_config("cursor", here).path == user
     put(project, {"mcpServers": {"ours": {"url": "https://a.example"}}})
-    found = read_client("cursor", here)
-    assert (found.path, found.beside) == (project, (user,))
+    found = read_client_config("cursor", here)
+    assert (found.path, found.other_paths) == (project, (user,))
 
 
-@pytest.mark.parametrize("client", CLIENTS)
+@pytest.mark.parametrize("client", CLIENT_NAMES)
 def test_without_a_file_every_place_is_named(tmp_path, client):
     here = machine(tmp_path)
     with pytest.raises(NotFound) as caught:
-        read_client(client, here)
+        read_client_config(client, here)
     assert all(str(path) in caught.value.remedy for path in list_config_paths(client, here))
 
 
@@ -74,7 +74,7 @@ def test_of_claude_codes_state_only_the_servers_of_person_and_project_are_read(t
     }
     state = {"mcpServers": {"mine": server}, "projects": projects, "history": ["x" * 300_000]}
     put(here.home / ".claude.json", state)
-    names = [entry.name for entry in parse(read_client("claude-code", here).text)]
+    names = [entry.name for entry in parse_import(read_client_config("claude-code", here).text)]
     assert names == ["mine", "of-project"]
 
 

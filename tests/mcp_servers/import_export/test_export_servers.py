@@ -7,11 +7,11 @@ import pytest
 from mcp_servers.import_export.agent_overrides import parse_overrides
 from mcp_servers.import_export.export_servers import (
     SecretPlaceholders,
-    as_client_file,
+    build_client_file,
     export_server,
 )
 from mcp_servers.server_config import ServerSpec
-from mcp_servers.services import add
+from mcp_servers.services import create_server
 from tests import factories
 
 
@@ -26,12 +26,12 @@ from tests import factories
     ],
 )
 def test_a_name_is_made_of_the_server_and_its_secret(owner, name, expected):
-    assert SecretPlaceholders().placeholder(owner, name) == expected
+    assert SecretPlaceholders().create_placeholder(owner, name) == expected
 
 
 def test_two_secrets_never_share_a_name():
     names = SecretPlaceholders()
-    first, second = names.placeholder("a-b", "c"), names.placeholder("a", "b-c")
+    first, second = names.create_placeholder("a-b", "c"), names.create_placeholder("a", "b-c")
     assert (first, second) == ("${A_B_C}", "${A_B_C_2}")
 
 
@@ -63,8 +63,8 @@ def test_a_sign_in_is_written_as_its_reader_knows_it(auth, headers, secret):
     spec = ServerSpec(
         name="docs", transport_type="http", endpoint_config={"url": url}, auth_config=auth
     )
-    server = add(factories.administrator(factories.organization()), spec)
-    for_clients = as_client_file([server])["mcpServers"]["docs"]
+    server = create_server(factories.administrator(factories.organization()), spec)
+    for_clients = build_client_file([server])["mcpServers"]["docs"]
     ours = export_server(server, SecretPlaceholders())
     assert (for_clients.get("headers"), ours.get("auth_config")) == (headers, secret)
     assert "s3cret" not in f"{for_clients} {ours}"
@@ -78,7 +78,7 @@ def test_the_tools_that_a_server_is_kept_to_are_carried():
         endpoint_config={"url": "https://docs.example.com/mcp"},
         only_tools=["read_*"],
     )
-    server = add(factories.administrator(factories.organization()), spec)
-    text = json.dumps(as_client_file([server]))
+    server = create_server(factories.administrator(factories.organization()), spec)
+    text = json.dumps(build_client_file([server]))
     assert parse_overrides(text).only_tools == {"docs": ("read_*",)}
     assert export_server(server, SecretPlaceholders())["allowed_tools"] == ["read_*"]

@@ -6,13 +6,15 @@ from typing import Any
 import pytest
 
 from bonobot.core.problems import Problem
-from mcp_servers.import_export import ImportEntry, parse
+from mcp_servers.import_export import ImportEntry, parse_import
 
 CANARY = "canary-5f3a9b"
 
 
 def one(config: Any, **values: str) -> ImportEntry:
-    (entry,) = parse(config if isinstance(config, str) else json.dumps(config), values=values)
+    (entry,) = parse_import(
+        config if isinstance(config, str) else json.dumps(config), values=values
+    )
     return entry
 
 
@@ -58,18 +60,18 @@ def test_every_shape_is_unwrapped(text: Any) -> None:
     entry = one(text)
     assert (entry.name, entry.slug, entry.transport_type) == ("weather", "weather", "http")
     assert entry.endpoint_config == HTTP
-    assert entry.sound
+    assert entry.is_valid
     assert entry.enabled
 
 
 def test_several_servers_keep_their_order_and_lines() -> None:
     text = '{\n "a": {"url": "https://a.example"},\n\n "b": {"command": "uvx"}\n}'
-    assert [(entry.name, entry.line) for entry in parse(text)] == [("a", 2), ("b", 4)]
+    assert [(entry.name, entry.line) for entry in parse_import(text)] == [("a", 2), ("b", 4)]
 
 
 def test_a_server_may_be_called_like_a_wrapper() -> None:
     assert one({"servers": HTTP}).name == "servers"
-    assert [entry.name for entry in parse(json.dumps({"url": HTTP, "type": STDIO}))] == [
+    assert [entry.name for entry in parse_import(json.dumps({"url": HTTP, "type": STDIO}))] == [
         "url",
         "type",
     ]
@@ -77,7 +79,7 @@ def test_a_server_may_be_called_like_a_wrapper() -> None:
 
 def test_wrappers_beside_each_other_are_all_read() -> None:
     text = json.dumps({"mcpServers": {"a": HTTP}, "servers": {"b": STDIO}, "bot_overrides": {}})
-    entries = parse(text)
+    entries = parse_import(text)
     assert [entry.name for entry in entries] == ["a", "b"]
     assert "`bot_overrides`" in entries[0].notices[0].detail
 
@@ -98,7 +100,7 @@ def test_wrappers_beside_each_other_are_all_read() -> None:
 def test_a_url_has_many_names_and_transports(key: str, transport: dict[str, str]) -> None:
     entry = one({"a": {key: "https://mcp.example.com/mcp", **transport}})
     assert (entry.transport_type, entry.endpoint_config) == ("http", HTTP)
-    assert entry.sound
+    assert entry.is_valid
 
 
 @pytest.mark.parametrize(
@@ -118,7 +120,7 @@ def test_a_command_is_a_launcher_with_its_arguments(server: dict[str, Any]) -> N
     entry = one({"a": server})
     assert entry.transport_type == "stdio"
     assert entry.endpoint_config == STDIO
-    assert entry.sound
+    assert entry.is_valid
 
 
 def test_environment_and_folder_are_read_and_values_are_secrets() -> None:
@@ -180,7 +182,7 @@ def test_what_an_export_masked_is_asked_for() -> None:
         {"name": "aws", **HTTP, "auth_config": {"type": "bearer_token", "configured": True}},
         AWS_TOKEN=CANARY,
     )
-    assert filled.sound
+    assert filled.is_valid
     assert secrets(filled) == {("auth", "token"): CANARY}
 
 
@@ -221,7 +223,7 @@ def test_references_are_parameters_to_fill() -> None:
     }
     assert entry.auth_type == "bearer_token"
     filled = one(config, tok=CANARY, ORG="acme")
-    assert filled.sound
+    assert filled.is_valid
     assert secrets(filled) == {("auth", "token"): CANARY, ("header", "X-Org"): "acme"}
 
 
@@ -273,8 +275,8 @@ def test_bonobots_own_variables_are_never_handed_over(name: str) -> None:
     ids=str,
 )
 def test_a_server_that_cannot_work_names_the_field(server: Any, code: str, field: str) -> None:
-    entries = parse(json.dumps({"fine": HTTP, "a": server}, indent=1))
-    assert entries[0].sound
+    entries = parse_import(json.dumps({"fine": HTTP, "a": server}, indent=1))
+    assert entries[0].is_valid
     (problem,) = entries[1].problems
     assert (problem.code, problem.field) == (code, field)
     assert problem.extra["line"] >= 5
@@ -283,7 +285,7 @@ def test_a_server_that_cannot_work_names_the_field(server: Any, code: str, field
 
 def test_names_that_clash_are_refused_where_they_come_again() -> None:
     text = '{"a": {"url": "https://a.example"},\n "a": {"url": "https://b.example"},\n'
-    entries = parse(text + ' "A ": {"url": "https://c.example"}}')
+    entries = parse_import(text + ' "A ": {"url": "https://c.example"}}')
     assert [codes(entry) for entry in entries] == [[], ["duplicate_name"], ["name_taken"]]
     assert [problem.extra["line"] for entry in entries for problem in entry.problems] == [2, 3]
 
@@ -348,6 +350,6 @@ def test_what_deserves_a_look_is_told() -> None:
 )
 def test_a_text_without_servers_says_what_is_expected(text: str, code: str) -> None:
     with pytest.raises(Problem) as refused:
-        parse(text)
+        parse_import(text)
     assert refused.value.code == code
     assert refused.value.remedy

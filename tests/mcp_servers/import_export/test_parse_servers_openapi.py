@@ -2,12 +2,12 @@
 
 import pytest
 
-from agents.config_file.apply_config import apply
-from agents.config_file.export_config import as_yaml, export_client_file, export_config
-from agents.config_file.read_config import read_wanted
+from agents.config_file.apply_config import apply_config
+from agents.config_file.export_config import export_client_file, export_config, to_yaml
+from agents.config_file.read_config import read_config_file
 from mcp_servers.models import ApiDocument, Server
 from mcp_servers.server_config import ServerSpec
-from mcp_servers.services import add
+from mcp_servers.services import create_server
 from tests import factories
 from tests.mcp_servers.openapi.documents import PETS, text
 
@@ -26,14 +26,14 @@ def api(boss, **more):
         "operations": ["GET /pets", "GET /pets/{id}"],
     } | more
     key = {"type": "api_key", "in": "query", "header": "api_key", "key": "sesame"}
-    return add(
+    return create_server(
         boss,
         ServerSpec(name="pets", transport_type="openapi", endpoint_config=config, auth_config=key),
     )
 
 
 def wanted(written):
-    return read_wanted(written, {"PETS_KEY": "sesame"})
+    return read_config_file(written, {"PETS_KEY": "sesame"})
 
 
 @pytest.mark.parametrize(
@@ -41,11 +41,11 @@ def wanted(written):
 )
 def test_an_api_is_written_and_applied_as_it_was(boss, more):
     api(boss, **more)
-    written = as_yaml(export_config(boss))
+    written = to_yaml(export_config(boss))
     assert "sesame" not in written
-    assert apply(boss, wanted(written)).changes == ()
+    assert apply_config(boss, wanted(written)).changes == ()
     Server.objects.all().delete()
-    plan = apply(boss, wanted(written))
+    plan = apply_config(boss, wanted(written))
     assert (plan.problems, [step.action for step in plan.changes]) == ((), ["create"])
     made = Server.objects.get()
     assert made.endpoint_config["operations"] == ["GET /pets", "GET /pets/{id}"]
@@ -57,8 +57,8 @@ def test_an_api_is_written_and_applied_as_it_was(boss, more):
 
 def test_another_document_is_a_change(boss):
     api(boss, document=text(PETS))
-    written = as_yaml(export_config(boss)).replace("listPets", "listAll")
-    (step,) = apply(boss, wanted(written)).changes
+    written = to_yaml(export_config(boss)).replace("listPets", "listAll")
+    (step,) = apply_config(boss, wanted(written)).changes
     assert (step.action, step.fields) == ("change", ("document",))
     assert "listAll" in ApiDocument.objects.get().text
 
@@ -83,21 +83,21 @@ servers:
 
 def test_declared_operations_are_applied_written_and_applied_as_they_were(boss):
     values = {"SHOP_TOKEN": "sesame"}
-    plan = apply(boss, read_wanted(DECLARED, values))
+    plan = apply_config(boss, read_config_file(DECLARED, values))
     assert (plan.problems, [step.action for step in plan.changes]) == ((), ["create"])
     server = Server.objects.get()
     assert server.endpoint_config["operations"] == ["GET /orders/{id}"]
     assert "get_order" in ApiDocument.objects.get(server=server).text
-    written = as_yaml(export_config(boss))
+    written = to_yaml(export_config(boss))
     assert "sesame" not in written
     assert "document" not in written
     assert "operations:" not in written
-    assert apply(boss, read_wanted(written, values)).changes == ()
-    changed = read_wanted(written.replace("Look up", "Find"), values)
-    (step,) = apply(boss, changed).changes
+    assert apply_config(boss, read_config_file(written, values)).changes == ()
+    changed = read_config_file(written.replace("Look up", "Find"), values)
+    (step,) = apply_config(boss, changed).changes
     assert (step.action, step.fields) == ("change", ("endpoint_config", "document"))
     Server.objects.all().delete()
-    assert apply(boss, read_wanted(written, values)).problems == ()
+    assert apply_config(boss, read_config_file(written, values)).problems == ()
     assert Server.objects.get().endpoint_config == server.endpoint_config
 
 
@@ -112,7 +112,7 @@ def test_declared_operations_are_applied_written_and_applied_as_they_were(boss):
 )
 def test_what_cannot_be_declared_is_refused_with_its_place(boss, before, after, where, code):
     written = DECLARED.replace(before, after)
-    [problem] = apply(boss, read_wanted(written, {"SHOP_TOKEN": "x"})).problems
+    [problem] = apply_config(boss, read_config_file(written, {"SHOP_TOKEN": "x"})).problems
     field = f"servers.shop.endpoint_config.declared{where}"
     assert (problem.code, problem.field) == (code, field)
     assert not Server.objects.exists()
@@ -120,8 +120,8 @@ def test_what_cannot_be_declared_is_refused_with_its_place(boss, before, after, 
 
 def test_an_api_without_a_choice_or_document_is_refused_with_its_line(boss):
     given = "servers:\n  pets:\n    transport_type: openapi\n    url: https://a.example\n"
-    assert [problem.code for problem in apply(boss, wanted(given)).problems] == ["bad_value"]
-    plan = apply(boss, wanted(f"{given}    operations: [GET /pets]\n"))
+    assert [problem.code for problem in apply_config(boss, wanted(given)).problems] == ["bad_value"]
+    plan = apply_config(boss, wanted(f"{given}    operations: [GET /pets]\n"))
     assert [problem.code for problem in plan.problems] == ["missing_value"]
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bonobot.core.problems import Problem
-from mcp_servers.import_export import ImportEntry, parse
+from mcp_servers.import_export import ImportEntry, parse_import
 
 CANARY = "canary-5f3a9b"
 HTTP = {"url": "https://mcp.example.com/mcp"}
@@ -16,7 +16,7 @@ HTTP = {"url": "https://mcp.example.com/mcp"}
 def attempt(text: str) -> tuple[tuple[ImportEntry, ...], Problem | None]:
     """Return the entries of a text, or why there are none; any other exception fails the test."""
     try:
-        return parse(text), None
+        return parse_import(text), None
     except Problem as problem:
         return (), problem
 
@@ -40,10 +40,10 @@ def full(secret: str) -> dict[str, Any]:
 
 
 def test_no_secret_is_seen_in_what_is_shown() -> None:
-    entries = parse(json.dumps(full(CANARY)), values={"T": CANARY})
+    entries = parse_import(json.dumps(full(CANARY)), values={"T": CANARY})
     assert CANARY not in repr(entries)
-    assert CANARY not in json.dumps([entry.preview() for entry in entries])
-    assert all(CANARY in json.dumps(entry.configuration()) for entry in entries[:5])
+    assert CANARY not in json.dumps([entry.build_preview() for entry in entries])
+    assert all(CANARY in json.dumps(entry.build_configuration()) for entry in entries[:5])
 
 
 @given(st.data())
@@ -68,7 +68,7 @@ def test_any_text_is_read_or_refused_and_never_a_fault(text: str) -> None:
     entries, refused = attempt(text)
     assert bool(entries) == (refused is None)
     for entry in entries:
-        json.dumps(entry.preview())
+        json.dumps(entry.build_preview())
 
 
 json_values = st.recursive(
@@ -106,8 +106,8 @@ def test_any_json_is_read_or_refused_and_never_a_fault(value: Any) -> None:
     entries, refused = attempt(json.dumps(value))
     assert bool(entries) == (refused is None)
     for entry in entries:
-        json.dumps(entry.preview())
-        assert entry.sound == (not entry.problems)
-        if entry.sound:
+        json.dumps(entry.build_preview())
+        assert entry.is_valid == (not entry.problems)
+        if entry.is_valid:
             assert entry.transport_type
             assert entry.slug

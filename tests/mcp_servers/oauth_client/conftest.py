@@ -17,7 +17,7 @@ from mcp_servers.build_endpoint import build_endpoint
 from mcp_servers.client.pool import get_connection_pool
 from mcp_servers.models import Server
 from mcp_servers.server_config import ServerSpec
-from mcp_servers.services import add
+from mcp_servers.services import create_server
 from tests import factories
 from tests.servers.oauth_protected_server import CLIENT_ID, CLIENT_SECRET
 
@@ -89,7 +89,7 @@ def register(boss: Principal, protected: Protected) -> Iterator[Callable[..., Se
     made: list[Server] = []
 
     def begin(auth: dict[str, Any] | None = None, **more: Any) -> Server:
-        server = add(
+        server = create_server(
             boss,
             ServerSpec(
                 name=f"protected{len(made) or ''}",
@@ -104,13 +104,13 @@ def register(boss: Principal, protected: Protected) -> Iterator[Callable[..., Se
 
     yield begin
     for server in made:
-        get_runtime().call(get_connection_pool().forget, server.pk)
+        get_runtime().call(get_connection_pool().forget_server, server.pk)
 
 
 def ask(server: Server, endpoint: Any = None) -> str:
     """Call the server's tool; returns the digest of the token that arrived."""
     found = get_runtime().call(
-        get_connection_pool().request,
+        get_connection_pool().send_request,
         endpoint or build_endpoint(Server.objects.get(pk=server.pk)),
         "tools/call",
         {"name": "whoami", "arguments": {}},

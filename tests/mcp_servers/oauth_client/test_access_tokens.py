@@ -67,7 +67,7 @@ def test_twenty_callers_in_two_processes_refresh_once(register, organization, pr
 def test_a_rotated_refresh_token_is_never_used_twice(register, protected, boss):
     server = register(LOGIN)
     account = build_endpoint(server).account
-    grant = grants.grant_of(account)
+    grant = grants.get_or_create_grant(account)
     protected.set(token_pause_s=0.2)
     given = _first_grant(protected)
     authority = {
@@ -75,7 +75,9 @@ def test_a_rotated_refresh_token_is_never_used_twice(register, protected, boss):
         "resource": protected.url,
         "token_endpoint": f"{protected.origin}/token",
     }
-    grants.store(grant, None, given, authority=authority, issuer=protected.origin, client_id="c")
+    grants.store_tokens(
+        grant, None, given, authority=authority, issuer=protected.origin, client_id="c"
+    )
     endpoint = build_endpoint(server)  # once: each thread would keep a connection of its own
     with ThreadPoolExecutor(10) as pool:
         assert len(set(pool.map(lambda _: ask(server, endpoint), range(10)))) == 1
@@ -96,9 +98,9 @@ def _first_grant(protected):
 
 def test_the_lease_of_a_process_that_died_is_waited_out_and_taken(register, protected):
     server = register()
-    grant = grants.grant_of(build_endpoint(server).account)
-    assert grants.claim(grant, uuid4())
-    assert not grants.claim(grant, uuid4())
+    grant = grants.get_or_create_grant(build_endpoint(server).account)
+    assert grants.claim_lease(grant, uuid4())
+    assert not grants.claim_lease(grant, uuid4())
     OAuthGrant.objects.update(lease_until=timezone.now() + timedelta(seconds=1))
     assert ask(server)
     assert len(protected.token_requests) == 1
@@ -106,11 +108,11 @@ def test_the_lease_of_a_process_that_died_is_waited_out_and_taken(register, prot
 
 def test_who_lost_the_lease_writes_nothing(register, protected):
     server = register()
-    grant = grants.grant_of(build_endpoint(server).account)
+    grant = grants.get_or_create_grant(build_endpoint(server).account)
     ask(server)
     before = OAuthGrant.objects.values().get()
     stale = OAuthTokens("stale", "", None, "")
-    assert not grants.store(grant, uuid4(), stale)
+    assert not grants.store_tokens(grant, uuid4(), stale)
     after = OAuthGrant.objects.values().get()
     assert before["version"] == after["version"]
 

@@ -5,10 +5,10 @@ import json
 import pytest
 
 from bonobot.core.problems import Problem
-from mcp_servers.import_export import parse
+from mcp_servers.import_export import parse_import
 from mcp_servers.models import Secret
 from mcp_servers.server_config import ServerSpec, mask_auth_config
-from mcp_servers.services import add, update_server
+from mcp_servers.services import create_server, update_server
 from tests import factories
 
 pytestmark = pytest.mark.django_db
@@ -57,7 +57,7 @@ BAD = {
 def test_what_cannot_work_is_refused_at_its_field(boss, name):
     auth, code, field = BAD[name]
     with pytest.raises(Problem) as caught:
-        add(boss, spec({"type": "oauth2", **auth}))
+        create_server(boss, spec({"type": "oauth2", **auth}))
     assert (caught.value.code, caught.value.field) == (code, f"auth_config.{field}")
 
 
@@ -67,12 +67,12 @@ def test_a_stdio_server_has_no_oauth(boss):
         name="x", transport_type="stdio", endpoint_config=config, auth_config=CREDENTIALS
     )
     with pytest.raises(Problem) as caught:
-        add(boss, one)
+        create_server(boss, one)
     assert caught.value.field == "auth_config.type"
 
 
 def test_the_secret_is_sealed_and_not_read_back(boss):
-    server = add(boss, spec({**CREDENTIALS, "scopes": ["a", "b"]}))
+    server = create_server(boss, spec({**CREDENTIALS, "scopes": ["a", "b"]}))
     shown = mask_auth_config(server)
     assert shown == {
         "type": "oauth2",
@@ -85,13 +85,15 @@ def test_the_secret_is_sealed_and_not_read_back(boss):
 
 
 def test_what_was_read_can_be_written_back(boss):
-    server = add(boss, spec(CREDENTIALS))
+    server = create_server(boss, spec(CREDENTIALS))
     update_server(boss, server, spec({**mask_auth_config(server), "client_secret": "********"}))
     assert Secret.objects.get().value.open() == "hidden-secret"
 
 
 def test_a_login_needs_no_secret_and_counts_as_configured(boss):
-    server = add(boss, spec({"type": "oauth2", "grant": "authorization_code", "per": "user"}))
+    server = create_server(
+        boss, spec({"type": "oauth2", "grant": "authorization_code", "per": "user"})
+    )
     assert mask_auth_config(server)["configured"] is True
     assert not Secret.objects.exists()
 
@@ -99,7 +101,7 @@ def test_a_login_needs_no_secret_and_counts_as_configured(boss):
 def test_a_login_can_be_imported_and_asks_for_no_secret():
     auth = {"type": "oauth2", "grant": "authorization_code", "per": "user", "scopes": ["a", "b"]}
     text = json.dumps({"mcpServers": {"docs": {"url": "https://x.example/mcp", "auth": auth}}})
-    (entry,) = parse(text)
+    (entry,) = parse_import(text)
     assert not entry.problems
     assert entry.auth_config == {"grant": "authorization_code", "per": "user", "scopes": "a b"}
 
@@ -107,5 +109,5 @@ def test_a_login_can_be_imported_and_asks_for_no_secret():
 def test_imported_credentials_without_a_secret_ask_for_one():
     auth = {"type": "oauth2", "client_id": "me"}
     text = json.dumps({"mcpServers": {"docs": {"url": "https://x.example/mcp", "auth": auth}}})
-    (entry,) = parse(text)
+    (entry,) = parse_import(text)
     assert [one.field for one in entry.problems] == ["auth.client_secret"]

@@ -63,7 +63,7 @@ def test_an_odd_answer_is_no_token(register, protected):
 def test_a_slow_answer_is_given_up(register, protected, monkeypatch):
     server = register()
     protected.set(token_pause_s=2.0)
-    monkeypatch.setattr(access_tokens, "EXCHANGE_S", 0.3)
+    monkeypatch.setattr(access_tokens, "TOKEN_REQUEST_TIMEOUT_S", 0.3)
     assert code_of_call(server) == "authorization_server_unreachable"
     grant = OAuthGrant.objects.get()
     assert (grant.lease_holder, grant.lease_until) == (None, None)
@@ -92,7 +92,7 @@ def test_a_rotation_that_died_before_it_was_stored_asks_for_a_login(owners, regi
     signed_in(owners, server)
     grant = OAuthGrant.objects.get()
     # A process that holds the lease gets the next tokens, and is killed before it writes them.
-    assert grants.claim(grant, uuid4())
+    assert grants.claim_lease(grant, uuid4())
     form = {"grant_type": "refresh_token", "refresh_token": grant.refresh_token.open()}
     httpx.post(f"{protected.origin}/token", data=form).raise_for_status()
     past = timezone.now() - timedelta(seconds=1)

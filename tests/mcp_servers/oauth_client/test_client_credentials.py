@@ -15,7 +15,7 @@ from bonobot.core import runtime as runtimes
 from bonobot.core.problems import Problem
 from bonobot.core.runtime import get_runtime
 from mcp_servers.build_endpoint import build_endpoint
-from mcp_servers.discovery import discover
+from mcp_servers.discovery import run_discovery
 from mcp_servers.models import Check, OAuthGrant, Server
 from mcp_servers.oauth_client.http import open_http_client
 from mcp_servers.server_config import ServerSpec, mask_auth_config
@@ -78,7 +78,7 @@ def test_one_token_serves_many_calls(register, protected):
 
 def test_discovery_signs_in_too(register, protected, boss):
     server = register()
-    found = get_runtime().call(discover, server.pk, actor=boss.actor)
+    found = get_runtime().call(run_discovery, server.pk, actor=boss.actor)
     assert found.tools == ("whoami",)
 
 
@@ -103,7 +103,7 @@ def test_the_expiry_is_known_after_a_restart(register, protected):
     server = register()
     first = ask(server)
     expires_at = OAuthGrant.objects.get().expires_at
-    runtimes.close()
+    runtimes.close_runtime()
     assert ask(server) == first
     assert OAuthGrant.objects.get().expires_at == expires_at
     assert timedelta(minutes=59) < expires_at - timezone.now() < timedelta(minutes=61)
@@ -224,7 +224,7 @@ def test_nothing_secret_reaches_a_log_or_a_row(register, protected, caplog, boss
     server = register()
     ask(server)
     protected.set(forget=True)
-    get_runtime().call(discover, server.pk, actor=boss.actor)
+    get_runtime().call(run_discovery, server.pk, actor=boss.actor)
     grant = OAuthGrant.objects.get()
     said = caplog.text + repr(grant.__dict__) + repr(Server.objects.values().get())
     said += repr(OAuthGrant.objects.values()) + repr(endpoint_text(server))
@@ -237,7 +237,7 @@ def test_a_server_that_repeats_our_token_is_quoted_without_it(register, protecte
     protected.set(echo=True)
     assert "********" in str(problem_of(server))
     with pytest.raises(Problem):
-        get_runtime().call(discover, server.pk, actor=boss.actor)
+        get_runtime().call(run_discovery, server.pk, actor=boss.actor)
     said = repr(Server.objects.values().get()) + repr(Check.objects.values())
     assert OAuthGrant.objects.get().access_token.open() not in said
 

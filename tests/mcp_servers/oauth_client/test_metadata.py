@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_servers.oauth_client.metadata import BearerChallenge, read
+from mcp_servers.oauth_client.metadata import BearerChallenge, parse_challenge
 
 READ = {
     "nothing": ("", None),
@@ -34,9 +34,9 @@ READ = {
 @pytest.mark.parametrize("name", READ)
 def test_a_challenge_is_read(name):
     header, expected = READ[name]
-    assert read(header) == expected
+    assert parse_challenge(header) == expected
 
 
 @given(st.text(max_size=500))
 def test_no_header_breaks_the_reading(text):
-    read(f"Bearer {text}")
+    parse_challenge(f"Bearer {text}")

@@ -6,23 +6,23 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from agents.calls.pipeline import CallRequest, call
-from agents.calls.user_endpoints import find_person
-from agents.sessions.services import send, start
+from agents.calls.pipeline import CallRequest, make_call
+from agents.calls.user_endpoints import find_user_id
+from agents.sessions.services import send_message, start_session
 from bonobot.accounts.models import Membership, User
 from bonobot.accounts.principals import Principal, build_token_principal
 from bonobot.accounts.roles import Role
-from bonobot.accounts.tokens.services import issue
+from bonobot.accounts.tokens.services import create_token
 from bonobot.core.problems import Problem
 from bonobot.core.runtime import get_runtime
 from bonobot.ledger.models import AuditRow
 from mcp_servers.build_endpoint import build_endpoint
-from mcp_servers.definition_reviews import approve
-from mcp_servers.discovery import discover
-from mcp_servers.health.check_servers import check
+from mcp_servers.definition_reviews import approve_definitions
+from mcp_servers.discovery import run_discovery
+from mcp_servers.health.check_servers import check_server
 from mcp_servers.models import OAuthGrant, Server
 from mcp_servers.oauth_client.access_tokens import build_person_endpoint
-from mcp_servers.oauth_client.grants import grant_of
+from mcp_servers.oauth_client.grants import get_or_create_grant
 from tests import factories
 from tests.mcp_servers.oauth_client.conftest import LOGIN, ask
 from tests.mcp_servers.oauth_client.test_authorization_code import browser, signed_in
@@ -37,9 +37,9 @@ def people(organization):
 
 def session_of(principal, agent, *speakers):
     """Return the principal of a session that `principal` started and `speakers` write to."""
-    session = start(principal, agent, "hello")
+    session = start_session(principal, agent, "hello")
     for one in speakers:
-        send(one, session, "and then")
+        send_message(one, session, "and then")
     return Principal(
         kind="session",
         id=str(session.pk),
@@ -54,8 +54,8 @@ def session_of(principal, agent, *speakers):
 def server(register, people, boss):
     made = register({**LOGIN, "per": "user"})
     signed_in(browser(people[0]), made)
-    get_runtime().call(discover, made.pk, actor=boss.actor)
-    approve(boss, made)
+    get_runtime().call(run_discovery, made.pk, actor=boss.actor)
+    approve_definitions(boss, made)
     return made
 
 
@@ -68,7 +68,7 @@ def whoami(principal, server):
         holder=f"server:{server.pk}:{principal.id}",
         server_id=server.pk,
     )
-    return get_runtime().call(call, request)
+    return get_runtime().call(make_call, request)
 
 
 def test_the_door_uses_the_tokens_of_who_asks(server, people):
@@ -88,7 +88,7 @@ def test_no_principal_reaches_the_login_of_anybody_else(organization, people, bo
     ann, ben = people
     agent = factories.agent(organization)
     session = session_of(ann, agent)
-    token, _text = issue(ben, name="t", role=Role.OWNER)
+    token, _text = create_token(ben, name="t", role=Role.OWNER)
     elsewhere = factories.person(factories.organization("other"), Role.OWNER, "carl")
     asked = {
         "ann": (ann, None, "ann"),
@@ -114,17 +114,17 @@ def test_no_principal_reaches_the_login_of_anybody_else(organization, people, bo
     for name, (principal, session_id, expected) in asked.items():
         if principal.kind == "session" and session_id is None and "none" not in name:
             session_id = UUID(principal.id)
-        found = find_person(principal, session_id)
+        found = find_user_id(principal, session_id)
         assert names.get(found) == expected, name
     Membership.objects.filter(user=ann.id).delete()
-    assert find_person(session, UUID(session.id)) is None  # who left has no login here
+    assert find_user_id(session, UUID(session.id)) is None  # who left has no login here
 
 
 def test_a_discovery_by_a_person_uses_their_own_login_and_marks_nothing(server, people):
     ann, ben = people
-    get_runtime().call(discover, server.pk, actor=ann.actor)
+    get_runtime().call(run_discovery, server.pk, actor=ann.actor)
     with pytest.raises(Problem) as caught:
-        get_runtime().call(discover, server.pk, actor=ben.actor)
+        get_runtime().call(run_discovery, server.pk, actor=ben.actor)
     assert caught.value.code == "needs_reauth"
     assert f"/oauth/start/{server.pk}" in caught.value.remedy
     server.refresh_from_db()
@@ -138,12 +138,12 @@ def test_a_check_in_the_background_goes_by_any_login_that_holds(server, people, 
     ann, ben = people
     signed_in(browser(ben), server)
     OAuthGrant.objects.filter(subject=ben.id).update(access_token="", refresh_token="")
-    get_runtime().call(check, server.pk)  # whoever signed in last has to do so again
+    get_runtime().call(check_server, server.pk)  # whoever signed in last has to do so again
     server.refresh_from_db()
     assert server.status == Server.Status.CONNECTED
     Membership.objects.filter(user=ann.id).delete()
     with pytest.raises(Problem) as caught:
-        get_runtime().call(check, server.pk)  # nobody's is left: now it is everybody's task
+        get_runtime().call(check_server, server.pk)  # nobody's is left: now it is everybody's task
     assert caught.value.code == "needs_reauth"
     server.refresh_from_db()
     assert server.status == Server.Status.NEEDS_REAUTH
@@ -195,4 +195,4 @@ def test_a_server_that_was_removed_meanwhile_takes_no_login(server, people):
     endpoint = build_person_endpoint(build_endpoint(server), UUID(people[1].id))
     server.delete()
     with pytest.raises(Server.DoesNotExist):
-        grant_of(endpoint.account)
+        get_or_create_grant(endpoint.account)

@@ -10,7 +10,7 @@ from mcp_servers.oauth_client import authorization_code, grants
 from mcp_servers.oauth_client.queries import list_pending_logins, load_login_statuses
 from mcp_servers.oauth_client.token_requests import OAuthTokens
 from mcp_servers.server_config import ServerSpec
-from mcp_servers.services import add
+from mcp_servers.services import create_server
 from tests import factories, rest
 from tests.admin_client import Desk
 from tests.mcp_servers.oauth_client.conftest import LOGIN
@@ -34,7 +34,7 @@ def people(acme):
 @pytest.fixture
 def make(acme):
     def one(name: str, **auth: str) -> Server:
-        return add(
+        return create_server(
             factories.administrator(acme),
             ServerSpec(
                 name=name,
@@ -50,8 +50,12 @@ def make(acme):
 def sign_in(server, principal=None):
     account = build_endpoint(server).account
     if principal is not None:
-        account = authorization_code.as_person(account, User.objects.get(pk=principal.id).pk)
-    grants.store(grants.grant_of(account), None, TOKENS, issuer="https://as.example.com")
+        account = authorization_code.build_person_account(
+            account, User.objects.get(pk=principal.id).pk
+        )
+    grants.store_tokens(
+        grants.get_or_create_grant(account), None, TOKENS, issuer="https://as.example.com"
+    )
 
 
 def named(principal):

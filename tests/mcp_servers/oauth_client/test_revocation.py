@@ -13,7 +13,7 @@ from mcp_servers.build_endpoint import build_endpoint
 from mcp_servers.models import OAuthClient, OAuthGrant, Server
 from mcp_servers.oauth_client import authorization_code, grants
 from mcp_servers.server_config import ServerSpec
-from mcp_servers.services import remove, update_server
+from mcp_servers.services import delete_server, update_server
 from mcp_servers.tasks import forget_who_left
 from tests import factories
 from tests.mcp_servers.oauth_client.conftest import CREDENTIALS, LOGIN, ask
@@ -53,7 +53,7 @@ def held():
 
 def test_signing_out_withdraws_the_refresh_token_first(server, owner, protected):
     expected = held()
-    authorization_code.forget(owner, server)
+    authorization_code.sign_out(owner, server)
     assert withdrawn(protected) == expected
     assert protected.seen()["revocations"][0]["client_id"] == "registered-1"
     assert not OAuthGrant.objects.exists()
@@ -64,7 +64,7 @@ def test_signing_out_withdraws_the_refresh_token_first(server, owner, protected)
 
 def test_deleting_a_server_withdraws_and_unregisters(server, owner, protected):
     expected = held()
-    remove(owner, server)
+    delete_server(owner, server)
     assert withdrawn(protected) == expected
     assert protected.seen()["unregistered"] == ["Bearer manages-1"]
     assert not OAuthClient.objects.exists()
@@ -75,7 +75,7 @@ def test_deleting_a_server_withdraws_and_unregisters(server, owner, protected):
 def test_a_client_that_another_server_uses_stays(server, owner, register, protected):
     other = register(LOGIN)
     signed_in(browser(owner), other)
-    remove(owner, server)
+    delete_server(owner, server)
     assert OAuthClient.objects.exists()
     assert not protected.seen()["unregistered"]
     assert ask(other)
@@ -145,7 +145,7 @@ def test_what_is_answered_changes_nothing_here(register, owner, protected, behav
     protected.set(**behaviour)
     server = register(LOGIN)
     signed_in(browser(owner), server)
-    authorization_code.forget(owner, server)
+    authorization_code.sign_out(owner, server)
     assert not OAuthGrant.objects.exists()
     assert outcomes() == [outcome]
 
@@ -154,7 +154,7 @@ def test_an_authority_that_is_away_is_recorded(server, owner):
     gone = "http://127.0.0.1:9/revoke"
     grant = OAuthGrant.objects.get()
     OAuthGrant.objects.update(authority={**grant.authority, "revocation_endpoint": gone})
-    remove(owner, server)
+    delete_server(owner, server)
     assert outcomes() == ["authorization_server_unreachable"]
     assert not Server.objects.exists()
 
@@ -162,14 +162,14 @@ def test_an_authority_that_is_away_is_recorded(server, owner):
 def test_a_value_that_cannot_be_opened_is_deleted_all_the_same(server, owner, protected):
     with connection.cursor() as cursor:
         cursor.execute("UPDATE mcp_servers_oauthgrant SET refresh_token = 'not sealed'")
-    authorization_code.forget(owner, server)
+    authorization_code.sign_out(owner, server)
     assert not OAuthGrant.objects.exists()
     assert withdrawn(protected) == []
 
 
 def test_nobody_signed_in_asks_nobody(register, owner, protected):
     server = register(LOGIN)
-    grants.grant_of(build_endpoint(server).account)
-    remove(owner, server)
+    grants.get_or_create_grant(build_endpoint(server).account)
+    delete_server(owner, server)
     assert outcomes() == []
     assert withdrawn(protected) == []

@@ -9,8 +9,8 @@ import pytest
 from mcp_servers.client.endpoint import ServerEndpoint
 from mcp_servers.client.errors import UpstreamError
 from mcp_servers.client.pool import ConnectionPool
-from mcp_servers.openapi.document import read
-from mcp_servers.openapi.operations import list_operations
+from mcp_servers.openapi.document import parse_document
+from mcp_servers.openapi.operations import iterate_operations
 from mcp_servers.openapi.responses import build_tool_result
 from tests.mcp_servers.openapi.documents import PETS, parameter, text
 from tests.servers.raw_http_server import RawHttp, response
@@ -18,7 +18,7 @@ from tests.servers.raw_http_server import RawHttp, response
 PATHS = PETS | {
     "/login": {"get": {"parameters": [parameter("X-Key", "header"), parameter("sid", "cookie")]}}
 }
-TOOLS = {one.key: one.tool for one in list_operations(read(text(PATHS)))}
+TOOLS = {one.key: one.tool for one in iterate_operations(parse_document(text(PATHS)))}
 
 
 def endpoint(api, **more):
@@ -39,7 +39,7 @@ async def ask(api, key, arguments=None, **more):
     """Call an operation at `api`."""
     connections = ConnectionPool()
     try:
-        return await connections.request(
+        return await connections.send_request(
             endpoint(api, **more),
             "tools/call",
             {"name": TOOLS[key]["name"], "arguments": arguments or {}},
@@ -131,7 +131,7 @@ async def test_an_operation_that_is_no_longer_chosen_is_not_asked():
         left = replace(endpoint(api), operations=frozenset({"GET /pets"}))
         connections = ConnectionPool()
         with pytest.raises(UpstreamError) as error:
-            await connections.request(
+            await connections.send_request(
                 left,
                 "tools/call",
                 {"arguments": {"id": "1"}},
@@ -147,7 +147,7 @@ async def test_what_no_operation_stands_behind_is_not_asked():
         connections = ConnectionPool()
         for method, code in (("tools/call", "protocol_error"), ("tools/list", "upstream_error")):
             with pytest.raises(UpstreamError) as error:
-                await connections.request(endpoint(api), method, {}, holder="t")
+                await connections.send_request(endpoint(api), method, {}, holder="t")
             assert error.value.code == code
         await connections.close()
     assert api.asked == []
@@ -156,10 +156,10 @@ async def test_what_no_operation_stands_behind_is_not_asked():
 async def test_a_knock_opens_a_connection_and_asks_nothing():
     connections = ConnectionPool()
     async with RawHttp(lambda asked: response()).listening() as api:
-        assert await connections.request(endpoint(api), "ping", holder="t") == {}
-        assert (await connections.greet(endpoint(api), holder="t")).era == ""
+        assert await connections.send_request(endpoint(api), "ping", holder="t") == {}
+        assert (await connections.perform_handshake(endpoint(api), holder="t")).era == ""
     with pytest.raises(UpstreamError) as error:
-        await connections.request(endpoint(api), "ping", holder="t")
+        await connections.send_request(endpoint(api), "ping", holder="t")
     await connections.close()
     assert (error.value.code, error.value.sent, api.asked) == ("server_unreachable", False, [])
 
@@ -171,7 +171,7 @@ async def test_an_address_inside_needs_a_permission_and_metadata_is_never_asked(
         connections = ConnectionPool()
         for one, code in ((inside, "private_address"), (metadata, "egress_denied")):
             with pytest.raises(UpstreamError) as error:
-                await connections.request(
+                await connections.send_request(
                     one, "tools/call", {}, holder="t", declaration=TOOLS["GET /pets"]
                 )
             assert (error.value.code, error.value.sent) == (code, False)
@@ -228,10 +228,10 @@ async def test_an_api_tells_of_no_changes_and_holds_nothing_for_anybody():
         one = endpoint(api)
         with pytest.raises(UpstreamError):
             await connections.listen(one, holder="t", on_open=None)
-        await connections.request(one, "ping", holder="t")
+        await connections.send_request(one, "ping", holder="t")
         await connections.release("t")
-        await connections.sweep()
-        await connections.request(one, "ping", holder="t")
-        await connections.forget(one.server_id)
+        await connections.close_idle()
+        await connections.send_request(one, "ping", holder="t")
+        await connections.forget_server(one.server_id)
         await connections.close()
     assert api.asked == []

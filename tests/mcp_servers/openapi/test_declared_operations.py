@@ -8,11 +8,22 @@ from hypothesis import strategies as st
 
 from bonobot.core.problems import InvalidInput
 from mcp_servers.flow_labels.inference import build_label_context, infer_labels
-from mcp_servers.openapi.compose_document import build_example_request, build_tool, compose
-from mcp_servers.openapi.declared_operations import LISTS, PLACES, TYPES, read_declared, read_one
-from mcp_servers.openapi.document import read
-from mcp_servers.openapi.operations import PLAN, list_operations, resolve_pointer, with_defaults
-from mcp_servers.openapi.requests import prepare
+from mcp_servers.openapi.compose_document import build_example_request, build_tool, compose_document
+from mcp_servers.openapi.declared_operations import (
+    INPUT_LOCATIONS,
+    INPUT_TYPES,
+    LIST_TYPES,
+    read_declared_operations,
+    read_operation,
+)
+from mcp_servers.openapi.document import parse_document
+from mcp_servers.openapi.operations import (
+    PLAN_META_KEY,
+    apply_defaults,
+    iterate_operations,
+    resolve_pointer,
+)
+from mcp_servers.openapi.requests import prepare_request
 from mcp_servers.schemas import InvalidArguments, check_arguments, classify_schema
 
 BASE = "https://api.example.com/v1"
@@ -27,16 +38,16 @@ def with_parameter(**more):
 
 
 def tool(**more):
-    return build_tool(read_one(said(**more), BASE), BASE)
+    return build_tool(read_operation(said(**more), BASE), BASE)
 
 
 def request(found, **arguments):
     check_arguments(found["inputSchema"], arguments, classify_schema(found["inputSchema"]))
-    return prepare(found["_meta"][PLAN], BASE, arguments)
+    return prepare_request(found["_meta"][PLAN_META_KEY], BASE, arguments)
 
 
 def test_what_is_declared_is_kept_in_one_form_that_reads_the_same():
-    [one] = read_declared([said(result="data.items", labels=["private-data"])], BASE)
+    [one] = read_declared_operations([said(result="data.items", labels=["private-data"])], BASE)
     kept = one.as_dict()
     assert kept == {
         "name": "get_order",
@@ -47,20 +58,24 @@ def test_what_is_declared_is_kept_in_one_form_that_reads_the_same():
         "result": "/data/items",
         "labels": ["private_data"],
     }
-    assert read_declared([kept], BASE) == (one,)
+    assert read_declared_operations([kept], BASE) == (one,)
 
 
 def test_the_document_is_one_that_anybody_reads_and_makes_the_same_tool():
-    declared = read_declared([said(), said(name="add_order", method="post", path="/orders")], BASE)
-    found = {one.key: one for one in list_operations(read(compose(declared, BASE)))}
+    declared = read_declared_operations(
+        [said(), said(name="add_order", method="post", path="/orders")], BASE
+    )
+    found = {
+        one.key: one for one in iterate_operations(parse_document(compose_document(declared, BASE)))
+    }
     assert list(found) == ["GET /orders/{id}", "POST /orders"]
     assert found["GET /orders/{id}"].tool == tool()
-    assert [one.refused for one in found.values()] == ["", ""]
+    assert [one.refusal_reason for one in found.values()] == ["", ""]
 
 
 def test_a_whole_address_below_the_base_is_a_path():
-    assert read_one(said(path=f"{BASE}/orders/{{id}}"), BASE).path == "/orders/{id}"
-    assert read_one(said(path="orders"), BASE).path == "/orders"
+    assert read_operation(said(path=f"{BASE}/orders/{{id}}"), BASE).path == "/orders/{id}"
+    assert read_operation(said(path="orders"), BASE).path == "/orders"
 
 
 @pytest.mark.parametrize(
@@ -121,7 +136,7 @@ def test_a_whole_address_below_the_base_is_a_path():
 )
 def test_what_cannot_be_is_refused_with_its_member(operation, field, code):
     with pytest.raises(InvalidInput) as refused:
-        build_tool(read_one(operation, BASE), BASE)
+        build_tool(read_operation(operation, BASE), BASE)
     assert refused.value.code == code
     assert field is None or refused.value.field == field
     assert str(refused.value)
@@ -144,7 +159,7 @@ def test_what_cannot_be_is_refused_with_its_member(operation, field, code):
 )
 def test_a_list_that_cannot_be_is_refused(listed, field, code):
     with pytest.raises(InvalidInput) as refused:
-        read_declared(listed, BASE)
+        read_declared_operations(listed, BASE)
     assert (refused.value.code, refused.value.field) == (code, field)
 
 
@@ -191,12 +206,12 @@ def test_a_default_is_sent_where_nothing_is_given():
 
 def test_a_document_of_a_stranger_says_by_its_defaults_what_the_api_assumes():
     plan = {"parameters": [], "path": "/x", "method": "GET"}
-    assert with_defaults(plan, {"a": 1}) == {"a": 1}
+    assert apply_defaults(plan, {"a": 1}) == {"a": 1}
     stranger = {"/x": {"get": {"parameters": [{"name": "n", "in": "query"}]}}}
     stranger["/x"]["get"]["parameters"][0]["schema"] = {"type": "integer", "default": 3}
     document = json.dumps({"openapi": "3.1.0", "paths": stranger})
-    [one] = list_operations(read(document))
-    assert "defaults" not in one.tool["_meta"][PLAN]
+    [one] = iterate_operations(parse_document(document))
+    assert "defaults" not in one.tool["_meta"][PLAN_META_KEY]
 
 
 @pytest.mark.parametrize("value", ["..", "../admin", "%2e%2e", "a/../b", "..%2fadmin", "", "a\x00"])
@@ -257,8 +272,8 @@ NAMES = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=2
 
 @given(
     NAMES,
-    st.sampled_from(PLACES),
-    st.sampled_from(TYPES),
+    st.sampled_from(INPUT_LOCATIONS),
+    st.sampled_from(INPUT_TYPES),
     st.text(st.characters(exclude_categories=["Cs"]), max_size=40),
 )
 def test_whatever_is_declared_and_given_stays_at_its_address(name, place, kind, value):
@@ -266,10 +281,10 @@ def test_whatever_is_declared_and_given_stays_at_its_address(name, place, kind, 
     path = f"/orders/{{{name}}}" if place == "path" else "/orders"
     try:
         found = tool(method="POST", path=path, parameters=[parameter])
-        value = [value] if kind in LISTS else value
+        value = [value] if kind in LIST_TYPES else value
         argument = next(iter(found["inputSchema"]["properties"]))
         given_here = {name: value} if place == "body" else value
-        sent = prepare(found["_meta"][PLAN], BASE, {argument: given_here})
+        sent = prepare_request(found["_meta"][PLAN_META_KEY], BASE, {argument: given_here})
     except InvalidInput:
         return
     assert sent.url.startswith(f"{BASE}/orders")

@@ -9,16 +9,16 @@ import pytest
 from agents.calls import pipeline
 from bonobot.accounts.models import Organization
 from bonobot.accounts.roles import Role
-from bonobot.accounts.tokens.services import issue
+from bonobot.accounts.tokens.services import create_token
 from bonobot.core.problems import Problem
 from bonobot.core.runtime import get_runtime
 from mcp_servers.client.pool import get_connection_pool
-from mcp_servers.definition_reviews import approve
-from mcp_servers.discovery import discover
-from mcp_servers.health.check_servers import check
+from mcp_servers.definition_reviews import approve_definitions
+from mcp_servers.discovery import run_discovery
+from mcp_servers.health.check_servers import check_server
 from mcp_servers.models import ApiDocument, Server
 from mcp_servers.server_config import ServerSpec
-from mcp_servers.services import add, update_server
+from mcp_servers.services import create_server, update_server
 from tests import factories, rest
 from tests.mcp_servers.openapi.documents import PETS, document
 
@@ -96,7 +96,7 @@ def by_url(api, *keys, **config):
 
 
 def look(boss, server):
-    found = get_runtime().call(discover, server.pk, actor=boss.actor)
+    found = get_runtime().call(run_discovery, server.pk, actor=boss.actor)
     server.refresh_from_db()
     return found
 
@@ -114,25 +114,25 @@ def call(boss, server, tool, **arguments):
         holder="test",
         server_id=server.pk,
     )
-    return get_runtime().call(pipeline.call, request)
+    return get_runtime().call(pipeline.make_call, request)
 
 
 def test_what_was_chosen_waits_is_approved_and_is_called(boss, api):
-    server = add(boss, by_url(api))
+    server = create_server(boss, by_url(api))
     found = look(boss, server)
     assert found.tools == ("getPet", "listPets")
     assert (server.status, server.era) == (Server.Status.CONNECTED, "")
     assert states(server) == {"getPet": "pending", "listPets": "pending"}
-    approve(boss, server)
+    approve_definitions(boss, server)
     assert '"/pets/a%2Fb"' in call(boss, server, "getPet", id="a/b").text
     assert call(boss, server, "getPet", id="../admin").code == "invalid_arguments"
     assert [path for path, _ in api.asked] == ["/openapi.json", "/pets/a%2Fb"]
 
 
 def test_a_document_that_changed_puts_only_what_changed_into_quarantine(boss, api):
-    server = add(boss, by_url(api))
+    server = create_server(boss, by_url(api))
     look(boss, server)
-    approve(boss, server)
+    approve_definitions(boss, server)
     look(boss, server)
     assert set(states(server).values()) == {"approved"}
     changed = json.loads(json.dumps(PETS))
@@ -145,7 +145,7 @@ def test_a_document_that_changed_puts_only_what_changed_into_quarantine(boss, ap
 
 
 def test_a_document_is_fetched_again_only_when_it_changed(boss, api):
-    server = add(boss, by_url(api))
+    server = create_server(boss, by_url(api))
     look(boss, server)
     before = ApiDocument.objects.get(server=server)
     look(boss, server)
@@ -158,17 +158,17 @@ def test_the_credential_goes_to_the_api_and_not_to_a_document_elsewhere(boss, ap
     with Api() as other:
         threading.Thread(target=other.serve_forever, args=(0.05,), daemon=True).start()
         elsewhere = spec(api, document_url=f"{other.url}/openapi.json", auth_config=auth)
-        look(boss, add(boss, elsewhere))
+        look(boss, create_server(boss, elsewhere))
         other.shutdown()
-    look(boss, add(boss, by_url(api, name="home", auth_config=auth)))
+    look(boss, create_server(boss, by_url(api, name="home", auth_config=auth)))
     assert "Authorization" not in other.asked[0][1]
     assert api.asked[0][1]["Authorization"] == "Bearer sesame-sesame"
 
 
 def test_a_broken_document_is_told_and_the_good_one_is_kept(boss, api):
-    server = add(boss, by_url(api))
+    server = create_server(boss, by_url(api))
     look(boss, server)
-    approve(boss, server)
+    approve_definitions(boss, server)
     for broken in ([], {"swagger": "2.0"}):
         api.document = broken
         with pytest.raises(Problem):
@@ -180,19 +180,19 @@ def test_a_broken_document_is_told_and_the_good_one_is_kept(boss, api):
 
 
 def test_an_operation_that_is_left_out_is_not_called_any_more(boss, api):
-    server = add(boss, by_url(api))
+    server = create_server(boss, by_url(api))
     look(boss, server)
-    approve(boss, server)
+    approve_definitions(boss, server)
     update_server(boss, server, by_url(api, "GET /pets"))
     assert call(boss, server, "getPet", id="1").code == "operation_not_chosen"
-    get_runtime().call(check, server.pk)
+    get_runtime().call(check_server, server.pk)
     assert states(server) == {"listPets": "approved", "getPet": "gone"}
 
 
 def test_an_uploaded_document_needs_no_address_and_health_asks_nothing(boss, api):
-    server = add(boss, spec(api, document=json.dumps(document(PETS))))
+    server = create_server(boss, spec(api, document=json.dumps(document(PETS))))
     look(boss, server)
-    get_runtime().call(check, server.pk)
+    get_runtime().call(check_server, server.pk)
     server.refresh_from_db()
     assert server.status == Server.Status.CONNECTED
     assert api.asked == []
@@ -202,7 +202,9 @@ def test_an_uploaded_document_needs_no_address_and_health_asks_nothing(boss, api
 
 def test_refused_operations_and_hidden_characters_are_shown_and_never_offered(boss, api):
     paths = {"/bad": {"get": {"parameters": 3}}, "/odd": {"get": {"description": "a\u202eb"}}}
-    server = add(boss, spec(api, "GET /bad", "GET /odd", document=json.dumps(document(paths))))
+    server = create_server(
+        boss, spec(api, "GET /bad", "GET /odd", document=json.dumps(document(paths)))
+    )
     look(boss, server)
     assert set(states(server).values()) == {"refused"}
     assert "/paths/~1bad/get" in server.definitions.get(name="get_bad").fault
@@ -212,7 +214,7 @@ def test_an_api_that_is_away_is_unreachable(boss, api):
     api.shutdown()
     api.server_close()
     with pytest.raises(Problem) as problem:
-        look(boss, add(boss, spec(api, document=json.dumps(document(PETS)))))
+        look(boss, create_server(boss, spec(api, document=json.dumps(document(PETS)))))
     assert problem.value.code == "server_unreachable"
 
 
@@ -233,15 +235,15 @@ def test_an_api_that_is_away_is_unreachable(boss, api):
 )
 def test_a_configuration_that_cant_hold_is_refused(boss, api, config, field):
     with pytest.raises(Problem) as problem:
-        add(boss, spec(api, **({"document": "{}"} | config)))
+        create_server(boss, spec(api, **({"document": "{}"} | config)))
     assert problem.value.field == field
 
 
 def test_an_api_key_may_go_into_the_query_of_an_api_only(boss, api):
     key = {"type": "api_key", "in": "query", "header": "api_key", "key": "sesame"}
-    server = add(boss, by_url(api, auth_config=key))
+    server = create_server(boss, by_url(api, auth_config=key))
     look(boss, server)
-    approve(boss, server)
+    approve_definitions(boss, server)
     assert "/pets?api_key=" in call(boss, server, "listPets").text
     assert api.asked[-1][0] == "/pets?api_key=sesame"
     mcp = ServerSpec(
@@ -251,14 +253,14 @@ def test_an_api_key_may_go_into_the_query_of_an_api_only(boss, api):
         auth_config=key,
     )
     with pytest.raises(Problem) as problem:
-        add(boss, mcp)
+        create_server(boss, mcp)
     assert problem.value.field == "auth_config.in"
 
 
 def test_bonobots_own_api_is_called_through_the_door(boss, live_web):
     where = Organization.objects.get(pk=boss.organization_id)
     factories.agent(where, "scout")
-    _, token = issue(boss, name="own", role=Role.OPERATOR)
+    _, token = create_token(boss, name="own", role=Role.OPERATOR)
     own = ServerSpec(
         name="bonobot",
         transport_type="openapi",
@@ -270,11 +272,11 @@ def test_bonobots_own_api_is_called_through_the_door(boss, live_web):
         auth_config={"type": "bearer_token", "token": token},
         allow_private=True,
     )
-    server = factories.ready(where, add(boss, own))
+    server = factories.ready(where, create_server(boss, own))
     found = call(boss, server, "list_agents", limit=5)
     assert not found.is_error
     assert json.loads(found.text)["results"][0]["slug"] == "scout"
     missing = call(boss, server, "get_agent", agent_id="no/such")
     assert missing.is_error
     assert missing.text.startswith("HTTP 404")
-    get_runtime().call(get_connection_pool().forget, server.pk)
+    get_runtime().call(get_connection_pool().forget_server, server.pk)

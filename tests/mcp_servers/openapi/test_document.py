@@ -6,21 +6,21 @@ import time
 import pytest
 
 from bonobot.core.problems import InvalidInput
-from mcp_servers.openapi.document import LONGEST_TEXT, UnusableDocumentPart, read
-from mcp_servers.openapi.operations import list_operations
+from mcp_servers.openapi.document import MAX_DOCUMENT_BYTES, UnusableDocumentPart, parse_document
+from mcp_servers.openapi.operations import iterate_operations
 from mcp_servers.schemas.subprocess_pool import build_outline_in_child
 from tests.mcp_servers.openapi.documents import PETS, document, text
 
 
 def refusal(given):
     with pytest.raises(InvalidInput) as problem:
-        read(given)
+        parse_document(given)
     return problem.value.code
 
 
 @pytest.mark.parametrize("version", ["3.0.3", "3.1.0", "3.1", "3.2.0", "3.0.0-rc1"])
 def test_versions_of_openapi_3_are_read(version):
-    assert read(text(PETS, version)).minor == int(version[2])
+    assert parse_document(text(PETS, version)).minor == int(version[2])
 
 
 @pytest.mark.parametrize("version", ["4.0.0", "3.3.0", "2.0", 3.1, "3.1.0\n", ["3.0"]])
@@ -30,7 +30,7 @@ def test_other_versions_are_refused(version):
 
 def test_swagger_is_refused_with_a_way_out():
     with pytest.raises(InvalidInput) as problem:
-        read('{"swagger": "2.0", "paths": {}}')
+        parse_document('{"swagger": "2.0", "paths": {}}')
     assert problem.value.code == "unsupported_version"
     assert "swagger2openapi" in problem.value.remedy
 
@@ -53,9 +53,9 @@ def test_yaml_is_read_with_statuses_and_dates_as_texts():
         "openapi: 3.0.3\ninfo: {title: Pets, version: 2020-01-01}\npaths:\n  /pets:\n    get:\n"
         "      responses:\n        200: {description: no}\n"
     )
-    found = read(given)
+    found = parse_document(given)
     assert found.root["info"]["version"] == "2020-01-01"
-    assert [one.key for one in list_operations(found)] == ["GET /pets"]
+    assert [one.key for one in iterate_operations(found)] == ["GET /pets"]
 
 
 def test_an_alias_bomb_is_refused_before_it_grows():
@@ -82,7 +82,7 @@ def test_aliases_that_lead_nowhere_or_too_far_are_refused(lines: list[str], code
 
 
 def test_aliases_and_merge_keys_stand_for_what_they_name():
-    found = read(
+    found = parse_document(
         "openapi: 3.0.3\ninfo: {title: Pets, version: '1'}\n"
         "x-a: &a {type: string, maxLength: 9, enum: &e [x, y]}\n"
         "x-b: &b {type: integer, minimum: 1}\n"
@@ -97,13 +97,13 @@ def test_aliases_and_merge_keys_stand_for_what_they_name():
 def test_a_text_that_is_too_long_is_refused_unread():
     began = time.perf_counter()
     assert refusal("{" + " " * 50 * 1024 * 1024) == "too_large"
-    assert refusal(" " * (LONGEST_TEXT + 1)) == "too_large"
+    assert refusal(" " * (MAX_DOCUMENT_BYTES + 1)) == "too_large"
     assert time.perf_counter() - began < 2
 
 
 def test_local_references_are_followed_through_their_escapes():
-    found = read(text({"/a~b/{x}": {"get": {"summary": "here"}}}))
-    assert found.follow({"$ref": "#/paths/~1a~0b~1%7Bx%7D/get"}, "")[0] == {"summary": "here"}
+    found = parse_document(text({"/a~b/{x}": {"get": {"summary": "here"}}}))
+    assert found.resolve_node({"$ref": "#/paths/~1a~0b~1%7Bx%7D/get"}, "")[0] == {"summary": "here"}
 
 
 @pytest.mark.parametrize(
@@ -116,17 +116,17 @@ def test_local_references_are_followed_through_their_escapes():
 def test_references_elsewhere_nowhere_or_in_circles_are_refused(reference):
     circle = {"parameters": {"a": {"$ref": "#/components/parameters/b"}}}
     circle["parameters"]["b"] = {"$ref": "#/components/parameters/a"}
-    found = read(text({}, components=circle, list=[1]))
+    found = parse_document(text({}, components=circle, list=[1]))
     with pytest.raises(UnusableDocumentPart):
-        found.follow({"$ref": reference}, "/here")
+        found.resolve_node({"$ref": reference}, "/here")
 
 
 def test_a_long_chain_of_references_is_refused():
     chain = {f"p{n}": {"$ref": f"#/components/parameters/p{n + 1}"} for n in range(40)}
-    found = read(text({}, components={"parameters": chain | {"p40": {}}}))
+    found = parse_document(text({}, components={"parameters": chain | {"p40": {}}}))
     with pytest.raises(UnusableDocumentPart):
-        found.follow({"$ref": "#/components/parameters/p0"}, "")
-    found.follow({"$ref": "#/components/parameters/p30"}, "")
+        found.resolve_node({"$ref": "#/components/parameters/p0"}, "")
+    found.resolve_node({"$ref": "#/components/parameters/p30"}, "")
 
 
 def test_the_child_process_reads_and_says_what_is_wrong():

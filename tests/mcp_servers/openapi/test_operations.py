@@ -5,16 +5,18 @@ import json
 import pytest
 from jsonschema import Draft202012Validator
 
-from mcp_servers.openapi.document import read
-from mcp_servers.openapi.operations import PLAN, list_operations
-from mcp_servers.openapi.outline import build_outline, list_base_urls, sign_ins
-from mcp_servers.scanning import scan
+from mcp_servers.openapi.document import parse_document
+from mcp_servers.openapi.operations import PLAN_META_KEY, iterate_operations
+from mcp_servers.openapi.outline import build_outline, list_base_urls, list_sign_ins
+from mcp_servers.scanning import scan_definition
 from mcp_servers.schemas import classify_schema
 from tests.mcp_servers.openapi.documents import PETS, parameter, text
 
 
 def all_of(paths, version="3.1.0", **more):
-    return {one.key: one for one in list_operations(read(text(paths, version, **more)))}
+    return {
+        one.key: one for one in iterate_operations(parse_document(text(paths, version, **more)))
+    }
 
 
 def one_of(operation, path="/x", version="3.1.0", **more):
@@ -26,7 +28,7 @@ def schema_of(schema, version="3.1.0", **more):
     """Return what becomes of a schema within a body."""
     body = {"content": {"application/json": {"schema": schema}}}
     found = one_of({"requestBody": body}, version=version, **more)
-    assert not found.refused, found.refused
+    assert not found.refusal_reason, found.refusal_reason
     Draft202012Validator.check_schema(found.tool["inputSchema"])
     return found.tool["inputSchema"]["properties"]["body"]
 
@@ -36,7 +38,7 @@ def test_an_operation_becomes_a_tool_with_its_plan():
     assert (tool["name"], tool["description"]) == ("listPets", "List pets")
     assert tool["inputSchema"]["properties"] == {"limit": {"type": "integer"}}
     assert tool["annotations"]["readOnlyHint"] is True
-    assert tool["_meta"][PLAN]["path"] == "/pets"
+    assert tool["_meta"][PLAN_META_KEY]["path"] == "/pets"
     assert tool["outputSchema"]["properties"]["result"]["type"] == ["array", "null"]
 
 
@@ -45,7 +47,10 @@ def test_methods_say_what_they_may_do():
     hints = {key: one.tool["annotations"] for key, one in found.items()}
     assert hints["POST /pets"]["readOnlyHint"] is False
     assert hints["DELETE /pets/{id}"]["destructiveHint"] is True
-    assert [key for key, one in found.items() if one.reads] == ["GET /pets", "GET /pets/{id}"]
+    assert [key for key, one in found.items() if one.is_read_only] == [
+        "GET /pets",
+        "GET /pets/{id}",
+    ]
 
 
 def test_names_are_unique_plain_and_free_of_the_order():
@@ -83,12 +88,17 @@ def test_parameters_of_the_path_are_overridden_and_clashes_keep_apart():
     tool = all_of(paths)["POST /p/{id}"].tool
     assert tool["inputSchema"]["properties"]["q"] == {"type": "integer"}
     placed = {
-        one["argument"]: (one["in"], one["name"]) for one in tool["_meta"][PLAN]["parameters"]
+        one["argument"]: (one["in"], one["name"])
+        for one in tool["_meta"][PLAN_META_KEY]["parameters"]
     }
     assert placed["id"] == ("path", "id")
     assert placed["query_id"] == ("query", "id")
     assert placed["X_Y_z"] == ("query", "X Y[z]")
-    assert tool["_meta"][PLAN]["body"] == {"argument": "body", "type": "text/plain", "as": "text"}
+    assert tool["_meta"][PLAN_META_KEY]["body"] == {
+        "argument": "body",
+        "type": "text/plain",
+        "as": "text",
+    }
 
 
 def test_headers_of_the_protocol_and_the_sign_in_are_nobodys_to_set():
@@ -134,7 +144,7 @@ def test_headers_of_the_protocol_and_the_sign_in_are_nobodys_to_set():
 )
 def test_what_cant_be_called_is_refused_with_its_place(path, operation):
     found = one_of(operation, path)
-    assert found.refused
+    assert found.refusal_reason
     assert found.tool is None
     assert (found.at or found.pointer).startswith("/paths/")
 
@@ -142,15 +152,15 @@ def test_what_cant_be_called_is_refused_with_its_place(path, operation):
 def test_a_form_that_needs_a_file_is_refused_and_an_optional_body_left_out():
     form = {"type": "object", "properties": {"f": {"type": "string", "format": "binary"}}}
     content = {"multipart/form-data": {"schema": form | {"required": ["f"]}}}
-    assert "file" in one_of({"requestBody": {"content": content}}).refused
+    assert "file" in one_of({"requestBody": {"content": content}}).refusal_reason
     assert one_of({"requestBody": {"content": {"multipart/form-data": {"schema": form}}}}).tool
     pdf = one_of({"requestBody": {"content": {"application/pdf": {}}}})
-    assert "body" not in pdf.tool["_meta"][PLAN]
+    assert "body" not in pdf.tool["_meta"][PLAN_META_KEY]
 
 
 def test_one_fault_refuses_one_operation_only():
     found = all_of(PETS | {"/bad": {"get": {"parameters": 3}}, "/ref": {"$ref": "#/nowhere"}})
-    assert {key for key, one in found.items() if one.refused} == {"GET /bad", "ANY /ref"}
+    assert {key for key, one in found.items() if one.refusal_reason} == {"GET /bad", "ANY /ref"}
 
 
 def test_nullable_and_exclusive_bounds_of_3_0_are_translated():
@@ -210,7 +220,7 @@ def test_the_schema_of_an_answer_describes_and_demands_nothing():
 
 def test_hidden_characters_in_a_description_are_found_by_the_scanner():
     found = one_of({"description": "Ok\u202e\u200b\U000e0041"})
-    assert {finding.tier for finding in scan(found.tool)} == {"hard"}
+    assert {finding.tier for finding in scan_definition(found.tool)} == {"hard"}
 
 
 def test_base_urls_are_filled_resolved_and_none_is_made_up():
@@ -220,16 +230,16 @@ def test_base_urls_are_filled_resolved_and_none_is_made_up():
         {"url": "../v2"},
         {"url": "ftp://example.com"},
     ]
-    document = read(text({}, servers=servers))
+    document = parse_document(text({}, servers=servers))
     assert [one["url"] for one in list_base_urls(document)] == ["https://eu.example.com/v1"]
     of = [
         one["url"] for one in list_base_urls(document, "https://docs.example.com/api/openapi.json")
     ]
     assert of == ["https://eu.example.com/v1", "https://docs.example.com/v2"]
-    assert list_base_urls(read(text({}))) == []
-    assert [one["url"] for one in list_base_urls(read(text({})), "https://a.example/x/y.json")] == [
-        "https://a.example"
-    ]
+    assert list_base_urls(parse_document(text({}))) == []
+    assert [
+        one["url"] for one in list_base_urls(parse_document(text({})), "https://a.example/x/y.json")
+    ] == ["https://a.example"]
 
 
 def test_sign_ins_are_those_that_bonobot_knows():
@@ -243,13 +253,13 @@ def test_sign_ins_are_those_that_bonobot_knows():
         "d": {"type": "openIdConnect"},
         "e": {"$ref": "#/nowhere"},
     }
-    found = sign_ins(read(text({}, components={"securitySchemes": schemes})))
+    found = list_sign_ins(parse_document(text({}, components={"securitySchemes": schemes})))
     assert [one["type"] for one in found] == ["bearer_token", "api_key", "oauth2"]
 
 
 def test_the_outline_of_chosen_operations_has_their_tools_and_faults():
     told = build_outline(
-        text(PETS | {"/bad": {"get": []}}), chosen=["GET /pets", "GET /bad", "GET /none"]
+        text(PETS | {"/bad": {"get": []}}), operation_keys=["GET /pets", "GET /bad", "GET /none"]
     )
     assert [(one["key"], bool(one["fault"])) for one in told["tools"]] == [
         ("GET /pets", False),

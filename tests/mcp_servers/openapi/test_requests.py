@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bonobot.core.problems import Problem
-from mcp_servers.openapi.document import read
-from mcp_servers.openapi.operations import PLAN, list_operations
-from mcp_servers.openapi.requests import prepare
+from mcp_servers.openapi.document import parse_document
+from mcp_servers.openapi.operations import PLAN_META_KEY, iterate_operations
+from mcp_servers.openapi.requests import prepare_request
 from mcp_servers.schemas import InvalidArguments
 from tests.mcp_servers.openapi.documents import parameter, text
 
@@ -21,16 +21,16 @@ COLOR = {"string": "blue", "array": ["blue", "black"], "object": {"R": 100, "G":
 
 
 def plan_of(operation, path="/x", method="post"):
-    (found,) = list_operations(read(text({path: {method: operation}})))
-    assert found.tool, found.refused
-    return found.tool["_meta"][PLAN]
+    (found,) = iterate_operations(parse_document(text({path: {method: operation}})))
+    assert found.tool, found.refusal_reason
+    return found.tool["_meta"][PLAN_META_KEY]
 
 
 def styled(place, style, explode, value):
     path = "/x/{color}" if place == "path" else "/x"
     more = {"style": style, "explode": explode}
     plan = plan_of({"parameters": [parameter("color", place, **more)]}, path)
-    return prepare(plan, BASE, {"color": value})
+    return prepare_request(plan, BASE, {"color": value})
 
 
 @pytest.mark.parametrize(
@@ -106,18 +106,18 @@ def test_whole_numbers_have_no_point(value):
 
 def test_absent_and_null_arguments_leave_nothing_behind():
     plan = plan_of({"parameters": [parameter("a", "query"), parameter("B", "header")]})
-    assert prepare(plan, BASE, {"a": None}).url == f"{BASE}/x"
+    assert prepare_request(plan, BASE, {"a": None}).url == f"{BASE}/x"
 
 
 def test_a_parameter_with_content_is_json():
     told = {"name": "f", "in": "query", "content": {"application/json": {"schema": {}}}}
-    found = prepare(plan_of({"parameters": [told]}), BASE, {"f": {"a": [1]}})
+    found = prepare_request(plan_of({"parameters": [told]}), BASE, {"f": {"a": [1]}})
     assert dict(parse_qsl(urlsplit(found.url).query)) == {"f": '{"a":[1]}'}
 
 
 def body_of(media, value, schema=None):
     plan = plan_of({"requestBody": {"content": {media: {"schema": schema or {}}}}})
-    found = prepare(plan, BASE, {"body": value})
+    found = prepare_request(plan, BASE, {"body": value})
     return found.body, dict(found.headers).get("Content-Type", "")
 
 
@@ -149,7 +149,9 @@ def test_a_form_has_to_be_an_object():
 
 def test_our_own_query_stays_ours():
     plan = plan_of({"parameters": [parameter("o", "query", {"type": "object"})]})
-    found = prepare(plan, f"{BASE}?v=2", {"o": {"key": "theirs", "a": "b"}}, query=[("key", "s&t")])
+    found = prepare_request(
+        plan, f"{BASE}?v=2", {"o": {"key": "theirs", "a": "b"}}, query=[("key", "s&t")]
+    )
     assert urlsplit(found.url).query == "v=2&a=b&key=s%26t"
 
 
@@ -185,7 +187,7 @@ STYLE = st.sampled_from(["simple", "label", "matrix"])
 def test_whatever_a_path_argument_is_the_request_stays_in_its_segment(value, style, explode, path):
     plan = plan_of({"parameters": [parameter("x", "path", style=style, explode=explode)]}, path)
     try:
-        url = httpx2.URL(prepare(plan, BASE, {"x": value}).url)
+        url = httpx2.URL(prepare_request(plan, BASE, {"x": value}).url)
     except InvalidArguments:
         return
     assert (url.scheme, url.host, url.query) == ("https", "api.example.com", b"")
@@ -207,7 +209,7 @@ def test_whatever_an_argument_is_the_path_and_the_lines_stay(value, name, place)
     plan = plan_of({"parameters": [parameter(name, place)]})
     argument = plan["parameters"][0]["argument"]
     try:
-        found = prepare(plan, BASE, {argument: value})
+        found = prepare_request(plan, BASE, {argument: value})
     except Problem:
         return
     url = httpx2.URL(found.url)

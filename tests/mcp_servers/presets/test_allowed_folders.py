@@ -8,7 +8,7 @@ import pytest
 from bonobot.accounts.models import Organization
 from bonobot.accounts.principals import build_cli_principal
 from bonobot.core.problems import InvalidInput
-from mcp_servers.presets.catalog import load
+from mcp_servers.presets.catalog import load_catalog
 from mcp_servers.presets.instantiate_preset import build_server_spec, get_preset
 
 pytestmark = pytest.mark.django_db
@@ -95,7 +95,7 @@ def test_each_parameter_of_a_program_that_is_a_path_says_so() -> None:
     def is_path(parameter: dict[str, Any]) -> bool:
         return str(parameter.get("pattern", "")).startswith("/")
 
-    programs = [entry for entry in load() if entry.transport_type == "stdio"]
+    programs = [entry for entry in load_catalog() if entry.transport_type == "stdio"]
     paths = [one for entry in programs for one in entry.parameters if is_path(one)]
     assert paths
     assert [one["name"] for one in paths if one.get("kind") not in ("folder", "file")] == []

@@ -10,20 +10,25 @@ from django.apps import apps
 from django.db import connection
 from django.db.migrations.loader import MigrationLoader
 
-from agents.config_file.apply_config import apply
-from agents.config_file.read_config import read_wanted
+from agents.config_file.apply_config import apply_config
+from agents.config_file.read_config import read_config_file
 from bonobot.accounts.models import Organization
 from bonobot.accounts.roles import Role
 from bonobot.core.cli import command_group
 from bonobot.core.problems import Forbidden, InvalidInput
 from bonobot.ledger.models import AuditRow
 from mcp_servers.cli import servers
-from mcp_servers.import_export.import_plan import plan
+from mcp_servers.import_export.import_plan import plan_servers
 from mcp_servers.models import Preset, Server
-from mcp_servers.presets.availability import disable, enable, enabled_ids, may_use
+from mcp_servers.presets.availability import (
+    can_use,
+    disable_preset,
+    enable_preset,
+    list_enabled_ids,
+)
 from mcp_servers.presets.instantiate_preset import build_server_spec, get_preset
 from mcp_servers.presets.services import load_presets
-from mcp_servers.services import add
+from mcp_servers.services import create_server
 from tests import admin_client, factories, rest
 from tests.rest import Rest
 
@@ -46,7 +51,7 @@ def operator(acme: Organization) -> Rest:
 
 @pytest.fixture
 def preset() -> Preset:
-    found: Preset = Preset.objects.platform().get(slug="time")
+    found: Preset = Preset.objects.from_platform().get(slug="time")
     return found
 
 
@@ -64,19 +69,19 @@ def test_a_stdio_preset_is_refused_to_every_role_until_it_is_enabled(
     acme: Organization, preset: Preset, role: Role
 ) -> None:
     person = factories.person(acme, role)
-    assert not may_use(person, preset)
+    assert not can_use(person, preset)
     with pytest.raises(Forbidden) as refused:
         build_server_spec(person, preset, {})
     assert (refused.value.code, refused.value.field) == (CODE, "preset")
     assert "platform administrator" in refused.value.remedy
     assert "bonobot mcp enable-preset time" in refused.value.remedy
-    enable(factories.administrator(acme), preset)
+    enable_preset(factories.administrator(acme), preset)
     assert build_server_spec(person, preset, {}).transport_type == "stdio"
 
 
 def test_every_stdio_preset_is_off_and_every_http_preset_is_on(acme: Organization) -> None:
-    here = enabled_ids(acme.pk)
-    of = {row.pk: row.transport_type for row in Preset.objects.platform()}
+    here = list_enabled_ids(acme.pk)
+    of = {row.pk: row.transport_type for row in Preset.objects.from_platform()}
     assert {of[pk] for pk in here} == {"http"}
     assert {of[pk] for pk in of.keys() - here} == {"stdio"}
 
@@ -95,8 +100,8 @@ def test_an_organizations_own_stdio_preset_needs_no_enabling(acme: Organization)
     )
     person = factories.person(acme, Role.OPERATOR)
     assert get_preset(person, "time") == own
-    assert may_use(person, own)
-    assert own.pk in enabled_ids(acme.pk)
+    assert can_use(person, own)
+    assert own.pk in list_enabled_ids(acme.pk)
 
 
 def test_the_refusal_comes_before_a_folder_is_made(
@@ -116,7 +121,7 @@ def test_registering_with_a_preset_checks_it_too(acme: Organization, preset: Pre
     """Naming a preset lets a command through, whoever filled it."""
     spec = build_server_spec(factories.administrator(acme), preset, {})
     with pytest.raises(Forbidden) as refused:
-        add(factories.person(acme, Role.OPERATOR), spec, preset=preset)
+        create_server(factories.person(acme, Role.OPERATOR), spec, preset=preset)
     assert refused.value.code == CODE
 
 
@@ -125,21 +130,21 @@ def test_registering_with_a_preset_checks_it_too(acme: Organization, preset: Pre
 
 def test_it_is_enabled_for_one_organization_alone(acme: Organization, preset: Preset) -> None:
     other = factories.organization("other")
-    enable(factories.administrator(acme), preset)
-    assert may_use(factories.person(acme, Role.OPERATOR), preset)
-    assert not may_use(factories.person(other, Role.OPERATOR), preset)
-    assert preset.pk in enabled_ids(acme.pk)
-    assert preset.pk not in enabled_ids(other.pk)
+    enable_preset(factories.administrator(acme), preset)
+    assert can_use(factories.person(acme, Role.OPERATOR), preset)
+    assert not can_use(factories.person(other, Role.OPERATOR), preset)
+    assert preset.pk in list_enabled_ids(acme.pk)
+    assert preset.pk not in list_enabled_ids(other.pk)
 
 
 def test_disabling_refuses_new_servers_and_leaves_existing_ones(
     acme: Organization, preset: Preset, operator: Rest
 ) -> None:
     boss = factories.administrator(acme)
-    enable(boss, preset)
+    enable_preset(boss, preset)
     made = operator.post("mcp-servers", BODY)
     assert made.status == 201, made
-    disable(boss, preset)
+    disable_preset(boss, preset)
     assert operator.post("mcp-servers", BODY | {"name": "second"}).code == CODE
     path = f"mcp-servers/{made.json['id']}"
     assert operator.patch(path, {"description": "Tells the time."}).status == 200
@@ -150,15 +155,15 @@ def test_disabling_refuses_new_servers_and_leaves_existing_ones(
 
 def test_both_are_recorded_once(acme: Organization, preset: Preset) -> None:
     boss = factories.administrator(acme)
-    disable(boss, preset)
-    enable(boss, preset)
-    enable(boss, preset)
-    disable(boss, preset)
-    disable(boss, preset)
+    disable_preset(boss, preset)
+    enable_preset(boss, preset)
+    enable_preset(boss, preset)
+    disable_preset(boss, preset)
+    disable_preset(boss, preset)
     assert recorded(acme) == [("preset_enabled", "Time"), ("preset_disabled", "Time")]
 
 
-@pytest.mark.parametrize("write", [enable, disable])
+@pytest.mark.parametrize("write", [enable_preset, disable_preset])
 def test_only_a_platform_administrator_may(acme: Organization, preset: Preset, write: Any) -> None:
     with pytest.raises(Forbidden) as refused:
         write(factories.person(acme, Role.OWNER), preset)
@@ -166,10 +171,10 @@ def test_only_a_platform_administrator_may(acme: Organization, preset: Preset, w
     assert recorded(acme) == []
 
 
-@pytest.mark.parametrize("write", [enable, disable])
+@pytest.mark.parametrize("write", [enable_preset, disable_preset])
 def test_a_preset_that_needs_no_enabling_says_so(acme: Organization, write: Any) -> None:
     own = Preset.objects.create(organization=acme, slug="o", name="O", transport_type="stdio")
-    for one in (own, Preset.objects.platform().get(slug="linear")):
+    for one in (own, Preset.objects.from_platform().get(slug="linear")):
         with pytest.raises(InvalidInput) as refused:
             write(factories.administrator(acme), one)
         assert (refused.value.code, refused.value.field) == ("preset_always_enabled", "preset")
@@ -178,16 +183,16 @@ def test_a_preset_that_needs_no_enabling_says_so(acme: Organization, write: Any)
 def test_loading_the_catalogue_again_keeps_what_was_enabled(
     acme: Organization, preset: Preset
 ) -> None:
-    enable(factories.administrator(acme), preset)
+    enable_preset(factories.administrator(acme), preset)
     Preset.objects.filter(pk=preset.pk).update(description="Older.", catalogue="older")
     load_presets()
-    assert preset.pk in enabled_ids(acme.pk)
+    assert preset.pk in list_enabled_ids(acme.pk)
 
 
 def test_an_organization_with_enabled_presets_can_be_deleted(
     acme: Organization, preset: Preset
 ) -> None:
-    enable(factories.administrator(acme), preset)
+    enable_preset(factories.administrator(acme), preset)
     acme.delete()
     assert Preset.objects.filter(pk=preset.pk).exists()
 
@@ -253,7 +258,7 @@ def test_the_command_line_refuses_whoever_is_no_platform_administrator(
         org="acme", as_json=True, stdout=StringIO(), stderr=StringIO()
     )
     with pytest.raises(Forbidden) as refused:
-        servers._from_preset(cli, Namespace(preset="time", set=None), {"name": "clock"})
+        servers._build_preset_spec(cli, Namespace(preset="time", set=None), {"name": "clock"})
     assert refused.value.code == CODE
 
 
@@ -275,7 +280,7 @@ def test_in_the_admin_an_operator_is_refused_until_it_is_enabled(
     assert "A platform administrator has to enable it for this organization." in opened
     assert CODE in seat.post(page, *where, **fields)
     assert not Server.objects.exists()
-    enable(factories.administrator(acme), preset)
+    enable_preset(factories.administrator(acme), preset)
     assert "has to enable it" not in seat.get(page, *where)
     seat.post(page, *where, **fields)
     assert Server.objects.get().preset == preset
@@ -289,11 +294,11 @@ def test_the_gallery_links_what_may_be_used_and_says_who_enables_the_rest(
     page = seat.get("mcp_servers_server_presets")
     assert not admin_client.links(page, link)
     assert admin_client.links(page, admin_client.url("mcp_servers_server_preset", "linear"))
-    off = Preset.objects.platform().filter(transport_type="stdio").count()
+    off = Preset.objects.from_platform().filter(transport_type="stdio").count()
     said = "A platform administrator has to enable it for this organization."
     assert admin_client.words(page).count(said) == off
     assert admin_client.links(admin_client.sit(acme, None).get("mcp_servers_server_presets"), link)
-    enable(factories.administrator(acme), preset)
+    enable_preset(factories.administrator(acme), preset)
     page = seat.get("mcp_servers_server_presets")
     assert admin_client.links(page, link)
     assert admin_client.words(page).count(said) == off - 1
@@ -313,12 +318,12 @@ def test_a_platform_administrator_switches_it_on_its_page(
         assert admin_client.url("mcp_servers_preset_enable", preset.pk) in form
     root.post("mcp_servers_preset_enable", preset.pk)
     assert root.messages == ["Time is enabled for Acme."]
-    assert preset.pk in enabled_ids(acme.pk)
+    assert preset.pk in list_enabled_ids(acme.pk)
     assert "Disable for Acme" in root.get("mcp_servers_server_preset", "time")
     assert "Disable for Acme" in root.get("mcp_servers_preset_change", preset.pk)
     root.post("mcp_servers_preset_disable", preset.pk)
     assert root.messages == ["Time is disabled for Acme. Its servers stay."]
-    assert preset.pk not in enabled_ids(acme.pk)
+    assert preset.pk not in list_enabled_ids(acme.pk)
     assert "Enable for Acme" not in root.get("mcp_servers_server_preset", "linear")
 
 
@@ -332,14 +337,14 @@ def test_nobody_else_is_offered_the_switch_or_gets_through(
         page = owner.post(f"mcp_servers_preset_{way}", preset.pk, status=403)
         assert "platform_admin_only" in page
         owner.get(f"mcp_servers_preset_{way}", preset.pk, status=405)
-    assert preset.pk not in enabled_ids(acme.pk)
+    assert preset.pk not in list_enabled_ids(acme.pk)
 
 
 def test_the_list_of_presets_tells_the_state(acme: Organization, preset: Preset) -> None:
     seat = admin_client.sit(acme, Role.OPERATOR)
     assert "not enabled" in seat.get("mcp_servers_preset_changelist", q="time zones")
     assert "not enabled" in seat.get("mcp_servers_preset_change", preset.pk)
-    enable(factories.administrator(acme), preset)
+    enable_preset(factories.administrator(acme), preset)
     assert "not enabled" not in seat.get("mcp_servers_preset_change", preset.pk)
 
 
@@ -354,10 +359,10 @@ DECLARED = """servers:
 def test_imports_and_declarations_know_no_presets_and_refuse_commands(acme: Organization) -> None:
     """They set a command, which an operator may only by a preset: enabling one opens neither."""
     person = factories.person(acme, Role.OPERATOR)
-    enable(factories.administrator(acme), get_preset(person, "time"))
-    (declared,) = apply(person, read_wanted(DECLARED, {})).problems
+    enable_preset(factories.administrator(acme), get_preset(person, "time"))
+    (declared,) = apply_config(person, read_config_file(DECLARED, {})).problems
     pasted = '{"mcpServers": {"clock": {"command": "uvx", "args": ["mcp-server-time@2026.1.1"]}}}'
-    ((imported,),) = (one.problems for one in plan(person, pasted))
+    ((imported,),) = (one.problems for one in plan_servers(person, pasted))
     assert {declared.code, imported.code} == {"platform_admin_only"}
     assert not Server.objects.exists()
 
@@ -370,10 +375,12 @@ def test_migrating_enables_what_an_organization_has_a_server_of(
 ) -> None:
     boss, other = factories.administrator(acme), factories.organization("other")
     for number in range(2):
-        add(boss, build_server_spec(boss, preset, {}, name=f"clock{number}"), preset=preset)
-    linear = Preset.objects.platform().get(slug="linear")
-    add(boss, build_server_spec(boss, linear, {}), preset=linear)
-    assert preset.pk not in enabled_ids(acme.pk)
+        create_server(
+            boss, build_server_spec(boss, preset, {}, name=f"clock{number}"), preset=preset
+        )
+    linear = Preset.objects.from_platform().get(slug="linear")
+    create_server(boss, build_server_spec(boss, linear, {}), preset=linear)
+    assert preset.pk not in list_enabled_ids(acme.pk)
     migration = MigrationLoader(connection).disk_migrations[
         "mcp_servers", "0002_preset_enabled_for"
     ]

@@ -10,13 +10,13 @@ from bonobot.core.problems import InvalidInput
 from bonobot.core.text.placeholders import list_placeholders
 from mcp_servers.launchers import check_launcher
 from mcp_servers.presets import catalog as preset_catalog
-from mcp_servers.presets.catalog import CatalogEntry, fill, load, read
-from mcp_servers.scanning import scan
+from mcp_servers.presets.catalog import CatalogEntry, fill_preset, load_catalog, parse_catalog
+from mcp_servers.scanning import scan_definition
 from mcp_servers.scanning.attack_resemblance import RULE as RESEMBLES
 
 LAUNCHERS = {"npx", "uvx"}
 ICONS = Path("bonobot/static/bonobot/presets/icons.svg")
-every_entry = pytest.mark.parametrize("entry", load(), ids=lambda entry: entry.slug)
+every_entry = pytest.mark.parametrize("entry", load_catalog(), ids=lambda entry: entry.slug)
 
 
 def texts(value: Any) -> list[str]:
@@ -31,7 +31,7 @@ def named(value: Any) -> set[str]:
 
 
 def test_there_is_enough_to_choose_from() -> None:
-    slugs = [entry.slug for entry in load()]
+    slugs = [entry.slug for entry in load_catalog()]
     assert len(slugs) >= 40
     assert len(set(slugs)) == len(slugs)
     assert {"everything", "filesystem", "time", "git", "fetch", "azure"} <= set(slugs)
@@ -68,7 +68,7 @@ def test_each_program_is_pinned_to_the_version_that_is_proved(entry: CatalogEntr
 @every_entry
 def test_nothing_hides_in_an_entry(entry: CatalogEntry) -> None:
     # The classifier reads what servers declare of their tools, and no forms.
-    assert [one for one in scan(entry.columns()) if one.rule != RESEMBLES] == []
+    assert [one for one in scan_definition(entry.to_columns()) if one.rule != RESEMBLES] == []
 
 
 @every_entry
@@ -84,7 +84,7 @@ def test_each_entry_can_be_filled_by_what_its_form_asks(entry: CatalogEntry) -> 
         for parameter in entry.parameters
         if parameter["required"] and not parameter["default"]
     }
-    spec = fill(entry, values, name="mine", allow_private=False)
+    spec = fill_preset(entry, values, name="mine", allow_private=False)
     assert (spec.name, spec.transport_type) == ("mine", entry.transport_type)
     assert named([spec.endpoint_config, spec.auth_config]) == set()
     assert spec.auth_config is not None
@@ -102,25 +102,25 @@ def test_each_icon_is_one_of_ours(entry: CatalogEntry) -> None:
 )
 def test_the_names_that_do_not_exist_lead_to_what_does(name: str) -> None:
     package = f"@aws/mcp-server-{name}"
-    assert [entry.slug for entry in load() if package in entry.replaces]
-    assert not [entry.slug for entry in load() if entry.proof.get("package") == package]
+    assert [entry.slug for entry in load_catalog() if package in entry.replaces]
+    assert not [entry.slug for entry in load_catalog() if entry.proof.get("package") == package]
 
 
 def test_secrets_of_a_preset_reach_the_registry_in_their_places() -> None:
-    (github,) = (entry for entry in load() if entry.slug == "github")
-    spec = fill(github, {"github_token": "t-1"})
+    (github,) = (entry for entry in load_catalog() if entry.slug == "github")
+    spec = fill_preset(github, {"github_token": "t-1"})
     assert spec.name == "github"
     assert spec.auth_config == {"type": "bearer_token", "token": "t-1"}
-    (aws,) = (entry for entry in load() if entry.slug == "aws-cloudwatch")
-    assert fill(aws, {"AWS_REGION": "eu-central-1"}).endpoint_config["env"] == {
+    (aws,) = (entry for entry in load_catalog() if entry.slug == "aws-cloudwatch")
+    assert fill_preset(aws, {"AWS_REGION": "eu-central-1"}).endpoint_config["env"] == {
         "AWS_REGION": "eu-central-1"
     }
 
 
 def test_missing_values_are_refused_with_all_their_names() -> None:
-    (azure,) = (entry for entry in load() if entry.slug == "azure")
+    (azure,) = (entry for entry in load_catalog() if entry.slug == "azure")
     with pytest.raises(InvalidInput) as refused:
-        fill(azure, {"AZURE_TENANT_ID": "t"})
+        fill_preset(azure, {"AZURE_TENANT_ID": "t"})
     assert refused.value.code == "missing_value"
     assert [error["field"] for error in refused.value.as_dict()["errors"]] == [
         "AZURE_CLIENT_ID",
@@ -132,7 +132,7 @@ def test_columns_are_those_of_a_row() -> None:
     from mcp_servers.models import Preset
 
     fields = {field.name for field in Preset._meta.get_fields()}
-    assert all(entry.columns().keys() <= fields for entry in load())
+    assert all(entry.to_columns().keys() <= fields for entry in load_catalog())
 
 
 @pytest.mark.parametrize(
@@ -149,5 +149,5 @@ def test_a_wrong_catalogue_names_the_place(change: dict[str, Any], place: str) -
     document = json.loads((preset_catalog.FOLDER / "catalogue.json").read_text(encoding="utf-8"))
     document["presets"] = [document["presets"][0] | change]
     with pytest.raises(ValueError, match="wrong at") as wrong:
-        read(json.dumps(document))
+        parse_catalog(json.dumps(document))
     assert f"`{place}" in str(wrong.value)

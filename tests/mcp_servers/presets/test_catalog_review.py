@@ -4,10 +4,10 @@ import re
 
 import pytest
 
-from mcp_servers.presets.catalog import CatalogEntry, load
+from mcp_servers.presets.catalog import CatalogEntry, load_catalog
 from tests.parts import ROOT
 
-PROGRAMS = [entry for entry in load() if entry.transport_type == "stdio"]
+PROGRAMS = [entry for entry in load_catalog() if entry.transport_type == "stdio"]
 LINES = {
     found[1]: line
     for line in (ROOT / "docs" / "preset-review.md").read_text(encoding="utf-8").splitlines()

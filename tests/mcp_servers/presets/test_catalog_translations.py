@@ -8,7 +8,7 @@ from bonobot.core.i18n.localization import localize_problem
 from bonobot.core.problems import InvalidInput
 from mcp_servers.models import Preset
 from mcp_servers.presets import catalog as preset_catalog
-from mcp_servers.presets.services import PresetSpec, add_preset
+from mcp_servers.presets.services import PresetSpec, create_preset
 from tests import admin_client, factories, rest
 
 pytestmark = pytest.mark.django_db
@@ -17,7 +17,7 @@ SAME = {"Browser", "Host", "Partition", "Port", "Repository"}
 
 
 def test_every_text_of_a_shipped_preset_has_its_german() -> None:
-    for preset in Preset.objects.platform():
+    for preset in Preset.objects.from_platform():
         with translation.override("de"):
             assert preset_catalog.localize_description(preset) != preset.description, preset.slug
             assert preset_catalog.format_category(preset.category) != preset.category, preset.slug
@@ -39,7 +39,7 @@ def test_what_an_organization_wrote_stays_as_it_is() -> None:
     url = {"url": "https://files.example.com/${FOLDER}"}
     said = {"name": "Files", "transport_type": "http", "endpoint_config": url}
     spec = PresetSpec(**said, description=text, category="ours", parameters=[folder])
-    preset = add_preset(factories.administrator(acme), spec)
+    preset = create_preset(factories.administrator(acme), spec)
     with translation.override("de"):
         assert preset_catalog.localize_description(preset) == text
         assert preset_catalog.format_category(preset.category) == "ours"
@@ -47,9 +47,9 @@ def test_what_an_organization_wrote_stays_as_it_is() -> None:
 
 
 def test_a_value_that_is_missing_is_asked_for_in_german() -> None:
-    entry = next(one for one in preset_catalog.load() if one.slug == "filesystem")
+    entry = next(one for one in preset_catalog.load_catalog() if one.slug == "filesystem")
     with pytest.raises(InvalidInput) as refused:
-        preset_catalog.fill(entry, {})
+        preset_catalog.fill_preset(entry, {})
     assert str(refused.value) == "Folder is missing."
     with translation.override("de"):
         said = "Ordner fehlt. Ein absoluter Pfad; außerhalb davon erreicht der Server nichts."

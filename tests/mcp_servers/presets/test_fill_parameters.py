@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_servers.presets.fill_parameters import complete
+from mcp_servers.presets.fill_parameters import fill_parameters
 
 
 def parameter(name: str, **more: Any) -> dict[str, Any]:
@@ -35,7 +35,7 @@ def preset(**more: Any) -> Any:
 
 
 def test_values_and_defaults_take_their_places() -> None:
-    filled = complete(preset(), {"FOLDER": "/srv/a b", "KEY": "k-1", "ZONE": "UTC"})
+    filled = fill_parameters(preset(), {"FOLDER": "/srv/a b", "KEY": "k-1", "ZONE": "UTC"})
     assert filled.problems == ()
     assert filled.endpoint_config == {
         "command": "npx",
@@ -49,7 +49,7 @@ def test_values_and_defaults_take_their_places() -> None:
 
 
 def test_what_stays_empty_is_left_out() -> None:
-    filled = complete(preset(), {"folder": "/srv"})
+    filled = fill_parameters(preset(), {"folder": "/srv"})
     assert filled.endpoint_config["args"] == ["-y", "server@1.0.0", "/srv"]
     assert "KEY" not in {secret.name for secret in filled.secrets}
 
@@ -64,7 +64,7 @@ def test_a_sign_in_is_filled_and_sealed() -> None:
             parameter("KEY", secret=True),
         ],
     )
-    filled = complete(web, {"HOST": "mcp.example.com", "KEY": "k-1"})
+    filled = fill_parameters(web, {"HOST": "mcp.example.com", "KEY": "k-1"})
     assert filled.endpoint_config == {"url": "https://mcp.example.com/mcp"}
     assert filled.auth_config == {"header": "X-Key"}
     assert [(s.placement, s.name, s.value) for s in filled.secrets] == [("auth", "key", "k-1")]
@@ -87,18 +87,20 @@ def test_a_sign_in_is_filled_and_sealed() -> None:
 def test_a_value_that_does_not_fit_names_its_parameter(
     values: dict[str, Any], code: str, field: str
 ) -> None:
-    (problem,) = complete(preset(), values).problems
+    (problem,) = fill_parameters(preset(), values).problems
     assert (problem.code, problem.field) == (code, field)
     assert problem.remedy
 
 
 def test_every_problem_is_told_at_once() -> None:
-    codes = [problem.code for problem in complete(preset(), {"ZONE": "-x", "WHAT": "1"}).problems]
+    codes = [
+        problem.code for problem in fill_parameters(preset(), {"ZONE": "-x", "WHAT": "1"}).problems
+    ]
     assert sorted(codes) == ["bad_value", "missing_value", "unknown_parameter"]
 
 
 def test_no_value_is_seen_in_a_representation_or_a_problem() -> None:
-    filled = complete(preset(), {"FOLDER": "canary", "KEY": "canary"})
+    filled = fill_parameters(preset(), {"FOLDER": "canary", "KEY": "canary"})
     assert "canary" not in repr(filled)
     assert "canary" not in json.dumps([problem.as_dict() for problem in filled.problems])
 
@@ -106,7 +108,7 @@ def test_no_value_is_seen_in_a_representation_or_a_problem() -> None:
 @given(st.text(min_size=1))
 def test_a_value_is_only_ever_the_text_in_its_place(value: str) -> None:
     open_one = preset(parameters=[parameter("FOLDER"), parameter("ZONE", default="UTC")])
-    filled = complete(open_one, {"FOLDER": value})
+    filled = fill_parameters(open_one, {"FOLDER": value})
     if filled.problems:
         return
     assert filled.endpoint_config["command"] == "npx"

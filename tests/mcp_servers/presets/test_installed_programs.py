@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from mcp_servers.presets.catalog import load
+from mcp_servers.presets.catalog import load_catalog
 from mcp_servers.presets.installed_programs import list_installed_programs
 
-CATALOGUE = {entry.slug: entry for entry in load()}
+CATALOGUE = {entry.slug: entry for entry in load_catalog()}
 
 
 def program(folder: Path, name: str, text: str = "#!/bin/sh\n") -> Path:
@@ -23,18 +23,18 @@ def program(folder: Path, name: str, text: str = "#!/bin/sh\n") -> Path:
 
 def test_a_console_script_beside_us_is_started_as_a_module():
     (found,) = list_installed_programs([CATALOGUE["time"]], path="/nowhere")
-    entry = found.entry({})
+    entry = found.build_entry({})
     assert entry.endpoint_config["command"] == sys.executable
     assert entry.endpoint_config["args"][:2] == ["-m", "mcp_server_time"]
 
 
 def test_parameters_are_filled_and_missing_ones_are_named():
     (found,) = list_installed_programs([CATALOGUE["git"]], path="/nowhere")
-    entry = found.entry({})
+    entry = found.build_entry({})
     assert [problem.code for problem in entry.problems] == ["missing_value"]
     assert [parameter.name for parameter in entry.parameters] == ["REPOSITORY"]
-    filled = found.entry({"REPOSITORY": "/srv/repository", "UNRELATED": "x"})
-    assert filled.sound
+    filled = found.build_entry({"REPOSITORY": "/srv/repository", "UNRELATED": "x"})
+    assert filled.is_valid
     assert filled.endpoint_config["args"][-2:] == ["--repository", "/srv/repository"]
 
 
@@ -43,14 +43,17 @@ def test_a_global_npm_package_is_started_by_node(tmp_path):
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "mcp-server-everything").symlink_to(script)
     (found,) = list_installed_programs([CATALOGUE["everything"]], path=str(tmp_path / "bin"))
-    assert found.entry({}).endpoint_config == {"command": "node", "args": [str(script), "stdio"]}
+    assert found.build_entry({}).endpoint_config == {
+        "command": "node",
+        "args": [str(script), "stdio"],
+    }
 
 
 def test_any_other_program_is_named_by_its_path(tmp_path):
     path = program(tmp_path, "some-mcp-server")
     entry = replace(CATALOGUE["time"], program="some-mcp-server")
     (found,) = list_installed_programs([entry], path=os.pathsep.join(["/nowhere", str(tmp_path)]))
-    assert found.entry({}).endpoint_config["command"] == str(path)
+    assert found.build_entry({}).endpoint_config["command"] == str(path)
 
 
 @pytest.mark.parametrize("slug", ["github", "memory"])

@@ -7,7 +7,7 @@ from pytest_django import DjangoAssertNumQueries
 
 from bonobot.accounts.models import Organization
 from mcp_servers.models import Preset, Server
-from mcp_servers.presets.catalog import load
+from mcp_servers.presets.catalog import load_catalog
 from mcp_servers.presets.services import load_after_migrate, load_presets
 
 pytestmark = pytest.mark.django_db
@@ -18,14 +18,14 @@ def platform_slugs() -> set[str]:
 
 
 def test_where_tables_are_made_every_entry_is_there() -> None:
-    assert platform_slugs() == {entry.slug for entry in load()}
-    for entry in load():
+    assert platform_slugs() == {entry.slug for entry in load_catalog()}
+    for entry in load_catalog():
         row = Preset.objects.get(organization=None, slug=entry.slug)
-        assert {name: getattr(row, name) for name in entry.columns()} == entry.columns()
+        assert {name: getattr(row, name) for name in entry.to_columns()} == entry.to_columns()
 
 
 def test_names_that_do_not_exist_are_told_by_the_rows_that_stand_in_for_them() -> None:
-    entries = [one for one in load() if one.replaces]
+    entries = [one for one in load_catalog() if one.replaces]
     assert entries
     for entry in entries:
         assert Preset.objects.get(slug=entry.slug).replaces == list(entry.replaces)
@@ -46,7 +46,7 @@ def test_migrating_brings_in_another_edition(left: str) -> None:
     Preset.objects.exclude(slug="time" if left != "nothing" else "").delete()
     Preset.objects.update(catalogue="older", description="Something else.")
     load_after_migrate()
-    assert platform_slugs() == {entry.slug for entry in load()}
+    assert platform_slugs() == {entry.slug for entry in load_catalog()}
     assert Preset.objects.get(slug="time").description != "Something else."
 
 

@@ -10,10 +10,10 @@ from bonobot.accounts.roles import Role
 from bonobot.core.problems import Forbidden, NotFound
 from bonobot.ledger.models import AuditRow
 from mcp_servers.models import Preset, Server
-from mcp_servers.presets.catalog import fill
+from mcp_servers.presets.catalog import fill_preset
 from mcp_servers.presets.services import save_as_preset
 from mcp_servers.server_config import ServerSpec
-from mcp_servers.services import add
+from mcp_servers.services import create_server
 
 pytestmark = pytest.mark.django_db
 
@@ -33,15 +33,15 @@ def program(acme: Organization) -> Server:
             "env": {"A_KEY": "canary-1", "a_key": "canary-2"},
         },
     )
-    return add(build_cli_principal(acme), spec)
+    return create_server(build_cli_principal(acme), spec)
 
 
 def test_the_preset_makes_the_same_server_again(acme: Organization) -> None:
     preset = save_as_preset(build_cli_principal(acme), program(acme), "Our files")
     assert [p["name"] for p in preset.parameters] == ["A_KEY", "A_KEY_2"]
     assert "canary" not in repr(Preset.objects.filter(pk=preset.pk).values())
-    spec = fill(preset, {"A_KEY": "1", "A_KEY_2": "2"}, name="again")
-    again = add(build_cli_principal(acme), spec, preset=preset)
+    spec = fill_preset(preset, {"A_KEY": "1", "A_KEY_2": "2"}, name="again")
+    again = create_server(build_cli_principal(acme), spec, preset=preset)
     assert again.endpoint_config == {"command": "npx", "args": ["-y", "server@1.0.0"]}
     assert {s.name: s.value.open() for s in again.secrets.all()} == {"A_KEY": "1", "a_key": "2"}
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from mcp_servers.scanning import scan
+from mcp_servers.scanning import scan_definition
 from mcp_servers.scanning.classifier import pack_model, read_model, unpack_model
 from mcp_servers.scanning.definitions import scan_by_rules
-from mcp_servers.scanning.letters_only import letters_of
+from mcp_servers.scanning.letters_only import reduce_to_letters
 from mcp_servers.scanning.word_segmentation import insert_spaces
 from tests.mcp_servers.scanning import definition_texts
 from tests.mcp_servers.scanning.definition_texts import described
@@ -54,11 +54,14 @@ WAYS: dict[str, tuple[Callable[[str], str], float]] = {
 
 
 def rules(payload: dict[str, Any], **around: Any) -> set[str]:
-    return {one.rule for one in scan(payload, **around)}
+    return {one.rule for one in scan_definition(payload, **around)}
 
 
 def share(texts: list[str], own: list[str] | None = None) -> float:
-    held = [bool(scan({"name": "helper_tool", "description": one}, own=own or ())) for one in texts]
+    held = [
+        bool(scan_definition({"name": "helper_tool", "description": one}, own_names=own or ()))
+        for one in texts
+    ]
     return sum(held) / len(held)
 
 
@@ -75,7 +78,7 @@ def test_honest_definitions_that_nothing_was_made_with_pass() -> None:
 
 
 def test_a_finding_shows_the_score_and_the_phrases_that_weighed_most() -> None:
-    found = {one.rule: one for one in scan(described(ATTACK))}
+    found = {one.rule: one for one in scan_definition(described(ATTACK))}
     shown = found["resembles_an_attack"]
     assert (shown.tier, shown.path) == ("soft", "$.description")
     assert shown.excerpt.partition(":")[0].endswith(" %")
@@ -85,12 +88,12 @@ def test_a_finding_shows_the_score_and_the_phrases_that_weighed_most() -> None:
 
 def test_a_definition_that_bends_a_tool_beside_it_is_held() -> None:
     payload = {"name": "keep_order", "description": HELD_OUT["attacks"][1]}
-    assert "resembles_an_attack" in rules(payload, own={"write_file", "keep_order"})
+    assert "resembles_an_attack" in rules(payload, own_names={"write_file", "keep_order"})
 
 
 def test_its_own_name_is_no_neighbor() -> None:
     payload = {"name": "get_balance", "description": "get_balance returns the balance in cents."}
-    assert rules(payload, own={"get_balance", "getBalance"}) == set()
+    assert rules(payload, own_names={"get_balance", "getBalance"}) == set()
 
 
 @pytest.mark.parametrize(
@@ -115,7 +118,7 @@ def test_its_own_name_is_no_neighbor() -> None:
     ids=lambda place: ".".join(place),
 )
 def test_an_attack_is_held_wherever_it_stands(place: dict[str, Any]) -> None:
-    assert scan({"name": "sum_up", "description": "Adds two numbers.", **place}) != ()
+    assert scan_definition({"name": "sum_up", "description": "Adds two numbers.", **place}) != ()
 
 
 def test_an_attack_in_pieces_is_read_as_one() -> None:
@@ -128,13 +131,13 @@ def test_an_attack_in_pieces_is_read_as_one() -> None:
 @pytest.mark.parametrize("way", WAYS)
 def test_separators_that_the_writer_chooses_hide_few_attacks(way: str) -> None:
     change, floor = WAYS[way]
-    held = [bool(scan(described(change(one)))) for one in ENGLISH]
+    held = [bool(scan_definition(described(change(one)))) for one in ENGLISH]
     assert sum(held) / len(held) >= floor
 
 
 def test_letters_are_the_same_whatever_parts_them() -> None:
     for said in ("read_file", "readFile", "r e a d  f-i-l-e", "re\u200bad.fi\u00adle", "rеad fіle"):  # noqa: RUF001
-        assert letters_of(said) == "readfile"
+        assert reduce_to_letters(said) == "readfile"
 
 
 def test_words_are_put_apart_only_where_they_are_not() -> None:
@@ -155,7 +158,7 @@ def test_a_model_is_read_as_it_was_written(name: str) -> None:
 def test_an_ordinary_definition_takes_few_milliseconds_and_64_kib_no_second() -> None:
     for size, most in ((1_000, 0.02), (65_536, 1.0)):
         payload = described("Returns the rows of a table; `limit` says how many. " * (size // 52))
-        scan(payload)
+        scan_definition(payload)
         began = process_time()
-        scan({**payload, "title": "Rows"})
+        scan_definition({**payload, "title": "Rows"})
         assert process_time() - began < most

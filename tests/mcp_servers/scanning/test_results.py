@@ -21,14 +21,14 @@ def test_text_without_hidden_characters_is_the_same_object() -> None:
     cleaned = clean_result(text)
     assert cleaned.text is text
     assert cleaned.removed == {}
-    assert cleaned.total == 0
+    assert cleaned.removed_count == 0
 
 
 def test_what_hides_goes_and_is_counted_by_rule() -> None:
     cleaned = clean_result("a\u200bb\u200bc \x1b[31mred\x1b[0m \U000e0041\U000e0042.")
     assert cleaned.text == "abc red ."
     assert cleaned.removed == {"zero_width": 2, "ansi_escape": 9, "tag_character": 2}
-    assert cleaned.total == 13
+    assert cleaned.removed_count == 13
 
 
 def test_terminal_sequences_go_whole_and_their_text_stays() -> None:
@@ -57,7 +57,7 @@ def test_a_flood_of_invisible_characters_goes_at_once() -> None:
 def test_nothing_hides_in_a_cleaned_text_and_the_visible_stays_in_order(text: str) -> None:
     cleaned = clean_result(text)
     assert list(find_hidden_runs(cleaned.text)) == []
-    assert cleaned.total == len(text) - len(cleaned.text)
+    assert cleaned.removed_count == len(text) - len(cleaned.text)
     rest = iter(text)
     assert all(character in rest for character in cleaned.text)
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_servers.scanning.results import strip
+from mcp_servers.scanning.results import strip_json_value
 
 HIDES = "pay\u200bload\U000e0041"
 CLEAN = "payload"
@@ -37,7 +37,7 @@ json_values = st.recursive(
     ],
 )
 def test_every_string_is_stripped_and_its_place_is_said(result: Any, path: str) -> None:
-    found = strip(result)
+    found = strip_json_value(result)
     assert str(found.value) == str(result).replace(repr(HIDES)[1:-1], CLEAN)
     assert found.removed == {"zero_width": 1, "tag_character": 1}
     assert found.places == ((path, ("tag_character", "zero_width")),)
@@ -45,13 +45,13 @@ def test_every_string_is_stripped_and_its_place_is_said(result: Any, path: str) 
 
 def test_what_hides_nothing_is_the_same_object() -> None:
     result = {"content": [{"type": "text", "text": "<script>![x](https://a.example)</script>"}]}
-    assert strip(result).value is result
-    assert not strip(result).changed
+    assert strip_json_value(result).value is result
+    assert not strip_json_value(result).is_changed
 
 
 def test_the_original_is_not_touched() -> None:
     result = {"a": [{"b": HIDES}]}
-    strip(result)
+    strip_json_value(result)
     assert result == {"a": [{"b": HIDES}]}
 
 
@@ -64,13 +64,13 @@ def test_binary_parts_are_left_as_they_are() -> None:
             {"type": "text", "text": HIDES, "data": HIDES},
         ]
     }
-    image, audio, resource, text = strip(result).value["content"]
+    image, audio, resource, text = strip_json_value(result).value["content"]
     assert image["data"] == audio["data"] == resource["resource"]["blob"] == HIDES
     assert (text["text"], text["data"]) == (CLEAN, CLEAN)
 
 
 def test_a_name_that_hides_takes_no_other_ones_place() -> None:
-    found = strip({"structuredContent": {"a": 1, "a\u200b": 2, "b\u200b": 3}})
+    found = strip_json_value({"structuredContent": {"a": 1, "a\u200b": 2, "b\u200b": 3}})
     assert found.value == {"structuredContent": {"a": 1, "a⟨U+200B⟩": 2, "b": 3}}
     assert found.places[0][0].endswith("(key)")
 
@@ -79,13 +79,13 @@ def test_deep_values_are_stripped_to_the_bottom() -> None:
     value: Any = HIDES
     for _ in range(5_000):
         value = [value]
-    assert strip(value).removed
+    assert strip_json_value(value).removed
 
 
 @given(json_values)
 def test_any_value_keeps_its_shape_and_comes_to_rest(value: Any) -> None:
-    once = strip(value)
-    again = strip(once.value)
+    once = strip_json_value(value)
+    again = strip_json_value(once.value)
     assert again.value is once.value
     if not once.removed:
         assert once.value is value

@@ -8,15 +8,15 @@ import pytest
 from bonobot.core.runtime import get_runtime
 from bonobot.ledger.models import AuditRow
 from bonobot.notifications.models import Notice
-from mcp_servers.definition_reviews import approve
-from mcp_servers.discovery import discover
+from mcp_servers.definition_reviews import approve_definitions
+from mcp_servers.discovery import run_discovery
 from mcp_servers.models import Definition
-from mcp_servers.scanning.definitions import RULES
+from mcp_servers.scanning.definitions import RULES_VERSION
 from mcp_servers.scanning.services import (
+    collect_all_findings,
     find_outdated_definitions,
-    read_all,
+    save_findings,
     scan_outdated_definitions,
-    write,
 )
 from mcp_servers.tasks import rescan_definitions
 from tests import admin_client, factories
@@ -43,7 +43,7 @@ def approved(server, name, description):
     Definition.objects.filter(pk=row.pk).update(
         payload=payload, description=description, findings=[], fault="", rules_version=0
     )
-    approve(factories.administrator(server.organization), server, {row.pk: row.digest})
+    approve_definitions(factories.administrator(server.organization), server, {row.pk: row.digest})
     row.refresh_from_db()
     assert row.state == Definition.State.APPROVED
     return row
@@ -90,7 +90,7 @@ def test_what_reads_the_same_changes_nothing_but_its_version(server):
     assert again() == 1
     assert again() == 0
     row.refresh_from_db()
-    assert row.rules_version == RULES
+    assert row.rules_version == RULES_VERSION
     assert AuditRow.objects.count() == rows
 
 
@@ -98,10 +98,10 @@ def test_a_definition_that_changed_meanwhile_is_left_to_whoever_changed_it(serve
     row = approved(server, "add", HARD)
     batch = find_outdated_definitions()
     findings = get_runtime().call(
-        read_all, {one.pk: one.payload for one in batch.rows}, batch.names
+        collect_all_findings, {one.pk: one.payload for one in batch.rows}, batch.names
     )
-    Definition.objects.filter(pk=row.pk).update(digest="f" * 64, rules_version=RULES)
-    write(batch, findings)
+    Definition.objects.filter(pk=row.pk).update(digest="f" * 64, rules_version=RULES_VERSION)
+    save_findings(batch, findings)
     row.refresh_from_db()
     assert (row.fault, row.findings) == ("", [])
 
@@ -115,10 +115,10 @@ def test_the_schedule_reads_them_again_by_itself(server):
 def test_a_discovery_judges_anew_what_older_rules_refused(acme):
     clock = factories.stdio_server(acme)
     actor = factories.administrator(acme).actor
-    get_runtime().call(discover, clock.pk, actor=actor)
+    get_runtime().call(run_discovery, clock.pk, actor=actor)
     rows = clock.definitions.tools()
-    assert set(rows.values_list("rules_version", flat=True)) == {RULES}
+    assert set(rows.values_list("rules_version", flat=True)) == {RULES_VERSION}
     rows.update(fault="an old rule at $.name: x", rules_version=0)
     assert again() == 0
-    get_runtime().call(discover, clock.pk, actor=actor)
-    assert set(rows.values_list("fault", "rules_version")) == {("", RULES)}
+    get_runtime().call(run_discovery, clock.pk, actor=actor)
+    assert set(rows.values_list("fault", "rules_version")) == {("", RULES_VERSION)}

@@ -26,11 +26,11 @@ NEVER = {"a": "a" * 60 + "!"}
 @pytest.fixture(autouse=True)
 def _no_child_stays() -> Iterator[None]:
     yield
-    subprocess_pool.close()
+    subprocess_pool.close_pools()
 
 
 async def check(schema: Any, arguments: Any) -> None:
-    await subprocess_pool.check(schema, arguments, classify_schema(schema))
+    await subprocess_pool.check_tool_arguments(schema, arguments, classify_schema(schema))
 
 
 async def test_what_fits_inline_starts_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,7 +92,7 @@ async def test_the_loop_goes_on_while_checks_hang() -> None:
 
 
 async def test_too_many_waiting_checks_are_turned_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    subprocess_pool.close()
+    subprocess_pool.close_pools()
     monkeypatch.setattr(subprocess_pool, "CHILDREN", 1)
     monkeypatch.setattr(subprocess_pool, "MOST_WAITING", 1)
     found = await asyncio.gather(*(check(TREE, {}) for _ in range(5)), return_exceptions=True)
@@ -139,6 +139,6 @@ async def test_the_child_inherits_no_secret(monkeypatch: pytest.MonkeyPatch) -> 
 async def test_closing_ends_the_children() -> None:
     await check(TREE, {})
     processes = [child._process for child in subprocess_pool._pools[os.getpid(), "check"]._children]
-    subprocess_pool.close()
+    subprocess_pool.close_pools()
     assert all(process is not None and process.poll() is not None for process in processes)
     await check(TREE, {})

@@ -14,7 +14,7 @@ from mcp_servers import refresh_definitions
 from mcp_servers.api.serializers import build_spec
 from mcp_servers.client.pool import get_connection_pool
 from mcp_servers.models import Server, Watch
-from mcp_servers.services import remove, set_server_enabled, update_server
+from mcp_servers.services import delete_server, set_server_enabled, update_server
 from mcp_servers.subscriptions import leases, list_changed
 from mcp_servers.subscriptions.list_changed import ListChangedListener
 from mcp_servers.subscriptions.queries import load_change_notification_status
@@ -67,8 +67,8 @@ def test_a_change_that_a_real_server_tells_waits_for_approval(acme, changing_url
     tick(one := watch())
     eventually(lambda: state(server) == "listening")
     eventually(lambda: discoveries(server) == 2, what="a reading when the stream opened")
-    call = get_connection_pool().request
-    endpoint = list_changed._read(server.pk)[0]
+    call = get_connection_pool().send_request
+    endpoint = list_changed._load_configuration(server.pk)[0]
     arguments = {"name": "alter", "arguments": {"description": f"Another one: {uuid4()}."}}
     get_runtime().call(call, endpoint, "tools/call", arguments, holder="server:test")
     echo = server.definitions.get(name="echo")
@@ -78,7 +78,7 @@ def test_a_change_that_a_real_server_tells_waits_for_approval(acme, changing_url
     )
     get_runtime().call(one.stop)
     assert state(server) == "unwatched"
-    get_runtime().call(get_connection_pool().forget, server.pk)
+    get_runtime().call(get_connection_pool().forget_server, server.pk)
 
 
 def test_a_flood_costs_one_reading_at_a_time_and_starves_nobody(serve, watch, monkeypatch):
@@ -149,7 +149,7 @@ def test_a_stream_closes_with_its_server(boss, serve, watch):
     set_server_enabled(boss, server, enabled=True)
     tick(one)
     eventually(lambda: state(server) == "listening")
-    remove(boss, server)
+    delete_server(boss, server)
     tick(one)
     eventually(lambda: serving.http.gone == 2)
 
@@ -219,7 +219,7 @@ def test_a_worker_watches_and_its_server_is_taken_over_when_it_was_killed(
     tick(one)
     eventually(lambda: Watch.objects.get(server=server).holder == one.id)
     eventually(lambda: state(server) == "listening")
-    get_runtime().call(get_connection_pool().forget, server.pk)
+    get_runtime().call(get_connection_pool().forget_server, server.pk)
 
 
 # --- the watcher itself
@@ -248,7 +248,7 @@ def test_the_loop_of_a_watcher_outlives_a_database_that_is_away(watch, monkeypat
         raise OperationalError("away")
 
     monkeypatch.setattr(list_changed, "TICK_S", 0.01)
-    monkeypatch.setattr(ListChangedListener, "tick", broken)
+    monkeypatch.setattr(ListChangedListener, "update_streams", broken)
     get_runtime().call(watch().begin)
     eventually(lambda: len(ticks) > 2)
 

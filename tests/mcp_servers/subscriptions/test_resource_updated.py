@@ -18,7 +18,7 @@ from mcp_servers.subscriptions import leases, resource_updated
 from mcp_servers.subscriptions.leases import UpdateSource
 from mcp_servers.subscriptions.resource_updated import (
     ResourceWatcher,
-    can_follow,
+    can_watch_resources,
     load_source_access,
 )
 from tests import factories
@@ -46,7 +46,7 @@ def processes(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[ResourceWatcher
     def hear(server_id, notice):
         by_feed(server_id, notice)
         for one in made:
-            one.heard(notice)
+            one.handle_notification(notice)
 
     monkeypatch.setattr("mcp_servers.client.change_notifications._listeners", [hear])
     yield made
@@ -60,7 +60,7 @@ def follow(
     person = UUID(who.id) if who else None
     endpoint = build_endpoint(server)
     found = build_person_endpoint(endpoint, person) if person else endpoint
-    return get_runtime().call(follower.follow, found, uris)
+    return get_runtime().call(follower.watch_resources, found, uris)
 
 
 def source(server: Server, who: Principal | None = None) -> UpdateSource:
@@ -71,7 +71,7 @@ def changes(
     follower: ResourceWatcher, server: Server, uri: str = PAPER, who: Principal | None = None
 ) -> int | None:
     async def read() -> int | None:
-        return follower.changes((source(server, who), uri))
+        return follower.find_change_count((source(server, who), uri))
 
     return get_runtime().call(read)
 
@@ -83,7 +83,9 @@ def tell(
 
     async def say() -> None:
         feed = follower._feeds[source(server, who)]
-        follower.heard(resource_updated.ChangeNotification("resources", uri, feed.holder))
+        follower.handle_notification(
+            resource_updated.ChangeNotification("resources", uri, feed.holder)
+        )
 
     get_runtime().call(say)
 
@@ -135,7 +137,7 @@ def test_a_server_that_comes_back_counts_as_changed(
 ) -> None:
     assert follow(processes[0], news, PAPER) == {PAPER: 0}
     feed = processes[0]._feeds[UpdateSource(news.pk)]
-    get_runtime().loop.call_soon_threadsafe(feed._close)  # as when the stream breaks off
+    get_runtime().loop.call_soon_threadsafe(feed._close_connection)  # as when the stream breaks off
     eventually(lambda: changes(processes[0], news) == 1, what="the change")
 
 
@@ -166,9 +168,11 @@ def test_what_nobody_follows_is_let_go_of(
     processes: tuple[ResourceWatcher, ResourceWatcher],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(leases, "UNWANTED", timedelta())
+    monkeypatch.setattr(leases, "UNWANTED_AFTER", timedelta())
     follow(processes[0], news, PAPER)
-    get_runtime().loop.call_soon_threadsafe(processes[0].leave, [(UpdateSource(news.pk), PAPER)])
+    get_runtime().loop.call_soon_threadsafe(
+        processes[0].unwatch_resources, [(UpdateSource(news.pk), PAPER)]
+    )
     eventually(lambda: not Followed.objects.exists(), what="the end of the row")
     eventually(lambda: not processes[0]._feeds, what="the end of the feed")
 
@@ -178,14 +182,14 @@ def test_what_was_left_a_moment_ago_is_told_of_again_at_once(
     processes: tuple[ResourceWatcher, ResourceWatcher],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(resource_updated, "GRANT_S", 5.0)
+    monkeypatch.setattr(resource_updated, "GRANT_TIMEOUT_S", 5.0)
     follow(processes[0], news, PAPER)
     get_runtime().call(_left, processes[0], (UpdateSource(news.pk), PAPER))
     assert follow(processes[0], news, PAPER) == {PAPER: 0}
 
 
 async def _left(follower: ResourceWatcher, key: resource_updated.Key) -> None:
-    follower.leave([key])
+    follower.unwatch_resources([key])
 
 
 def test_who_leaves_while_it_waits_leaves_nothing(
@@ -204,9 +208,9 @@ def test_who_leaves_while_it_waits_leaves_nothing(
 
 def test_only_what_says_that_it_tells_is_followed(news: Server) -> None:
     found = build_endpoint(news)
-    assert can_follow(found)
+    assert can_watch_resources(found)
     news.discovery = {"capabilities": {"resources": {"listChanged": True}}}
-    assert not can_follow(build_endpoint(news))
+    assert not can_watch_resources(build_endpoint(news))
 
 
 def test_a_database_that_is_away_loses_no_change(
@@ -215,7 +219,10 @@ def test_a_database_that_is_away_loses_no_change(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     follow(processes[0], news, PAPER)
-    own, faults = leases.increment_change_counts, iter([resource_updated.AWAY[0]("away")])
+    own, faults = (
+        leases.increment_change_counts,
+        iter([resource_updated.UNAVAILABLE_ERRORS[0]("away")]),
+    )
 
     def changed(*args: object) -> None:
         for fault in faults:
@@ -296,7 +303,7 @@ def test_whose_login_a_server_no_longer_wants_is_told_of_nothing(
         now = Server.objects.get(pk=personal.pk)
         of_all = UpdateSource(personal.pk)
         found = get_runtime().call(
-            get_runtime().orm, load_source_access, {source(personal, ann): -1, of_all: -1}
+            get_runtime().run_orm, load_source_access, {source(personal, ann): -1, of_all: -1}
         )
         assert set(found) == {source(now, ann) if config is own else of_all}
 
@@ -307,4 +314,4 @@ def test_who_ends_in_a_pause_is_over_at_once(
     with printing() as url:
         server = subscribed(acme, helper, url)
     assert follow(processes[0], server, PAPER) == {}  # nothing is there: the next try comes later
-    eventually(lambda: not len(processes[0]._crew) - 1, what="the end of all but the look-out")
+    eventually(lambda: not len(processes[0]._tasks) - 1, what="the end of all but the look-out")

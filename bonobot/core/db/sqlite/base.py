@@ -16,39 +16,39 @@ DEFAULT_TIMEOUT_S = 5.0
 class DatabaseWrapper(base.DatabaseWrapper):
     """A connection whose `BEGIN IMMEDIATE` first waits in the process's write queue."""
 
-    _turn: WriteQueue | None = None
+    _held_queue: WriteQueue | None = None
 
     def _start_transaction_under_autocommit(self) -> None:
-        within_s = self.settings_dict["OPTIONS"].get("timeout", DEFAULT_TIMEOUT_S)
+        timeout_s = self.settings_dict["OPTIONS"].get("timeout", DEFAULT_TIMEOUT_S)
         queue = get_write_queue()
-        if not queue.take(within_s=within_s):
+        if not queue.acquire(timeout_s=timeout_s):
             raise OperationalError("database is locked by another thread of this process")
-        self._turn = queue
+        self._held_queue = queue
         try:
             super()._start_transaction_under_autocommit()  # type: ignore[misc]  # Django's stubs leave it out
         except BaseException:
-            self._leave()
+            self._release_queue()
             raise
 
     def _commit(self) -> Any:
         try:
             return super()._commit()  # type: ignore[misc]  # Django's stubs leave it out
         finally:
-            self._leave()
+            self._release_queue()
 
     def _rollback(self) -> Any:
         try:
             return super()._rollback()  # type: ignore[misc]  # Django's stubs leave it out
         finally:
-            self._leave()
+            self._release_queue()
 
     def _close(self) -> Any:
         try:
             return super()._close()  # type: ignore[misc]  # Django's stubs leave it out
         finally:
-            self._leave()
+            self._release_queue()
 
-    def _leave(self) -> None:
-        queue, self._turn = self._turn, None
+    def _release_queue(self) -> None:
+        queue, self._held_queue = self._held_queue, None
         if queue is not None:
-            queue.give()
+            queue.release()

@@ -15,39 +15,39 @@ class WriteQueue:
     """Admits one write transaction at a time, urgent ones first."""
 
     def __init__(self) -> None:
-        self._changed = Condition()
-        self._taken = False
-        self._urgent = 0
+        self._condition = Condition()
+        self._is_held = False
+        self._urgent_waiters = 0
 
-    def take(self, *, within_s: float, urgent: bool = False) -> bool:
+    def acquire(self, *, timeout_s: float, urgent: bool = False) -> bool:
         """Wait for the turn; return False on timeout."""
-        with self._changed:
-            self._urgent += urgent
+        with self._condition:
+            self._urgent_waiters += urgent
             try:
-                came = self._changed.wait_for(
-                    lambda: not self._taken and (urgent or not self._urgent), within_s
+                acquired = self._condition.wait_for(
+                    lambda: not self._is_held and (urgent or not self._urgent_waiters), timeout_s
                 )
             finally:
-                self._urgent -= urgent
-                self._changed.notify_all()
-            self._taken = self._taken or came
-            return came
+                self._urgent_waiters -= urgent
+                self._condition.notify_all()
+            self._is_held = self._is_held or acquired
+            return acquired
 
-    def give(self) -> None:
+    def release(self) -> None:
         """End the turn and admit the next writer."""
-        with self._changed:
-            self._taken = False
-            self._changed.notify_all()
+        with self._condition:
+            self._is_held = False
+            self._condition.notify_all()
 
     @contextmanager
-    def urgently(self, *, within_s: float) -> Iterator[None]:
+    def hold_urgently(self, *, timeout_s: float) -> Iterator[None]:
         """Hold the turn, ahead of other writers; on timeout continue without it."""
-        came = self.take(within_s=within_s, urgent=True)
+        acquired = self.acquire(timeout_s=timeout_s, urgent=True)
         try:
             yield
         finally:
-            if came:
-                self.give()
+            if acquired:
+                self.release()
 
 
 _turns = WriteQueue()

@@ -12,7 +12,7 @@ from agents.builtin_tools.services import clear_workspace, describe_workspace
 from agents.builtin_tools.workspaces import get_own_folder
 from agents.calls.pipeline import CallOutcome, CallRefused
 from agents.models import Agent
-from agents.services import remove_agent
+from agents.services import delete_agent
 from bonobot.accounts.models import Organization
 from bonobot.ledger.models import AuditRow
 from bonobot.ledger.queries import load_policy_generation
@@ -192,5 +192,5 @@ def test_what_a_session_saw_stays_with_what_it_wrote(
 def test_a_workspace_goes_with_its_agent(acme: Organization, helper: Agent, home: Path, call: Call):
     call("write_file", {"path": "a", "text": "x"})
     assert home.is_dir()
-    remove_agent(factories.administrator(acme), helper)
+    delete_agent(factories.administrator(acme), helper)
     assert not home.exists()

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agents.builtin_tools.toolsets.find_tools import (
-    READ_AT_MOST,
+    MAX_INDEXED_LENGTH,
     SearchableTool,
     ToolSearchIndex,
     split_words,
@@ -58,7 +58,7 @@ def test_a_word_that_all_tools_have_decides_nothing():
 
 
 def test_a_server_can_not_outshout_others_by_length():
-    loud = text("mcp_web_spam", "mail " * READ_AT_MOST)
+    loud = text("mcp_web_spam", "mail " * MAX_INDEXED_LENGTH)
     assert ToolSearchIndex((*TOOLS, loud)).search("send mail", 1) == ["mcp_web_send_mail"]
 
 

@@ -110,7 +110,7 @@ def test_whoever_goes_away_takes_the_command_along(home: Path, helper: Agent, ac
             tool="run_shell",
             arguments={"command": "sleep 765432"},
         )
-        task = asyncio.create_task(pipeline.call(request))
+        task = asyncio.create_task(pipeline.make_call(request))
         while not await asyncio.to_thread(_running, "765432"):
             assert not task.done()
             await asyncio.sleep(0)

@@ -6,7 +6,7 @@ from playwright.sync_api import Page, expect
 from pytest_django import DjangoAssertNumQueries
 
 from agents.console.admin import settings_check
-from agents.console.settings_check import START_BEAT, SettingsFinding
+from agents.console.settings_check import START_SCHEDULER, SettingsFinding
 from bonobot.accounts.models import User
 from bonobot.accounts.roles import Role
 from bonobot.core.i18n.messages import format_message
@@ -22,7 +22,10 @@ def found(monkeypatch: pytest.MonkeyPatch) -> None:
     findings = (
         SettingsFinding("python", "ok", "CPython 3.13"),
         SettingsFinding(
-            "beat", "failed", format_message("no sweep in {uptime_s} s", uptime_s=40), START_BEAT
+            "beat",
+            "failed",
+            format_message("no sweep in {uptime_s} s", uptime_s=40),
+            START_SCHEDULER,
         ),
         SettingsFinding(
             "npx", "warning", "<b>away</b>", format_message("Install {package}.", package="Node.js")

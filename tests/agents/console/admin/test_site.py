@@ -10,7 +10,7 @@ from django.urls import reverse
 from pytest_django import DjangoAssertNumQueries
 
 from agents.models import Session
-from agents.sessions.services import start
+from agents.sessions.services import start_session
 from bonobot.accounts.models import Membership, User
 from bonobot.accounts.roles import Role
 from bonobot.core.problems import Problem
@@ -105,10 +105,10 @@ def test_a_member_who_is_no_staff_gets_in_and_lands_on_the_agents() -> None:
 def test_a_member_sees_their_own_sessions_only() -> None:
     acme = factories.organization()
     agent = factories.agent(acme)
-    start(factories.administrator(acme), agent, "the boss asks")
+    start_session(factories.administrator(acme), agent, "the boss asks")
     seat = admin_client.sit(acme, Role.MEMBER)
     agent.members.add(seat.user)
-    start(admin_client.principal_at(seat, acme), agent, "the member asks")
+    start_session(admin_client.principal_at(seat, acme), agent, "the member asks")
     page = admin_client.words(seat.get("agents_session_changelist"))
     assert "the member asks" in page
     assert "the boss asks" not in page

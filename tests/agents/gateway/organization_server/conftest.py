@@ -65,8 +65,8 @@ def at_work(runner: SessionRunner) -> Iterator[None]:
 async def _work(runner: SessionRunner) -> None:
     with suppress(asyncio.CancelledError):
         while True:
-            for session_id in await get_runtime().orm(_queued):
-                await runner.take(session_id)
+            for session_id in await get_runtime().run_orm(_queued):
+                await runner.claim_and_run(session_id)
             await asyncio.sleep(0.02)
 
 

@@ -11,7 +11,7 @@ CALL, MODEL, NOTICE = Step.Kind.CALL, Step.Kind.MODEL, Step.Kind.NOTICE
 
 
 def told(*events: SessionEvent) -> list[str]:
-    return list(SessionProgress().news(events))
+    return list(SessionProgress().collect_new_lines(events))
 
 
 def call(state: str, **more: str) -> SessionEvent:
@@ -26,17 +26,25 @@ def test_a_text_is_told_once_however_it_comes(text: str, cuts: list[int]) -> Non
         pieces.append(SessionEvent(TEXT, {"seq": 3, "at": begun, "text": text[begun:end]}))
         begun = end
     reader = SessionProgress()
-    found = list(reader.news(pieces))
+    found = list(reader.collect_new_lines(pieces))
     assert "".join(found) == text
     # The step that holds the whole, and each piece again, say nothing new.
-    assert not list(reader.news([SessionEvent(MODEL, {"seq": 3, "text": text}), *pieces]))
+    assert not list(
+        reader.collect_new_lines([SessionEvent(MODEL, {"seq": 3, "text": text}), *pieces])
+    )
 
 
 def test_a_text_that_was_missed_is_told_from_where_the_client_is() -> None:
     reader = SessionProgress()
-    assert list(reader.news([SessionEvent(TEXT, {"seq": 3, "at": 0, "text": "It "})])) == ["It "]
-    assert list(reader.news([SessionEvent(MODEL, {"seq": 3, "text": "It works."})])) == ["works."]
-    assert list(reader.news([SessionEvent(MODEL, {"seq": 5, "text": "And?"})])) == ["And?"]
+    assert list(
+        reader.collect_new_lines([SessionEvent(TEXT, {"seq": 3, "at": 0, "text": "It "})])
+    ) == ["It "]
+    assert list(
+        reader.collect_new_lines([SessionEvent(MODEL, {"seq": 3, "text": "It works."})])
+    ) == ["works."]
+    assert list(reader.collect_new_lines([SessionEvent(MODEL, {"seq": 5, "text": "And?"})])) == [
+        "And?"
+    ]
 
 
 def test_a_call_is_told_when_it_begins_and_when_it_ends() -> None:

@@ -8,7 +8,7 @@ from agents.gateway.organization_server.handlers import load_tools
 from agents.gateway.organization_server.tools import OrganizationTool
 from agents.models import Agent
 from bonobot.accounts.models import Organization
-from bonobot.accounts.roles import TABLE, Role
+from bonobot.accounts.roles import ROLE_ACTIONS, Role
 from tests import factories
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -18,21 +18,21 @@ PAGE = Path(__file__).parents[4] / "docs" / "bots.md"
 
 def kind(tool: OrganizationTool) -> str:
     hints = tool.hints
-    if hints.reads:
+    if hints.read_only:
         return "reads"
-    if hints.reaches_out:
+    if hints.open_world:
         return "acts"
-    return "changes" if hints.destroys else "adds"
+    return "changes" if hints.destructive else "adds"
 
 
 def test_the_page_lists_every_tool_with_who_may_use_it(acme: Organization, helper: Agent) -> None:
-    members = {role: factories.person(acme, role) for role in TABLE}
+    members = {role: factories.person(acme, role) for role in ROLE_ACTIONS}
     helper.members.add(members[Role.MEMBER].id)
     may = {role: set(load_tools(principal)) for role, principal in members.items()}
     lines = ["| tool | | what it does | roles |", "|---|---|---|---|"]
     for name, tool in load_tools(factories.administrator(acme)).items():
         shown = name.replace("helper_chat", "{slug}_chat")
         title = tool.title.replace("Helper", "the agent")
-        roles = ", ".join(role for role in TABLE if name in may[role])
+        roles = ", ".join(role for role in ROLE_ACTIONS if name in may[role])
         lines.append(f"| `{shown}` | {kind(tool)} | {title} | {roles} |")
     assert "\n".join(lines) in PAGE.read_text(encoding="utf-8"), "\n".join(lines)

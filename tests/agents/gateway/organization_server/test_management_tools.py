@@ -201,7 +201,7 @@ def test_every_tool_declares_sound_schemas_and_honest_hints(
         for schema in (declared["inputSchema"], declared["outputSchema"]):
             Draft202012Validator.check_schema(schema)
             assert schema["type"] == "object", name
-        assert tool.takes.judgement is not None
+        assert tool.input_schema.verdict is not None
         assert declared["description"].strip(), name
         assert "Roles:" not in declared["description"], name
         assert len(name) <= 64

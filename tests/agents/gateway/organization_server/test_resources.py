@@ -14,12 +14,12 @@ from agents.gateway.organization_server.resources import (
 )
 from agents.models import Agent, Session, Workflow
 from agents.services import AgentSpec, update_agent
-from agents.sessions.services import cancel, start
+from agents.sessions.services import cancel_session, start_session
 from agents.workflows.services import run_workflow
 from bonobot.accounts.models import Organization
 from bonobot.accounts.principals import Principal, build_token_principal
 from bonobot.accounts.roles import Role
-from bonobot.accounts.tokens.services import issue
+from bonobot.accounts.tokens.services import create_token
 from tests import factories, rest
 from tests.agents.gateway.conftest import Wire, token_of
 from tests.agents.gateway.organization_server.conftest import PATH, Client
@@ -34,7 +34,7 @@ def boss(acme: Organization) -> Principal:
 
 @pytest.fixture
 def session(boss: Principal, helper: Agent) -> Session:
-    return start(boss, helper, "hello")
+    return start_session(boss, helper, "hello")
 
 
 @pytest.fixture
@@ -106,7 +106,7 @@ def test_states_change_with_what_they_are_of_and_only_then(
     first = load_resource_states(boss, watched)
     assert first.keys() == {by_id, by_name, told, flow}
     assert load_resource_states(boss, watched) == first
-    cancel(boss, session)
+    cancel_session(boss, session)
     second = load_resource_states(boss, watched)
     assert {key for key in first if first[key] != second[key]} == {by_id, by_name, told}
     update_agent(boss, helper, AgentSpec(name="Another"))
@@ -121,7 +121,7 @@ def test_states_and_lists_are_a_fixed_number_of_queries_and_apart(
     acme: Organization, helper: Agent, workflow: Workflow, session: Session, boss: Principal
 ) -> None:
     agents = [helper, *(factories.agent(acme, f"agent-{number}") for number in range(4))]
-    sessions = [session, *(start(boss, agent, "hello") for agent in agents)]
+    sessions = [session, *(start_session(boss, agent, "hello") for agent in agents)]
     uris = [build_uri("agents", one.pk) for one in agents] + [
         build_uri("agents", one.slug) for one in agents
     ]
@@ -136,7 +136,7 @@ def test_states_and_lists_are_a_fixed_number_of_queries_and_apart(
     assert len(queries) == 2
     stranger = factories.administrator(factories.organization("other"))
     assert load_resource_states(stranger, uris) == {}
-    narrow = issue(boss, name="narrow", role=Role.MEMBER, agent_ids=[helper.pk])[0]
+    narrow = create_token(boss, name="narrow", role=Role.MEMBER, agent_ids=[helper.pk])[0]
     assert load_resource_states(build_token_principal(narrow), uris).keys() == {
         build_uri("agents", helper.pk),
         build_uri("agents", "helper"),

@@ -58,18 +58,18 @@ def scene(world: World, wire: Wire) -> Scene:
 
 
 def start(scene: Scene) -> Session:
-    return sessions.start(scene.program.principal, scene.world.helper, "x")
+    return sessions.start_session(scene.program.principal, scene.world.helper, "x")
 
 
 def send(scene: Scene) -> Session:
     session = scene.rested()
-    sessions.send(scene.program.principal, session, "x")
+    sessions.send_message(scene.program.principal, session, "x")
     return session
 
 
 def send_again(scene: Scene) -> Session:
     session = scene.rested()
-    sessions.send_again(scene.program.principal, session)
+    sessions.resend_message(scene.program.principal, session)
     return session
 
 
@@ -209,7 +209,7 @@ def test_who_reads_on_a_page_and_who_only_writes_hold_nothing(scene: Scene) -> N
     session = scene.rested()
     scene.caller(session).under_labels()
     assert rest.as_administrator().get(f"sessions/{session.pk}").status == 200
-    sessions.start(scene.world.boss, scene.world.helper, "x")
+    sessions.start_session(scene.world.boss, scene.world.helper, "x")
     assert scene.rest.post(f"sessions/{session.pk}/messages", {"message": "x"}).status == 202
     assert FlowCell.objects.exclude(labels=0).count() == 1
     assert scene.program.sends() == ""

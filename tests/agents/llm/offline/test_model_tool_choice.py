@@ -8,7 +8,7 @@ import pytest
 from agents.llm.interface import ToolSpec
 from agents.llm.offline.arguments import MessageContext
 from agents.llm.offline.match_tools import ToolTermIndex
-from agents.llm.offline.model import MissingArguments, OfflinePlan, plan
+from agents.llm.offline.model import MissingArguments, OfflinePlan, plan_message
 from tests.agents.llm.offline import tools
 
 ALL = ToolTermIndex(tools.of())
@@ -115,7 +115,7 @@ def of(decided: OfflinePlan) -> list[tuple[str, dict[str, Any]]]:
 
 @pytest.mark.parametrize(("text", "name", "arguments"), ONE_CALL, ids=[c[0] for c in ONE_CALL])
 def test_words_become_one_call(text: str, name: str, arguments: dict[str, Any]) -> None:
-    assert of(plan(text, ALL, MessageContext())) == [(tools.tool(name).name, arguments)]
+    assert of(plan_message(text, ALL, MessageContext())) == [(tools.tool(name).name, arguments)]
 
 
 @pytest.mark.parametrize(
@@ -136,9 +136,9 @@ def test_words_become_one_call(text: str, name: str, arguments: dict[str, Any]) 
 )
 @pytest.mark.parametrize("index", [ALL, TIME], ids=["all", "time"])
 def test_words_that_fit_no_tool_call_none(text: str, index: ToolTermIndex) -> None:
-    decided = plan(text, index, MessageContext())
+    decided = plan_message(text, index, MessageContext())
     assert decided.calls == ()
-    assert decided.question is None
+    assert decided.incomplete_call is None
 
 
 SEVERAL: list[tuple[str, list[tuple[str, dict[str, Any]]]]] = [
@@ -180,21 +180,21 @@ def test_several_wishes_become_several_calls(
     text: str, expected: list[tuple[str, dict[str, Any]]]
 ) -> None:
     named = [(tools.tool(name).name, arguments) for name, arguments in expected]
-    assert of(plan(text, ALL, MessageContext())) == named
+    assert of(plan_message(text, ALL, MessageContext())) == named
 
 
 def test_a_value_alone_goes_to_the_tool_used_last() -> None:
-    assert plan("and in Berlin?", ALL, MessageContext()).calls == ()
+    assert plan_message("and in Berlin?", ALL, MessageContext()).calls == ()
     for name, slot, value in (
         ("mcp_time_get_current_time", "timezone", "Europe/Berlin"),
         ("mcp_weather_get_forecast", "city", "Berlin"),
     ):
-        context = MessageContext(recent=frozenset({name}))
-        assert of(plan("and in Berlin?", ALL, context)) == [(name, {slot: value})]
+        context = MessageContext(recent_tools=frozenset({name}))
+        assert of(plan_message("and in Berlin?", ALL, context)) == [(name, {slot: value})]
 
 
 def test_a_harmful_tool_is_not_called_once_for_each_value() -> None:
-    assert of(plan("delete the file /a and /b", ALL, MessageContext())) == [
+    assert of(plan_message("delete the file /a and /b", ALL, MessageContext())) == [
         (tools.tool("delete_file").name, {"path": "/a"})
     ]
 
@@ -202,29 +202,29 @@ def test_a_harmful_tool_is_not_called_once_for_each_value() -> None:
 def test_harm_has_to_be_asked_for() -> None:
     only = ToolTermIndex([tools.tool("delete_file"), tools.tool("git_reset")])
     for text in ("the file /tmp/x", "show the file /tmp/x", "git changes of /repo"):
-        assert plan(text, only, MessageContext()).calls == ()
+        assert plan_message(text, only, MessageContext()).calls == ()
 
 
 def test_what_is_missing_is_a_question() -> None:
-    decided = plan("show the git log", ALL, MessageContext())
+    decided = plan_message("show the git log", ALL, MessageContext())
     assert decided.calls == ()
-    assert decided.question is not None
-    assert decided.question.tool.name == "mcp_git_git_log"
-    assert decided.question.missing == ("repo_path",)
+    assert decided.incomplete_call is not None
+    assert decided.incomplete_call.tool.name == "mcp_git_git_log"
+    assert decided.incomplete_call.missing == ("repo_path",)
 
 
 def test_tools_that_fit_alike_are_offered_not_guessed() -> None:
-    decided = plan("tell me about git", ALL, MessageContext())
-    assert (decided.calls, decided.question) == ((), None)
-    assert len(decided.nearby) > 3
-    assert all("git" in near.name for near in decided.nearby)
+    decided = plan_message("tell me about git", ALL, MessageContext())
+    assert (decided.calls, decided.incomplete_call) == ((), None)
+    assert len(decided.suggested_tools) > 3
+    assert all("git" in near.name for near in decided.suggested_tools)
 
 
 ASKED = MissingArguments("mcp_git_git_commit", {"repo_path": "/r"}, ("message",))
 
 
 def test_any_words_answer_the_question_for_one_text() -> None:
-    decided = plan("Improve the wording", ALL, MessageContext(), ASKED)
+    decided = plan_message("Improve the wording", ALL, MessageContext(), ASKED)
     assert of(decided) == [
         ("mcp_git_git_commit", {"repo_path": "/r", "message": "Improve the wording"})
     ]
@@ -232,32 +232,34 @@ def test_any_words_answer_the_question_for_one_text() -> None:
 
 def test_an_answer_that_gives_only_a_part_is_followed_by_the_rest_of_the_question() -> None:
     asked = MissingArguments("mcp_git_git_commit", {}, ("repo_path", "message"))
-    decided = plan("it is in /r", ALL, MessageContext(), asked)
-    assert decided.question is not None
-    assert decided.question.arguments == {"repo_path": "/r"}
-    assert decided.question.missing == ("message",)
+    decided = plan_message("it is in /r", ALL, MessageContext(), asked)
+    assert decided.incomplete_call is not None
+    assert decided.incomplete_call.arguments == {"repo_path": "/r"}
+    assert decided.incomplete_call.missing == ("message",)
 
 
 def test_a_question_about_a_tool_that_is_gone_is_forgotten() -> None:
-    assert plan("Improve the wording", TIME, MessageContext(), ASKED).calls == ()
+    assert plan_message("Improve the wording", TIME, MessageContext(), ASKED).calls == ()
 
 
 @pytest.mark.parametrize(
     ("context", "path"),
     [
-        (MessageContext(earlier=("look at /a/b please",)), "/a/b"),
-        (MessageContext(used={"repo_path": "/used"}), "/used"),
+        (MessageContext(earlier_messages=("look at /a/b please",)), "/a/b"),
+        (MessageContext(earlier_arguments={"repo_path": "/used"}), "/used"),
         (MessageContext(instructions="Repository: /from/instructions"), "/from/instructions"),
         (MessageContext(instructions="Working directory: `/from/here`."), "/from/here"),
     ],
 )
 def test_a_path_comes_from_the_conversation(context: MessageContext, path: str) -> None:
-    assert of(plan("show the git log", ALL, context)) == [("mcp_git_git_log", {"repo_path": path})]
+    assert of(plan_message("show the git log", ALL, context)) == [
+        ("mcp_git_git_log", {"repo_path": path})
+    ]
 
 
 def test_instructions_that_mention_a_path_for_something_else_give_none() -> None:
     context = MessageContext(instructions="Read the manual at /usr/share/doc first.")
-    assert plan("show the git log", ALL, context).question is not None
+    assert plan_message("show the git log", ALL, context).incomplete_call is not None
 
 
 def test_hundreds_of_tools_are_looked_through() -> None:
@@ -265,7 +267,7 @@ def test_hundreds_of_tools_are_looked_through() -> None:
         ToolSpec(f"mcp_filler_do_{n}", f"Handles case number {n} of the filler", {})
         for n in range(600)
     ]
-    decided = plan(
+    decided = plan_message(
         "What time is it in Tokyo?", ToolTermIndex([*many, *tools.of()]), MessageContext()
     )
     assert of(decided) == [("mcp_time_get_current_time", {"timezone": "Asia/Tokyo"})]

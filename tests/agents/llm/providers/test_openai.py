@@ -225,7 +225,7 @@ async def test_requests_share_a_connection_only_with_the_same_credential() -> No
         for key in ("one", "one", "two", "one"):
             await ask(fake, HI, api_key=key)
         pool = wire._pools[asyncio.get_running_loop()]
-        assert len(pool.kept) == 2
+        assert len(pool.connections) == 2
         await close_models()
         assert asyncio.get_running_loop() not in wire._pools
 
@@ -239,7 +239,7 @@ async def test_idle_connections_of_old_credentials_are_let_go(
         for key in ("one", "two", "three", "four"):
             await ask(fake, HI, api_key=key)
         pool = wire._pools[asyncio.get_running_loop()]
-        assert [key[4] for key in pool.kept] == ["three", "four"]
+        assert [key[4] for key in pool.connections] == ["three", "four"]
 
 
 async def test_a_hundred_requests_wait_side_by_side() -> None:

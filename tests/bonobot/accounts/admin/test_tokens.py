@@ -4,7 +4,7 @@ import pytest
 
 from bonobot.accounts.models import Token
 from bonobot.accounts.roles import Role
-from bonobot.accounts.tokens.services import issue
+from bonobot.accounts.tokens.services import create_token
 from bonobot.ledger.models import AuditRow
 from tests import admin_client, factories
 
@@ -34,7 +34,7 @@ def test_a_token_can_be_narrowed_to_an_agent() -> None:
 def test_a_token_is_changed_but_for_its_role() -> None:
     acme = factories.organization()
     agent, boss = factories.agent(acme), factories.administrator(acme)
-    token, _text = issue(boss, name="ci", role=Role.MEMBER, agent_ids=[agent.pk])
+    token, _text = create_token(boss, name="ci", role=Role.MEMBER, agent_ids=[agent.pk])
     seat = admin_client.sit(acme, Role.OWNER)
     said = {"name": "IDE", "client": "zed", "role": "owner", "scopes": ["mcp:tools", "mcp:agents"]}
     bounds = {"agents": [str(agent.pk)], "networks": "10.0.0.0/8\n::1", "calls_per_minute": "7"}
@@ -55,7 +55,7 @@ def test_a_token_is_changed_but_for_its_role() -> None:
 def test_a_token_keeps_an_agent_that_is_gone() -> None:
     acme = factories.organization()
     agent, boss = factories.agent(acme), factories.administrator(acme)
-    token, _text = issue(boss, name="ci", role=Role.MEMBER, agent_ids=[agent.pk])
+    token, _text = create_token(boss, name="ci", role=Role.MEMBER, agent_ids=[agent.pk])
     gone = str(agent.pk)
     agent.delete()
     seat = admin_client.sit(acme, Role.OWNER)
@@ -67,7 +67,7 @@ def test_a_token_keeps_an_agent_that_is_gone() -> None:
 
 def test_tokens_are_revoked_not_deleted() -> None:
     acme = factories.organization()
-    token, _text = issue(factories.administrator(acme), name="ci", role=Role.MEMBER)
+    token, _text = create_token(factories.administrator(acme), name="ci", role=Role.MEMBER)
     seat = admin_client.sit(acme, Role.OWNER)
     fields = {"action": "revoke_chosen", "_selected_action": str(token.pk)}
     seat.post("tenancy_token_changelist", **fields)

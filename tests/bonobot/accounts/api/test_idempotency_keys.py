@@ -9,7 +9,7 @@ from django.db import connection, connections
 from django.utils import timezone
 
 from agents.models import Agent
-from bonobot.accounts.api.idempotency_keys import IdempotentReplay, claim, keep
+from bonobot.accounts.api.idempotency_keys import IdempotentReplay, claim_key, store_answer
 from bonobot.accounts.models import KeptAnswer, Organization, Token
 from bonobot.accounts.roles import Role
 from bonobot.core.crypto.sealed_values import SealedValue
@@ -119,27 +119,27 @@ def test_a_new_tokens_text_is_replayed_and_sealed_at_rest(owner):
 def test_what_may_be_tried_again_is_not_kept(acme):
     boss = factories.administrator(acme)
     for status in (429, 503):
-        keep(claim(boss, KEY, {"body": 1}), status, "{}")
+        store_answer(claim_key(boss, KEY, {"body": 1}), status, "{}")
         assert not KeptAnswer.objects.exists()
 
 
 def test_after_an_internal_error_nobody_knows(acme):
     boss = factories.administrator(acme)
-    keep(claim(boss, KEY, {"body": 1}), 500, "{}")
+    store_answer(claim_key(boss, KEY, {"body": 1}), 500, "{}")
     with pytest.raises(Conflict) as refused:
-        claim(boss, KEY, {"body": 1})
+        claim_key(boss, KEY, {"body": 1})
     assert refused.value.code == "idempotency_in_progress"
 
 
 def test_an_answer_is_replayed_as_it_was(acme):
     boss = factories.administrator(acme)
-    keep(claim(boss, KEY, {"body": 1}), 201, '{"id": 1}')
+    store_answer(claim_key(boss, KEY, {"body": 1}), 201, '{"id": 1}')
     with pytest.raises(IdempotentReplay) as replay:
-        claim(boss, KEY, {"body": 1})
+        claim_key(boss, KEY, {"body": 1})
     assert (replay.value.status, replay.value.body) == (201, '{"id": 1}')
     assert isinstance(KeptAnswer.objects.get().body, SealedValue)
     with pytest.raises(InvalidInput):
-        claim(boss, KEY, {"body": 2})
+        claim_key(boss, KEY, {"body": 2})
 
 
 @pytest.mark.django_db(transaction=True)

@@ -5,7 +5,7 @@ import pytest
 from agents.models import Agent
 from bonobot.accounts.models import Organization, Token
 from bonobot.accounts.roles import Role
-from bonobot.accounts.tokens.services import issue
+from bonobot.accounts.tokens.services import create_token
 from tests import factories, rest
 from tests.rest import Rest
 
@@ -93,7 +93,7 @@ def test_a_patch_changes_what_it_says_and_the_text_stays(owner, agents):
     ],
 )
 def test_a_change_that_can_not_be_is_refused(acme, owner, body, status, field):
-    token, _ = issue(factories.administrator(acme), name="ci", role=Role.MEMBER)
+    token, _ = create_token(factories.administrator(acme), name="ci", role=Role.MEMBER)
     answer = owner.patch(f"tokens/{token.pk}", body)
     assert answer.status == status, answer
     assert answer.json["field"].partition("[")[0].partition(".")[0] == field

@@ -42,7 +42,7 @@ def trust(where: Organization, url: str, **more: Any) -> Provider:
     """Let an organization's people sign in there."""
     said = {"name": "Login", "client_id": CLIENT, "client_secret": SECRET, "allow_private": True}
     said |= {"domains": ["example.com"]}
-    return sso.add(factories.administrator(where), url=url, **said | more)
+    return sso.create_provider(factories.administrator(where), url=url, **said | more)
 
 
 def led(client: Client, page: Any) -> dict[str, str]:

@@ -41,12 +41,12 @@ def test_owners_say_where_and_secrets_stay_sealed(acme: Organization, url: str) 
         ({"url": "https://login.example.com", "strange": 1}, InvalidInput),
     ):
         with pytest.raises(error):
-            sso.add(boss, **said | wrong)
-    provider = sso.add(boss, url="https://login.example.com", **said)
+            sso.create_provider(boss, **said | wrong)
+    provider = sso.create_provider(boss, url="https://login.example.com", **said)
     assert provider.client_secret.open() == "s3cret"
     assert "s3cret" not in str(AuditRow.objects.get(action="provider_added").__dict__)
     with pytest.raises(Conflict):
-        sso.add(boss, url="https://login.example.com", **said)
+        sso.create_provider(boss, url="https://login.example.com", **said)
     with pytest.raises(InvalidInput) as caught:
         sso.update_provider(boss, provider, url="https://other.example.com")
     assert caught.value.code == "credential_needed"  # one provider's is never sent to another
@@ -60,7 +60,7 @@ def test_owners_say_where_and_secrets_stay_sealed(acme: Organization, url: str) 
     with pytest.raises(Forbidden):
         sso.update_provider(boss, inner, url="http://127.0.0.1:2")
     with pytest.raises(Forbidden):
-        sso.add(operator, url="https://x.example.com", **said)
+        sso.create_provider(operator, url="https://x.example.com", **said)
 
 
 def test_the_admin_adds_changes_and_removes_one(acme: Organization) -> None:

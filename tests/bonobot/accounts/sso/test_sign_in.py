@@ -333,7 +333,7 @@ def test_where_it_is_required_passwords_open_nothing(acme: Organization, url: st
     with pytest.raises(Conflict):
         sso.update_provider(boss, login, enabled=False)
     with pytest.raises(Conflict):
-        sso.remove(boss, login)
+        sso.delete_provider(boss, login)
 
 
 def test_the_host_lets_passwords_in_again(acme: Organization, url: str) -> None:

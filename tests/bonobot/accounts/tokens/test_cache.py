@@ -37,11 +37,11 @@ def cache() -> VerifiedTokenCache:
 
 
 def issued(boss: Principal, **terms: object) -> tuple[Token, str]:
-    return tokens.issue(boss, role=Role.OPERATOR, **({"name": "ci"} | terms))
+    return tokens.create_token(boss, role=Role.OPERATOR, **({"name": "ci"} | terms))
 
 
 def known(cache: VerifiedTokenCache, text: str, address: str = HERE) -> VerifiedToken:
-    return get_runtime().call(cache.known, text, address)
+    return get_runtime().call(cache.verify_token, text, address)
 
 
 def test_a_warm_pass_asks_no_database_and_computes_no_hmac(boss, cache, monkeypatch):
@@ -70,28 +70,28 @@ def test_the_text_is_kept_nowhere(boss, cache):
 
 
 def test_the_pass_that_was_used_longest_ago_makes_room(boss):
-    cache = VerifiedTokenCache(kept=2)
+    cache = VerifiedTokenCache(max_tokens=2)
     texts = [issued(boss, name=str(n))[1] for n in range(3)]
-    cache.read(texts[0], HERE)
-    cache.read(texts[1], HERE)
-    cache.cached(texts[0], HERE)
-    cache.read(texts[2], HERE)
-    assert [cache.cached(text, HERE) is not None for text in texts] == [True, False, True]
+    cache.load_issued_token(texts[0], HERE)
+    cache.load_issued_token(texts[1], HERE)
+    cache.find_cached(texts[0], HERE)
+    cache.load_issued_token(texts[2], HERE)
+    assert [cache.find_cached(text, HERE) is not None for text in texts] == [True, False, True]
 
 
 def failing(cache: VerifiedTokenCache, address: str) -> None:
     """Come with texts that open nothing until nobody looks them up any more."""
     for n in range(1_000):
         with suppress(InvalidToken):
-            cache.read(f"bnb_{n}_nothing", address)
+            cache.load_issued_token(f"bnb_{n}_nothing", address)
 
 
 def test_what_opens_nothing_is_not_kept_and_not_looked_up_for_ever(boss, cache):
     _, text = issued(boss)
     with CaptureQueriesContext(connection) as queries, pytest.raises(TooManyFailures) as stopped:
         failing(cache, HERE)
-    assert len(queries) >= token_cache.FAILURES_AT_ONCE
-    assert len(queries) < 2 * token_cache.FAILURES_AT_ONCE
+    assert len(queries) >= token_cache.FAILURE_BURST
+    assert len(queries) < 2 * token_cache.FAILURE_BURST
     assert (stopped.value.status, stopped.value.retry_after) == (429, 1)
     assert not cache._kept
     # Who comes from elsewhere, and who is known already, notices nothing.
@@ -152,7 +152,7 @@ def test_what_is_current_is_read_again_after_any_change(boss, cache, way):
     elif way == "delete":
         rows.delete()
     else:
-        tokens.revoke(boss, token)
+        tokens.revoke_token(boss, token)
     assert known(cache, text).principal.role == Role.OPERATOR
     if way in ("delete", "revoke"):
         with pytest.raises(InvalidToken):
@@ -164,9 +164,9 @@ def test_what_is_current_is_read_again_after_any_change(boss, cache, way):
 
 def test_an_older_reading_does_not_replace_a_newer_one(boss, cache, monkeypatch):
     token, text = issued(boss)
-    older = token_cache.read_token(text, HERE)
+    older = token_cache.load_verified_token(text, HERE)
     Token.objects.filter(pk=token.pk).update(role=Role.MEMBER)
     newer = cache.read(text, HERE)
-    monkeypatch.setattr(token_cache, "read_token", lambda *_: older)
+    monkeypatch.setattr(token_cache, "load_verified_token", lambda *_: older)
     cache.read(text, HERE)
     assert cache.cached(text, HERE) is newer

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bonobot.accounts.roles import (
-    SCOPES,
-    TABLE,
+    ROLE_ACTIONS,
+    SCOPE_ACTIONS,
     Action,
     Role,
     TokenScope,
@@ -68,7 +68,7 @@ def test_no_networks_are_no_bounds_whatever_the_address_is(address):
 
 def test_no_scope_lets_a_model_say_yes_to_its_own_calls():
     over_mcp = {
-        action for scope in TokenScope if scope != TokenScope.API for action in SCOPES[scope]
+        action for scope in TokenScope if scope != TokenScope.API for action in SCOPE_ACTIONS[scope]
     }
     assert not over_mcp & {
         Action.APPROVE_CALLS,
@@ -88,4 +88,4 @@ def test_every_action_is_in_a_scope_and_named_in_a_refusal():
 
 def test_whoever_runs_agents_uses_their_tools():
     for role in Role:
-        assert (Action.RUN_AGENTS in TABLE[role]) == (Action.USE_TOOLS in TABLE[role])
+        assert (Action.RUN_AGENTS in ROLE_ACTIONS[role]) == (Action.USE_TOOLS in ROLE_ACTIONS[role])

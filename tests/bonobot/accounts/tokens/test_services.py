@@ -29,12 +29,12 @@ def organization():
 
 @pytest.fixture
 def issued(organization):
-    return tokens.issue(build_cli_principal(organization), name="ci", role=Role.OPERATOR)
+    return tokens.create_token(build_cli_principal(organization), name="ci", role=Role.OPERATOR)
 
 
 def test_the_text_opens_what_was_issued(issued):
     token, text = issued
-    assert tokens.authenticate(text).pk == token.pk
+    assert tokens.authenticate_token(text).pk == token.pk
 
 
 def test_the_secret_is_nowhere_in_the_row(issued):
@@ -47,25 +47,25 @@ def test_the_secret_is_nowhere_in_the_row(issued):
 @pytest.mark.parametrize("spoil", [lambda t: t[:-1], lambda t: "x" + t, lambda _: "", str.upper])
 def test_another_text_is_refused(issued, spoil):
     with pytest.raises(tokens.InvalidToken):
-        tokens.authenticate(spoil(issued[1]))
+        tokens.authenticate_token(spoil(issued[1]))
 
 
 def test_a_revoked_token_is_refused_at_once(organization, issued):
     token, text = issued
-    tokens.revoke(build_cli_principal(organization), token)
+    tokens.revoke_token(build_cli_principal(organization), token)
     with pytest.raises(tokens.InvalidToken):
-        tokens.authenticate(text)
+        tokens.authenticate_token(text)
 
 
 def test_an_expired_token_is_refused(organization):
-    _, text = tokens.issue(
+    _, text = tokens.create_token(
         build_cli_principal(organization),
         name="old",
         role=Role.MEMBER,
         expires_at=timezone.now() - timedelta(seconds=1),
     )
     with pytest.raises(tokens.InvalidToken):
-        tokens.authenticate(text)
+        tokens.authenticate_token(text)
 
 
 def test_a_role_that_may_not_make_tokens_makes_none(organization):
@@ -73,7 +73,7 @@ def test_a_role_that_may_not_make_tokens_makes_none(organization):
         kind="user", id="u", label="u", organization_id=organization.pk, role=Role.AUDITOR
     )
     with pytest.raises(Forbidden):
-        tokens.issue(auditor, name="x", role=Role.OWNER)
+        tokens.create_token(auditor, name="x", role=Role.OWNER)
     assert not Token.objects.exists()
 
 
@@ -85,7 +85,7 @@ def test_the_principal_of_a_token_has_its_role_and_organization(organization, is
 
 def test_a_token_may_do_what_its_role_and_its_scopes_allow(organization):
     boss = build_cli_principal(organization)
-    token, _ = tokens.issue(boss, name="ide", role=Role.OPERATOR, scopes=[TokenScope.TOOLS])
+    token, _ = tokens.create_token(boss, name="ide", role=Role.OPERATOR, scopes=[TokenScope.TOOLS])
     principal = build_token_principal(token)
     assert principal.may(Action.CALL_TOOLS)
     with pytest.raises(InsufficientScope) as refused:
@@ -108,7 +108,7 @@ def test_a_token_is_changed_and_keeps_its_text(organization, issued):
     tokens.update_token(
         build_cli_principal(organization), token, name="pipeline", scopes=["api"], networks=["::1"]
     )
-    changed = tokens.authenticate(text, "::1")
+    changed = tokens.authenticate_token(text, "::1")
     assert (changed.name, changed.scopes, changed.networks) == ("pipeline", ["api"], ["::1/128"])
     told = json.loads(AuditRow.objects.get(action="token_changed").opened)["details"]
     assert told == {"scopes": ["api"], "networks": ["::1/128"]}
@@ -123,7 +123,7 @@ def test_a_change_that_changes_nothing_is_not_written(organization, issued):
 
 def test_a_revoked_token_is_not_changed(organization, issued):
     token, _ = issued
-    tokens.revoke(build_cli_principal(organization), token)
+    tokens.revoke_token(build_cli_principal(organization), token)
     token.refresh_from_db()
     with pytest.raises(Conflict) as refused:
         tokens.update_token(build_cli_principal(organization), token, expires_at=None, name="again")
@@ -139,13 +139,13 @@ def test_whoever_may_not_manage_tokens_changes_none(organization, issued):
 @pytest.mark.django_db(transaction=True)
 def test_a_token_used_from_elsewhere_is_refused_like_a_bad_one_and_written_down(organization):
     boss = build_cli_principal(organization)
-    token, text = tokens.issue(boss, name="ci", role=Role.MEMBER, networks=["192.0.2.0/24"])
-    assert tokens.authenticate(text, "192.0.2.7").pk == token.pk
+    token, text = tokens.create_token(boss, name="ci", role=Role.MEMBER, networks=["192.0.2.0/24"])
+    assert tokens.authenticate_token(text, "192.0.2.7").pk == token.pk
     for address in ("198.51.100.1", ""):
         with pytest.raises(tokens.InvalidToken) as elsewhere:
-            tokens.authenticate(text, address)
+            tokens.authenticate_token(text, address)
     with pytest.raises(tokens.InvalidToken) as unknown:
-        tokens.authenticate("bnb_0_0")
+        tokens.authenticate_token("bnb_0_0")
     assert elsewhere.value.as_dict() == unknown.value.as_dict()
     row = AuditRow.objects.get(action="token_refused")
     assert (row.resource_id, row.code, row.decision) == (str(token.pk), "token_network", "deny")

@@ -10,10 +10,10 @@ from django.utils import timezone
 from agents.models import Agent
 from bonobot.accounts.models import Membership, Organization, Token, User
 from bonobot.accounts.principals import Principal, build_user_principal
-from bonobot.accounts.roles import TABLE, Role, TokenScope, list_roles_within
+from bonobot.accounts.roles import ROLE_ACTIONS, Role, TokenScope, list_roles_within
 from bonobot.accounts.services import remove_member, update_member_role
 from bonobot.accounts.tokens import services as tokens
-from bonobot.accounts.tokens.cache import read_token
+from bonobot.accounts.tokens.cache import load_verified_token
 from bonobot.core.problems import Conflict, Forbidden, InvalidInput
 from bonobot.ledger.models import AuditRow
 from tests import factories
@@ -48,17 +48,17 @@ def fetched(token: Token) -> str:
 
 def opens(text: str) -> bool:
     try:
-        read_token(text, "")
+        load_verified_token(text, "")
     except tokens.InvalidToken:
         return False
     return True
 
 
 def test_a_program_acts_for_its_person_at_one_address(acme: Organization, olga: User) -> None:
-    known = read_token(fetched(give(olga, acme)), "")
+    known = load_verified_token(fetched(give(olga, acme)), "")
     assert known.is_for(HERE)
     assert not known.is_for("https://bonobot.example.com/mcp")
-    assert known.principal.giver == olga.pk
+    assert known.principal.granted_by_id == olga.pk
     assert (known.principal.role, known.principal.scopes) == (Role.MEMBER, {TokenScope.TOOLS})
     assert known.principal.label == "IDE (operator-acme)"
     assert not known.principal.platform_admin
@@ -66,7 +66,7 @@ def test_a_program_acts_for_its_person_at_one_address(acme: Organization, olga: 
 
 def test_it_is_never_for_rest(acme: Organization, olga: User) -> None:
     with pytest.raises(tokens.InvalidToken):
-        tokens.authenticate(fetched(give(olga, acme)))
+        tokens.authenticate_token(fetched(give(olga, acme)))
 
 
 def test_nothing_opens_before_the_first_text_is_fetched(acme: Organization, olga: User) -> None:
@@ -126,7 +126,7 @@ def halt(acme: Organization, olga: User) -> None:
 
 
 def revoke(acme: Organization, olga: User) -> None:
-    tokens.revoke(factories.administrator(acme), Token.objects.get())
+    tokens.revoke_token(factories.administrator(acme), Token.objects.get())
 
 
 @pytest.mark.parametrize("ending", [lower, leave, switch_off, halt, revoke])
@@ -147,7 +147,7 @@ def test_nobody_gives_more_than_they_have(role: Role, acme: Organization) -> Non
     user = User.objects.get(pk=giver.id)
     for other in Role:
         if other in list_roles_within(role):
-            assert TABLE[other] <= TABLE[role]
+            assert ROLE_ACTIONS[other] <= ROLE_ACTIONS[role]
             assert opens(fetched(give(user, acme, other)))
         else:
             with pytest.raises(Forbidden):
@@ -168,9 +168,9 @@ def test_no_program_is_let_into_rest(scopes: list[str], acme: Organization, olga
 def test_a_person_ends_what_they_gave_and_nobody_elses(acme: Organization, olga: User) -> None:
     mine, other = give(olga, acme), factories.person(acme, Role.MEMBER)
     with pytest.raises(Forbidden):
-        tokens.revoke(other, mine)
-    tokens.revoke(build_user_principal(olga, acme), mine)
-    assert not Token.objects.living().exists()
+        tokens.revoke_token(other, mine)
+    tokens.revoke_token(build_user_principal(olga, acme), mine)
+    assert not Token.objects.active().exists()
 
 
 def test_what_a_person_gave_is_bounded_by_others_but_not_widened(
@@ -197,7 +197,7 @@ def test_a_person_sees_what_they_let_in(acme: Organization, olga: User) -> None:
 def test_the_audit_tells_what_was_given_and_why_it_ended(acme: Organization, olga: User) -> None:
     token = give(olga, acme)
     text = fetched(token)
-    tokens.end(token, why="refresh_reused")
+    tokens.end_grant(token, reason="refresh_reused")
     given, ended = AuditRow.objects.filter(resource_id=str(token.pk)).order_by("seq")
     assert (given.action, given.actor_id, ended.action) == (
         "grant_given",
@@ -218,7 +218,7 @@ def test_a_program_reaches_an_agent_for_as_long_as_its_person(acme: Organization
     agent = factories.agent(acme)
     user = User.objects.get(pk=factories.person(acme, Role.MEMBER).id)
     agent.members.add(user)
-    known = read_token(fetched(give(user, acme, agent_ids=[agent.pk])), "").principal
+    known = load_verified_token(fetched(give(user, acme, agent_ids=[agent.pk])), "").principal
     assert reach(known, agent)
     agent.members.remove(user)
     assert not reach(known, agent)

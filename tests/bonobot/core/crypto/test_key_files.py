@@ -21,14 +21,14 @@ print(read_or_create_text(pathlib.Path(sys.argv[1]), secrets.token_hex))
 
 def test_a_key_is_made_once_and_kept(tmp_path: Path) -> None:
     path = tmp_path / "keys" / "key"
-    first = key_files.read_or_create_text(path, key_files.make_secret_key)
-    assert key_files.read_or_create_text(path, key_files.make_secret_key) == first
+    first = key_files.read_or_create_text(path, key_files.generate_secret_key)
+    assert key_files.read_or_create_text(path, key_files.generate_secret_key) == first
     assert len(first) > 50
 
 
 def test_keys_and_their_folder_are_for_the_owner_only(tmp_path: Path) -> None:
     path = tmp_path / "keys" / "key"
-    key_files.read_or_create_text(path, key_files.make_field_key)
+    key_files.read_or_create_text(path, key_files.generate_field_key)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
     assert [file.name for file in path.parent.iterdir()] == ["key"]
@@ -68,22 +68,22 @@ def test_a_folder_that_cannot_be_used_is_named(tmp_path: Path) -> None:
 
 
 def test_field_keys_are_a_list_whose_first_seals() -> None:
-    first, second = key_files.make_field_key(), key_files.make_field_key()
-    assert key_files.field_keys(f"{first}, {second}", name="KEYS") == [first, second]
-    assert key_files.field_keys(f"{first}\n{second}\n", name="KEYS") == [first, second]
+    first, second = key_files.generate_field_key(), key_files.generate_field_key()
+    assert key_files.parse_field_keys(f"{first}, {second}", name="KEYS") == [first, second]
+    assert key_files.parse_field_keys(f"{first}\n{second}\n", name="KEYS") == [first, second]
     Fernet(first)
 
 
 @pytest.mark.parametrize("value", ["", " , ", "not-a-key", "c2hvcnQ="])
 def test_field_keys_that_cannot_be_used_are_refused_without_being_shown(value: str) -> None:
     with pytest.raises(ImproperlyConfigured, match="`KEYS` must") as refusal:
-        key_files.field_keys(value, name="KEYS")
+        key_files.parse_field_keys(value, name="KEYS")
     if value.strip(" ,"):
         assert value not in str(refusal.value)
 
 
 def test_signing_keys_are_a_list_whose_first_signs() -> None:
-    first, second = key_files.make_signing_key(), key_files.make_signing_key()
+    first, second = key_files.generate_signing_key(), key_files.generate_signing_key()
     assert key_files.parse_signing_keys(f"{first},{second}", name="KEYS") == [first, second]
 
 
@@ -96,13 +96,15 @@ def test_signing_keys_that_cannot_be_used_are_refused_without_being_shown(value:
 
 
 def test_peppers_are_numbered() -> None:
-    found = key_files.parse_peppers(f"{key_files.make_peppers()},32767:{'p' * 32}", name="PEPPERS")
+    found = key_files.parse_peppers(
+        f"{key_files.generate_peppers()},32767:{'p' * 32}", name="PEPPERS"
+    )
     assert len(found) == 2
     assert found[max(found)] == "p" * 32
 
 
 def test_a_pepper_made_in_place_of_a_lost_one_has_another_number() -> None:
-    numbers = {key_files.make_peppers().partition(":")[0] for _ in range(20)}
+    numbers = {key_files.generate_peppers().partition(":")[0] for _ in range(20)}
     assert len(numbers) > 10
 
 

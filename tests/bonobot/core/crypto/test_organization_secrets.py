@@ -12,10 +12,15 @@ from hypothesis import strategies as st
 from bonobot.accounts.models import Organization
 from bonobot.core.crypto.organization_secrets import (
     find_cached_masker,
+    load_masker,
     mask_organization_secrets,
-    read_masker,
 )
-from bonobot.core.text.masking import MASK, get_organization_secrets, is_ordinary_value, learn
+from bonobot.core.text.masking import (
+    MASK,
+    get_organization_secrets,
+    is_ordinary_value,
+    register_organization_secret,
+)
 from bonobot.notifications.models import Channel
 from mcp_servers.models import Secret, Server
 from tests import factories
@@ -45,34 +50,34 @@ def store(where: Organization, value: str, placement: str = "env") -> Secret:
 def test_what_is_sealed_anywhere_in_an_organization_is_known_to_it(acme):
     store(acme, CANARY)
     Channel.objects.create(organization=acme, name="c", kind="webhook", secret="hook-5tR8!w")
-    masker = read_masker(acme.pk)
-    assert masker.exact(f"a {CANARY} b hook-5tR8!w") == f"a {MASK} b {MASK}"
+    masker = load_masker(acme.pk)
+    assert masker.mask_known(f"a {CANARY} b hook-5tR8!w") == f"a {MASK} b {MASK}"
 
 
 def test_another_organization_does_not_learn_it(acme):
     store(acme, CANARY)
-    read_masker(acme.pk)
+    load_masker(acme.pk)
     other = factories.organization("other")
-    assert CANARY in read_masker(other.pk).exact(f"a {CANARY} b")
+    assert CANARY in load_masker(other.pk).mask_known(f"a {CANARY} b")
 
 
 def test_a_value_is_known_from_the_moment_it_is_written(acme):
-    read_masker(acme.pk, 7)
+    load_masker(acme.pk, 7)
     store(acme, CANARY)
     masker = find_cached_masker(acme.pk, 7)
     assert masker is not None
-    assert masker.exact(CANARY) == MASK
+    assert masker.mask_known(CANARY) == MASK
 
 
 def test_rows_are_read_again_under_another_generation_only(acme, django_assert_num_queries):
     row = store(acme, CANARY)
     get_organization_secrets(str(acme.pk)).reading = None
-    read_masker(acme.pk, 1)
+    load_masker(acme.pk, 1)
     assert find_cached_masker(acme.pk, 1) is not None
     assert find_cached_masker(acme.pk, 2) is None
     row.delete()
     # What was a secret once may be one elsewhere still.
-    assert read_masker(acme.pk, 2).exact(CANARY) == MASK
+    assert load_masker(acme.pk, 2).mask_known(CANARY) == MASK
 
 
 def test_a_credential_is_known_without_its_scheme(acme):
@@ -115,13 +120,13 @@ def test_no_form_of_a_known_secret_comes_through(secret, form, before):
     except UnicodeEncodeError:
         return
     organization = uuid4()
-    learn(str(organization), secret)
+    register_organization_secret(str(organization), secret)
     written = {
         "plain": secret,
         "base64": base64.b64encode(before + plain).decode(),
         "url": quote(secret, safe=""),
         "json": json.dumps(secret)[1:-1],
     }[form]
-    masker = get_organization_secrets(str(organization)).masker()
+    masker = get_organization_secrets(str(organization)).get_masker()
     arguments = {"deep": [{"text": f"<{written}>"}]}
-    assert MASK in masker.exact(arguments)["deep"][0]["text"]
+    assert MASK in masker.mask_known(arguments)["deep"][0]["text"]

@@ -113,7 +113,7 @@ def test_logs_learn_what_was_opened_unless_it_is_a_whole_document(
     Row(secret="assigned-1", document={"a": ["in-json-1"], "b": 1}).secret.open()
     assert known == ["assigned-1", "in-json-1", "assigned-1"]
     field = SealedTextField(remembered=False)
-    field.sealed("a whole document").open()
+    field.seal_value("a whole document").open()
     assert "a whole document" not in known
 
 

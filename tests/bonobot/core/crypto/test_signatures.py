@@ -2,24 +2,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bonobot.core.crypto.key_files import make_signing_key
+from bonobot.core.crypto.key_files import generate_signing_key
 from bonobot.core.crypto.signatures import StatementSigner
 
 FACTS = {"seq": 7, "digest": "d" * 64}
-KEY = make_signing_key()
+KEY = generate_signing_key()
 
 
 def test_what_was_signed_holds_and_names_its_key() -> None:
     signer = StatementSigner([KEY])
     statement = signer.sign(FACTS)
-    assert signer.holds(statement)
+    assert signer.is_valid(statement)
     assert list(signer.public_keys) == [statement["key"]]
 
 
 def test_an_old_key_is_believed_and_the_first_one_signs() -> None:
-    old, both = StatementSigner([KEY]), StatementSigner([make_signing_key(), KEY])
-    assert both.holds(old.sign(FACTS))
-    assert not old.holds(both.sign(FACTS))
+    old, both = StatementSigner([KEY]), StatementSigner([generate_signing_key(), KEY])
+    assert both.is_valid(old.sign(FACTS))
+    assert not old.is_valid(both.sign(FACTS))
 
 
 @given(st.sampled_from(["seq", "digest", "key", "signature"]), st.text() | st.integers())
@@ -27,9 +27,9 @@ def test_a_statement_that_was_changed_does_not_hold(name: str, value: object) ->
     signer = StatementSigner([KEY])
     statement = signer.sign(FACTS)
     changed = {**statement, name: value}
-    assert signer.holds(changed) is (changed == statement)
+    assert signer.is_valid(changed) is (changed == statement)
 
 
 @pytest.mark.parametrize("statement", [{}, {"key": 5}, {"signature": "é"}])
 def test_what_is_no_statement_does_not_hold(statement: dict[str, object]) -> None:
-    assert not StatementSigner([KEY]).holds(statement)
+    assert not StatementSigner([KEY]).is_valid(statement)

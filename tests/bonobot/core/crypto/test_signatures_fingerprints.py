@@ -8,7 +8,7 @@ from django.conf import settings
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bonobot.core.crypto.signatures import PURPOSE, compute_fingerprint
+from bonobot.core.crypto.signatures import FINGERPRINT_PURPOSE, compute_fingerprint
 
 
 def test_equal_texts_of_an_organization_have_one_fingerprint() -> None:
@@ -33,6 +33,6 @@ def test_another_organization_or_key_has_another(settings) -> None:
 @given(st.uuids(), st.text())
 def test_it_is_the_hmac_that_it_says_to_be(organization_id: UUID, text: str) -> None:
     secret = settings.BONOBOT_AUDIT_KEYS[0].encode()
-    key = hmac.digest(secret, PURPOSE + organization_id.bytes, "sha256")
+    key = hmac.digest(secret, FINGERPRINT_PURPOSE + organization_id.bytes, "sha256")
     said = text.encode("utf-8", "surrogatepass")
     assert compute_fingerprint(organization_id, text) == hmac.new(key, said, "sha256").hexdigest()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bonobot.core.crypto.stored_secrets import keep_with_addresses, origin_of
+from bonobot.core.crypto.stored_secrets import check_kept_secrets, normalize_origin
 from bonobot.core.problems import InvalidInput
 
 
@@ -22,15 +22,15 @@ from bonobot.core.problems import InvalidInput
     ],
 )
 def test_origins_are_compared_by_what_is_connected_to(one: str, other: str, same: bool) -> None:
-    assert (origin_of(one) == origin_of(other)) == same
+    assert (normalize_origin(one) == normalize_origin(other)) == same
 
 
 def test_what_is_entered_again_may_go_anywhere() -> None:
-    keep_with_addresses([], {"url": "https://a"}, {"url": "https://b"})
+    check_kept_secrets([], {"url": "https://a"}, {"url": "https://b"})
 
 
 def test_an_address_that_is_left_out_and_one_that_is_blank_are_the_same() -> None:
-    keep_with_addresses(["secret"], {"issuer": ""}, {})
+    check_kept_secrets(["secret"], {"issuer": ""}, {})
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def test_a_kept_secret_is_refused_where_an_address_changes(
     before: dict[str, str], now: dict[str, str]
 ) -> None:
     with pytest.raises(InvalidInput) as caught:
-        keep_with_addresses(["auth_config.client_secret"], before, now)
+        check_kept_secrets(["auth_config.client_secret"], before, now)
     assert (caught.value.code, caught.value.field) == (
         "credential_needed",
         "auth_config.client_secret",

@@ -50,9 +50,9 @@ def answers(*works: Callable[[], Any]) -> list[Any]:
 
     async def asked() -> list[Any]:
         together = TransactionBatcher()
-        tasks = [asyncio.create_task(together.do(first))]
+        tasks = [asyncio.create_task(together.run(first))]
         await asyncio.to_thread(busy.wait, 10)
-        tasks += [asyncio.create_task(together.do(work)) for work in works]
+        tasks += [asyncio.create_task(together.run(work)) for work in works]
         await asyncio.sleep(0)
         go.set()
         return await asyncio.gather(*tasks, return_exceptions=True)
@@ -66,7 +66,7 @@ def hosts() -> set[str]:
 
 def test_who_comes_alone_has_a_transaction_of_its_own() -> None:
     async def alone() -> bool:
-        return await TransactionBatcher().do(named, "alone")
+        return await TransactionBatcher().run(named, "alone")
 
     assert get_runtime().call(alone) is False
     assert hosts() == {"alone"}
@@ -112,14 +112,14 @@ def test_the_work_of_a_caller_who_went_away_is_done() -> None:
             busy.set()
             go.wait(10)
 
-        waits = asyncio.create_task(together.do(first))
+        waits = asyncio.create_task(together.run(first))
         await asyncio.to_thread(busy.wait, 10)
-        gone = asyncio.create_task(together.do(named, "gone"))
+        gone = asyncio.create_task(together.run(named, "gone"))
         await asyncio.sleep(0)
         gone.cancel()
         go.set()
         await waits
-        await together.do(named, "next")
+        await together.run(named, "next")
 
     get_runtime().call(asked, timeout_s=20)
     assert hosts() == {"gone", "next"}

@@ -4,7 +4,7 @@ import pytest
 from django.db import transaction
 from django.utils import timezone
 
-from bonobot.core.db.transactions import delete_in_order, lock, update_in_order
+from bonobot.core.db.transactions import delete_in_order, lock_rows, update_in_order
 from bonobot.models import Lease
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -20,8 +20,8 @@ def rows():
 
 def test_rows_are_locked_by_key_or_as_is_said(rows):
     with transaction.atomic():
-        assert lock(rows, deleting=True) == ["a", "b"]
-        assert lock(rows, order=("-name",)) == ["b", "a"]
+        assert lock_rows(rows, deleting=True) == ["a", "b"]
+        assert lock_rows(rows, order=("-name",)) == ["b", "a"]
 
 
 def test_only_these_rows_are_written(rows):

@@ -58,7 +58,7 @@ async def failed(url: str, **options: float) -> ConnectionFailure:
     assert "bytearray" not in str(caught.value)
     known = find_failure(caught.value)
     assert known is not None
-    assert str(caught.value) == known.why
+    assert str(caught.value) == known.reason
     return known
 
 
@@ -69,19 +69,21 @@ async def test_nothing_listens() -> None:
 
 
 async def test_a_name_is_not_known() -> None:
-    assert (await failed("http://nowhere.invalid/")).remedy == connection_errors.UNKNOWN_NAME.remedy
+    assert (await failed("http://nowhere.invalid/")).remedy == connection_errors.UNKNOWN_HOST.remedy
 
 
 async def test_nobody_answers() -> None:
     async with served(silent) as port:
         assert (
             await failed(f"http://127.0.0.1:{port}/", read_s=0.05)
-        ).remedy == connection_errors.SILENT.remedy
+        ).remedy == connection_errors.TIMED_OUT.remedy
 
 
 async def test_the_connection_is_cut() -> None:
     async with served(resetting) as port:
-        assert (await failed(f"http://127.0.0.1:{port}/")).remedy == connection_errors.BROKEN.remedy
+        assert (
+            await failed(f"http://127.0.0.1:{port}/")
+        ).remedy == connection_errors.DISCONNECTED.remedy
 
 
 async def test_it_speaks_no_http() -> None:
@@ -101,8 +103,8 @@ async def test_it_speaks_no_tls() -> None:
 async def test_a_certificate_is_not_trusted(tmp_path: Path) -> None:
     async with served(silent, self_signed(tmp_path)) as port:
         found = await failed(f"https://127.0.0.1:{port}/")
-    assert found.remedy == connection_errors.UNTRUSTED
-    assert "self-signed" in found.why
+    assert found.remedy == connection_errors.UNTRUSTED_REMEDY
+    assert "self-signed" in found.reason
 
 
 def test_what_is_not_known_keeps_its_own_words() -> None:

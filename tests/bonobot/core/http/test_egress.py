@@ -145,7 +145,9 @@ def test_an_ordinary_url_passes_without_a_look_up(url: str):
 async def test_the_address_that_was_checked_is_the_address_connected_to():
     dial = Dial()
     resolve = answers(["93.184.216.34"], ["127.0.0.1"])
-    async with build_guarded_client(allow_private=False, resolve=resolve, dial=dial) as client:
+    async with build_guarded_client(
+        allow_private=False, resolve=resolve, socket_backend=dial
+    ) as client:
         answer = await client.get("http://rebind.example/")
     assert answer.text == "ok"
     assert dial.connected == ["93.184.216.34"]
@@ -154,7 +156,9 @@ async def test_the_address_that_was_checked_is_the_address_connected_to():
 async def test_one_private_answer_among_public_ones_refuses_the_name():
     dial = Dial()
     resolve = answers(["93.184.216.34", "10.0.0.5"])
-    async with build_guarded_client(allow_private=False, resolve=resolve, dial=dial) as client:
+    async with build_guarded_client(
+        allow_private=False, resolve=resolve, socket_backend=dial
+    ) as client:
         with pytest.raises(EgressDenied) as error:
             await client.get("http://mixed.example/")
     assert refused(error, "private_address")
@@ -165,7 +169,9 @@ async def test_one_private_answer_among_public_ones_refuses_the_name():
 async def test_a_permission_for_private_addresses_does_not_open_the_metadata_service():
     dial = Dial()
     resolve = answers(["169.254.169.254"])
-    async with build_guarded_client(allow_private=True, resolve=resolve, dial=dial) as client:
+    async with build_guarded_client(
+        allow_private=True, resolve=resolve, socket_backend=dial
+    ) as client:
         with pytest.raises(EgressDenied) as error:
             await client.get("http://metadata.example/")
     assert refused(error, "egress_denied")
@@ -175,7 +181,9 @@ async def test_a_permission_for_private_addresses_does_not_open_the_metadata_ser
 async def test_the_next_address_is_tried_when_one_does_not_accept():
     dial = Dial(dead=["2606:4700::1", "93.184.216.34"])
     resolve = answers(["2606:4700::1", "93.184.216.34", "93.184.216.35"])
-    async with build_guarded_client(allow_private=False, resolve=resolve, dial=dial) as client:
+    async with build_guarded_client(
+        allow_private=False, resolve=resolve, socket_backend=dial
+    ) as client:
         assert (await client.get("http://example.com/")).status_code == 200
     assert dial.connected == ["2606:4700::1", "93.184.216.34", "93.184.216.35"]
 
@@ -184,7 +192,7 @@ async def test_when_no_address_accepts_the_last_failure_is_told():
     dial = Dial(dead=["93.184.216.34"])
     resolve = answers(["93.184.216.34"])
     async with build_guarded_client(
-        allow_private=False, resolve=resolve, dial=dial, connect_s=5
+        allow_private=False, resolve=resolve, socket_backend=dial, connect_s=5
     ) as client:
         with pytest.raises(httpx2.ConnectError, match="refused"):
             await client.get("http://example.com/")
@@ -192,7 +200,7 @@ async def test_when_no_address_accepts_the_last_failure_is_told():
 
 async def test_a_name_without_addresses_is_a_connect_error():
     async with build_guarded_client(
-        allow_private=False, resolve=answers([]), dial=Dial()
+        allow_private=False, resolve=answers([]), socket_backend=Dial()
     ) as client:
         with pytest.raises(httpx2.ConnectError, match="no address"):
             await client.get("http://example.com/")
@@ -202,7 +210,9 @@ async def test_a_name_that_does_not_resolve_is_a_connect_error():
     async def resolve(host: str, port: int) -> list[str]:
         raise socket.gaierror(-2, "Name or service not known")
 
-    async with build_guarded_client(allow_private=False, resolve=resolve, dial=Dial()) as client:
+    async with build_guarded_client(
+        allow_private=False, resolve=resolve, socket_backend=Dial()
+    ) as client:
         with pytest.raises(httpx2.ConnectError, match="is not known"):
             await client.get("http://nowhere.example/")
 
@@ -214,7 +224,7 @@ async def test_a_resolver_that_hangs_ends_at_the_connect_deadline():
 
     async with asyncio.timeout(5):
         async with build_guarded_client(
-            allow_private=False, resolve=resolve, dial=Dial(), connect_s=0.05
+            allow_private=False, resolve=resolve, socket_backend=Dial(), connect_s=0.05
         ) as client:
             with pytest.raises(httpx2.ConnectTimeout):
                 await client.get("http://slow.example/")
@@ -230,7 +240,7 @@ async def test_local_sockets_are_refused():
 
 async def test_a_client_checks_every_url_it_is_given():
     async with build_guarded_client(
-        allow_private=False, resolve=answers([]), dial=Dial()
+        allow_private=False, resolve=answers([]), socket_backend=Dial()
     ) as client:
         with pytest.raises(EgressDenied):
             await client.get("http://user@example.com/")
@@ -342,8 +352,8 @@ async def test_proxy_variables_of_the_process_are_not_used(monkeypatch: pytest.M
 
 
 def test_a_preview_tells_what_a_host_resolves_to():
-    assert {verdict.reach for verdict in resolve_for_preview("localhost")} == {AddressScope.PRIVATE}
-    assert resolve_for_preview("[::1]")[0].what == "this machine"
+    assert {verdict.scope for verdict in resolve_for_preview("localhost")} == {AddressScope.PRIVATE}
+    assert resolve_for_preview("[::1]")[0].description == "this machine"
 
 
 @pytest.mark.parametrize("host", ["does-not-exist.invalid", "a..b", "x" * 70 + ".example"])

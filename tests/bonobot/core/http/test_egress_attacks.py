@@ -35,10 +35,12 @@ async def test_no_url_of_the_collection_reaches_an_address_inside(row: dict[str,
     moved = b"HTTP/1.1 302 Found\r\nLocation: %s\r\nContent-Length: 0\r\n\r\n" % location
     dial = Dial(moved if location else OK)
     answered = False
-    async with build_guarded_client(allow_private=False, resolve=resolve, dial=dial) as client:
+    async with build_guarded_client(
+        allow_private=False, resolve=resolve, socket_backend=dial
+    ) as client:
         with suppress(EgressDenied, httpx2.HTTPError, httpx2.InvalidURL):
             answered = (await client.get(row["url"])).status_code == 200
-    assert all(classify_address(address).reach is AddressScope.PUBLIC for address in dial.connected)
+    assert all(classify_address(address).scope is AddressScope.PUBLIC for address in dial.connected)
     if row["expect"] == "allow":
         assert answered
     if row["expect"] == "block":

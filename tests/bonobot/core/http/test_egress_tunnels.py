@@ -78,7 +78,7 @@ async def test_a_permitted_private_address_is_connected_to_directly():
         backend = GuardedBackend(
             allow_private=True,
             resolve=answers([address], [address]),
-            dial=dial,
+            socket_backend=dial,
             proxy=MASKED,
         )
         await backend.connect_tcp("inside.example", 443, 1.0)
@@ -90,7 +90,7 @@ async def test_a_name_that_only_the_proxy_resolves_goes_there():
         raise OSError
 
     dial = Dial(ESTABLISHED)
-    backend = GuardedBackend(allow_private=True, resolve=unknown, dial=dial, proxy=MASKED)
+    backend = GuardedBackend(allow_private=True, resolve=unknown, socket_backend=dial, proxy=MASKED)
     await backend.connect_tcp("far.example", 443, 1.0)
     assert dial.connected == ["proxy.example"]
 
@@ -126,7 +126,9 @@ async def test_a_proxy_that_says_nothing_ends_at_the_connect_deadline(settings: 
 
 
 async def test_a_proxy_that_is_not_there_is_a_connect_error():
-    backend = GuardedBackend(allow_private=False, dial=Dial(dead=["proxy.example"]), proxy=MASKED)
+    backend = GuardedBackend(
+        allow_private=False, socket_backend=Dial(dead=["proxy.example"]), proxy=MASKED
+    )
     with pytest.raises(httpcore2.ConnectError):
         await backend.connect_tcp("mcp.example.com", 443, 1.0)
 

@@ -11,7 +11,7 @@ from bonobot.core.http.ip_addresses import AddressScope, classify_address
 
 @given(ip_addresses())
 def test_nothing_public_is_special_to_the_standard_library(address: IPv4Address | IPv6Address):
-    if classify_address(str(address)).reach is AddressScope.PUBLIC:
+    if classify_address(str(address)).scope is AddressScope.PUBLIC:
         assert address.is_global
         assert not address.is_multicast
 
@@ -19,14 +19,14 @@ def test_nothing_public_is_special_to_the_standard_library(address: IPv4Address 
 @given(ip_addresses(v=4))
 @pytest.mark.parametrize("prefix", ["::ffff:", "64:ff9b::"])
 def test_translated_addresses_are_judged_by_where_they_end(prefix: str, address: IPv4Address):
-    assert classify_address(f"{prefix}{address}").reach is classify_address(str(address)).reach
+    assert classify_address(f"{prefix}{address}").scope is classify_address(str(address)).scope
 
 
 @given(integers(0, 2**32 - 1), integers(0, 2**32 - 1))
 def test_an_isatap_address_never_leads_inside(network: int, last: int):
     address = IPv6Address((0x2600 << 112) | (network << 64) | (0x5EFE << 32) | last)
-    if classify_address(str(IPv4Address(last))).reach is not AddressScope.PUBLIC:
-        assert classify_address(str(address)).reach is not AddressScope.PUBLIC
+    if classify_address(str(IPv4Address(last))).scope is not AddressScope.PUBLIC:
+        assert classify_address(str(address)).scope is not AddressScope.PUBLIC
 
 
 @pytest.mark.parametrize(
@@ -52,8 +52,8 @@ def test_an_isatap_address_never_leads_inside(network: int, last: int):
     ],
 )
 def test_the_borders_of_special_ranges_are_exact(inside: str, outside: str):
-    assert classify_address(inside).reach is not AddressScope.PUBLIC
-    assert classify_address(outside).reach is AddressScope.PUBLIC
+    assert classify_address(inside).scope is not AddressScope.PUBLIC
+    assert classify_address(outside).scope is AddressScope.PUBLIC
 
 
 @pytest.mark.parametrize(
@@ -75,12 +75,12 @@ def test_the_borders_of_special_ranges_are_exact(inside: str, outside: str):
     ],
 )
 def test_metadata_services_and_nobodys_addresses_stay_closed_with_a_permission(address: str):
-    assert not classify_address(address).allowed(allow_private=True)
+    assert not classify_address(address).is_allowed(allow_private=True)
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "::1", "10.1.2.3", "192.168.1.1", "fd12::1"])
 def test_private_addresses_open_with_a_permission_only(address: str):
     verdict = classify_address(address)
-    assert verdict.allowed(allow_private=True)
-    assert not verdict.allowed(allow_private=False)
+    assert verdict.is_allowed(allow_private=True)
+    assert not verdict.is_allowed(allow_private=False)
     assert verdict.address == str(ip_address(address))

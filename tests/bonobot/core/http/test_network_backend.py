@@ -10,7 +10,7 @@ from typing import Any
 import httpcore2
 import pytest
 
-from bonobot.core.http.network_backend import AHEAD, AsyncioNetworkBackend
+from bonobot.core.http.network_backend import READ_BUFFER_BYTES, AsyncioNetworkBackend
 from tests.wait import eventually
 
 
@@ -86,9 +86,9 @@ def test_a_peer_that_sends_without_end_is_held_back_and_nothing_is_lost() -> Non
 
     async def talk(stream: Any, reader: Any, writer: Any) -> None:
         writer.write(whole)
-        while not stream._wire._paused:
+        while not stream._protocol._paused:
             await asyncio.sleep(0)
-        assert len(stream._wire._come) < 2 * AHEAD
+        assert len(stream._protocol._come) < 2 * READ_BUFFER_BYTES
         got = b""
         while len(got) < len(whole):
             got += await stream.read(65536, 5)

@@ -10,12 +10,12 @@ from django.test import AsyncRequestFactory, RequestFactory
 from django.urls import reverse
 
 from bonobot.core.http.response_headers import (
-    HEADER,
-    STRICT,
+    CSP_HEADER,
+    STRICT_POLICY,
     add_browser_policy,
     build_content_security_policy,
-    usual_headers,
-    with_headers,
+    build_default_headers,
+    wrap_send_with_default_headers,
 )
 
 
@@ -25,13 +25,13 @@ def through(path: str, response: Any) -> Any:
 
 
 def directives(response: Any) -> dict[str, str]:
-    parts = (part.strip().split(" ", 1) for part in response[HEADER].split(";"))
+    parts = (part.strip().split(" ", 1) for part in response[CSP_HEADER].split(";"))
     return {name: sources for name, sources in parts}  # noqa: C416 - a list of pairs by now
 
 
 def test_every_page_gets_the_strict_policy() -> None:
     found = directives(through("/somewhere", HttpResponse()))
-    assert found == STRICT
+    assert found == STRICT_POLICY
     assert found["script-src"] == "'self'"
     assert found["frame-ancestors"] == "'none'"
     assert found["object-src"] == "'none'"
@@ -39,21 +39,21 @@ def test_every_page_gets_the_strict_policy() -> None:
 
 def test_the_admin_compiles_no_expressions_either() -> None:
     found = directives(through(reverse("admin:index"), HttpResponse()))
-    assert found == STRICT
-    assert "unsafe-eval" not in build_content_security_policy(STRICT)
+    assert found == STRICT_POLICY
+    assert "unsafe-eval" not in build_content_security_policy(STRICT_POLICY)
 
 
 def test_no_policy_loads_anything_from_elsewhere_or_runs_inline_script() -> None:
-    assert "unsafe-inline" not in STRICT["script-src"]
-    assert "http" not in build_content_security_policy(STRICT)
-    assert "*" not in build_content_security_policy(STRICT)
+    assert "unsafe-inline" not in STRICT_POLICY["script-src"]
+    assert "http" not in build_content_security_policy(STRICT_POLICY)
+    assert "*" not in build_content_security_policy(STRICT_POLICY)
 
 
 def test_https_is_kept_to_where_the_installation_has_it(settings: Any) -> None:
     settings.SECURE_HSTS_SECONDS = 0
-    assert "Strict-Transport-Security" not in usual_headers()
+    assert "Strict-Transport-Security" not in build_default_headers()
     settings.SECURE_HSTS_SECONDS = 60
-    assert usual_headers()["Strict-Transport-Security"] == "max-age=60"
+    assert build_default_headers()["Strict-Transport-Security"] == "max-age=60"
 
 
 def test_an_answer_that_django_did_not_give_is_completed_once() -> None:
@@ -64,22 +64,22 @@ def test_an_answer_that_django_did_not_give_is_completed_once() -> None:
 
     async def answer() -> None:
         own = [(b"Cache-Control", b"public"), (b"x", b"1")]
-        sending = with_headers(send)
+        sending = wrap_send_with_default_headers(send)
         await sending({"type": "http.response.start", "status": 200, "headers": own})
         await sending({"type": "http.response.body", "body": b""})
 
     asyncio.run(answer())
     names = [name.lower() for name, _ in sent[0]["headers"]]
     assert len(names) == len(set(names))
-    assert {name.lower().encode() for name in usual_headers()} <= set(names)
+    assert {name.lower().encode() for name in build_default_headers()} <= set(names)
     assert dict(sent[0]["headers"])[b"Cache-Control"] == b"public"
     assert sent[1] == {"type": "http.response.body", "body": b""}
 
 
 def test_a_view_may_set_a_policy_of_its_own() -> None:
-    response = HttpResponse(headers={HEADER: "default-src 'none'", "Permissions-Policy": "x"})
+    response = HttpResponse(headers={CSP_HEADER: "default-src 'none'", "Permissions-Policy": "x"})
     found = through("/x", response)
-    assert found[HEADER] == "default-src 'none'"
+    assert found[CSP_HEADER] == "default-src 'none'"
     assert found["Permissions-Policy"] == "x"
 
 
@@ -92,5 +92,5 @@ def test_the_same_holds_under_asgi(response: Any) -> None:
         return await add_browser_policy(view)(AsyncRequestFactory().get("/x"))
 
     found = asyncio.run(ask())
-    assert directives(found) == STRICT
+    assert directives(found) == STRICT_POLICY
     assert "camera=()" in found["Permissions-Policy"]

@@ -14,7 +14,7 @@ WINTER, SUMMER = (datetime(2026, month, 1, 23, 30, 5, tzinfo=UTC) for month in (
 @pytest.fixture(autouse=True)
 def _afterwards() -> Iterator[None]:
     yield
-    localization.read_in("")
+    localization.set_reader_time_zone("")
 
 
 @pytest.mark.parametrize(
@@ -29,7 +29,7 @@ def _afterwards() -> Iterator[None]:
 def test_a_moment_is_written_by_the_readers_clock_with_its_name(
     name: str, winter: str, summer: str
 ) -> None:
-    localization.read_in(name)
+    localization.set_reader_time_zone(name)
     assert (localization.format_datetime(WINTER), localization.format_datetime(SUMMER)) == (
         winter,
         summer,

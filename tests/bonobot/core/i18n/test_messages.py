@@ -17,7 +17,11 @@ def test_a_saying_is_its_english_sentence() -> None:
     assert json.loads(json.dumps({"detail": said})) == {
         "detail": "`a.txt` has 12,345 bytes of 'text'."
     }
-    assert said.holes == {"{name}": "a.txt", "{size:,}": "12,345", "{kind!r}": "'text'"}
+    assert said.placeholder_values == {
+        "{name}": "a.txt",
+        "{size:,}": "12,345",
+        "{kind!r}": "'text'",
+    }
 
 
 def test_braces_in_a_value_are_not_read() -> None:
@@ -36,7 +40,10 @@ def test_a_copy_and_what_leaves_the_process_is_plain_text(carry: object) -> None
 
 def test_a_saying_within_a_saying_stays_one() -> None:
     inner = format_message("it is empty")
-    assert format_message("The document can't be read: {why}.", why=inner).holes["{why}"] is inner
+    assert (
+        format_message("The document can't be read: {why}.", why=inner).placeholder_values["{why}"]
+        is inner
+    )
 
 
 def test_what_has_no_named_holes_is_no_template() -> None:

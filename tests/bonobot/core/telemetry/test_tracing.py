@@ -71,4 +71,4 @@ def test_without_the_sdk_the_setting_says_what_to_install(
 ) -> None:
     monkeypatch.setitem(__import__("sys").modules, "opentelemetry.sdk.trace", None)
     with pytest.raises(ImproperlyConfigured, match=r"bonobot\[otel\]"):
-        tracing.begin("http://127.0.0.1:1/v1/traces", "1")
+        tracing.start_tracing("http://127.0.0.1:1/v1/traces", "1")

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bonobot.core.problems import InvalidInput
-from bonobot.core.text.json_reader import describe_tolerated_syntax, read, redact_line
+from bonobot.core.text.json_reader import describe_tolerated_syntax, read_json, redact_line
 
 # NUL can't be stored, so no configuration has it.
 TEXTS = st.text(st.characters(exclude_characters="\x00", exclude_categories=["Cs"]))
@@ -25,7 +25,7 @@ json_values = st.recursive(
 
 def broken(text: str) -> InvalidInput:
     with pytest.raises(InvalidInput) as refused:
-        read(text)
+        read_json(text)
     assert refused.value.code == "broken_json"
     return refused.value
 
@@ -35,8 +35,8 @@ def test_strict_json_is_read_as_the_standard_parser_does(
     value: Any, indent: int | None, ascii_only: bool
 ) -> None:
     text = json.dumps(value, indent=indent, ensure_ascii=ascii_only)
-    reading = read(text)
-    assert reading.root.plain() == json.loads(text)
+    reading = read_json(text)
+    assert reading.root.to_python() == json.loads(text)
     assert list(describe_tolerated_syntax(reading)) == []
 
 
@@ -46,12 +46,12 @@ def test_whatever_the_standard_parser_takes_is_taken(text: str) -> None:
         expected = json.loads(text)
     except ValueError:
         return
-    assert read(text).root.plain() == expected
+    assert read_json(text).root.to_python() == expected
 
 
 def test_comments_and_trailing_commas_are_tolerated_and_told() -> None:
-    reading = read('{ // one\n "a": [1, 2,], /* two\n lines */ "u": "http://x", }')
-    assert reading.root.plain() == {"a": [1, 2], "u": "http://x"}
+    reading = read_json('{ // one\n "a": [1, 2,], /* two\n lines */ "u": "http://x", }')
+    assert reading.root.to_python() == {"a": [1, 2], "u": "http://x"}
     assert len(list(describe_tolerated_syntax(reading))) == 2
 
 
@@ -61,14 +61,14 @@ def test_other_commas_are_not(text: str) -> None:
 
 
 def test_members_know_their_lines_and_repetitions_stay() -> None:
-    root = read('{\n "a": 1,\n\n "b":\n  {"c": 2},\n "a": 3}').root
-    assert [(name, line) for name, line, _ in root.members] == [("a", 2), ("b", 4), ("a", 6)]
-    assert root.get("a") is root.members[2][2]
+    root = read_json('{\n "a": 1,\n\n "b":\n  {"c": 2},\n "a": 3}').root
+    assert [(name, line) for name, line, _ in root.fields] == [("a", 2), ("b", 4), ("a", 6)]
+    assert root.get("a") is root.fields[2][2]
     assert root.get("z") is None
 
 
 def test_a_node_shows_no_value() -> None:
-    assert "hunter2" not in repr(read('{"a": ["hunter2", {"b": "hunter2"}]}'))
+    assert "hunter2" not in repr(read_json('{"a": ["hunter2", {"b": "hunter2"}]}'))
 
 
 @pytest.mark.parametrize(
@@ -128,11 +128,11 @@ def test_a_line_is_shown_by_its_structure(line: str, shown: str) -> None:
 )
 def test_bounds_have_codes_of_their_own(text: str, code: str) -> None:
     with pytest.raises(InvalidInput) as refused:
-        read(text)
+        read_json(text)
     assert refused.value.code == code
 
 
 def test_a_large_text_is_read_quickly_whatever_it_holds() -> None:
     for piece in ("/*", "//\n", '{"a":', "[1,", "1" * 300, '"\\', " ", "\n"):
         with pytest.raises(InvalidInput):
-            read(piece * (200_000 // len(piece)))
+            read_json(piece * (200_000 // len(piece)))

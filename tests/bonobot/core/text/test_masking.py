@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bonobot.core.text import masking
-from bonobot.core.text.masking import MASK, Masker, build_searchable_text, mask, mask_text
+from bonobot.core.text.masking import MASK, Masker, build_searchable_text, mask_text, mask_value
 from bonobot.core.text.secret_names import is_secret_name
 
 KNOWN = 'p@ss w/örd-"é"-1'
@@ -95,7 +95,7 @@ def test_a_secret_too_short_to_be_one_does_not_blot_out_text() -> None:
 )
 def test_a_value_goes_when_its_name_says_that_it_is_secret(name: str) -> None:
     assert is_secret_name(name)
-    assert mask({name: "value", "other": "value"}) == {name: MASK, "other": "value"}
+    assert mask_value({name: "value", "other": "value"}) == {name: MASK, "other": "value"}
 
 
 @pytest.mark.parametrize(
@@ -125,16 +125,16 @@ def test_a_value_goes_when_its_name_says_that_it_is_secret(name: str) -> None:
 )
 def test_a_value_stays_when_its_name_only_sounds_like_one(name: str) -> None:
     assert not is_secret_name(name)
-    assert mask({name: "value"}) == {name: "value"}
+    assert mask_value({name: "value"}) == {name: "value"}
 
 
 def test_whether_a_secret_is_there_may_be_seen() -> None:
     value = {"token": None, "password": "", "secret": True, "credentials": {}, "api_key": []}
-    assert mask(value) == value
+    assert mask_value(value) == value
 
 
 def test_whatever_is_under_a_secret_name_goes_as_a_whole() -> None:
-    assert mask({"credentials": {"user": "u", "pass": ["x"]}, "password": 1234}) == {
+    assert mask_value({"credentials": {"user": "u", "pass": ["x"]}, "password": 1234}) == {
         "credentials": MASK,
         "password": MASK,
     }
@@ -217,7 +217,7 @@ def test_ordinary_text_is_left_exactly_as_it_is(text: str) -> None:
     )
 )
 def test_a_value_without_secrets_comes_back_equal_and_as_a_copy(value: Any) -> None:
-    masked = mask(value)
+    masked = mask_value(value)
     assert masked == value
     if value and isinstance(value, dict | list):
         assert masked is not value
@@ -226,11 +226,11 @@ def test_a_value_without_secrets_comes_back_equal_and_as_a_copy(value: Any) -> N
 def test_secrets_go_from_every_depth_and_from_names_too() -> None:
     secret = "known-value-1"
     value = {"a": [{"b": (f"x {secret}",)}], f"name-{secret}": 1}
-    assert mask(value, secrets=[secret]) == {"a": [{"b": [f"x {MASK}"]}], f"name-{MASK}": 1}
+    assert mask_value(value, secrets=[secret]) == {"a": [{"b": [f"x {MASK}"]}], f"name-{MASK}": 1}
 
 
 def test_what_is_not_json_is_written_out_and_masked() -> None:
-    assert mask({"error": ValueError("password=hunter2")}) == {"error": f"password={MASK}"}
+    assert mask_value({"error": ValueError("password=hunter2")}) == {"error": f"password={MASK}"}
 
 
 def test_lone_surrogates_do_not_hide_a_secret_nor_break_anything() -> None:
@@ -241,7 +241,7 @@ def test_endless_nesting_is_cut() -> None:
     value: list[Any] = []
     for _ in range(10_000):
         value = [value]
-    assert "…" in json.dumps(mask(value), ensure_ascii=False)
+    assert "…" in json.dumps(mask_value(value), ensure_ascii=False)
 
 
 # What this process has opened
@@ -250,14 +250,14 @@ def test_endless_nesting_is_cut() -> None:
 def test_an_opened_secret_is_remembered_for_the_logs() -> None:
     masking.register_secret("opened-secret-1")
     masking.register_secret("opened-secret-1")
-    assert masking.get_process_masker().text("it was opened-secret-1") == f"it was {MASK}"
+    assert masking.get_process_masker().mask_text("it was opened-secret-1") == f"it was {MASK}"
     assert mask_text("it was opened-secret-1") == "it was opened-secret-1"
 
 
 @pytest.mark.parametrize("value", ["production", "true", "5432", "application/json", "short1"])
 def test_values_that_anyone_could_guess_are_not_remembered(value: str) -> None:
     masking.register_secret(value)
-    assert masking.get_process_masker().text(f"it was {value}") == f"it was {value}"
+    assert masking.get_process_masker().mask_text(f"it was {value}") == f"it was {value}"
 
 
 def test_the_memory_is_bounded_and_keeps_the_latest(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -265,26 +265,28 @@ def test_the_memory_is_bounded_and_keeps_the_latest(monkeypatch: pytest.MonkeyPa
     for secret in ("secret-01", "secret-02", "secret-03", "secret-01", "secret-04"):
         masking.register_secret(secret)
     text = "secret-01 secret-02 secret-03 secret-04"
-    assert masking.get_process_masker().text(text) == f"{MASK} secret-02 {MASK} {MASK}"
+    assert masking.get_process_masker().mask_text(text) == f"{MASK} secret-02 {MASK} {MASK}"
 
 
-@pytest.mark.parametrize("length", [12, masking.LONG, 2_000])
+@pytest.mark.parametrize("length", [12, masking.MAX_PATTERN_LENGTH, 2_000])
 def test_a_full_memory_still_masks(length: int) -> None:
     digits = random.Random(0)  # noqa: S311 - any will do, the same each time
     secrets = [
         base64.b85encode(digits.randbytes(length)).decode()[:length]
-        for _ in range(masking.REMEMBERED)
+        for _ in range(masking.MAX_PROCESS_SECRETS)
     ]
     for secret in secrets:
         masking.register_secret(secret)
-    assert masking.get_process_masker().text(" ".join(secrets)) == " ".join([MASK] * len(secrets))
+    assert masking.get_process_masker().mask_text(" ".join(secrets)) == " ".join(
+        [MASK] * len(secrets)
+    )
 
 
 def test_new_secrets_join_those_that_are_compiled_already() -> None:
-    secrets = [f"secret-number-{number:03}" for number in range(3 * masking.FRESH)]
+    secrets = [f"secret-number-{number:03}" for number in range(3 * masking.MAX_NEW_SECRETS)]
     for count, secret in enumerate(secrets, start=1):
         masking.register_secret(secret)
-        text = masking.get_process_masker().text(" ".join(secrets))
+        text = masking.get_process_masker().mask_text(" ".join(secrets))
         assert text == " ".join([MASK] * count + secrets[count:])
     before = masking.get_process_masker()
     masking.register_secret(secrets[0])
@@ -293,7 +295,7 @@ def test_new_secrets_join_those_that_are_compiled_already() -> None:
 
 def test_a_masker_serves_many_texts() -> None:
     masker = Masker(["known-secret"])
-    assert [masker.text(f"{n} known-secret") for n in range(2)] == [f"0 {MASK}", f"1 {MASK}"]
+    assert [masker.mask_text(f"{n} known-secret") for n in range(2)] == [f"0 {MASK}", f"1 {MASK}"]
 
 
 PIECES = st.sampled_from(
@@ -312,7 +314,7 @@ SAID = st.recursive(
         )
     ),
 )
-MASKER = Masker(["hunter2-hunter2", "x" * 290], more=Masker(['a"quoted\nsecret']))
+MASKER = Masker(["hunter2-hunter2", "x" * 290], base=Masker(['a"quoted\nsecret']))
 
 
 @given(SAID)
@@ -320,10 +322,10 @@ def test_where_one_look_finds_nothing_nothing_would_be_masked(value: Any) -> Non
     words = build_searchable_text(value)
     if words is None:
         return
-    if not MASKER.finds(words):
-        assert MASKER.value(value) == value
-    if not MASKER.finds_known(words):
-        assert MASKER.exact(value) == value
+    if not MASKER.may_mask(words):
+        assert MASKER.mask_value(value) == value
+    if not MASKER.may_mask_known(words):
+        assert MASKER.mask_known(value) == value
 
 
 @pytest.mark.parametrize("value", [{1: "a"}, ("a",), "\ud800", {"a": object()}])
@@ -335,9 +337,9 @@ def test_a_secret_is_seen_in_one_look_wherever_it_stands() -> None:
     for value in ("hunter2-hunter2", ["a", {"b": "-hunter2-hunter2-"}], {"hunter2-hunter2": 1}):
         words = build_searchable_text(value)
         assert words is not None
-        assert MASKER.finds_known(words)
-    assert not MASKER.finds(build_searchable_text({"text": "the quick brown fox"}))  # type: ignore[arg-type]
+        assert MASKER.may_mask_known(words)
+    assert not MASKER.may_mask(build_searchable_text({"text": "the quick brown fox"}))  # type: ignore[arg-type]
     for value in ({"password": "x"}, ["AKIAABCDEFGHIJKLMNOP"], "Authorization: Bearer abcdefghij"):
         words = build_searchable_text(value)
         assert words is not None
-        assert MASKER.finds(words)
+        assert MASKER.may_mask(words)

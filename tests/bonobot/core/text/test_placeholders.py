@@ -4,7 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bonobot.core.text.placeholders import fill, find_unreadable_placeholder, list_placeholders
+from bonobot.core.text.placeholders import (
+    fill_placeholders,
+    find_unreadable_placeholder,
+    list_placeholders,
+)
 
 
 @pytest.mark.parametrize(
@@ -28,22 +32,22 @@ def test_each_form_of_a_reference_is_found(
 
 
 def test_values_fill_and_what_is_missing_is_named() -> None:
-    filled, missing = fill("${A}/${B:-b}/${C}", {"A": "1"})
+    filled, missing = fill_placeholders("${A}/${B:-b}/${C}", {"A": "1"})
     assert filled == "1/b/${C}"
     assert [reference.name for reference in missing] == ["C"]
-    assert fill("${B:-b}", {"B": "2"}) == ("2", ())
-    assert fill("${B:-b}", {"B": ""}) == ("b", ())
+    assert fill_placeholders("${B:-b}", {"B": "2"}) == ("2", ())
+    assert fill_placeholders("${B:-b}", {"B": ""}) == ("b", ())
 
 
 def test_a_value_is_text_even_where_it_looks_like_a_reference() -> None:
-    assert fill("${A}", {"A": "${B}", "B": "no"}) == ("${B}", ())
+    assert fill_placeholders("${A}", {"A": "${B}", "B": "no"}) == ("${B}", ())
 
 
 @pytest.mark.parametrize("name", ["BONOBOT_KEYS", "bonobot_keys", "DATABASE_URL", "REDIS_URL"])
 def test_our_own_variables_stay_closed(name: str) -> None:
-    filled, (missing,) = fill(f"${{{name}:-x}}", {name: "secret"})
+    filled, (missing,) = fill_placeholders(f"${{{name}:-x}}", {name: "secret"})
     assert filled == f"${{{name}:-x}}"
-    assert missing.forbidden
+    assert missing.is_forbidden
 
 
 @pytest.mark.parametrize("text", ["${command:pick}", "${}", "${A B}", "${unclosed"])
@@ -54,4 +58,4 @@ def test_what_is_no_reference_is_told(text: str) -> None:
 @given(st.text(st.sampled_from("${}:-AB ")), st.dictionaries(st.sampled_from("AB"), st.text()))
 def test_text_outside_references_is_left_alone(text: str, values: dict[str, str]) -> None:
     if not list(list_placeholders(text)):
-        assert fill(text, values) == (text, ())
+        assert fill_placeholders(text, values) == (text, ())

@@ -3,8 +3,8 @@
 import pytest
 
 from bonobot.core.problems import InvalidInput
-from bonobot.core.text.yaml_reader import is_yaml, read_documents, read_yaml
-from mcp_servers.import_export import parse
+from bonobot.core.text.yaml_reader import is_yaml, read_yaml, read_yaml_documents
+from mcp_servers.import_export import parse_import
 
 # The shape of other agents' configurations: servers in a list, below `tools`.
 TOOLS = """\
@@ -30,7 +30,7 @@ tools:
 
 
 def test_servers_below_tools_are_found_with_their_lines():
-    files, docs = parse(TOOLS, values={"API_TOKEN": "s3cret"})
+    files, docs = parse_import(TOOLS, values={"API_TOKEN": "s3cret"})
     assert (files.name, files.line, docs.name, docs.line) == ("files", 6, "docs", 14)
     assert files.endpoint_config["args"][-1] == "/srv"
     assert docs.endpoint_config == {"url": "https://docs.example.com/mcp"}
@@ -41,19 +41,19 @@ def test_servers_below_tools_are_found_with_their_lines():
 
 
 def test_words_that_older_yaml_took_for_truth_stay_texts():
-    values = {secret.name: secret.value for secret in parse(TOOLS)[0].secrets}
+    values = {secret.name: secret.value for secret in parse_import(TOOLS)[0].secrets}
     assert values == {"NODE_ENV": "production", "DEBUG": "on", "PORT": "8080"}
 
 
 def test_an_undefined_variable_is_a_problem_with_its_field_and_line():
-    problem = parse(TOOLS)[1].problems[0]
+    problem = parse_import(TOOLS)[1].problems[0]
     assert (problem.code, problem.field) == ("missing_value", "headers.Authorization")
     assert problem.extra["line"] == 14
 
 
 def test_values_keep_their_types():
     text = "a: 1\nb: 1.5\nc: null\nd: ~\ne: 2026-01-01\nf: 'true'\ng: True\nh: no\ni:\nj: 012"
-    assert read_yaml(text).root.plain() == {
+    assert read_yaml(text).root.to_python() == {
         **{"a": 1, "b": 1.5, "c": None, "d": None, "e": "2026-01-01"},
         **{"f": "true", "g": True, "h": "no", "i": None, "j": 12},
     }
@@ -81,7 +81,10 @@ def test_what_is_not_read_says_why(text, code):
 
 
 def test_several_documents_are_read_where_that_is_meant():
-    assert [node.plain() for node in read_documents("a: 1\n---\nb: 2")] == [{"a": 1}, {"b": 2}]
+    assert [node.to_python() for node in read_yaml_documents("a: 1\n---\nb: 2")] == [
+        {"a": 1},
+        {"b": 2},
+    ]
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,10 @@ from django.utils import timezone
 from agents.models import Agent
 from bonobot.accounts.models import Organization
 from bonobot.accounts.roles import Role
-from bonobot.ledger.api.audit import download
+from bonobot.ledger.api.audit import build_download
 from bonobot.ledger.audit import export as audit_export
 from bonobot.ledger.audit import search as audit_search
-from bonobot.ledger.audit.admin_changes import record
+from bonobot.ledger.audit.admin_changes import record_finished_change
 from bonobot.ledger.audit.verify_chain import verify_exported
 from bonobot.ledger.models import AuditRow
 from bonobot.ledger.types import Actor
@@ -40,7 +40,7 @@ def auditor(acme: Organization, helper: Agent) -> Rest:
 
 
 def happened(where: Organization, name: str, **details: str) -> AuditRow:
-    pk = record(
+    pk = record_finished_change(
         organization_id=where.pk,
         actor=Actor("user", "1", "anna"),
         action="server_added",
@@ -138,13 +138,13 @@ def test_the_export_is_a_file_and_takes_the_filters_of_the_list(auditor):
 
 def test_an_export_is_written_page_by_page(acme, helper):
     async def read() -> str:
-        rows = AuditRow.objects.of(acme.pk)
-        found = download(rows, "jsonl")
+        rows = AuditRow.objects.for_organization(acme.pk)
+        found = build_download(rows, "jsonl")
         return "".join([part.decode() async for part in found])
 
     lines = async_to_sync(read)().splitlines()
-    assert len(lines) == AuditRow.objects.of(acme.pk).count()
-    assert verify_exported(audit_export.read(lines)).ok
+    assert len(lines) == AuditRow.objects.for_organization(acme.pk).count()
+    assert verify_exported(audit_export.parse_lines(lines)).ok
 
 
 SLOW = ["q=needle", "agent=nobody", "event_type=model", "decision=deny", "rule=x", "resource=x"]
@@ -154,7 +154,7 @@ SLOW += ["action=x", "tool=x", "actor=x"]
 @pytest.fixture
 def past(acme: Organization, auditor: Rest, monkeypatch: pytest.MonkeyPatch) -> list[AuditRow]:
     """Rows, the oldest first, of which one page looks through two."""
-    monkeypatch.setattr(audit_search, "LOOKED_AT", 2)
+    monkeypatch.setattr(audit_search, "MAX_ROWS_SCANNED", 2)
     return [happened(acme, name) for name in ("needle", "hay", "needle", "hay", "straw", "hay")]
 
 
@@ -188,7 +188,7 @@ def test_rows_that_come_meanwhile_move_no_page(acme, auditor, past):
 
 
 def test_rows_of_one_moment_are_not_parted(acme, auditor, monkeypatch):
-    monkeypatch.setattr(audit_search, "LOOKED_AT", 2)
+    monkeypatch.setattr(audit_search, "MAX_ROWS_SCANNED", 2)
     with time_machine.travel(timezone.now() + timedelta(hours=1), tick=False):
         same = {str(happened(acme, "needle").pk) for _ in range(5)}
     pages = followed(auditor, "audit?q=needle&limit=2")

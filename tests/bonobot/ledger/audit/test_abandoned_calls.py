@@ -5,8 +5,8 @@ import pytest
 from django.utils import timezone
 
 from bonobot.ledger import queries as ledger_queries
-from bonobot.ledger.audit.abandoned_calls import settle_abandoned
-from bonobot.ledger.audit.verify_chain import verify
+from bonobot.ledger.audit.abandoned_calls import settle_abandoned_calls
+from bonobot.ledger.audit.verify_chain import verify_whole_chain
 from bonobot.ledger.models import AuditRow
 from bonobot.ledger.types import Admission, BudgetReservation, Opening
 from bonobot.ledger.writer import writer_thread as writers
@@ -18,14 +18,14 @@ WAIT_S = 30.0
 def test_a_call_that_nobody_settled_is_closed_at_what_it_had_reserved(
     writer: LedgerWriter, opening: Callable[..., Opening], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writers, "_current", writer)
+    monkeypatch.setattr(writers, "_current_writer", writer)
     left, event = opening(), opening()
-    writer.admit(Admission(left, (BudgetReservation("budget:x", 10, 7),))).result(WAIT_S)
-    writer.note(event).result(WAIT_S)
-    assert settle_abandoned(opened_before=timezone.now() - timedelta(minutes=10)) == 0
-    assert settle_abandoned(opened_before=timezone.now()) == 1
+    writer.admit_call(Admission(left, (BudgetReservation("budget:x", 10, 7),))).result(WAIT_S)
+    writer.record_event(event).result(WAIT_S)
+    assert settle_abandoned_calls(opened_before=timezone.now() - timedelta(minutes=10)) == 0
+    assert settle_abandoned_calls(opened_before=timezone.now()) == 1
     row = AuditRow.objects.get(pk=left.call_id)
     assert (row.outcome, row.code) == ("unknown", "abandoned")
     assert ledger_queries.load_balance("budget:x") == (7, 0)
-    assert settle_abandoned(opened_before=timezone.now()) == 0
-    assert verify(row.organization_id).ok
+    assert settle_abandoned_calls(opened_before=timezone.now()) == 0
+    assert verify_whole_chain(row.organization_id).ok

@@ -11,10 +11,10 @@ from django.test.utils import CaptureQueriesContext
 from bonobot.ledger.audit.admin_changes import (
     AdminChange,
     increment_generation,
-    record,
     record_change,
+    record_finished_change,
 )
-from bonobot.ledger.audit.verify_chain import verify
+from bonobot.ledger.audit.verify_chain import verify_whole_chain
 from bonobot.ledger.models import AuditRow
 from bonobot.ledger.queries import load_policy_generation
 from bonobot.ledger.types import Admission, Opening
@@ -57,13 +57,13 @@ def test_a_change_is_one_sealed_row_and_a_new_generation(organization_id: UUID) 
     assert json.loads(row.opened)["details"] == {"role": "member"}
     assert json.loads(row.opened)["generation"] == 1
     assert load_policy_generation(organization_id) == 1
-    assert verify(organization_id).ok
+    assert verify_whole_chain(organization_id).ok
 
 
 def test_a_change_that_governs_nothing_leaves_the_generation(organization_id: UUID) -> None:
-    record(**facts(organization_id, "session_started", governed=False))
+    record_finished_change(**facts(organization_id, "session_started", governed=False))
     assert load_policy_generation(organization_id) == 0
-    assert verify(organization_id).seq == 1
+    assert verify_whole_chain(organization_id).seq == 1
 
 
 def test_what_is_recorded_can_be_completed_while_the_change_is_made(organization_id: UUID) -> None:
@@ -101,7 +101,7 @@ def test_changes_within_a_change_lock_the_chain_once_at_the_very_end(
         assert not any("ledger_head" in query["sql"] for query in queries)
     assert actions() == ["inner", "innermost", "outer"]
     assert load_policy_generation(organization_id) == 1
-    assert verify(organization_id).ok
+    assert verify_whole_chain(organization_id).ok
     heads = [query["sql"] for query in queries if "ledger_head" in query["sql"]]
     assert len(heads) == 2
 
@@ -111,19 +111,19 @@ def test_an_inner_change_that_failed_is_forgotten_and_the_outer_one_kept(
 ) -> None:
     with record_change(**facts(organization_id, "outer")):
         with pytest.raises(ZeroDivisionError), record_change(**facts(organization_id, "inner")):
-            fail_after(lambda: record(**facts(organization_id, "innermost")))
-        record(**facts(organization_id, "next"))
+            fail_after(lambda: record_finished_change(**facts(organization_id, "innermost")))
+        record_finished_change(**facts(organization_id, "next"))
     assert actions() == ["next", "outer"]
-    assert verify(organization_id).ok
+    assert verify_whole_chain(organization_id).ok
 
 
 def test_a_change_of_several_organizations_is_in_the_chain_of_each(organization_id: UUID) -> None:
     other = uuid4()
     with record_change(**facts(organization_id)):
-        record(**facts(other, governed=False))
+        record_finished_change(**facts(other, governed=False))
         increment_generation(other)
     assert (load_policy_generation(organization_id), load_policy_generation(other)) == (1, 1)
-    assert (verify(organization_id).rows, verify(other).rows) == (1, 1)
+    assert (verify_whole_chain(organization_id).rows, verify_whole_chain(other).rows) == (1, 1)
 
 
 def test_a_bump_raises_the_generation_with_the_callers_transaction(organization_id: UUID) -> None:
@@ -135,14 +135,14 @@ def test_a_bump_raises_the_generation_with_the_callers_transaction(organization_
 
 def test_a_change_in_a_transaction_that_fails_later_is_undone(organization_id: UUID) -> None:
     with pytest.raises(ZeroDivisionError), transaction.atomic():
-        fail_after(lambda: record(**facts(organization_id)))
-    assert verify(organization_id).rows == 0
+        fail_after(lambda: record_finished_change(**facts(organization_id)))
+    assert verify_whole_chain(organization_id).rows == 0
 
 
 def test_the_change_that_is_yielded_has_the_id_of_its_row(organization_id: UUID) -> None:
     with record_change(**facts(organization_id)) as made:
         assert isinstance(made, AdminChange)
-        inner = record(**facts(organization_id, "inner"))
+        inner = record_finished_change(**facts(organization_id, "inner"))
     assert set(AuditRow.objects.values_list("id", flat=True)) == {made.id, inner}
 
 
@@ -152,18 +152,18 @@ def test_changes_and_calls_at_the_same_time_make_one_chain(
 ) -> None:
     def calls() -> None:
         for _ in range(50):
-            writer.admit(Admission(opening())).result(WAIT_S)
+            writer.admit_call(Admission(opening())).result(WAIT_S)
 
     def changes() -> None:
         try:
             for _ in range(50):
-                record(**facts(organization_id))
+                record_finished_change(**facts(organization_id))
         finally:
             connection.close()
 
     with ThreadPoolExecutor(4) as threads:
         for future in [threads.submit(one) for one in (calls, changes, calls, changes)]:
             future.result(WAIT_S)
-    report = verify(organization_id)
+    report = verify_whole_chain(organization_id)
     assert (report.ok, report.rows) == (True, 200)
     assert load_policy_generation(organization_id) == 100

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from bonobot.ledger.audit import entry_encoding
 from bonobot.ledger.models import AuditRow
 from bonobot.ledger.types import Actor, Admission, BudgetReservation, Settlement
-from bonobot.ledger.writer.batch_plan import close_item, open_item
+from bonobot.ledger.writer.batch_plan import build_close_item, build_open_item
 from tests.bonobot.ledger.factories import opening_of
 
 AT = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
@@ -26,7 +26,7 @@ json_values = st.recursive(
 def test_columns_are_the_same_from_the_entry_and_from_its_sealed_text(
     details: dict[str, Any], name: str, label: str
 ) -> None:
-    item = open_item(
+    item = build_open_item(
         opening_of(ORGANIZATION, details=details, tool_name=name, actor=Actor("user", "1", label)),
         AT,
     )
@@ -54,7 +54,7 @@ def test_what_fits_at_a_glance_is_what_the_sealed_texts_say(
     name: str, details: dict[str, Any], closes: bool, data: st.DataObject
 ) -> None:
     opening = opening_of(ORGANIZATION, details=details, tool_name=name)
-    texts = [open_item(opening, AT).text, ""]
+    texts = [build_open_item(opening, AT).text, ""]
     if closes:
         settlement = Settlement(
             call_id=opening.call_id,
@@ -63,7 +63,7 @@ def test_what_fits_at_a_glance_is_what_the_sealed_texts_say(
             duration_ms=1,
             details=details,
         )
-        texts[1] = close_item(settlement, AT).text
+        texts[1] = build_close_item(settlement, AT).text
     found = entry_encoding.parse_columns(*texts)
     plain = name.isprintable() and name.isascii() and len(name) <= 255
     assert entry_encoding.has_matching_columns(*texts, found) or not plain
@@ -79,8 +79,10 @@ def test_what_fits_at_a_glance_is_what_the_sealed_texts_say(
 
 @pytest.mark.parametrize("name", ["a" * 256, "a\x00b"])
 def test_a_column_that_was_not_cut_as_it_must_be_does_not_fit(name: str) -> None:
-    text = open_item(opening_of(ORGANIZATION, tool_name=name), AT).text
-    columns = dict(zip(entry_encoding.NAMES, entry_encoding.parse_columns(text, ""), strict=True))
+    text = build_open_item(opening_of(ORGANIZATION, tool_name=name), AT).text
+    columns = dict(
+        zip(entry_encoding.COLUMN_NAMES, entry_encoding.parse_columns(text, ""), strict=True)
+    )
     assert not entry_encoding.has_matching_columns(
         text, "", tuple((columns | {"tool_name": name}).values())
     )
@@ -88,8 +90,8 @@ def test_a_column_that_was_not_cut_as_it_must_be_does_not_fit(name: str) -> None
 
 @given(st.text(st.characters(categories=None), max_size=400))
 def test_any_text_fits_its_column_on_every_database(name: str) -> None:
-    item = open_item(opening_of(ORGANIZATION, tool_name=name), AT)
-    stored = dict(zip(entry_encoding.NAMES, item.columns, strict=False))["tool_name"]
+    item = build_open_item(opening_of(ORGANIZATION, tool_name=name), AT)
+    stored = dict(zip(entry_encoding.COLUMN_NAMES, item.columns, strict=False))["tool_name"]
     assert len(stored) <= 255
     assert "\x00" not in stored
     stored.encode()
@@ -102,13 +104,13 @@ def test_the_columns_are_those_of_the_model() -> None:
     }
     assert lengths == {name: fields[name].max_length for name in lengths}  # type: ignore[union-attr]
     sealed = {"seq", "digest", "opened", "closed_seq", "closed_digest", "closed"}
-    assert set(entry_encoding.NAMES) | sealed == set(fields)
+    assert set(entry_encoding.COLUMN_NAMES) | sealed == set(fields)
 
 
 def test_the_decision_that_was_made_is_in_the_sealed_text() -> None:
     reserve = BudgetReservation("budget:x", 10, 7)
     admission = Admission(opening_of(ORGANIZATION), (reserve,))
-    item = open_item(admission.opening, AT, admission=admission, generation=4)
+    item = build_open_item(admission.opening, AT, admission=admission, generation=4)
     facts = json.loads(item.text)
     assert facts["generation"] == 4
     assert facts["opened_at"] == "2026-11-21T12:00:00.000000Z"
@@ -118,13 +120,13 @@ def test_the_decision_that_was_made_is_in_the_sealed_text() -> None:
 
 def test_details_that_are_no_json_are_refused_at_once() -> None:
     with pytest.raises(ValueError, match="JSON"):
-        open_item(opening_of(ORGANIZATION, details={"at": AT}), AT)
+        build_open_item(opening_of(ORGANIZATION, details={"at": AT}), AT)
 
 
 def test_a_closing_belongs_to_its_row() -> None:
-    opened = open_item(opening_of(ORGANIZATION), AT)
+    opened = build_open_item(opening_of(ORGANIZATION), AT)
     settlement = Settlement(
         call_id=UUID(int=5), organization_id=ORGANIZATION, outcome="ok", duration_ms=1
     )
     with pytest.raises(ValueError, match="another row"):
-        entry_encoding.parse_columns(opened.text, close_item(settlement, AT).text)
+        entry_encoding.parse_columns(opened.text, build_close_item(settlement, AT).text)

@@ -6,7 +6,7 @@ from uuid import UUID
 import pytest
 
 from bonobot.ledger.audit import export as audit_export
-from bonobot.ledger.audit.admin_changes import record
+from bonobot.ledger.audit.admin_changes import record_finished_change
 from bonobot.ledger.audit.verify_chain import verify_exported
 from bonobot.ledger.models import AuditRow
 from tests.bonobot.ledger.factories import ALICE
@@ -16,9 +16,9 @@ pytestmark = pytest.mark.django_db
 
 @pytest.fixture
 def chain(organization_id: UUID, monkeypatch: pytest.MonkeyPatch) -> UUID:
-    monkeypatch.setattr(audit_export, "PAGE", 2)
+    monkeypatch.setattr(audit_export, "PAGE_SIZE", 2)
     for number, name in enumerate(["plain", "=1+1", "Ünïcode\n", "x", "y"]):
-        record(
+        record_finished_change(
             organization_id=organization_id,
             actor=ALICE,
             action="server_added",
@@ -31,39 +31,41 @@ def chain(organization_id: UUID, monkeypatch: pytest.MonkeyPatch) -> UUID:
 
 
 def lines(organization_id: UUID) -> list[str]:
-    text = "".join(audit_export.export_pages(AuditRow.objects.of(organization_id), "jsonl"))
+    text = "".join(
+        audit_export.export_pages(AuditRow.objects.for_organization(organization_id), "jsonl")
+    )
     return text.splitlines(keepends=True)
 
 
 def test_an_exported_chain_is_verified_without_the_database(chain: UUID) -> None:
-    report = verify_exported(audit_export.read(lines(chain)))
+    report = verify_exported(audit_export.parse_lines(lines(chain)))
     assert (report.ok, report.rows, report.seq) == (True, 5, 5)
 
 
 def test_a_part_of_a_chain_is_verified_from_its_first_row(chain: UUID) -> None:
-    report = verify_exported(audit_export.read(lines(chain)[2:]))
+    report = verify_exported(audit_export.parse_lines(lines(chain)[2:]))
     assert (report.ok, report.rows) == (True, 3)
 
 
 def test_an_exported_row_that_was_changed_or_taken_out_is_found(chain: UUID) -> None:
     found = lines(chain)
     changed = [*found[:2], found[2].replace("server_added", "server_moved"), *found[3:]]
-    assert not verify_exported(audit_export.read(changed)).ok
-    assert not verify_exported(audit_export.read(found[:2] + found[3:])).ok
+    assert not verify_exported(audit_export.parse_lines(changed)).ok
+    assert not verify_exported(audit_export.parse_lines(found[:2] + found[3:])).ok
 
 
 def test_nothing_is_verified_of_an_empty_export() -> None:
-    assert verify_exported(audit_export.read(["\n"])).rows == 0
+    assert verify_exported(audit_export.parse_lines(["\n"])).rows == 0
 
 
 @pytest.mark.parametrize("line", ["{", "[]", "{}", json.dumps({"columns": {}})])
 def test_a_line_that_is_no_row_is_named(line: str) -> None:
     with pytest.raises(ValueError, match="Line 1"):
-        list(audit_export.read([line]))
+        list(audit_export.parse_lines([line]))
 
 
 def test_a_table_has_a_heading_and_no_cell_that_a_program_would_run(chain: UUID) -> None:
-    text = "".join(audit_export.export_pages(AuditRow.objects.of(chain), "csv"))
+    text = "".join(audit_export.export_pages(AuditRow.objects.for_organization(chain), "csv"))
     rows = list(csv.DictReader(io.StringIO(text)))
     assert [row["seq"] for row in rows] == ["1", "2", "3", "4", "5"]
     assert rows[1]["resource_name"] == "'=1+1"

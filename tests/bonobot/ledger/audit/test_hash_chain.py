@@ -7,9 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bonobot.ledger.audit.entry_encoding import parse_columns
-from bonobot.ledger.audit.hash_chain import GENESIS, ChainTip, ChainVerifier, StoredEntry, link
+from bonobot.ledger.audit.hash_chain import (
+    GENESIS,
+    ChainTip,
+    ChainVerifier,
+    StoredEntry,
+    compute_entry_digest,
+)
 from bonobot.ledger.types import Actor, Opening, Settlement
-from bonobot.ledger.writer.batch_plan import close_item, open_item
+from bonobot.ledger.writer.batch_plan import build_close_item, build_open_item
 
 AT = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 ORGANIZATION = UUID(int=1)
@@ -19,7 +25,7 @@ def stored(count: int, closings: Sequence[int]) -> tuple[list[StoredEntry], Chai
     """Return a sound chain: `count` rows, those in `closings` closed in that order at the end."""
     tip, rows = ChainTip(), []
     for number in range(count):
-        item = open_item(
+        item = build_open_item(
             Opening(
                 call_id=UUID(int=number + 10),
                 organization_id=ORGANIZATION,
@@ -42,7 +48,7 @@ def stored(count: int, closings: Sequence[int]) -> tuple[list[StoredEntry], Chai
         settlement = Settlement(
             call_id=UUID(row.id), organization_id=ORGANIZATION, outcome="ok", duration_ms=number
         )
-        text = close_item(settlement, AT).text
+        text = build_close_item(settlement, AT).text
         tip = tip.extend(text)
         rows[number] = row._replace(
             closed_seq=tip.seq,
@@ -56,8 +62,8 @@ def stored(count: int, closings: Sequence[int]) -> tuple[list[StoredEntry], Chai
 def kinds(rows: Sequence[StoredEntry], tip: ChainTip) -> set[str]:
     inspector = ChainVerifier(tip)
     for row in rows:
-        inspector.feed(row)
-    inspector.finish()
+        inspector.verify_row(row)
+    inspector.verify_end()
     return {fault.kind for fault in inspector.faults}
 
 
@@ -70,10 +76,10 @@ chains = st.integers(2, 12).flatmap(
 
 
 def test_a_link_depends_on_the_text_and_on_what_was_before() -> None:
-    first = link(GENESIS, "{}")
+    first = compute_entry_digest(GENESIS, "{}")
     assert len(first) == 64
-    assert link(first, "{}") != first
-    assert link(GENESIS, "[]") != first
+    assert compute_entry_digest(first, "{}") != first
+    assert compute_entry_digest(GENESIS, "[]") != first
 
 
 def test_an_empty_chain_is_sound() -> None:
@@ -181,8 +187,8 @@ def test_one_fault_is_reported_once_not_for_all_that_follow() -> None:
     rows[10] = rows[10]._replace(opened=rows[10].opened.replace("Alice", "Mallo"))
     inspector = ChainVerifier(tip)
     for row in rows:
-        inspector.feed(row)
-    inspector.finish()
+        inspector.verify_row(row)
+    inspector.verify_end()
     assert [(fault.kind, fault.seq) for fault in inspector.faults] == [
         ("columns", 11),
         ("altered", 11),
@@ -193,5 +199,5 @@ def test_no_more_faults_are_kept_than_a_person_reads() -> None:
     rows, tip = stored(300, [])
     inspector = ChainVerifier(tip)
     for row in rows:
-        inspector.feed(row._replace(opened="?"))
+        inspector.verify_row(row._replace(opened="?"))
     assert len(inspector.faults) == 100

@@ -13,9 +13,9 @@ from bonobot.accounts.models import Organization
 from bonobot.accounts.tasks import prune_audit
 from bonobot.ledger.audit import export as audit_export
 from bonobot.ledger.audit import retention
-from bonobot.ledger.audit.admin_changes import record
-from bonobot.ledger.audit.retention import RetentionRow, cut
-from bonobot.ledger.audit.verify_chain import verify, verify_exported
+from bonobot.ledger.audit.admin_changes import record_finished_change
+from bonobot.ledger.audit.retention import RetentionRow, find_cut_position
+from bonobot.ledger.audit.verify_chain import verify_exported, verify_whole_chain
 from bonobot.ledger.models import AuditRow, Checkpoint
 from bonobot.ledger.types import Admission, Opening, Settlement
 from bonobot.ledger.usage import build_rollups
@@ -31,7 +31,7 @@ Make = Callable[..., Opening]
 def happen(organization_id: UUID, at: datetime, times: int) -> None:
     with time_machine.travel(at, tick=False):
         for number in range(times):
-            record(
+            record_finished_change(
                 organization_id=organization_id,
                 actor=ALICE,
                 action="server_added",
@@ -41,7 +41,7 @@ def happen(organization_id: UUID, at: datetime, times: int) -> None:
 
 
 def left(organization_id: UUID) -> list[int]:
-    return sorted(AuditRow.objects.of(organization_id).values_list("seq", flat=True))
+    return sorted(AuditRow.objects.for_organization(organization_id).values_list("seq", flat=True))
 
 
 @pytest.mark.django_db
@@ -54,7 +54,7 @@ def test_old_rows_leave_and_the_rest_is_verified_from_the_checkpoint(
     assert (done.rows, done.seq) == (5, 5)
     assert left(organization_id) == [6, 7, 8]
     assert AuditRow.objects.get(seq=8).action == "audit_pruned"
-    report = verify(organization_id)
+    report = verify_whole_chain(organization_id)
     assert (report.ok, report.rows, report.start) == (True, 3, 5)
 
 
@@ -70,11 +70,11 @@ def test_nothing_old_leaves_no_trace(organization_id: UUID) -> None:
 def test_long_histories_leave_in_steps(
     organization_id: UUID, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(retention, "AT_ONCE", 3)
+    monkeypatch.setattr(retention, "BATCH_SIZE", 3)
     happen(organization_id, OLD, 8)
     assert retention.prune_entries(organization_id, before=CUT, actor=ALICE).rows == 8
     assert Checkpoint.objects.count() == 3
-    assert verify(organization_id).ok
+    assert verify_whole_chain(organization_id).ok
 
 
 def test_a_call_that_was_closed_behind_the_cut_stays_with_what_follows_it(
@@ -83,32 +83,32 @@ def test_a_call_that_was_closed_behind_the_cut_stays_with_what_follows_it(
     with time_machine.travel(OLD, tick=False):
         happen(organization_id, OLD, 2)
         call = opening()
-        writer.admit(Admission(call)).result(WAIT_S)
+        writer.admit_call(Admission(call)).result(WAIT_S)
         happen(organization_id, OLD, 2)
     happen(organization_id, CUT, 1)
     closing = Settlement(
         call_id=call.call_id, organization_id=organization_id, outcome="ok", duration_ms=1
     )
     assert retention.prune_entries(organization_id, before=CUT, actor=ALICE).seq == 2
-    assert writer.settle(closing).result(WAIT_S) is True
+    assert writer.settle_call(closing).result(WAIT_S) is True
     assert retention.prune_entries(organization_id, before=CUT, actor=ALICE).rows == 0
     assert left(organization_id)[0] == 3
-    assert verify(organization_id).ok
+    assert verify_whole_chain(organization_id).ok
 
 
 def test_whole_calls_leave_with_both_of_their_seals(
     writer: LedgerWriter, opening: Make, organization_id: UUID
 ) -> None:
     call = opening()
-    writer.admit(Admission(call)).result(WAIT_S)
-    writer.settle(
+    writer.admit_call(Admission(call)).result(WAIT_S)
+    writer.settle_call(
         Settlement(
             call_id=call.call_id, organization_id=organization_id, outcome="ok", duration_ms=1
         )
     ).result(WAIT_S)
     later = datetime.now(UTC) + timedelta(seconds=1)
     assert retention.prune_entries(organization_id, before=later, actor=ALICE).seq == 2
-    report = verify(organization_id)
+    report = verify_whole_chain(organization_id)
     assert (report.ok, report.rows) == (True, 1)
 
 
@@ -128,21 +128,21 @@ def test_a_forged_beginning_is_found(organization_id: UUID, sql: str) -> None:
     retention.prune_entries(organization_id, before=CUT, actor=ALICE)
     with connection.cursor() as cursor:
         cursor.execute(sql)
-    assert not verify(organization_id).ok
+    assert not verify_whole_chain(organization_id).ok
 
 
 @pytest.mark.django_db
 def test_a_plan_says_what_would_leave_and_removes_nothing(
     organization_id: UUID, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(retention, "AT_ONCE", 3)
+    monkeypatch.setattr(retention, "BATCH_SIZE", 3)
     happen(organization_id, OLD, 8)
     happen(organization_id, CUT, 2)
-    planned = retention.plan(organization_id, before=CUT)
+    planned = retention.plan_pruning(organization_id, before=CUT)
     assert (planned.rows, planned.seq) == (8, 8)
     assert len(left(organization_id)) == 10
     assert retention.prune_entries(organization_id, before=CUT, actor=ALICE) == planned
-    assert retention.plan(organization_id, before=CUT).rows == 0
+    assert retention.plan_pruning(organization_id, before=CUT).rows == 0
 
 
 @pytest.mark.django_db
@@ -155,13 +155,13 @@ def test_what_leaves_is_archived_first_and_verified_from_the_file(
     done = retention.archive_and_prune(organization_id, before=CUT, actor=ALICE, file=file)
     assert (done.rows, left(organization_id)) == (5, [6, 7, 8])
     with file.open(encoding="utf-8") as lines:
-        report = verify_exported(audit_export.read(lines))
+        report = verify_exported(audit_export.parse_lines(lines))
     assert (report.ok, report.rows, report.seq) == (True, 5, 5)
     # The rows that are left go on where the file ends.
     checkpoint = retention.find_latest_checkpoint(organization_id)
     assert checkpoint is not None
     assert checkpoint.digest == report.digest
-    assert verify(organization_id).ok
+    assert verify_whole_chain(organization_id).ok
     assert file.stat().st_mode & 0o777 == 0o600
     assert [path.name for path in tmp_path.iterdir()] == ["old.jsonl"]
 
@@ -193,18 +193,18 @@ def places(*seals: tuple[int, int | None]) -> list[RetentionRow]:
     ],
 )
 def test_the_cut_leaves_no_half_of_a_row_behind(found: list[RetentionRow], end: int) -> None:
-    assert cut(found, CUT, None) == end
+    assert find_cut_position(found, CUT, None) == end
 
 
 def test_what_is_not_counted_stays() -> None:
-    assert cut(places((1, None), (2, None), (3, None)), CUT, 3) == 2
+    assert find_cut_position(places((1, None), (2, None), (3, None)), CUT, 3) == 2
 
 
 @pytest.mark.django_db
 def test_a_step_reads_the_oldest_rows_alone(organization_id: UUID) -> None:
     happen(organization_id, OLD, 3)
     happen(organization_id, CUT, 3)
-    build_rollups.count(organization_id)
+    build_rollups.count_organization(organization_id)
     with CaptureQueriesContext(connection) as captured:
         retention._prune_batch(organization_id, CUT, None)
     reads = [
@@ -230,7 +230,7 @@ def test_the_schedule_keeps_everything_unless_it_is_told_how_long(
     assert prune_audit() == 0
     settings.BONOBOT_AUDIT_DAYS = 30
     assert prune_audit() == 3
-    assert verify(tenant.pk).ok
+    assert verify_whole_chain(tenant.pk).ok
 
 
 def test_what_an_organization_says_holds_before_the_setting(
@@ -247,4 +247,4 @@ def test_what_an_organization_says_holds_before_the_setting(
     assert prune_audit() == 3
     [file] = tmp_path.iterdir()
     assert str(tenant.pk) in file.name
-    assert verify(tenant.pk).ok
+    assert verify_whole_chain(tenant.pk).ok

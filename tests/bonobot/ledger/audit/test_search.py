@@ -3,26 +3,26 @@
 import pytest
 
 from bonobot.core.problems import InvalidInput
-from bonobot.ledger.audit.search import MOST_WORDS, SearchCriteria, build_text_filter
+from bonobot.ledger.audit.search import MAX_WORDS, SearchCriteria, build_text_filter
 
 
 def test_one_column_of_an_index_needs_no_reading() -> None:
-    assert not SearchCriteria().needs_reading
-    assert not SearchCriteria({"code": "timeout"}).needs_reading
+    assert not SearchCriteria().needs_scan
+    assert not SearchCriteria({"code": "timeout"}).needs_scan
 
 
 def test_two_of_them_are_looked_for_along_the_narrower() -> None:
     asked = SearchCriteria({"outcome": "refused", "server_id": "1"})
-    assert asked.needs_reading
-    assert asked.along == {"server_id": "1"}
+    assert asked.needs_scan
+    assert asked.leading_filter == {"server_id": "1"}
 
 
 def test_anything_else_is_read_along_the_time() -> None:
-    assert SearchCriteria(otherwise=True).needs_reading
-    assert SearchCriteria(otherwise=True).along == {}
+    assert SearchCriteria(has_other_filters=True).needs_scan
+    assert SearchCriteria(has_other_filters=True).leading_filter == {}
 
 
-@pytest.mark.parametrize("text", ["word " * (MOST_WORDS + 1), "w" * 1_001])
+@pytest.mark.parametrize("text", ["word " * (MAX_WORDS + 1), "w" * 1_001])
 def test_a_search_has_an_end(text: str) -> None:
     with pytest.raises(InvalidInput) as refused:
         build_text_filter(text)

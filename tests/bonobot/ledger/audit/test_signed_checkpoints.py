@@ -6,10 +6,10 @@ from uuid import UUID, uuid4
 import pytest
 from django.db import connection
 
-from bonobot.core.crypto.key_files import make_signing_key
+from bonobot.core.crypto.key_files import generate_signing_key
 from bonobot.ledger.audit import signed_checkpoints
-from bonobot.ledger.audit.admin_changes import record
-from bonobot.ledger.audit.verify_chain import verify
+from bonobot.ledger.audit.admin_changes import record_finished_change
+from bonobot.ledger.audit.verify_chain import verify_whole_chain
 from bonobot.ledger.tasks import export_heads
 from tests.bonobot.ledger.factories import ALICE
 
@@ -24,7 +24,7 @@ def heads(tmp_path: Path, settings: Any) -> Path:
 
 def happen(organization_id: UUID, times: int = 1) -> None:
     for number in range(times):
-        record(
+        record_finished_change(
             organization_id=organization_id,
             actor=ALICE,
             action="server_added",
@@ -56,7 +56,7 @@ def test_only_an_organizations_own_heads_are_compared(organization_id: UUID) -> 
     happen(uuid4(), 3)
     assert export_heads() == 2
     assert [anchor.seq for anchor in kept(organization_id)] == [1]
-    assert verify(organization_id, kept(organization_id)).ok
+    assert verify_whole_chain(organization_id, kept(organization_id)).ok
 
 
 def test_a_chain_that_was_cut_off_behind_our_back_is_found(organization_id: UUID) -> None:
@@ -67,10 +67,10 @@ def test_a_chain_that_was_cut_off_behind_our_back_is_found(organization_id: UUID
         (digest,) = cursor.fetchone()
         cursor.execute("DELETE FROM ledger_auditrow WHERE seq > 3")
         cursor.execute("UPDATE ledger_head SET seq = 3, digest = %s", [digest])
-    assert verify(organization_id).ok
-    assert [fault.kind for fault in verify(organization_id, kept(organization_id)).faults] == [
-        "truncated"
-    ]
+    assert verify_whole_chain(organization_id).ok
+    assert [
+        fault.kind for fault in verify_whole_chain(organization_id, kept(organization_id)).faults
+    ] == ["truncated"]
 
 
 def test_a_chain_that_was_written_anew_is_found(organization_id: UUID) -> None:
@@ -81,8 +81,8 @@ def test_a_chain_that_was_written_anew_is_found(organization_id: UUID) -> None:
         cursor.execute("DELETE FROM ledger_auditrow")
         cursor.execute("DELETE FROM ledger_head")
     happen(organization_id, 4)
-    assert verify(organization_id).ok
-    assert [fault.kind for fault in verify(organization_id, known).faults] == ["anchor"]
+    assert verify_whole_chain(organization_id).ok
+    assert [fault.kind for fault in verify_whole_chain(organization_id, known).faults] == ["anchor"]
 
 
 @pytest.mark.parametrize("change", [{"seq": 1}, {"kind": "checkpoint"}, {"signature": "AAAA"}])
@@ -103,6 +103,6 @@ def test_a_line_that_is_no_head_is_named(organization_id: UUID, line: str) -> No
 def test_a_head_of_another_installation_is_refused(organization_id: UUID, settings: Any) -> None:
     happen(organization_id)
     lines = [json.dumps(one) for one in signed_checkpoints.sign_chain_ends(organization_id)]
-    settings.BONOBOT_AUDIT_KEYS = [make_signing_key()]
+    settings.BONOBOT_AUDIT_KEYS = [generate_signing_key()]
     with pytest.raises(ValueError, match="not signed"):
         list(signed_checkpoints.parse_checkpoints(organization_id, lines))

@@ -6,8 +6,8 @@ from django.db import connection
 
 from bonobot.ledger.audit import chain_reader
 from bonobot.ledger.audit import verify_chain as verification
-from bonobot.ledger.audit.admin_changes import record
-from bonobot.ledger.audit.verify_chain import verify
+from bonobot.ledger.audit.admin_changes import record_finished_change
+from bonobot.ledger.audit.verify_chain import verify_whole_chain
 from bonobot.ledger.models import AuditRow, Head
 from bonobot.ledger.writer.writer_thread import LedgerWriter
 from tests.bonobot.ledger.factories import ALICE, opening_of
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.django_db
 def chain(organization_id: UUID) -> UUID:
     """Record ten changes; return whose they are."""
     for number in range(10):
-        record(
+        record_finished_change(
             organization_id=organization_id,
             actor=ALICE,
             action="server_added",
@@ -39,22 +39,22 @@ def tamper(sql: str, *values: Any) -> None:
 
 
 def kinds(organization_id: UUID) -> list[str]:
-    report = verify(organization_id)
+    report = verify_whole_chain(organization_id)
     assert report.ok is not bool(report.faults)
     return [fault.kind for fault in report.faults]
 
 
 def test_an_organization_without_rows_is_sound(organization_id: UUID) -> None:
-    report = verify(organization_id)
+    report = verify_whole_chain(organization_id)
     assert (report.ok, report.rows, report.seq) == (True, 0, 0)
 
 
 def test_a_sound_chain_is_read_to_its_end_page_by_page(
     chain: UUID, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(chain_reader, "PAGE", 3)
-    monkeypatch.setattr(verification, "STEP", 4)
-    report = verify(chain)
+    monkeypatch.setattr(chain_reader, "PAGE_SIZE", 3)
+    monkeypatch.setattr(verification, "STEP_ROWS", 4)
+    report = verify_whole_chain(chain)
     assert (report.ok, report.rows, report.seq) == (True, 10, 10)
     assert report.digest == Head.objects.get().digest
 
@@ -65,7 +65,7 @@ def test_a_flipped_byte_is_found(chain: UUID, name: str) -> None:
     flipped = "~" + text[1:]
     tamper(f"UPDATE ledger_auditrow SET {name} = %s WHERE seq = 5", flipped)  # noqa: S608
     assert kinds(chain)
-    assert all(fault.seq in {5, 6} for fault in verify(chain).faults)
+    assert all(fault.seq in {5, 6} for fault in verify_whole_chain(chain).faults)
 
 
 @pytest.mark.parametrize(
@@ -161,12 +161,12 @@ def test_a_row_moved_to_another_organization_is_found_in_both(chain: UUID) -> No
 @pytest.mark.parametrize("name", ["closed", "closed_digest", "outcome"])
 def test_a_changed_outcome_is_found(writer: LedgerWriter, organization_id: UUID, name: str) -> None:
     call = opening_of(organization_id)
-    writer.note(call).result(WAIT_S)
+    writer.record_event(call).result(WAIT_S)
     refused = opening_of(organization_id, decision="deny", code="denied")
     for _ in range(3):
-        writer.refuse(refused).result(WAIT_S)
+        writer.record_refusal(refused).result(WAIT_S)
     writer.close()
-    assert verify(organization_id).ok
+    assert verify_whole_chain(organization_id).ok
     tamper(f"UPDATE ledger_auditrow SET {name} = 'x' WHERE closed_seq IS NOT NULL")  # noqa: S608
     assert kinds(organization_id)
 
@@ -175,10 +175,10 @@ def test_a_changed_outcome_is_found(writer: LedgerWriter, organization_id: UUID,
 def test_a_closing_that_was_undone_is_found(writer: LedgerWriter, organization_id: UUID) -> None:
     calls = [opening_of(organization_id) for _ in range(2)]
     for call in calls:
-        writer.note(call).result(WAIT_S)
+        writer.record_event(call).result(WAIT_S)
     refused = opening_of(organization_id, decision="deny", code="denied")
     for _ in range(3):
-        writer.refuse(refused).result(WAIT_S)
+        writer.record_refusal(refused).result(WAIT_S)
     writer.close()
     tamper(
         "UPDATE ledger_auditrow SET closed_seq = NULL, closed = '', closed_digest = '', "

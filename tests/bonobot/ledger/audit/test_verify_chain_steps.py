@@ -10,13 +10,13 @@ import time_machine
 from django.db import connection
 
 from bonobot.ledger.audit import retention
-from bonobot.ledger.audit.admin_changes import record
+from bonobot.ledger.audit.admin_changes import record_finished_change
 from bonobot.ledger.audit.signed_checkpoints import SignedCheckpoint, get_signer
 from bonobot.ledger.audit.verify_chain import (
     VerificationProgress,
     load_progress,
-    verify,
     verify_step,
+    verify_whole_chain,
 )
 from bonobot.ledger.models import AuditRow, Head, Verification
 from bonobot.ledger.types import Admission, Opening, Settlement
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.django_db
 
 def add(organization_id: UUID, count: int) -> None:
     for number in range(count):
-        record(
+        record_finished_change(
             organization_id=organization_id,
             actor=ALICE,
             action="server_added",
@@ -65,7 +65,7 @@ def test_it_says_how_far_it_is_and_comes_to_what_one_at_once_does(chain: UUID) -
     found = list(steps(chain))
     assert [one.rows for one in found] == [3, 6, 9, 10]
     assert [round(one.share, 1) for one in found] == [0.3, 0.6, 0.9, 1.0]
-    assert found[-1].report() == verify(chain)
+    assert found[-1].build_report() == verify_whole_chain(chain)
     assert load_progress(chain) == found[-1]
 
 
@@ -77,14 +77,14 @@ def test_what_came_since_is_read_alone(chain: UUID) -> None:
     # Altered after it was verified: found by a verification of all.
     tamper("UPDATE ledger_auditrow SET action = 'x' WHERE seq = 5")
     assert verify_step(chain).ok
-    assert kinds(verify_step(chain, afresh=True)) == ["columns"]
+    assert kinds(verify_step(chain, restart=True)) == ["columns"]
 
 
 @pytest.mark.parametrize("seq", range(1, 11))
 def test_a_fault_is_found_in_whichever_step_and_kept_until_the_end(chain: UUID, seq: int) -> None:
     tamper("UPDATE ledger_auditrow SET digest = %s WHERE seq = %s", "0" * 64, seq)
     *_, last = steps(chain)
-    assert last.faults == verify(chain).faults
+    assert last.faults == verify_whole_chain(chain).faults
     assert not verify_step(chain).ok
 
 
@@ -128,9 +128,9 @@ def test_a_standing_of_another_organization_or_kind_is_not_believed(chain: UUID)
 def test_exported_heads_are_compared_where_it_reads(chain: UUID) -> None:
     verify_step(chain, rows=5)
     forged = [SignedCheckpoint(chain, 3, "0" * 64, ""), SignedCheckpoint(chain, 7, "0" * 64, "")]
-    assert [fault.seq for fault in verify_step(chain, anchors=forged).faults] == [7]
+    assert [fault.seq for fault in verify_step(chain, checkpoints=forged).faults] == [7]
     later = [SignedCheckpoint(chain, 99, "0" * 64, "")]
-    assert "truncated" in kinds(verify_step(chain, afresh=True, anchors=later))
+    assert "truncated" in kinds(verify_step(chain, restart=True, checkpoints=later))
 
 
 def test_a_checkpoint_that_passed_where_it_stood_is_gone_on_from(chain: UUID) -> None:
@@ -154,15 +154,15 @@ def test_calls_that_end_after_they_were_read_are_checked_then(
 ) -> None:
     def end(call: Opening) -> None:
         done = {"call_id": call.call_id, "organization_id": call.organization_id}
-        writer.settle(Settlement(**done, outcome="ok", duration_ms=1)).result(WAIT_S)
+        writer.settle_call(Settlement(**done, outcome="ok", duration_ms=1)).result(WAIT_S)
 
     calls = [opening() for _ in range(6)]
     for call in calls:
-        writer.admit(Admission(call)).result(WAIT_S)
+        writer.admit_call(Admission(call)).result(WAIT_S)
     end(calls[0])
     refused = opening(decision="deny", code="denied")
     for _ in range(3):
-        writer.refuse(refused).result(WAIT_S)
+        writer.record_refusal(refused).result(WAIT_S)
     found = list(steps(organization_id, rows=2))
     assert found[-1].ok
     assert len(found[-1].waiting) == 6
@@ -170,7 +170,7 @@ def test_calls_that_end_after_they_were_read_are_checked_then(
         end(call)
     writer.close()  # which closes the refusal, with its repeats
     *_, last = steps(organization_id, rows=2)
-    assert last.report() == verify(organization_id)
+    assert last.build_report() == verify_whole_chain(organization_id)
     assert len(last.waiting) == 2
     assert last.ok
 
@@ -181,10 +181,10 @@ def test_what_happens_to_a_call_that_waited_is_found(
     writer: LedgerWriter, opening: Make, organization_id: UUID, what: str
 ) -> None:
     call = opening()
-    writer.admit(Admission(call)).result(WAIT_S)
+    writer.admit_call(Admission(call)).result(WAIT_S)
     assert verify_step(organization_id).ok
     done = {"call_id": call.call_id, "organization_id": call.organization_id}
-    writer.settle(Settlement(**done, outcome="ok", duration_ms=1)).result(WAIT_S)
+    writer.settle_call(Settlement(**done, outcome="ok", duration_ms=1)).result(WAIT_S)
     writer.close()
     tamper(
         "UPDATE ledger_auditrow SET closed = REPLACE(closed, 'ok', 'no'), outcome = 'no'"

@@ -53,7 +53,7 @@ def test_a_search_says_where_to_go_on(
     bonobot: Bonobot, acme: Organization, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     factories.agent(acme, "another")
-    monkeypatch.setattr(audit_search, "LOOKED_AT", 1)
+    monkeypatch.setattr(audit_search, "MAX_ROWS_SCANNED", 1)
     found: list[str] = []
     onward: list[str] = []
     while len(onward) < 20:

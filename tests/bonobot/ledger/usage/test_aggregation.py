@@ -8,11 +8,11 @@ from hypothesis import strategies as some
 
 from bonobot.ledger.usage.aggregation import (
     BOUNDS_MS,
-    BUCKETS,
+    BUCKET_COUNT,
     UsageEntry,
     estimate_quantile,
     find_duration_bucket,
-    fold,
+    fold_entries,
     hash_rollup_key,
 )
 
@@ -43,15 +43,15 @@ def ended(**facts: Any) -> UsageEntry:
 
 
 def test_equal_rows_come_to_one_place_by_the_hour_and_one_by_the_day() -> None:
-    sums = fold([ended(rule="a"), ended(rule="b", duration_ms=90, cost_microusd=5)])
+    sums = fold_entries([ended(rule="a"), ended(rule="b", duration_ms=90, cost_microusd=5)])
     assert {place.begins.hour: one.calls for place, one in sums.items()} == {13: 2, 0: 2}
     hour = next(one for place, one in sums.items() if place.grain == "hour")
-    assert (hour.duration_ms, hour.cost_microusd, sum(hour.took)) == (97, 5, 2)
+    assert (hour.duration_ms, hour.cost_microusd, sum(hour.duration_counts)) == (97, 5, 2)
 
 
 def test_which_rule_refused_is_told_apart_and_a_flood_counts_with_its_repeats() -> None:
     refused = {"outcome": "refused", "code": "denied", "duration_ms": None}
-    sums = fold([ended(**refused, rule="a", times=4), ended(**refused, rule="b")], ["day"])
+    sums = fold_entries([ended(**refused, rule="a", times=4), ended(**refused, rule="b")], ["day"])
     assert {place.kind.rule: one.calls for place, one in sums.items()} == {"a": 4, "b": 1}
 
 
@@ -62,18 +62,22 @@ def test_the_key_tells_places_apart() -> None:
         {"event_type": "model"},
         {"opened_at": AT.replace(hour=1)},
     ]
-    keys = {hash_rollup_key(place) for facts in kinds for place in fold([ended(**facts)], ["hour"])}
+    keys = {
+        hash_rollup_key(place)
+        for facts in kinds
+        for place in fold_entries([ended(**facts)], ["hour"])
+    }
     assert len(keys) == len(kinds)
 
 
-@pytest.mark.parametrize("took", [[0] * BUCKETS])
+@pytest.mark.parametrize("took", [[0] * BUCKET_COUNT])
 def test_without_a_timed_call_there_is_no_percentile(took: list[int]) -> None:
     assert estimate_quantile(took, 0.5) is None
 
 
 @given(some.lists(some.integers(0, 50_000), min_size=1), some.sampled_from([0.5, 0.95]))
 def test_a_percentile_is_in_the_bucket_of_the_exact_one(times: list[int], share: float) -> None:
-    took = [0] * BUCKETS
+    took = [0] * BUCKET_COUNT
     for time in times:
         took[find_duration_bucket(time)] += 1
     exact = sorted(times)[max(-(-int(share * 100) * len(times) // 100) - 1, 0)]
@@ -85,6 +89,6 @@ def test_a_percentile_is_in_the_bucket_of_the_exact_one(times: list[int], share:
 
 
 def test_what_took_longer_than_the_last_bound_is_told_as_the_bound() -> None:
-    took = [0] * BUCKETS
+    took = [0] * BUCKET_COUNT
     took[find_duration_bucket(10**9)] += 3
     assert estimate_quantile(took, 0.5) == BOUNDS_MS[-1]

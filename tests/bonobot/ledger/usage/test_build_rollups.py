@@ -20,13 +20,15 @@ Make = Callable[..., Opening]
 
 
 def begin(writer: LedgerWriter, opening: Opening) -> Opening:
-    writer.admit(Admission(opening)).result(WAIT_S)
+    writer.admit_call(Admission(opening)).result(WAIT_S)
     return opening
 
 
 def end(writer: LedgerWriter, opening: Opening, outcome: Any = "ok", **facts: Any) -> None:
     done = {"call_id": opening.call_id, "organization_id": opening.organization_id}
-    writer.settle(Settlement(**done, outcome=outcome, **{"duration_ms": 5, **facts})).result(WAIT_S)
+    writer.settle_call(Settlement(**done, outcome=outcome, **{"duration_ms": 5, **facts})).result(
+        WAIT_S
+    )
 
 
 def totals(organization_id: UUID, *by: str, grain: str = "day") -> dict[Any, int]:
@@ -40,7 +42,7 @@ def test_ended_calls_are_counted_once_by_the_hour_and_by_the_day(
     for _ in range(3):
         end(writer, begin(writer, opening()), input_tokens=2, cost_microusd=7)
     end(writer, begin(writer, opening(tool_name="then")), "error", code="tool_error")
-    writer.refuse(opening(decision="deny", rule="deny:now", code="denied")).result(WAIT_S)
+    writer.record_refusal(opening(decision="deny", rule="deny:now", code="denied")).result(WAIT_S)
     assert [count_usage(), count_usage()] == [5, 0]
     for grain in ("hour", "day"):
         assert totals(organization_id, "outcome", grain=grain) == {
@@ -60,11 +62,11 @@ def test_a_call_that_still_ran_is_counted_when_it_has_ended_in_the_hour_it_was_a
 ) -> None:
     long = begin(writer, opening())
     end(writer, begin(writer, opening()))
-    assert build_rollups.count(organization_id) == 1
+    assert build_rollups.count_organization(organization_id) == 1
     asked = AuditRow.objects.get(pk=long.call_id).opened_at
     with time_machine.travel(asked + timedelta(hours=3)):
         end(writer, long)
-        assert build_rollups.count(organization_id) == 1
+        assert build_rollups.count_organization(organization_id) == 1
     [row] = Rollup.objects.filter(grain="hour")
     assert (row.calls, row.begins) == (2, asked.replace(minute=0, second=0, microsecond=0))
     assert not Uncounted.objects.exists()
@@ -75,12 +77,12 @@ def test_repeats_of_a_refusal_are_counted_when_its_window_has_ended(
 ) -> None:
     writer = start_writer()
     for _ in range(4):
-        writer.refuse(opening(decision="deny", code="denied")).result(WAIT_S)
-    build_rollups.count(organization_id)
+        writer.record_refusal(opening(decision="deny", code="denied")).result(WAIT_S)
+    build_rollups.count_organization(organization_id)
     assert totals(organization_id, "outcome") == {"refused": 1}
     writer.close()  # which ends the open windows
-    build_rollups.count(organization_id)
-    build_rollups.count(organization_id)
+    build_rollups.count_organization(organization_id)
+    build_rollups.count_organization(organization_id)
     assert totals(organization_id, "outcome") == {"refused": 4}
 
 
@@ -89,8 +91,8 @@ def test_a_batch_that_breaks_in_the_middle_is_counted_whole_the_next_time(
 ) -> None:
     for _ in range(5):
         end(writer, begin(writer, opening()))
-    monkeypatch.setattr(build_rollups, "BATCH", 2)
-    whole = build_rollups._add
+    monkeypatch.setattr(build_rollups, "BATCH_SIZE", 2)
+    whole = build_rollups._add_to_rollups
     calls = iter((whole, None, *[whole] * 9))
 
     def breaks(sums: Any) -> None:
@@ -99,11 +101,11 @@ def test_a_batch_that_breaks_in_the_middle_is_counted_whole_the_next_time(
         if add is None:
             raise RuntimeError("killed after the write and before the commit")
 
-    monkeypatch.setattr(build_rollups, "_add", breaks)
+    monkeypatch.setattr(build_rollups, "_add_to_rollups", breaks)
     with pytest.raises(RuntimeError):
-        build_rollups.count(organization_id)
+        build_rollups.count_organization(organization_id)
     assert totals(organization_id, "outcome") == {"ok": 2}
-    build_rollups.count(organization_id)
+    build_rollups.count_organization(organization_id)
     assert totals(organization_id, "outcome") == {"ok": 5}
 
 
@@ -112,7 +114,7 @@ def test_of_two_that_looked_at_once_one_writes(
 ) -> None:
     end(writer, begin(writer, opening()))
     both = [build_rollups._load_batch(organization_id) for _ in range(2)]
-    assert [build_rollups._write(one) for one in both] == [True, False]
+    assert [build_rollups._write_batch(one) for one in both] == [True, False]
     assert totals(organization_id, "outcome") == {"ok": 1}
 
 
@@ -131,7 +133,7 @@ def test_what_old_rows_came_to_stays_when_they_leave_and_when_the_rest_is_counte
     Rollup.objects.filter(tool_name="now").update(calls=77)
     with time_machine.travel(old + timedelta(days=4), tick=False):
         assert (
-            build_rollups.rebuild(organization_id) == 0
+            build_rollups.rebuild_rollups(organization_id) == 0
         )  # the day of the first row left may be cut
         retention.prune_entries(organization_id, before=old + timedelta(days=2), actor=ALICE)
     assert totals(organization_id, "tool_name") == whole | {"now": 77}
@@ -142,11 +144,11 @@ def test_a_rebuild_counts_all_that_is_there_anew(
 ) -> None:
     running = begin(writer, opening())
     end(writer, begin(writer, opening()))
-    build_rollups.count(organization_id)
+    build_rollups.count_organization(organization_id)
     Rollup.objects.update(calls=99)
-    assert build_rollups.rebuild(organization_id) == 1
+    assert build_rollups.rebuild_rollups(organization_id) == 1
     end(writer, running)
-    build_rollups.count(organization_id)
+    build_rollups.count_organization(organization_id)
     assert totals(organization_id, "outcome") == {"ok": 2}
 
 
@@ -156,7 +158,7 @@ def test_a_row_that_is_not_counted_does_not_leave(
     old = datetime(2026, 1, 1, tzinfo=UTC)
     with time_machine.travel(old, tick=False):
         end(writer, begin(writer, opening()))
-    monkeypatch.setattr(build_rollups, "count", lambda organization_id: 0)
+    monkeypatch.setattr(build_rollups, "count_organization", lambda organization_id: 0)
     done = retention.prune_entries(organization_id, before=old + timedelta(days=1), actor=ALICE)
     assert done.rows == 0
 
@@ -165,9 +167,9 @@ def test_the_tail_is_what_a_count_would_add(
     writer: LedgerWriter, opening: Make, organization_id: UUID
 ) -> None:
     end(writer, begin(writer, opening()))
-    build_rollups.count(organization_id)
+    build_rollups.count_organization(organization_id)
     late = begin(writer, opening(tool_name="late"))
-    build_rollups.count(organization_id)
+    build_rollups.count_organization(organization_id)
     end(writer, late)
     end(writer, begin(writer, opening(tool_name="new")))
     ended, more = build_rollups.load_uncounted_entries(organization_id)
@@ -179,14 +181,14 @@ def test_an_organization_in_which_nothing_happened_is_passed_over(
     organization_id: UUID, django_assert_num_queries: Any
 ) -> None:
     Head.objects.create(organization_id=organization_id)
-    build_rollups.count(organization_id)
+    build_rollups.count_organization(organization_id)
     with django_assert_num_queries(2):
-        assert build_rollups.count_all() == 0
+        assert build_rollups.count_all_organizations() == 0
 
 
 @pytest.mark.django_db
 def test_hours_leave_after_two_months_and_days_stay() -> None:
-    zeros = dict.fromkeys(build_rollups.SUMS, 0)
+    zeros = dict.fromkeys(build_rollups.SUM_FIELDS, 0)
     for grain in ("hour", "day"):
         Rollup.objects.create(
             key=grain,

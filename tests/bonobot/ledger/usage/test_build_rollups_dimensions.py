@@ -20,7 +20,14 @@ from bonobot.accounts.models import Organization
 from bonobot.ledger.models import TOOK, AuditRow, Counted, Rollup, Summary
 from bonobot.ledger.tasks import count_usage
 from bonobot.ledger.usage import build_rollups, query_rollups
-from bonobot.ledger.usage.aggregation import COUNTS, DIMENSIONS, ERRORS, UsageEntry, fold, summarize
+from bonobot.ledger.usage.aggregation import (
+    COUNT_FIELDS,
+    DIMENSIONS,
+    ERROR_OUTCOMES,
+    UsageEntry,
+    fold_entries,
+    summarize_rollups,
+)
 from bonobot.ledger.usage.query_rollups import ReportSpan, UsageReader
 from mcp_servers.models import Server
 from tests import admin_client, factories, large_organization
@@ -59,17 +66,17 @@ def stored() -> Counter[tuple[Any, ...]]:
 
 @given(some.lists(rows, max_size=30))
 def test_every_dimension_comes_to_what_the_rows_come_to(ended: list[UsageEntry]) -> None:
-    found = list(summarize(fold(ended, ["day"]), lambda place: True))
+    found = list(summarize_rollups(fold_entries(ended, ["day"]), lambda place: True))
     for dimension in DIMENSIONS:
         lines = [line for spot, line in found if spot.dimension is dimension]
         own = [
             one
             for one in ended
-            if all(getattr(one, name) == value for name, value in dimension.of.items())
+            if all(getattr(one, name) == value for name, value in dimension.filters.items())
         ]
         calls = [one for one in own if one.event_type == "call"]
         assert sum(line.calls for line in lines) == sum(one.times for one in calls)
-        wrong = [one.times for one in calls if one.outcome in ERRORS]
+        wrong = [one.times for one in calls if one.outcome in ERROR_OUTCOMES]
         assert sum(line.errors for line in lines) == sum(wrong)
         assert sum(line.input_tokens for line in lines) == sum(one.input_tokens for one in own)
 
@@ -83,9 +90,9 @@ class Either(TestCase):
         organization_id = ended[0].organization_id
         with time_machine.travel(NOW, tick=False):
             for some_of_them in (ended[:first], ended[first:]):
-                sums = fold(some_of_them)
-                build_rollups._add(sums)
-                build_rollups.add(sums, build_rollups.ALWAYS)
+                sums = fold_entries(some_of_them)
+                build_rollups._add_to_rollups(sums)
+                build_rollups.add_to_summaries(sums, build_rollups.EPOCH)
             added = stored()
             Counted.objects.create(organization_id=organization_id)
             while build_rollups.sum_next_day(organization_id):
@@ -130,9 +137,9 @@ def read(acme: Organization, *, grain: Any = "day", summed: bool = True) -> Iter
         (("agent_id",), {"server_id": server.pk}),
     ]
     for by, where in asked:
-        lines = reader.read(*by, **where)
+        lines = reader.load_lines(*by, **where)
         told = {
-            key: tuple(getattr(line, name) for name in (*COUNTS, "took"))
+            key: tuple(getattr(line, name) for name in (*COUNT_FIELDS, "took"))
             for key, line in lines.items()
         }
         yield by, where, told
@@ -143,20 +150,20 @@ def read(acme: Organization, *, grain: Any = "day", summed: bool = True) -> Iter
 def test_a_report_says_the_same_from_summaries_and_from_rollups(
     acme: Organization, grain: str
 ) -> None:
-    build_rollups.count(acme.pk)
+    build_rollups.count_organization(acme.pk)
     assert list(read(acme, grain=grain)) == list(read(acme, grain=grain, summed=False))
 
 
 @pytest.mark.django_db
 def test_lists_are_read_from_summaries_alone(acme: Organization) -> None:
-    build_rollups.count(acme.pk)
+    build_rollups.count_organization(acme.pk)
     whole = build_rollups.get_complete_since(Counted.objects.get(pk=acme.pk))
     since = timezone.now().replace(hour=0, minute=0, second=0, microsecond=0)
     reader = UsageReader(acme.pk, ReportSpan(since, None, "day"), summed_since=whole)
     with CaptureQueriesContext(connection) as captured:
-        reader.read("agent_id", most=9)
-        reader.read("server_id", "tool_name", most=8, event_type="call")
-        reader.total()
+        reader.load_lines("agent_id", limit=9)
+        reader.load_lines("server_id", "tool_name", limit=8, event_type="call")
+        reader.load_total()
     assert not any("ledger_rollup" in one["sql"] for one in captured)
 
 
@@ -164,7 +171,7 @@ def test_lists_are_read_from_summaries_alone(acme: Organization) -> None:
 def test_days_that_were_counted_before_are_summed_one_by_one_from_the_latest_back(
     acme: Organization,
 ) -> None:
-    build_rollups.count(acme.pk)
+    build_rollups.count_organization(acme.pk)
     whole = stored()
     # As the release before left it.
     Summary.objects.all().delete()
@@ -192,11 +199,11 @@ def test_a_late_call_is_added_to_a_day_that_is_summed_and_found_with_one_that_is
     ids = [one.pk for one in late if one]
     raw: Any = AuditRow._base_manager.filter(pk__in=ids)
     super(type(raw), raw).update(outcome="open", closed_seq=None)
-    build_rollups.count(acme.pk)
+    build_rollups.count_organization(acme.pk)
     Counted.objects.update(summed_since=None)
     build_rollups.sum_next_day(acme.pk)
     super(type(raw), raw).update(outcome="ok", closed_seq=F("seq") + 1_000_000)
-    assert build_rollups.count(acme.pk) == 2
+    assert build_rollups.count_organization(acme.pk) == 2
     build_rollups.sum_missing_days()
     counted = stored()
     Counted.objects.update(summed_since=None)
@@ -211,7 +218,7 @@ def test_a_late_call_is_added_to_a_day_that_is_summed_and_found_with_one_that_is
 def test_a_day_that_somebody_counts_in_meanwhile_is_summed_again(
     acme: Organization, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    build_rollups.count(acme.pk)
+    build_rollups.count_organization(acme.pk)
     whole = stored()
     Counted.objects.update(summed_since=None)
     held, queries = [], build_rollups._build_queries
@@ -237,11 +244,11 @@ def test_a_day_that_somebody_counts_in_meanwhile_is_summed_again(
 def test_a_day_is_written_in_pieces_where_one_writes_at_a_time(
     acme: Organization, monkeypatch: pytest.MonkeyPatch, interrupted_at: int | None
 ) -> None:
-    build_rollups.count(acme.pk)
+    build_rollups.count_organization(acme.pk)
     whole = stored()
     Counted.objects.update(summed_since=None)
     pieces: list[int] = []
-    write = build_rollups.StagingTable._written
+    write = build_rollups.StagingTable._insert_batch
 
     def written(self: build_rollups.StagingTable, behind: int) -> int:
         pieces.append(write(self, behind))
@@ -249,8 +256,8 @@ def test_a_day_is_written_in_pieces_where_one_writes_at_a_time(
             Counted.objects.update(version=F("version") + 1)
         return pieces[-1]
 
-    monkeypatch.setattr(build_rollups, "STEP_BATCH", 2)
-    monkeypatch.setattr(build_rollups.StagingTable, "_written", written)
+    monkeypatch.setattr(build_rollups, "STAGING_BATCH_SIZE", 2)
+    monkeypatch.setattr(build_rollups.StagingTable, "_insert_batch", written)
     while build_rollups.sum_next_day(acme.pk):
         pass
     assert stored() == whole
@@ -268,7 +275,7 @@ def day(row: AuditRow) -> datetime:
 def test_summaries_that_a_worker_without_them_has_passed_by_are_not_believed(
     acme: Organization,
 ) -> None:
-    build_rollups.count(acme.pk)
+    build_rollups.count_organization(acme.pk)
     whole = stored()
     # The release before counts: it moves the version, and knows of nothing else.
     Counted.objects.update(version=F("version") + 1)
@@ -277,7 +284,7 @@ def test_summaries_that_a_worker_without_them_has_passed_by_are_not_believed(
     assert build_rollups.get_complete_since(Counted.objects.get()) is None
     reader = query_rollups.open_reader(acme.pk, ReportSpan(NOW, None, "day"))
     assert reader.summed_since is None
-    build_rollups.count(acme.pk)
+    build_rollups.count_organization(acme.pk)
     build_rollups.sum_missing_days()
     assert list(read(acme)) == expected
     assert stored() == whole
@@ -287,7 +294,7 @@ def test_summaries_that_a_worker_without_them_has_passed_by_are_not_believed(
 def test_a_day_whose_summing_breaks_is_summed_whole_later(
     acme: Organization, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    build_rollups.count(acme.pk)
+    build_rollups.count_organization(acme.pk)
     whole = stored()
     Counted.objects.update(summed_since=None)
     statements = iter([build_rollups._build_sum_query(DIMENSIONS[0]), "no SQL"])
@@ -301,18 +308,18 @@ def test_a_day_whose_summing_breaks_is_summed_whole_later(
 
 @pytest.mark.django_db
 def test_a_rebuild_is_summed_by_the_task_that_counts(acme: Organization) -> None:
-    build_rollups.count(acme.pk)
+    build_rollups.count_organization(acme.pk)
     whole = stored()
-    build_rollups.rebuild(acme.pk)
+    build_rollups.rebuild_rollups(acme.pk)
     assert build_rollups.get_complete_since(Counted.objects.get()) is None
     count_usage()
-    assert build_rollups.get_complete_since(Counted.objects.get()) == build_rollups.ALWAYS
+    assert build_rollups.get_complete_since(Counted.objects.get()) == build_rollups.EPOCH
     assert stored() == whole
 
 
 @pytest.mark.django_db
 def test_summaries_of_hours_leave_sooner_than_rollups_and_reports_know() -> None:
-    zeros = dict.fromkeys((*COUNTS, *TOOK), 0)
+    zeros = dict.fromkeys((*COUNT_FIELDS, *TOOK), 0)
     begins = datetime.now(UTC) - timedelta(days=11)
     acme = uuid4()
     for grain in ("hour", "day"):
@@ -329,20 +336,20 @@ def test_summaries_of_hours_leave_sooner_than_rollups_and_reports_know() -> None
     for days, told in ((8, True), (9, False)):
         since = datetime.now(UTC) - timedelta(days=days, minutes=1)
         reader = UsageReader(
-            acme, ReportSpan(since, None, "hour"), summed_since=build_rollups.ALWAYS
+            acme, ReportSpan(since, None, "hour"), summed_since=build_rollups.EPOCH
         )
-        found = reader._dimension(reader.span, ("begins",), {})
+        found = reader._find_dimension(reader.span, ("begins",), {})
         assert (found is not None) is told
 
 
 @pytest.mark.django_db
 def test_all_organizations_are_read_from_summaries_once_each_is_whole(acme: Organization) -> None:
-    build_rollups.count(acme.pk)
+    build_rollups.count_organization(acme.pk)
     Counted.objects.create(organization_id=uuid4())
     span = ReportSpan(NOW, None, "day")
-    assert query_rollups.open_reader(acme.pk, span, everywhere=True).summed_since is None
+    assert query_rollups.open_reader(acme.pk, span, all_organizations=True).summed_since is None
     build_rollups.sum_missing_days()
     assert (
-        query_rollups.open_reader(acme.pk, span, everywhere=True).summed_since
-        == build_rollups.ALWAYS
+        query_rollups.open_reader(acme.pk, span, all_organizations=True).summed_since
+        == build_rollups.EPOCH
     )

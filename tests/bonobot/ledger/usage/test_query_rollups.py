@@ -36,7 +36,7 @@ def seen_of(days: list[dict[int, int]], looked_at: int) -> list[BusiestSubject]:
 def test_whoever_has_the_most_is_among_them_or_nothing_is_told(
     days: list[dict[int, int]], most: int, looked_at: int
 ) -> None:
-    found = select_busiest(seen_of(days, looked_at), most=most, looked_at=looked_at)
+    found = select_busiest(seen_of(days, looked_at), limit=most, per_step=looked_at)
     if found is None:
         return
     calls: Counter[UUID] = Counter()
@@ -50,13 +50,13 @@ def test_whoever_has_the_most_is_among_them_or_nothing_is_told(
 
 def test_who_is_busy_every_day_is_found_among_many_who_are_not() -> None:
     day = {1: 90, 2: 80} | dict.fromkeys(range(3, 100), 1)
-    found = select_busiest(seen_of([day] * 3, 10), most=2, looked_at=10)
+    found = select_busiest(seen_of([day] * 3, 10), limit=2, per_step=10)
     assert found == [UUID(int=1), UUID(int=2)]
 
 
 def test_where_all_are_equally_busy_nothing_is_told() -> None:
     day = dict.fromkeys(range(1, 100), 1)
-    assert select_busiest(seen_of([day] * 3, 10), most=2, looked_at=10) is None
+    assert select_busiest(seen_of([day] * 3, 10), limit=2, per_step=10) is None
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def acme() -> Organization:
     for number, name in enumerate(("helper", "clerk", "porter")):
         of = servers if number else servers[:1]
         large_organization.call(made, factories.agent(made, name), of, 20 * (number + 1))
-    build_rollups.count(made.pk)
+    build_rollups.count_organization(made.pk)
     return made
 
 
@@ -78,11 +78,17 @@ def test_lists_say_the_same_however_they_were_found(
     since = Summary.objects.filter(grain=grain).earliest("begins").begins
     span = ReportSpan(since, None, grain)  # type: ignore[arg-type]  # the parameter's
     reader = UsageReader(acme.pk, span, summed_since=Counted.objects.get().summed_since)
-    asked = [reader._busiest(one, span, 1) for one in dimensions()]
+    asked = [reader._find_busiest(one, span, 1) for one in dimensions()]
     assert all(asked)
-    short = [reader.read("agent_id", most=1), reader.read("server_id", event_type="call", most=1)]
-    monkeypatch.setattr(query_rollups, "MOST", 0)
-    long = [reader.read("agent_id", most=1), reader.read("server_id", event_type="call", most=1)]
+    short = [
+        reader.load_lines("agent_id", limit=1),
+        reader.load_lines("server_id", event_type="call", limit=1),
+    ]
+    monkeypatch.setattr(query_rollups, "MAX_BUSIEST", 0)
+    long = [
+        reader.load_lines("agent_id", limit=1),
+        reader.load_lines("server_id", event_type="call", limit=1),
+    ]
     assert short == long
 
 

@@ -29,8 +29,8 @@ def acme() -> Organization:
     made = factories.organization()
     agent = factories.agent(made)
     large_organization.call(made, agent, [admin_client.web_server(made, "web")], 40)
-    build_rollups.count(made.pk)
-    turn = dict.fromkeys((*build_rollups.SUMS, *TOOK), 0) | {"calls": 3, "input_tokens": 90}
+    build_rollups.count_organization(made.pk)
+    turn = dict.fromkeys((*build_rollups.SUM_FIELDS, *TOOK), 0) | {"calls": 3, "input_tokens": 90}
     for grain in ("hour", "day"):
         begins = timezone.now().replace(minute=0, second=0, microsecond=0)
         Rollup.objects.create(
@@ -97,7 +97,7 @@ def test_a_report_takes_few_queries(
 def test_only_a_platform_administrator_sees_other_organizations(acme: Organization) -> None:
     other = factories.organization("other")
     large_organization.call(other, factories.agent(other), [admin_client.web_server(other)], 10)
-    build_rollups.count(other.pk)
+    build_rollups.count_organization(other.pk)
     boss, owner = factories.administrator(acme), factories.person(acme, Role.OWNER)
     assert len(load_usage_report(boss, UsageQuery(by="organization")).entries) == 2
     assert [
@@ -135,7 +135,7 @@ def test_no_cell_of_the_table_is_a_formula(acme: Organization, capsys: Any) -> N
 def test_the_page_shows_the_busiest_and_the_table_has_them_all(
     acme: Organization, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(admin_usage, "SHOWN", 5)
+    monkeypatch.setattr(admin_usage, "MAX_LINES_SHOWN", 5)
     seat = admin_client.sit(acme, Role.AUDITOR)
     page = seat.get("usage", by="tool")
     lines = "/admin/ledger/auditrow/?"

@@ -30,10 +30,10 @@ from bonobot.ledger.writer.batch_plan import (
     CloseItem,
     Item,
     OpenItem,
-    close_item,
-    decide,
-    needs,
-    open_item,
+    build_close_item,
+    build_open_item,
+    collect_row_keys,
+    decide_batch,
 )
 from tests.bonobot.ledger.factories import opening_of
 
@@ -44,12 +44,12 @@ SECOND = 1_000_000
 
 
 def state_for(items: Sequence[Item], **tips: int) -> BatchState:
-    wanted = needs(items)
+    wanted = collect_row_keys(items)
     return BatchState(
         tips={one: ChainTip(generation=tips.get("generation", 0)) for one in wanted.organizations},
         cells={key: BudgetBalance() for key, _ in wanted.cells},
         rates=dict.fromkeys(wanted.rates, 0),
-        closable={},
+        open_calls={},
         now=NOW,
         flows={key: CallerFlowLabels() for key, _ in wanted.flows},
     )
@@ -64,11 +64,11 @@ def admission(
     permit: ApprovalReference | None = None,
 ) -> OpenItem:
     one = Admission(opening_of(organization), reserves, charges, generation, flows, permit)
-    return open_item(one.opening, AT, admission=one, generation=generation)
+    return build_open_item(one.opening, AT, admission=one, generation=generation)
 
 
 def settlement(call: OpenItem, *actuals: tuple[str, int, int]) -> CloseItem:
-    return close_item(
+    return build_close_item(
         Settlement(
             call_id=call.call_id,
             organization_id=call.organization_id,
@@ -89,18 +89,18 @@ def test_rows_are_locked_in_the_order_of_their_keys() -> None:
         ),
         admission(BudgetReservation("budget:a", 1, 1), charges=(RateCharge("rate:a", 1, 1),)),
     ]
-    assert needs(items) == BatchRowKeys(
+    assert collect_row_keys(items) == BatchRowKeys(
         organizations=(ORGANIZATION, OTHER),
         cells=(("budget:a", ORGANIZATION), ("budget:b", OTHER)),
         rates=("rate:a", "rate:b"),
-        closing=(),
+        closing_calls=(),
     )
 
 
 def test_a_group_takes_one_place_in_the_chain_for_each_entry() -> None:
     first, second = admission(), admission()
     items = [first, second, settlement(first), admission(organization=OTHER)]
-    plan = decide(state_for(items), items)
+    plan = decide_batch(state_for(items), items)
     assert [one.seq for one in plan.opened] == [1, 2, 1]
     assert [one.seq for one in plan.closed] == [3]
     tip = ChainTip().extend(first.text).extend(second.text).extend(items[2].text)
@@ -113,14 +113,14 @@ def test_the_state_that_was_read_stays_as_it_is() -> None:
         admission(BudgetReservation("budget:x", 10, 7), charges=(RateCharge("rate:x", 60, 1),))
     ]
     before = state_for(items)
-    decide(before, items)
+    decide_batch(before, items)
     assert before == state_for(items)
 
 
 def test_a_call_can_be_opened_and_closed_in_one_group_but_closed_only_once() -> None:
     call = admission(BudgetReservation("budget:x", 10, 7))
     items = [call, settlement(call, ("budget:x", 7, 5)), settlement(call, ("budget:x", 7, 5))]
-    plan = decide(state_for(items), items)
+    plan = decide_batch(state_for(items), items)
     assert plan.answers[1:] == [True, False]
     assert plan.state.cells["budget:x"] == BudgetBalance(spent=5)
 
@@ -129,12 +129,12 @@ def test_a_call_is_not_closed_for_another_organization() -> None:
     call = admission()
     foreign = CloseItem(call.call_id, OTHER, "{}", ())
     items: list[Item] = [call, foreign]
-    assert decide(state_for(items), items).answers[1] is False
+    assert decide_batch(state_for(items), items).answers[1] is False
 
 
 def test_a_stale_generation_is_refused_before_anything_is_charged() -> None:
     items = [admission(charges=(RateCharge("rate:x", 60, 1),), generation=3)]
-    plan = decide(state_for(items, generation=4), items)
+    plan = decide_batch(state_for(items, generation=4), items)
     (answer,) = plan.answers
     assert isinstance(answer, StaleSnapshot)
     assert answer.extra == {"generation": 4}
@@ -144,14 +144,14 @@ def test_a_stale_generation_is_refused_before_anything_is_charged() -> None:
 
 def test_a_call_of_the_current_generation_or_of_none_is_admitted() -> None:
     items = [admission(generation=4), admission()]
-    plan = decide(state_for(items, generation=4), items)
+    plan = decide_batch(state_for(items, generation=4), items)
     assert [one.generation for one in plan.answers if isinstance(one, AdmissionResult)] == [4, 4]
 
 
 def test_all_charges_are_made_or_none() -> None:
     wide, narrow = RateCharge("rate:wide", 60, 10), RateCharge("rate:narrow", 60, 1)
     items = [admission(charges=(wide, narrow)), admission(charges=(wide, narrow))]
-    plan = decide(state_for(items), items)
+    plan = decide_batch(state_for(items), items)
     refusal = plan.answers[1]
     assert isinstance(refusal, RateLimited)
     assert (refusal.retry_after, refusal.rule) == (1, "rate:narrow")
@@ -160,7 +160,7 @@ def test_all_charges_are_made_or_none() -> None:
 
 def test_a_budget_that_is_used_up_takes_back_the_charges() -> None:
     items = [admission(BudgetReservation("budget:x", 6, 7), charges=(RateCharge("rate:x", 60, 1),))]
-    plan = decide(state_for(items), items)
+    plan = decide_batch(state_for(items), items)
     refusal = plan.answers[0]
     assert isinstance(refusal, BudgetExhausted)
     assert refusal.extra == {"limit": 6, "spent": 0, "reserved": 0, "asked": 7}
@@ -169,18 +169,21 @@ def test_a_budget_that_is_used_up_takes_back_the_charges() -> None:
 
 def test_one_budget_named_twice_is_reserved_twice() -> None:
     items = [admission(BudgetReservation("budget:x", 10, 6), BudgetReservation("budget:x", 10, 6))]
-    plan = decide(state_for(items), items)
+    plan = decide_batch(state_for(items), items)
     assert isinstance(plan.answers[0], BudgetExhausted)
     assert plan.state.cells == {"budget:x": BudgetBalance()}
 
 
-READS, SENDS = FlowLabelEffect("flow:x", adds=3), FlowLabelEffect("flow:x", barred=3)
+READS, SENDS = (
+    FlowLabelEffect("flow:x", added_labels=3),
+    FlowLabelEffect("flow:x", blocking_labels=3),
+)
 PERMIT = ApprovalReference(UUID(int=9), "d" * 64)
 
 
 def test_labels_are_held_from_the_admission_that_brings_them() -> None:
     items = [admission(flows=(SENDS,)), admission(flows=(READS,)), admission(flows=(SENDS,))]
-    plan = decide(state_for(items), items)
+    plan = decide_batch(state_for(items), items)
     assert [type(answer) for answer in plan.answers] == [
         AdmissionResult,
         AdmissionResult,
@@ -191,7 +194,7 @@ def test_labels_are_held_from_the_admission_that_brings_them() -> None:
 
 def test_a_call_that_is_not_admitted_brings_no_labels() -> None:
     items = [admission(BudgetReservation("budget:x", 1, 2), flows=(READS,))]
-    plan = decide(state_for(items), items)
+    plan = decide_batch(state_for(items), items)
     assert isinstance(plan.answers[0], BudgetExhausted)
     assert plan.state.flows == {"flow:x": CallerFlowLabels()}
 
@@ -200,35 +203,35 @@ def test_a_permit_opens_a_barred_flow_once() -> None:
     items = [admission(flows=(SENDS,), permit=PERMIT), admission(flows=(SENDS,), permit=PERMIT)]
     state = state_for(items)
     state.flows["flow:x"] = CallerFlowLabels(3, NOW)
-    state.permits[PERMIT.id] = StoredApproval(ORGANIZATION, PERMIT.digest, NOW)
-    plan = decide(state, items)
+    state.approvals[PERMIT.id] = StoredApproval(ORGANIZATION, PERMIT.digest, NOW)
+    plan = decide_batch(state, items)
     assert isinstance(plan.answers[0], AdmissionResult)
     assert isinstance(plan.answers[1], ApprovalRefused)
     assert plan.answers[1].code == "approval_spent"
-    assert plan.state.permits[PERMIT.id].spent_by == items[0].call_id
+    assert plan.state.approvals[PERMIT.id].spent_by == items[0].call_id
 
 
 def test_a_permit_is_not_spent_by_a_call_that_is_refused_for_something_else() -> None:
     items = [admission(BudgetReservation("budget:x", 1, 2), permit=PERMIT)]
     state = state_for(items)
-    state.permits[PERMIT.id] = StoredApproval(ORGANIZATION, PERMIT.digest, NOW)
-    plan = decide(state, items)
+    state.approvals[PERMIT.id] = StoredApproval(ORGANIZATION, PERMIT.digest, NOW)
+    plan = decide_batch(state, items)
     assert isinstance(plan.answers[0], BudgetExhausted)
-    assert plan.state.permits[PERMIT.id].spent_by is None
+    assert plan.state.approvals[PERMIT.id].spent_by is None
 
 
 def test_a_permit_that_is_not_there_admits_nothing() -> None:
     items = [admission(permit=PERMIT)]
-    (answer,) = decide(state_for(items), items).answers
+    (answer,) = decide_batch(state_for(items), items).answers
     assert isinstance(answer, ApprovalRefused)
     assert answer.code == "approval_unknown"
 
 
 def test_a_refusal_and_an_event_need_no_admission() -> None:
-    item = open_item(opening_of(ORGANIZATION, call_id=uuid4()), AT, outcome="refused")
-    plan = decide(state_for([item]), [item])
+    item = build_open_item(opening_of(ORGANIZATION, call_id=uuid4()), AT, outcome="refused")
+    plan = decide_batch(state_for([item]), [item])
     assert plan.answers == [item.call_id]
-    assert plan.state.closable == {}
+    assert plan.state.open_calls == {}
 
 
 @given(
@@ -250,14 +253,14 @@ def test_however_calls_and_settlements_mix_the_cells_add_up(
     for amount, key, settles, actual in calls:
         call = admission(BudgetReservation(key, limit, amount))
         items += [call, settlement(call, (key, amount, actual))] if settles else [call]
-    plan = decide(state_for(items), items)
+    plan = decide_batch(state_for(items), items)
     answers = dict(zip([id(item) for item in items], plan.answers, strict=True))
     running: dict[str, int] = {}
     spent: dict[str, int] = {}
     for item in items:
         answer = answers[id(item)]
         if isinstance(item, OpenItem) and isinstance(answer, AdmissionResult) and item.admission:
-            (reserve,) = item.admission.reserves
+            (reserve,) = item.admission.reservations
             running[reserve.key] = running.get(reserve.key, 0) + reserve.amount
             assert spent.get(reserve.key, 0) + running[reserve.key] <= limit
         elif isinstance(item, CloseItem) and answer is True:
@@ -280,7 +283,7 @@ def test_no_more_calls_pass_than_the_rate_and_its_burst(
         now += pause
         item = admission(charges=(charge,))
         state = BatchState({ORGANIZATION: ChainTip()}, {}, {"rate:x": tat}, {}, now)
-        plan = decide(state, [item])
+        plan = decide_batch(state, [item])
         tat = plan.state.rates["rate:x"]
         passed += isinstance(plan.answers[0], AdmissionResult)
     assert passed <= burst + (now - NOW) * per_minute / (60 * SECOND)

@@ -27,40 +27,42 @@ def test_the_key_is_who_wanted_what_and_why_not() -> None:
 
 def test_what_comes_again_within_the_window_is_counted_for_the_first() -> None:
     windows = RepeatedRefusals()
-    assert windows.start(KEY, UUID(int=7), at=AT, now=0) == []
+    assert windows.open_window(KEY, UUID(int=7), at=AT, now=0) == []
     for second in range(1, 4):
-        assert windows.find(KEY, second) is not None
-        windows.count(KEY, AT + timedelta(seconds=second))
-    (over,) = windows.ended(WINDOW_S)
+        assert windows.find_window(KEY, second) is not None
+        windows.count_refusal(KEY, AT + timedelta(seconds=second))
+    (over,) = windows.take_ended_windows(WINDOW_S)
     assert (over.row_id, over.organization_id) == (UUID(int=7), ORGANIZATION)
     assert (over.repeats, over.last_at) == (3, AT + timedelta(seconds=3))
-    assert windows.next_end() is None
+    assert windows.find_next_end() is None
 
 
 def test_a_refusal_that_never_came_again_needs_no_second_seal() -> None:
     windows = RepeatedRefusals()
-    windows.start(KEY, UUID(int=7), at=AT, now=0)
-    assert windows.next_end() == WINDOW_S
-    assert list(windows.ended(WINDOW_S)) == []
+    windows.open_window(KEY, UUID(int=7), at=AT, now=0)
+    assert windows.find_next_end() == WINDOW_S
+    assert list(windows.take_ended_windows(WINDOW_S)) == []
 
 
 def test_after_its_window_the_next_refusal_is_a_first_again() -> None:
     windows = RepeatedRefusals()
-    windows.start(KEY, UUID(int=7), at=AT, now=0)
-    windows.count(KEY, AT)
-    assert windows.find(KEY, WINDOW_S) is None
-    assert [over.repeats for over in windows.start(KEY, UUID(int=8), at=AT, now=WINDOW_S)] == [1]
-    first = windows.find(KEY, WINDOW_S + 1)
+    windows.open_window(KEY, UUID(int=7), at=AT, now=0)
+    windows.count_refusal(KEY, AT)
+    assert windows.find_window(KEY, WINDOW_S) is None
+    assert [
+        over.repeats for over in windows.open_window(KEY, UUID(int=8), at=AT, now=WINDOW_S)
+    ] == [1]
+    first = windows.find_window(KEY, WINDOW_S + 1)
     assert first is not None
     assert first.row_id == UUID(int=8)
 
 
 def test_memory_stays_bounded_by_ending_the_oldest_window() -> None:
     windows = RepeatedRefusals()
-    windows.start(KEY, UUID(int=0), at=AT, now=0)
-    windows.count(KEY, AT)
+    windows.open_window(KEY, UUID(int=0), at=AT, now=0)
+    windows.count_refusal(KEY, AT)
     over = []
-    for number in range(1, batch_plan.MOST_WINDOWS + 1):
+    for number in range(1, batch_plan.MAX_WINDOWS + 1):
         key = build_refusal_key(opening_of(ORGANIZATION, code=str(number)))
-        over += windows.start(key, UUID(int=number), at=AT, now=0)
+        over += windows.open_window(key, UUID(int=number), at=AT, now=0)
     assert [window.row_id for window in over] == [UUID(int=0)]

@@ -9,7 +9,7 @@ import pytest
 from django.db import connection
 
 from bonobot.ledger.audit import admin_changes
-from bonobot.ledger.audit.verify_chain import verify
+from bonobot.ledger.audit.verify_chain import verify_whole_chain
 from bonobot.ledger.models import BudgetCell, FlowCell, RateCell
 from bonobot.ledger.refusals import StaleSnapshot
 from bonobot.ledger.types import (
@@ -39,7 +39,7 @@ pytestmark = pytest.mark.skipif(
 def recalled(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Compare all that is recalled with what is stored; list for each group whether it was."""
     seen: list[bool] = []
-    recall = BatchStateCache.recall
+    recall = BatchStateCache.find_state
 
     def compared(
         memory: BatchStateCache, database: Any, needs: BatchRowKeys, *, now: int
@@ -47,12 +47,12 @@ def recalled(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
         known = recall(memory, database, needs, now=now)
         seen.append(known is not None)
         if known is not None:
-            stored = sql.lock(database, needs)()
+            stored = sql.lock_rows(database, needs)()
             stored.now = known.now
             assert known == stored
         return known
 
-    monkeypatch.setattr(committer.BatchStateCache, "recall", compared)
+    monkeypatch.setattr(committer.BatchStateCache, "find_state", compared)
     return seen
 
 
@@ -60,12 +60,12 @@ def _admission(call: Opening, generation: int | None = None) -> Admission:
     organization_id = call.organization_id
     return Admission(
         call,
-        reserves=(
+        reservations=(
             BudgetReservation(f"budget:{organization_id}:agent:1:calls:total:all", NEVER, 1),
         ),
         charges=(RateCharge(f"rate:{organization_id}:agent:1", 100_000, 10_000),),
         generation=generation,
-        flows=(FlowLabelEffect(f"flow:{organization_id}:agent:1", adds=1),),
+        flows=(FlowLabelEffect(f"flow:{organization_id}:agent:1", added_labels=1),),
         stores=(Store(f"flow:{organization_id}:server:1"),),
     )
 
@@ -76,7 +76,7 @@ def _settlement(admission: Admission) -> Settlement:
         organization_id=admission.opening.organization_id,
         outcome="ok",
         duration_ms=1,
-        actuals=tuple((one.key, one.amount, 1) for one in admission.reserves),
+        actuals=tuple((one.key, one.amount, 1) for one in admission.reservations),
     )
 
 
@@ -85,30 +85,30 @@ def test_a_warm_call_is_decided_on_what_is_remembered(
 ) -> None:
     for _ in range(3):
         admission = _admission(opening())
-        writer.admit(admission).result(WAIT_S)
-        assert writer.settle(_settlement(admission)).result(WAIT_S) is True
+        writer.admit_call(admission).result(WAIT_S)
+        assert writer.settle_call(_settlement(admission)).result(WAIT_S) is True
     assert recalled == [False, True, True, True, True, True]
-    assert verify(admission.opening.organization_id).ok
+    assert verify_whole_chain(admission.opening.organization_id).ok
 
 
 def test_a_settlement_is_not_made_twice_from_memory(
     writer: LedgerWriter, opening: Callable[..., Opening], recalled: list[bool]
 ) -> None:
     admission = _admission(opening())
-    writer.admit(admission).result(WAIT_S)
-    assert writer.settle(_settlement(admission)).result(WAIT_S) is True
-    assert writer.settle(_settlement(admission)).result(WAIT_S) is False
+    writer.admit_call(admission).result(WAIT_S)
+    assert writer.settle_call(_settlement(admission)).result(WAIT_S) is True
+    assert writer.settle_call(_settlement(admission)).result(WAIT_S) is False
     assert recalled == [False, True, False]
 
 
 def test_what_another_connection_wrote_is_seen_by_the_very_next_call(
     writer: LedgerWriter, opening: Callable[..., Opening], organization_id: UUID
 ) -> None:
-    writer.admit(_admission(opening(), generation=0)).result(WAIT_S)
+    writer.admit_call(_admission(opening(), generation=0)).result(WAIT_S)
     admin_changes.increment_generation(organization_id)
     with pytest.raises(StaleSnapshot):
-        writer.admit(_admission(opening(), generation=0)).result(WAIT_S)
-    assert writer.admit(_admission(opening(), generation=1)).result(WAIT_S).generation == 1
+        writer.admit_call(_admission(opening(), generation=0)).result(WAIT_S)
+    assert writer.admit_call(_admission(opening(), generation=1)).result(WAIT_S).generation == 1
 
 
 def test_among_changes_from_everywhere_memory_and_rows_agree(
@@ -132,14 +132,14 @@ def test_among_changes_from_everywhere_memory_and_rows_agree(
                 chance.choice(strangers)()
             case 1 | 2 | 3 if running:
                 settled = _settlement(running.pop(chance.randrange(len(running))))
-                assert writer.settle(settled).result(WAIT_S) is True
+                assert writer.settle_call(settled).result(WAIT_S) is True
             case _:
                 whose = chance.choice([organization_id, other])
                 admission = _admission(opening_of(whose))
-                writer.admit(admission).result(WAIT_S)
+                writer.admit_call(admission).result(WAIT_S)
                 running.append(admission)
     assert recalled.count(True) > 40
-    assert verify(organization_id).ok
+    assert verify_whole_chain(organization_id).ok
 
 
 def test_it_forgets_when_it_holds_too_much(
@@ -148,8 +148,8 @@ def test_it_forgets_when_it_holds_too_much(
     recalled: list[bool],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("bonobot.ledger.writer.committer.MOST", 4)
+    monkeypatch.setattr("bonobot.ledger.writer.committer.MAX_CACHED_ROWS", 4)
     for _ in range(12):
-        writer.admit(_admission(opening())).result(WAIT_S)
+        writer.admit_call(_admission(opening())).result(WAIT_S)
     assert True in recalled
-    assert len(writer._committer._memory._state.closable) <= 4
+    assert len(writer._committer._cache._state.open_calls) <= 4

@@ -9,7 +9,7 @@ import pytest
 
 from bonobot.ledger.refusals import AuditUnavailable
 from bonobot.ledger.writer import queue
-from bonobot.ledger.writer.batch_plan import Answer, open_item
+from bonobot.ledger.writer.batch_plan import Answer, build_open_item
 from bonobot.ledger.writer.queue import BatchSizeEstimate, LoopWaiters, QueuedItem
 from tests.bonobot.ledger.factories import opening_of
 
@@ -38,8 +38,8 @@ class Desk:
 
     def caller(self, *, deadline: float = float("inf")) -> "asyncio.Task[object]":
         at = datetime.now(UTC)
-        ticket = QueuedItem(open_item(opening_of(uuid4()), at), at, deadline=deadline)
-        return asyncio.ensure_future(self.waiting.answer(ticket))
+        ticket = QueuedItem(build_open_item(opening_of(uuid4()), at), at, deadline=deadline)
+        return asyncio.ensure_future(self.waiting.wait_for_answer(ticket))
 
     def answer(self) -> None:
         for ticket in (ticket for part in self.parts for ticket in part):
@@ -103,7 +103,7 @@ async def test_a_writer_that_stops_refuses_all_that_is_handed_over() -> None:
 
 
 async def test_who_is_never_answered_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(queue, "LOOK_EVERY_S", 0.0)
+    monkeypatch.setattr(queue, "CHECK_INTERVAL_S", 0.0)
     desk = Desk()
     late, patient = desk.caller(deadline=-queue.GRACE_S), desk.caller()
     with pytest.raises(AuditUnavailable):

@@ -5,13 +5,13 @@ from itertools import repeat
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bonobot.ledger.writer.queue import MOST, BatchSizeEstimate
+from bonobot.ledger.writer.queue import MAX_EXPECTED, BatchSizeEstimate
 
 
 def learned(came: "list[int] | repeat[int]") -> BatchSizeEstimate:
     crowd = BatchSizeEstimate()
     for number in came:
-        crowd.learn(number)
+        crowd.update(number)
     return crowd
 
 
@@ -30,9 +30,9 @@ def test_one_less_is_expected_where_fewer_came() -> None:
 
 
 def test_a_crowd_that_went_away_is_forgotten() -> None:
-    assert learned([MOST, *repeat(1, MOST)]).expected == 1
+    assert learned([MAX_EXPECTED, *repeat(1, MAX_EXPECTED)]).expected == 1
 
 
 @given(st.lists(st.integers(1, 300)))
 def test_what_is_expected_has_bounds(came: list[int]) -> None:
-    assert 1 <= learned(came).expected <= MOST
+    assert 1 <= learned(came).expected <= MAX_EXPECTED

@@ -11,7 +11,7 @@ from django.db import OperationalError
 
 from bonobot.ledger import queries as ledger_queries
 from bonobot.ledger.audit import admin_changes
-from bonobot.ledger.audit.verify_chain import verify
+from bonobot.ledger.audit.verify_chain import verify_whole_chain
 from bonobot.ledger.models import AuditRow, BudgetCell, FlowCell, Head, RateCell, StoreLabel
 from bonobot.ledger.refusals import BudgetExhausted, StaleSnapshot
 from bonobot.ledger.types import (
@@ -71,7 +71,7 @@ def _stored(before: BatchState) -> bool:
         {key: (one.seq, one.digest, one.generation) for key, one in before.tips.items()},
         {key: (one.spent, one.reserved) for key, one in before.cells.items()},
         before.rates,
-        {key: (one.labels, one.touched) for key, one in before.flows.items()},
+        {key: (one.labels, one.last_used_us) for key, one in before.flows.items()},
     ]
 
 
@@ -87,12 +87,12 @@ def _admission(call: Opening, *, generation: int | None = None, limit: int = NEV
     organization_id = call.organization_id
     return Admission(
         call,
-        reserves=(
+        reservations=(
             BudgetReservation(f"budget:{organization_id}:agent:1:calls:total:all", limit, 1),
         ),
         charges=(RateCharge(f"{build_rate_prefix(organization_id)}agent:1", 100_000, 10_000),),
         generation=generation,
-        flows=(FlowLabelEffect(f"flow:{organization_id}:agent:1", adds=1),),
+        flows=(FlowLabelEffect(f"flow:{organization_id}:agent:1", added_labels=1),),
         stores=(Store(f"flow:{organization_id}:server:1"),),
     )
 
@@ -102,15 +102,15 @@ def _settlement(admission: Admission, **facts: Any) -> Settlement:
     return Settlement(
         call_id=admission.opening.call_id,
         organization_id=admission.opening.organization_id,
-        actuals=tuple((one.key, one.amount, 1) for one in admission.reserves),
+        actuals=tuple((one.key, one.amount, 1) for one in admission.reservations),
         **(usual | facts),
     )
 
 
 def _call(writer: LedgerWriter, organization_id: UUID, **facts: Any) -> Admission:
     admission = _admission(opening_of(organization_id))
-    writer.admit(admission).result(WAIT_S)
-    assert writer.settle(_settlement(admission, **facts)).result(WAIT_S) is True
+    writer.admit_call(admission).result(WAIT_S)
+    assert writer.settle_call(_settlement(admission, **facts)).result(WAIT_S) is True
     return admission
 
 
@@ -120,10 +120,10 @@ def test_a_warm_call_is_written_at_once(
     for _ in range(3):
         call = _call(writer, organization_id)
     assert written == [True] * 5  # all but the first admission
-    assert verify(organization_id).ok
+    assert verify_whole_chain(organization_id).ok
     row = AuditRow.objects.get(pk=call.opening.call_id)
     assert (row.outcome, row.code, row.tool_name) == ("ok", "", "now")
-    assert ledger_queries.load_balance(call.reserves[0].key) == (3, 0)
+    assert ledger_queries.load_balance(call.reservations[0].key) == (3, 0)
 
 
 def test_how_a_call_failed_is_written_at_once(
@@ -133,7 +133,7 @@ def test_how_a_call_failed_is_written_at_once(
     assert written == [True]
     row = AuditRow.objects.get(pk=call.opening.call_id)
     assert (row.outcome, row.code) == ("error", "tool_error")
-    assert verify(organization_id).ok
+    assert verify_whole_chain(organization_id).ok
 
 
 def test_a_change_of_the_policy_holds_on_the_very_next_call(
@@ -143,11 +143,11 @@ def test_a_change_of_the_policy_holds_on_the_very_next_call(
     written: list[bool],
 ) -> None:
     for _ in range(2):
-        writer.admit(_admission(opening(), generation=0)).result(WAIT_S)
+        writer.admit_call(_admission(opening(), generation=0)).result(WAIT_S)
     admin_changes.increment_generation(organization_id)
     with pytest.raises(StaleSnapshot):
-        writer.admit(_admission(opening(), generation=0)).result(WAIT_S)
-    assert writer.admit(_admission(opening(), generation=1)).result(WAIT_S).generation == 1
+        writer.admit_call(_admission(opening(), generation=0)).result(WAIT_S)
+    assert writer.admit_call(_admission(opening(), generation=1)).result(WAIT_S).generation == 1
     assert written == [True, False]
 
 
@@ -155,12 +155,12 @@ def test_no_budget_is_refused_from_memory(
     writer: LedgerWriter, other: LedgerWriter, opening: Callable[..., Opening]
 ) -> None:
     first = _admission(opening(), limit=1)
-    writer.admit(first).result(WAIT_S)
+    writer.admit_call(first).result(WAIT_S)
     with pytest.raises(BudgetExhausted):
-        writer.admit(_admission(opening(), limit=1)).result(WAIT_S)
-    assert other.settle(_settlement(first)).result(WAIT_S) is True
+        writer.admit_call(_admission(opening(), limit=1)).result(WAIT_S)
+    assert other.settle_call(_settlement(first)).result(WAIT_S) is True
     BudgetCell.objects.update(spent=0)
-    writer.admit(_admission(opening(), limit=1)).result(WAIT_S)
+    writer.admit_call(_admission(opening(), limit=1)).result(WAIT_S)
 
 
 def test_who_is_not_alone_reads_until_nobody_else_has_written_for_a_while(
@@ -170,7 +170,7 @@ def test_who_is_not_alone_reads_until_nobody_else_has_written_for_a_while(
     written: list[bool],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(committer, "ALONE", 3)
+    monkeypatch.setattr(committer, "UNTOUCHED_READS", 3)
     _call(writer, organization_id)
     _call(other, organization_id)
     assert written == [True, True]  # the settlements
@@ -184,7 +184,7 @@ def test_who_is_not_alone_reads_until_nobody_else_has_written_for_a_while(
         _call(other, organization_id)
         _call(writer, organization_id)
     assert written == [False, False]  # one for each, who take turns from then on
-    assert verify(organization_id).ok
+    assert verify_whole_chain(organization_id).ok
 
 
 def test_two_writers_make_one_chain(
@@ -194,7 +194,7 @@ def test_two_writers_make_one_chain(
     for _ in range(40):
         _call(chance.choice([writer, other]), organization_id)
     assert True in written
-    report = verify(organization_id)
+    report = verify_whole_chain(organization_id)
     assert (report.ok, report.rows, report.seq) == (True, 40, 80)
     assert BudgetCell.objects.get().spent == 40
 
@@ -203,7 +203,7 @@ def test_what_is_shared_by_organizations_is_locked_and_read(
     writer: LedgerWriter, opening: Callable[..., Opening], written: list[bool]
 ) -> None:
     for _ in range(3):
-        writer.admit(Admission(opening(), charges=(RateCharge("rate:all", 100, 50),))).result(
+        writer.admit_call(Admission(opening(), charges=(RateCharge("rate:all", 100, 50),))).result(
             WAIT_S
         )
     assert written == []
@@ -216,7 +216,7 @@ def test_a_clock_that_was_read_long_ago_is_not_relied_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     _call(writer, organization_id)
-    monkeypatch.setattr(committer, "KEPT_S", -1.0)
+    monkeypatch.setattr(committer, "CLOCK_VALID_S", -1.0)
     _call(writer, organization_id)
     written.clear()
     _call(writer, organization_id)
@@ -229,7 +229,7 @@ def test_an_answer_that_was_lost_is_not_written_twice(
     organization_id: UUID,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    writer.admit(_admission(opening())).result(WAIT_S)
+    writer.admit_call(_admission(opening())).result(WAIT_S)
     write, lost = committer.sql.write, [True]
 
     def losing(*args: Any) -> int | None:
@@ -240,11 +240,11 @@ def test_an_answer_that_was_lost_is_not_written_twice(
 
     monkeypatch.setattr(committer.sql, "write", losing)
     admission = _admission(opening())
-    assert writer.admit(admission).result(WAIT_S).seq == 2
-    assert writer.settle(_settlement(admission)).result(WAIT_S) is True
-    report = verify(organization_id)
+    assert writer.admit_call(admission).result(WAIT_S).seq == 2
+    assert writer.settle_call(_settlement(admission)).result(WAIT_S) is True
+    report = verify_whole_chain(organization_id)
     assert (report.ok, report.rows, report.seq) == (True, 2, 3)
-    assert ledger_queries.load_balance(admission.reserves[0].key) == (1, 1)
+    assert ledger_queries.load_balance(admission.reservations[0].key) == (1, 1)
 
 
 def test_a_store_is_labelled_at_once(
@@ -263,8 +263,10 @@ def test_labels_are_kept_whose_cell_was_removed(
     writer: LedgerWriter, organization_id: UUID, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is compared can be removed before it is written, if nobody has used it for long."""
-    call = Admission(opening_of(organization_id), flows=(FlowLabelEffect("flow:x", adds=0),))
-    writer.admit(call).result(WAIT_S)
+    call = Admission(
+        opening_of(organization_id), flows=(FlowLabelEffect("flow:x", added_labels=0),)
+    )
+    writer.admit_call(call).result(WAIT_S)
     move = committer.sql._move
 
     def removing(database: DedicatedLedgerDatabase, *args: Any) -> Any:
@@ -273,8 +275,10 @@ def test_labels_are_kept_whose_cell_was_removed(
         return found
 
     monkeypatch.setattr(committer.sql, "_move", removing)
-    call = Admission(opening_of(organization_id), flows=(FlowLabelEffect("flow:x", adds=4),))
-    writer.admit(call).result(WAIT_S)
+    call = Admission(
+        opening_of(organization_id), flows=(FlowLabelEffect("flow:x", added_labels=4),)
+    )
+    writer.admit_call(call).result(WAIT_S)
     assert FlowCell.objects.get(pk="flow:x").labels == 4
 
 
@@ -285,7 +289,7 @@ def test_among_changes_from_everywhere_only_what_is_stored_is_decided_on(
     written: list[bool],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(committer, "ALONE", 1)
+    monkeypatch.setattr(committer, "UNTOUCHED_READS", 1)
     chance = random.Random(7)  # noqa: S311  # the same order of events each time
     running: list[Admission] = []
     strangers: list[Callable[[], object]] = [
@@ -304,14 +308,14 @@ def test_among_changes_from_everywhere_only_what_is_stored_is_decided_on(
                 chance.choice(strangers)()
             case 1 | 2 | 3 if running:
                 settled = _settlement(running.pop(chance.randrange(len(running))))
-                assert writer.settle(settled).result(WAIT_S) is True
+                assert writer.settle_call(settled).result(WAIT_S) is True
             case _:
                 admission = _admission(opening_of(organization_id))
-                writer.admit(admission).result(WAIT_S)
+                writer.admit_call(admission).result(WAIT_S)
                 running.append(admission)
     assert written.count(True) > 60
     assert written.count(False) > 5
-    assert verify(organization_id).ok
+    assert verify_whole_chain(organization_id).ok
 
 
 def test_a_group_of_two_organizations_is_locked_and_read(
@@ -320,9 +324,9 @@ def test_a_group_of_two_organizations_is_locked_and_read(
     both = [organization_id, uuid4()]
     for whose in both:
         _call(writer, whose)
-    memory = writer._committer._memory
-    database = committer.connect()
+    memory = writer._committer._cache
+    database = committer.open_database()
     with closing(database.connection):
         one = BatchRowKeys((organization_id,), (), (), ())
-        assert memory.guess(database, one) is not None
-        assert memory.guess(database, BatchRowKeys(tuple(sorted(both)), (), (), ())) is None
+        assert memory.guess_state(database, one) is not None
+        assert memory.guess_state(database, BatchRowKeys(tuple(sorted(both)), (), (), ())) is None

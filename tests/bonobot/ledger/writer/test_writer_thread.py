@@ -11,7 +11,7 @@ from django.db import transaction
 
 from bonobot.ledger import queries as ledger_queries
 from bonobot.ledger.audit import admin_changes
-from bonobot.ledger.audit.verify_chain import verify
+from bonobot.ledger.audit.verify_chain import verify_whole_chain
 from bonobot.ledger.models import AuditRow, FlowCell, Head, PermitRow
 from bonobot.ledger.refusals import (
     ApprovalRefused,
@@ -57,47 +57,47 @@ def test_a_call_is_opened_before_it_runs_and_closed_after(
     writer: LedgerWriter, opening: Make
 ) -> None:
     call = opening()
-    admitted = writer.admit(Admission(call)).result(WAIT_S)
+    admitted = writer.admit_call(Admission(call)).result(WAIT_S)
     row = AuditRow.objects.get()
     assert (row.id, row.seq, row.outcome) == (call.call_id, admitted.seq, "open")
     assert list(AuditRow.objects.running()) == [row]
 
-    assert writer.settle(settlement(call)).result(WAIT_S) is True
+    assert writer.settle_call(settlement(call)).result(WAIT_S) is True
     row = AuditRow.objects.get()
     assert (row.outcome, row.duration_ms, row.closed_seq) == ("ok", 12, 2)
     assert (row.input_tokens, row.output_tokens, row.cost_microusd) == (3, 4, 5)
     assert row.closed_at is not None
     assert row.closed_at >= row.opened_at
-    assert verify(call.organization_id).ok
+    assert verify_whole_chain(call.organization_id).ok
 
 
 def test_a_failed_call_is_found_by_its_code(writer: LedgerWriter, opening: Make) -> None:
     call = opening()
-    writer.admit(Admission(call)).result(WAIT_S)
+    writer.admit_call(Admission(call)).result(WAIT_S)
     failed = replace(settlement(call), outcome="unknown", code="call_timeout")
-    writer.settle(failed).result(WAIT_S)
+    writer.settle_call(failed).result(WAIT_S)
     row = AuditRow.objects.get(code="call_timeout")
     assert row.outcome == "unknown"
-    assert verify(row.organization_id).ok
+    assert verify_whole_chain(row.organization_id).ok
 
 
 def test_a_call_is_closed_once(writer: LedgerWriter, opening: Make) -> None:
     call = opening()
-    writer.admit(Admission(call)).result(WAIT_S)
-    assert writer.settle(settlement(call)).result(WAIT_S) is True
-    assert writer.settle(settlement(call)).result(WAIT_S) is False
-    assert writer.settle(settlement(opening())).result(WAIT_S) is False
-    assert verify(call.organization_id).seq == 2
+    writer.admit_call(Admission(call)).result(WAIT_S)
+    assert writer.settle_call(settlement(call)).result(WAIT_S) is True
+    assert writer.settle_call(settlement(call)).result(WAIT_S) is False
+    assert writer.settle_call(settlement(opening())).result(WAIT_S) is False
+    assert verify_whole_chain(call.organization_id).seq == 2
 
 
 def test_an_admission_says_at_which_generation_it_was_made(
     writer: LedgerWriter, opening: Make, organization_id: UUID
 ) -> None:
     admin_changes.increment_generation(organization_id)
-    assert writer.admit(Admission(opening(), generation=1)).result(WAIT_S).generation == 1
+    assert writer.admit_call(Admission(opening(), generation=1)).result(WAIT_S).generation == 1
     admin_changes.increment_generation(organization_id)
     with pytest.raises(StaleSnapshot) as refusal:
-        writer.admit(Admission(opening(), generation=1)).result(WAIT_S)
+        writer.admit_call(Admission(opening(), generation=1)).result(WAIT_S)
     assert refusal.value.extra == {"generation": 2}
     assert AuditRow.objects.count() == 1
 
@@ -106,19 +106,21 @@ def test_a_budget_is_reserved_then_settled_at_what_it_really_cost(
     writer: LedgerWriter, opening: Make
 ) -> None:
     call = opening()
-    writer.admit(Admission(call, (BudgetReservation("budget:x", 10, 7),))).result(WAIT_S)
+    writer.admit_call(Admission(call, (BudgetReservation("budget:x", 10, 7),))).result(WAIT_S)
     assert ledger_queries.load_balance("budget:x") == (0, 7)
     with pytest.raises(BudgetExhausted):
-        writer.admit(Admission(opening(), (BudgetReservation("budget:x", 10, 4),))).result(WAIT_S)
-    writer.settle(settlement(call, ("budget:x", 7, 12))).result(WAIT_S)
+        writer.admit_call(Admission(opening(), (BudgetReservation("budget:x", 10, 4),))).result(
+            WAIT_S
+        )
+    writer.settle_call(settlement(call, ("budget:x", 7, 12))).result(WAIT_S)
     assert ledger_queries.load_balance("budget:x") == (12, 0)
 
 
 def test_a_rate_limit_says_when_to_come_again(writer: LedgerWriter, opening: Make) -> None:
     charge = RateCharge("rate:x", per_minute=1, burst=1)
-    writer.admit(Admission(opening(), charges=(charge,))).result(WAIT_S)
+    writer.admit_call(Admission(opening(), charges=(charge,))).result(WAIT_S)
     with pytest.raises(RateLimited) as refusal:
-        writer.admit(Admission(opening(), charges=(charge,))).result(WAIT_S)
+        writer.admit_call(Admission(opening(), charges=(charge,))).result(WAIT_S)
     assert refusal.value.code == "rate_limited"
     assert refusal.value.retry_after is not None
     assert 50 <= refusal.value.retry_after <= 60
@@ -127,12 +129,14 @@ def test_a_rate_limit_says_when_to_come_again(writer: LedgerWriter, opening: Mak
 def test_what_a_caller_has_seen_bars_what_would_send_it_out(
     writer: LedgerWriter, opening: Make
 ) -> None:
-    sends = (FlowLabelEffect("flow:x", barred=3),)
-    writer.admit(Admission(opening(), flows=sends)).result(WAIT_S)
-    writer.admit(Admission(opening(), flows=(FlowLabelEffect("flow:x", adds=3),))).result(WAIT_S)
+    sends = (FlowLabelEffect("flow:x", blocking_labels=3),)
+    writer.admit_call(Admission(opening(), flows=sends)).result(WAIT_S)
+    writer.admit_call(
+        Admission(opening(), flows=(FlowLabelEffect("flow:x", added_labels=3),))
+    ).result(WAIT_S)
     assert FlowCell.objects.get().labels == 3
     with pytest.raises(FlowNeedsApproval):
-        writer.admit(Admission(opening(), flows=sends)).result(WAIT_S)
+        writer.admit_call(Admission(opening(), flows=sends)).result(WAIT_S)
 
 
 def test_a_permit_is_spent_by_one_of_many_calls_at_once(
@@ -143,20 +147,20 @@ def test_a_permit_is_spent_by_one_of_many_calls_at_once(
         id=permit.id, organization_id=organization_id, digest=permit.digest, expires=2**62
     )
     calls = [opening() for _ in range(20)]
-    futures = [writer.admit(Admission(call, permit=permit)) for call in calls]
+    futures = [writer.admit_call(Admission(call, approval=permit)) for call in calls]
     spent = [call for call, future in zip(calls, futures, strict=True) if not future.exception()]
     assert [one.call_id for one in spent] == [PermitRow.objects.get().spent_by]
     codes = {error.code for error in (f.exception() for f in futures) if isinstance(error, Refusal)}
     assert codes == {"approval_spent"}
     with pytest.raises(ApprovalRefused):
-        writer.admit(Admission(opening(), permit=ApprovalReference(permit.id, "e" * 64))).result(
-            WAIT_S
-        )
+        writer.admit_call(
+            Admission(opening(), approval=ApprovalReference(permit.id, "e" * 64))
+        ).result(WAIT_S)
 
 
 def test_a_refused_call_is_a_row_that_is_sealed_once(writer: LedgerWriter, opening: Make) -> None:
     call = opening(decision="deny", rule="policy", code="denied_by_policy")
-    assert writer.refuse(call).result(WAIT_S) == call.call_id
+    assert writer.record_refusal(call).result(WAIT_S) == call.call_id
     row = AuditRow.objects.get()
     assert (row.outcome, row.code, row.closed_seq, row.repeats) == (
         "refused",
@@ -164,30 +168,30 @@ def test_a_refused_call_is_a_row_that_is_sealed_once(writer: LedgerWriter, openi
         None,
         0,
     )
-    assert verify(call.organization_id).ok
+    assert verify_whole_chain(call.organization_id).ok
 
 
 def test_an_event_is_a_row_with_its_outcome(writer: LedgerWriter, opening: Make) -> None:
     event = opening(action="server_connected", event_type="connection")
-    writer.note(event, outcome="error").result(WAIT_S)
+    writer.record_event(event, outcome="error").result(WAIT_S)
     assert AuditRow.objects.get().outcome == "error"
 
 
 def test_equal_refusals_are_the_first_and_a_count(writer: LedgerWriter, opening: Make) -> None:
-    futures = [writer.refuse(opening(decision="deny", code="denied")) for _ in range(100)]
+    futures = [writer.record_refusal(opening(decision="deny", code="denied")) for _ in range(100)]
     ids = {future.result(WAIT_S) for future in futures}
-    other = writer.refuse(opening(decision="deny", code="other")).result(WAIT_S)
+    other = writer.record_refusal(opening(decision="deny", code="other")).result(WAIT_S)
     (first,) = ids
     assert set(AuditRow.objects.values_list("id", flat=True)) == {first, other}
     writer.close()
     row = AuditRow.objects.get(pk=first)
     assert (row.repeats, row.outcome, row.code, row.closed_seq) == (99, "refused", "denied", 3)
-    assert verify(row.organization_id).ok
+    assert verify_whole_chain(row.organization_id).ok
 
 
 def test_it_refuses_to_work_inside_a_transaction(writer: LedgerWriter, opening: Make) -> None:
     with transaction.atomic(), pytest.raises(RuntimeError, match=r"ledger\.changes"):
-        writer.admit(Admission(opening()))
+        writer.admit_call(Admission(opening()))
     assert not AuditRow.objects.exists()
 
 
@@ -195,18 +199,20 @@ def test_details_that_are_no_json_fail_their_caller_only(
     writer: LedgerWriter, opening: Make
 ) -> None:
     with pytest.raises(ValueError, match="JSON"):
-        writer.admit(Admission(opening(details={"tools": {"a", "b"}})))
-    writer.admit(Admission(opening())).result(WAIT_S)
+        writer.admit_call(Admission(opening(details={"tools": {"a", "b"}})))
+    writer.admit_call(Admission(opening())).result(WAIT_S)
 
 
 def test_text_that_a_database_can_not_hold_is_recorded_all_the_same(
     writer: LedgerWriter, opening: Make
 ) -> None:
     name = "a\x00b\ud800" + "c" * 400
-    writer.refuse(opening(tool_name=name, resource_id=name, details={name: name})).result(WAIT_S)
+    writer.record_refusal(opening(tool_name=name, resource_id=name, details={name: name})).result(
+        WAIT_S
+    )
     row = AuditRow.objects.get()
     assert row.tool_name == "a\N{REPLACEMENT CHARACTER}b?" + "c" * 251
-    assert verify(row.organization_id).ok
+    assert verify_whole_chain(row.organization_id).ok
 
 
 def test_eight_threads_with_200_calls_each_make_one_unbroken_chain(
@@ -215,12 +221,12 @@ def test_eight_threads_with_200_calls_each_make_one_unbroken_chain(
     def work(_: int) -> None:
         for _ in range(200):
             call = opening()
-            writer.admit(Admission(call)).result(WAIT_S)
-            assert writer.settle(settlement(call)).result(WAIT_S) is True
+            writer.admit_call(Admission(call)).result(WAIT_S)
+            assert writer.settle_call(settlement(call)).result(WAIT_S) is True
 
     with ThreadPoolExecutor(8) as threads:
         list(threads.map(work, range(8)))
-    report = verify(organization_id)
+    report = verify_whole_chain(organization_id)
     assert (report.ok, report.rows, report.seq) == (True, 1600, 3200)
 
 
@@ -236,13 +242,13 @@ def test_fifty_parallel_reservations_never_overspend(
         ready.wait(WAIT_S)
         call = opening()
         try:
-            one.admit(Admission(call, (BudgetReservation("budget:x", limit, amount),))).result(
+            one.admit_call(Admission(call, (BudgetReservation("budget:x", limit, amount),))).result(
                 WAIT_S
             )
         except BudgetExhausted:
             return False
         actual = 1 + number % amount
-        return one.settle(settlement(call, ("budget:x", amount, actual))).result(WAIT_S)
+        return one.settle_call(settlement(call, ("budget:x", amount, actual))).result(WAIT_S)
 
     with ThreadPoolExecutor(50) as threads:
         admitted = list(threads.map(work, range(50)))
@@ -260,7 +266,9 @@ def test_twenty_runs_of_fifty_sessions_leave_less_than_one_call_unused(
     for run in range(20):
         key = f"budget:{run}"
         waiting = [
-            pair[number % 2].admit(Admission(opening(), (BudgetReservation(key, limit, amount),)))
+            pair[number % 2].admit_call(
+                Admission(opening(), (BudgetReservation(key, limit, amount),))
+            )
             for number in range(50)
         ]
         assert sum(one.exception(WAIT_S) is None for one in waiting) == limit // amount
@@ -280,7 +288,7 @@ def test_two_writers_and_twenty_clients_stay_within_two_percent_of_a_rate(
         passed = []
         while time.monotonic() < began + 2:
             try:
-                pair[number % 2].admit(Admission(opening(), charges=(rate,))).result(WAIT_S)
+                pair[number % 2].admit_call(Admission(opening(), charges=(rate,))).result(WAIT_S)
             except RateLimited:
                 continue
             passed.append(time.monotonic())
@@ -298,7 +306,9 @@ def test_a_budget_is_used_up_to_the_last_call_that_fits(
 ) -> None:
     pair = [start_writer(), start_writer()]
     futures = [
-        pair[number % 2].admit(Admission(opening(), (BudgetReservation("budget:x", 1_000, 30),)))
+        pair[number % 2].admit_call(
+            Admission(opening(), (BudgetReservation("budget:x", 1_000, 30),))
+        )
         for number in range(50)
     ]
     admitted = [future for future in futures if future.exception(WAIT_S) is None]
@@ -309,9 +319,9 @@ def test_a_budget_is_used_up_to_the_last_call_that_fits(
 def test_calls_of_several_organizations_keep_their_own_chains(writer: LedgerWriter) -> None:
     organizations = [uuid4() for _ in range(5)]
     calls = [opening_of(organizations[number % 5]) for number in range(50)]
-    for future in [writer.admit(Admission(call)) for call in calls]:
+    for future in [writer.admit_call(Admission(call)) for call in calls]:
         future.result(WAIT_S)
-    assert {verify(one).seq for one in organizations} == {10}
+    assert {verify_whole_chain(one).seq for one in organizations} == {10}
     assert Head.objects.count() == 5
 
 
@@ -320,14 +330,14 @@ async def test_concurrent_calls_of_a_loop_are_admitted_and_settled(
 ) -> None:
     async def one() -> bool:
         call = opening()
-        await writer.admit_async(Admission(call))
-        return await writer.settle_async(settlement(call))
+        await writer.admit_call_async(Admission(call))
+        return await writer.settle_call_async(settlement(call))
 
     assert all(await asyncio.gather(*[one() for _ in range(100)]))
-    refused = await writer.refuse_async(opening(decision="deny", code="denied"))
-    noted = await writer.note_async(opening(event_type="connection"))
+    refused = await writer.record_refusal_async(opening(decision="deny", code="denied"))
+    noted = await writer.record_event_async(opening(event_type="connection"))
     assert refused != noted
-    report = await in_thread(verify, organization_id)
+    report = await in_thread(verify_whole_chain, organization_id)
     assert (report.ok, report.seq) == (True, 202)
 
 
@@ -335,7 +345,7 @@ async def test_a_refusal_reaches_its_caller_on_the_loop(
     writer: LedgerWriter, opening: Make
 ) -> None:
     with pytest.raises(Refusal) as refusal:
-        await writer.admit_async(Admission(opening(), (BudgetReservation("budget:x", 1, 2),)))
+        await writer.admit_call_async(Admission(opening(), (BudgetReservation("budget:x", 1, 2),)))
     assert refusal.value.code == "budget_exhausted"
 
 
@@ -344,15 +354,15 @@ def test_a_closed_writer_refuses_and_the_next_one_takes_over(
 ) -> None:
     one = writers.get_writer()
     assert writers.get_writer() is one
-    writers.close()
+    writers.close_writer()
     with pytest.raises(AuditUnavailable):
-        one.admit(Admission(opening()))
-    writers.get_writer().admit(Admission(opening())).result(WAIT_S)
+        one.admit_call(Admission(opening()))
+    writers.get_writer().admit_call(Admission(opening())).result(WAIT_S)
     assert writers.get_writer() is not one
-    writers.close()
+    writers.close_writer()
 
 
 def test_the_actor_is_copied(writer: LedgerWriter, opening: Make) -> None:
-    writer.note(opening()).result(WAIT_S)
+    writer.record_event(opening()).result(WAIT_S)
     row = AuditRow.objects.get()
     assert (row.actor_kind, row.actor_id, row.actor_label) == (ALICE.kind, ALICE.id, ALICE.label)

@@ -14,7 +14,7 @@ import pytest
 from django.db import OperationalError, connection
 
 from bonobot.ledger import queries as ledger_queries
-from bonobot.ledger.audit.verify_chain import verify
+from bonobot.ledger.audit.verify_chain import verify_whole_chain
 from bonobot.ledger.models import AuditRow
 from bonobot.ledger.refusals import AuditUnavailable, CallAlreadyStarted
 from bonobot.ledger.types import Admission, BudgetReservation, Opening, RateCharge, Settlement
@@ -46,7 +46,7 @@ def locked(transactional_db: None) -> Callable[[], AbstractContextManager[None]]
 
     @contextmanager
     def hold() -> Iterator[None]:
-        other = committer.connect()
+        other = committer.open_database()
         other.connection.inc_thread_sharing()  # tests with a loop let go in another thread
         other.begin()
         if not other.is_sqlite:
@@ -111,7 +111,7 @@ def test_a_call_waits_while_the_database_is_locked_shortly(
     writer: LedgerWriter, opening: Make, locked: Any, trouble: threading.Event
 ) -> None:
     with locked():
-        future = writer.admit(Admission(opening()))
+        future = writer.admit_call(Admission(opening()))
         assert trouble.wait(WAIT_S)
     assert future.result(WAIT_S).seq == 1
 
@@ -121,20 +121,22 @@ def test_a_database_that_stays_locked_refuses_calls_and_takes_them_again_after(
 ) -> None:
     writer = start_writer(deadline_s=1)
     running = opening()
-    writer.admit(Admission(running, (BudgetReservation("budget:x", 10, 7),))).result(WAIT_S)
+    writer.admit_call(Admission(running, (BudgetReservation("budget:x", 10, 7),))).result(WAIT_S)
     with locked():
         for _ in range(2):  # it is locked for longer than any deadline
-            admission = writer.admit(Admission(opening(), (BudgetReservation("budget:x", 10, 1),)))
+            admission = writer.admit_call(
+                Admission(opening(), (BudgetReservation("budget:x", 10, 1),))
+            )
             with pytest.raises(AuditUnavailable) as refusal:
                 admission.result(WAIT_S)
             assert refusal.value.retry_after == 1
-        settled = writer.settle(settlement(running, ("budget:x", 7, 5)))
+        settled = writer.settle_call(settlement(running, ("budget:x", 7, 5)))
         assert isinstance(settled.exception(WAIT_S), AuditUnavailable)
-    writer.admit(Admission(opening())).result(WAIT_S)
+    writer.admit_call(Admission(opening())).result(WAIT_S)
     # The call had run: its settlement was kept although its caller was told to give up.
     assert AuditRow.objects.get(pk=running.call_id).outcome == "ok"
     assert ledger_queries.load_balance("budget:x") == (5, 0)
-    report = verify(organization_id)
+    report = verify_whole_chain(organization_id)
     assert (report.ok, report.rows, report.seq) == (True, 2, 3)
 
 
@@ -146,19 +148,22 @@ def test_one_poisoned_item_fails_alone(
     organization_id: UUID,
 ) -> None:
     taken = opening()
-    writer.admit(Admission(taken)).result(WAIT_S)
+    writer.admit_call(Admission(taken)).result(WAIT_S)
     with locked():
-        futures: list[Future[Any]] = [writer.admit(Admission(opening()))]
+        futures: list[Future[Any]] = [writer.admit_call(Admission(opening()))]
         assert trouble.wait(WAIT_S)  # all that follow join this group
-        futures += [writer.admit(Admission(opening())) for _ in range(4)]
+        futures += [writer.admit_call(Admission(opening())) for _ in range(4)]
         beyond = RateCharge("rate:x", 1, 10**13, cost=10**13)  # its time doesn't fit into 64 bits
-        poisoned = writer.admit(Admission(opening(), charges=(beyond,)))
-        futures += [writer.refuse(opening(code="denied")), writer.settle(settlement(taken))]
+        poisoned = writer.admit_call(Admission(opening(), charges=(beyond,)))
+        futures += [
+            writer.record_refusal(opening(code="denied")),
+            writer.settle_call(settlement(taken)),
+        ]
     with pytest.raises(AuditUnavailable, match="entry"):
         poisoned.result(WAIT_S)
     for future in futures:
         assert future.exception(WAIT_S) is None
-    report = verify(organization_id)
+    report = verify_whole_chain(organization_id)
     assert (report.ok, report.rows, report.seq) == (True, 7, 8)
 
 
@@ -166,11 +171,11 @@ def test_a_call_that_another_holder_has_opened_is_theirs(
     writer: LedgerWriter, opening: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
     theirs = opening()
-    writer.admit(Admission(theirs)).result(WAIT_S)
+    writer.admit_call(Admission(theirs)).result(WAIT_S)
     with pytest.raises(CallAlreadyStarted):
-        writer.admit(Admission(opening(call_id=theirs.call_id))).result(WAIT_S)
+        writer.admit_call(Admission(opening(call_id=theirs.call_id))).result(WAIT_S)
     assert "Traceback" not in caplog.text
-    assert writer.settle(settlement(theirs)).result(WAIT_S) is True
+    assert writer.settle_call(settlement(theirs)).result(WAIT_S) is True
 
 
 def test_a_commit_whose_answer_was_lost_is_not_done_twice(
@@ -179,16 +184,18 @@ def test_a_commit_whose_answer_was_lost_is_not_done_twice(
     commits.lost = {1, 3, 5}
     call = opening()
     assert (
-        writer.admit(Admission(call, (BudgetReservation("budget:x", 10, 7),))).result(WAIT_S).seq
+        writer.admit_call(Admission(call, (BudgetReservation("budget:x", 10, 7),)))
+        .result(WAIT_S)
+        .seq
         == 1
     )
-    assert writer.admit(Admission(opening())).result(WAIT_S).seq == 2
-    assert writer.settle(settlement(call, ("budget:x", 7, 5))).result(WAIT_S) is True
+    assert writer.admit_call(Admission(opening())).result(WAIT_S).seq == 2
+    assert writer.settle_call(settlement(call, ("budget:x", 7, 5))).result(WAIT_S) is True
     refused = opening(decision="deny", code="denied")
-    assert writer.admit(Admission(opening())).result(WAIT_S).seq == 4
-    assert writer.refuse(refused).result(WAIT_S) == refused.call_id
+    assert writer.admit_call(Admission(opening())).result(WAIT_S).seq == 4
+    assert writer.record_refusal(refused).result(WAIT_S) == refused.call_id
     assert ledger_queries.load_balance("budget:x") == (5, 0)
-    report = verify(organization_id)
+    report = verify_whole_chain(organization_id)
     assert (report.ok, report.rows, report.seq) == (True, 4, 5)
 
 
@@ -196,8 +203,8 @@ def test_a_commit_that_failed_is_done_again(
     writer: LedgerWriter, opening: Make, commits: Commits, organization_id: UUID
 ) -> None:
     commits.failed = {1, 2}
-    assert writer.admit(Admission(opening())).result(WAIT_S).seq == 1
-    report = verify(organization_id)
+    assert writer.admit_call(Admission(opening())).result(WAIT_S).seq == 1
+    report = verify_whole_chain(organization_id)
     assert (report.ok, report.rows, commits.count) == (True, 1, 3)
 
 
@@ -207,7 +214,7 @@ def test_a_call_that_may_have_been_opened_behind_its_deadline_is_closed(
     writer = start_writer(deadline_s=1)
     commits.lost, commits.held = {1}, threading.Event()
     call, deadline = opening(), time.monotonic() + 1
-    future = writer.admit(Admission(call, (BudgetReservation("budget:x", 10, 7),)))
+    future = writer.admit_call(Admission(call, (BudgetReservation("budget:x", 10, 7),)))
     assert commits.reached.wait(WAIT_S)
     eventually(lambda: time.monotonic() > deadline)
     commits.held.set()
@@ -217,7 +224,7 @@ def test_a_call_that_may_have_been_opened_behind_its_deadline_is_closed(
 
 @pytest.mark.postgres
 def test_a_cut_connection_is_replaced(writer: LedgerWriter, opening: Make) -> None:
-    writer.admit(Admission(opening())).result(WAIT_S)
+    writer.admit_call(Admission(opening())).result(WAIT_S)
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity "
@@ -225,7 +232,7 @@ def test_a_cut_connection_is_replaced(writer: LedgerWriter, opening: Make) -> No
             [committer.APPLICATION_NAME],
         )
         assert cursor.fetchone()[0] >= 1
-    assert writer.admit(Admission(opening())).result(WAIT_S).seq == 2
+    assert writer.admit_call(Admission(opening())).result(WAIT_S).seq == 2
 
 
 async def test_a_caller_that_goes_away_before_the_commit_leaves_no_row(
@@ -233,14 +240,14 @@ async def test_a_caller_that_goes_away_before_the_commit_leaves_no_row(
 ) -> None:
     hold = locked()
     await asyncio.to_thread(hold.__enter__)
-    gone = asyncio.create_task(writer.admit_async(Admission(opening())))
+    gone = asyncio.create_task(writer.admit_call_async(Admission(opening())))
     assert await asyncio.to_thread(trouble.wait, WAIT_S)
     gone.cancel()
     with pytest.raises(asyncio.CancelledError):
         await gone
     await asyncio.to_thread(hold.__exit__, None, None, None)
     call = opening()
-    await writer.admit_async(Admission(call))
+    await writer.admit_call_async(Admission(call))
     rows = await in_thread(lambda: list(AuditRow.objects.values_list("id", flat=True)))
     assert rows == [call.call_id]
 
@@ -251,7 +258,7 @@ async def test_the_call_of_a_caller_that_goes_away_during_the_commit_is_closed(
     commits.held = threading.Event()
     call = opening()
     gone = asyncio.create_task(
-        writer.admit_async(Admission(call, (BudgetReservation("budget:x", 10, 7),)))
+        writer.admit_call_async(Admission(call, (BudgetReservation("budget:x", 10, 7),)))
     )
     assert await asyncio.to_thread(commits.reached.wait, WAIT_S)
     gone.cancel()
@@ -269,7 +276,7 @@ def test_the_call_of_a_loop_that_was_closed_is_closed(
 
     async def leave() -> None:
         waiting = asyncio.create_task(
-            writer.admit_async(Admission(call, (BudgetReservation("budget:x", 10, 7),)))
+            writer.admit_call_async(Admission(call, (BudgetReservation("budget:x", 10, 7),)))
         )
         await asyncio.to_thread(commits.reached.wait, WAIT_S)
         waiting.cancel()
@@ -282,7 +289,7 @@ def test_the_call_of_a_loop_that_was_closed_is_closed(
 def _cancelled(call: Opening) -> None:
     eventually(AuditRow.objects.filter(pk=call.call_id, outcome="cancelled").exists)
     assert ledger_queries.load_balance("budget:x") == (0, 0)
-    assert verify(call.organization_id).ok
+    assert verify_whole_chain(call.organization_id).ok
 
 
 async def test_a_loop_waits_no_longer_than_its_deadline_for_a_writer_that_hangs(
@@ -293,7 +300,7 @@ async def test_a_loop_waits_no_longer_than_its_deadline_for_a_writer_that_hangs(
     commits.held = threading.Event()
     call = opening()
     with pytest.raises(AuditUnavailable):
-        await writer.admit_async(Admission(call, (BudgetReservation("budget:x", 10, 7),)))
+        await writer.admit_call_async(Admission(call, (BudgetReservation("budget:x", 10, 7),)))
     commits.held.set()
     await in_thread(_cancelled, call)
 
@@ -305,9 +312,9 @@ def test_a_fault_of_the_writer_fails_its_callers_and_another_takes_over(
     monkeypatch.setattr(threading, "excepthook", seen.append)
     with monkeypatch.context() as broken:
         broken.setattr(committer.batch_plan, "decide", None)
-        broken.setattr(writers, "POISON", ())
-        future = writers.get_writer().admit(Admission(opening()))
+        broken.setattr(writers, "ITEM_ERRORS", ())
+        future = writers.get_writer().admit_call(Admission(opening()))
         assert isinstance(future.exception(WAIT_S), AuditUnavailable)
     eventually(lambda: seen)
-    assert writers.get_writer().admit(Admission(opening())).result(WAIT_S).seq == 1
-    writers.close()
+    assert writers.get_writer().admit_call(Admission(opening())).result(WAIT_S).seq == 1
+    writers.close_writer()

@@ -12,9 +12,9 @@ import pytest
 from django.conf import settings
 from django.db import OperationalError
 
-from agents.budgets.limits import charge
+from agents.budgets.limits import build_charge
 from bonobot.core import gcra
-from bonobot.ledger.audit.verify_chain import verify
+from bonobot.ledger.audit.verify_chain import verify_whole_chain
 from bonobot.ledger.models import AuditRow
 from bonobot.ledger.refusals import AuditUnavailable
 from bonobot.ledger.types import Admission
@@ -74,7 +74,7 @@ sys.stdin.read()
         assert process.wait(WAIT_S) == -signal.SIGKILL
     row = AuditRow.objects.get()
     assert (str(row.id), row.outcome) == (call_id, "open")
-    assert verify(organization_id).ok
+    assert verify_whole_chain(organization_id).ok
 
 
 @pytest.mark.django_db(transaction=True)
@@ -87,7 +87,7 @@ for _ in range(10):
         process.communicate(timeout=WAIT_S)
     assert process.returncode == 0
     assert AuditRow.objects.get().repeats == 9
-    assert verify(organization_id).ok
+    assert verify_whole_chain(organization_id).ok
 
 
 @pytest.mark.django_db(transaction=True)
@@ -106,7 +106,7 @@ parent.admit(Admission(opening_of(organization))).result(20)
     with run(script, organization_id) as process:
         process.communicate(timeout=WAIT_S)
     assert process.returncode == 0
-    report = verify(organization_id)
+    report = verify_whole_chain(organization_id)
     assert (report.ok, report.rows) == (True, 3)
 
 
@@ -121,10 +121,10 @@ def test_two_processes_with_twenty_clients_pass_what_the_rate_allows_and_no_more
     """
     script = f"""
 import asyncio, json, time
-from agents.budgets.limits import charge
+from agents.budgets.limits import build_charge
 from bonobot.ledger.refusals import RateLimited
 
-rate = charge(organization, "organization", organization, {PER_MINUTE})
+rate = build_charge(organization, "organization", organization, {PER_MINUTE})
 
 async def ask(told):
     began = time.time_ns() // 1000
@@ -170,7 +170,7 @@ asyncio.run(main())
         for count, end in enumerate(within, start=1):
             assert count <= (end - start) / interval + burst
     assert AuditRow.objects.count() == len(passed)
-    assert verify(organization_id).ok
+    assert verify_whole_chain(organization_id).ok
 
 
 @pytest.mark.django_db(transaction=True)
@@ -180,11 +180,11 @@ def test_a_rate_whose_store_is_away_passes_nobody(
     def away() -> Never:
         raise OperationalError("the store is away")
 
-    monkeypatch.setattr(committer, "connect", away)
+    monkeypatch.setattr(committer, "open_database", away)
     writer = LedgerWriter(deadline_s=0.2)
-    rate = charge(organization_id, "organization", organization_id, PER_MINUTE)
+    rate = build_charge(organization_id, "organization", organization_id, PER_MINUTE)
     try:
-        asked = writer.admit(Admission(opening_of(organization_id), charges=(rate,)))
+        asked = writer.admit_call(Admission(opening_of(organization_id), charges=(rate,)))
         with pytest.raises(AuditUnavailable) as refusal:
             asked.result(WAIT_S)
         assert refusal.value.retry_after

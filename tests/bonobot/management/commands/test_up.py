@@ -189,7 +189,7 @@ def test_a_program_that_ends_after_the_start_is_named() -> None:
         write_line=lambda line: None,
     )
     with crew:
-        assert up.watch(crew) == "`beat` ended (exit status 3)"
+        assert up.watch_processes(crew) == "`beat` ended (exit status 3)"
 
 
 def test_its_programs_die_when_it_is_killed(another: Up) -> None:
@@ -219,28 +219,28 @@ def test_a_database_that_is_away_is_told_before_anything_starts(one: Up) -> None
 
 @pytest.mark.django_db
 def test_where_nobody_could_sign_in_it_says_how_to_begin() -> None:
-    assert "createsuperuser" in up.how_to_sign_in()["sign in"]
+    assert "createsuperuser" in up.describe_missing_account()["sign in"]
     User.objects.create_superuser("first")
-    assert up.how_to_sign_in() == {}
+    assert up.describe_missing_account() == {}
 
 
 @pytest.mark.django_db
 def test_a_demo_is_made_only_where_there_is_no_organization() -> None:
     factories.organization()
-    assert up.Command().make_demo() == {}
+    assert up.Command().create_demo_organization() == {}
     assert Organization.objects.count() == 1
 
 
 @pytest.mark.parametrize("host", ["192.0.2.1", "no.such.host.invalid"])
 def test_an_address_of_another_machine_is_refused(host: str) -> None:
     with pytest.raises(ServiceUnavailable) as refused:
-        up.require_free(host, 8000)
+        up.require_free_port(host, 8000)
     assert (refused.value.code, refused.value.field) == ("bad_host", "--host")
     assert "127.0.0.1" in refused.value.remedy
 
 
 def test_a_port_of_the_system_is_refused() -> None:
-    refused = up.unusable("127.0.0.1", 80, PermissionError(errno.EACCES, "denied"))
+    refused = up.build_listen_error("127.0.0.1", 80, PermissionError(errno.EACCES, "denied"))
     assert refused.code == "port_forbidden"
 
 

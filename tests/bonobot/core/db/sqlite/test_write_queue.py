@@ -23,9 +23,9 @@ def queue() -> WriteQueue:
 
 def waiting(queue: WriteQueue, order: list[str], name: str, *, urgent: bool) -> threading.Thread:
     def come() -> None:
-        assert queue.take(within_s=WAIT_S, urgent=urgent)
+        assert queue.acquire(timeout_s=WAIT_S, urgent=urgent)
         order.append(name)
-        queue.give()
+        queue.release()
 
     thread = threading.Thread(target=come)
     thread.start()
@@ -33,17 +33,17 @@ def waiting(queue: WriteQueue, order: list[str], name: str, *, urgent: bool) -> 
 
 
 def waiters(queue: WriteQueue) -> list[object]:
-    return list(queue._changed._waiters)  # type: ignore[attr-defined]  # to know that they wait
+    return list(queue._condition._waiters)  # type: ignore[attr-defined]  # to know that they wait
 
 
 def test_an_urgent_one_goes_before_those_that_waited_longer(queue: WriteQueue) -> None:
     order: list[str] = []
-    assert queue.take(within_s=0)
+    assert queue.acquire(timeout_s=0)
     threads = []
     for name in ("first", "second", "writer"):
         threads.append(waiting(queue, order, name, urgent=name == "writer"))
         eventually(lambda: len(waiters(queue)) == len(threads))
-    queue.give()
+    queue.release()
     for thread in threads:
         thread.join(WAIT_S)
     assert order[0] == "writer"
@@ -51,20 +51,20 @@ def test_an_urgent_one_goes_before_those_that_waited_longer(queue: WriteQueue) -
 
 
 def test_who_waits_too_long_is_told_and_leaves_the_turn_to_others(queue: WriteQueue) -> None:
-    assert queue.take(within_s=0)
-    assert not queue.take(within_s=0.01, urgent=True)
-    assert not queue.take(within_s=0.01)
-    queue.give()
-    assert queue.take(within_s=0)
+    assert queue.acquire(timeout_s=0)
+    assert not queue.acquire(timeout_s=0.01, urgent=True)
+    assert not queue.acquire(timeout_s=0.01)
+    queue.release()
+    assert queue.acquire(timeout_s=0)
 
 
 def test_without_the_turn_in_time_an_urgent_one_goes_on_and_takes_none_away(
     queue: WriteQueue,
 ) -> None:
-    assert queue.take(within_s=0)
-    with queue.urgently(within_s=0.01):
+    assert queue.acquire(timeout_s=0)
+    with queue.hold_urgently(timeout_s=0.01):
         pass
-    assert not queue.take(within_s=0), "it gave a turn that was not its own"
+    assert not queue.acquire(timeout_s=0), "it gave a turn that was not its own"
 
 
 def test_a_forked_process_has_a_queue_of_its_own() -> None:
@@ -72,7 +72,7 @@ def test_a_forked_process_has_a_queue_of_its_own() -> None:
     try:
         module._reset_after_fork()
         assert get_write_queue() is not before
-        assert get_write_queue().take(within_s=0)
+        assert get_write_queue().acquire(timeout_s=0)
     finally:
         module._turns = before
 
@@ -97,22 +97,22 @@ def test_a_transaction_gives_its_turn_back_however_it_ends(
     database: DatabaseWrapper, end: str
 ) -> None:
     begin(database)
-    assert not get_write_queue().take(within_s=0)
+    assert not get_write_queue().acquire(timeout_s=0)
     getattr(database, end)()
-    assert get_write_queue().take(within_s=0)
-    get_write_queue().give()
+    assert get_write_queue().acquire(timeout_s=0)
+    get_write_queue().release()
 
 
 def test_a_transaction_waits_for_its_turn_as_long_as_for_the_lock(
     database: DatabaseWrapper,
 ) -> None:
     database.settings_dict["OPTIONS"]["timeout"] = 0.05
-    assert get_write_queue().take(within_s=0)
+    assert get_write_queue().acquire(timeout_s=0)
     try:
         with pytest.raises(OperationalError, match="locked"):
             begin(database)
     finally:
-        get_write_queue().give()
+        get_write_queue().release()
     begin(database)
     database.commit()
 
@@ -126,5 +126,5 @@ def test_a_transaction_that_cannot_begin_keeps_no_turn(database: DatabaseWrapper
     with pytest.raises(OperationalError, match="locked"):
         begin(database)
     other.close()
-    assert get_write_queue().take(within_s=0)
-    get_write_queue().give()
+    assert get_write_queue().acquire(timeout_s=0)
+    get_write_queue().release()
