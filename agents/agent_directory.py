@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from uuid import UUID
 
-from agents.models import Agent, Binding
+from agents.models import Agent, AgentServer
 from agents.models.agents import AgentQuerySet
 from agents.services import attach_server
 from bonobot.accounts.principals import Principal
@@ -53,7 +53,7 @@ class ModelAttachedAgents:
 
     def list_attached_agents(self, server: Server) -> list[AttachedAgent]:
         """Return the agents that have a server, by slug."""
-        rows = Binding.objects.filter(server=server).select_related("agent")
+        rows = AgentServer.objects.filter(server=server).select_related("agent")
         return [
             AttachedAgent(
                 agent=row.agent.slug,

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from agents.models import Agent, Given
+from agents.models import Agent, AgentAssignment
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
 from bonobot.core.db.transactions import lock_rows
@@ -42,7 +42,7 @@ def set_callable_agents(principal: Principal, agent: Agent, slugs: Sequence[str]
     ):
         lock_rows(Agent.objects.filter(pk=agent.pk))
         agent.given.filter(callee__isnull=False).delete()
-        Given.objects.bulk_create(
-            Given(organization_id=agent.organization_id, agent=agent, callee=row)
+        AgentAssignment.objects.bulk_create(
+            AgentAssignment(organization_id=agent.organization_id, agent=agent, callee=row)
             for row in agents_by_slug.values()
         )

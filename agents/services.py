@@ -12,7 +12,14 @@ from django.utils.text import slugify
 
 from agents.builtin_tools.services import clean_toolset_spec
 from agents.builtin_tools.workspaces import delete_own_folder
-from agents.models import Agent, Approval, Binding, ModelEndpoint, Question, ToolPolicy
+from agents.models import (
+    Agent,
+    AgentServer,
+    Approval,
+    ElicitationRequest,
+    ModelEndpoint,
+    ToolPolicy,
+)
 from agents.sessions.services import cancel_sessions
 from bonobot.accounts.models import Invitation, User
 from bonobot.accounts.principals import Principal
@@ -133,7 +140,7 @@ def _lock_sessions(agent: Agent) -> None:
     Uses the lock order of other writers, requests before sessions, to avoid deadlocks (3 queries).
     """
     lock_rows(Approval.objects.filter(agent=agent))
-    lock_rows(Question.objects.filter(agent=agent))
+    lock_rows(ElicitationRequest.objects.filter(agent=agent))
     lock_rows(agent.sessions.all(), deleting=True)
 
 
@@ -192,7 +199,7 @@ def attach_server(
     denied_tools: Sequence[str] = (),
     allowed_resources: Sequence[str] | None = None,
     allowed_prompts: Sequence[str] | None = None,
-) -> Binding:
+) -> AgentServer:
     """Attach a server to an agent, or update what the agent gets of it; idempotent.
 
     Allowed resources and prompts stay unchanged if they are None.
@@ -204,7 +211,7 @@ def attach_server(
             format_message("There is no server {server_pk!r} here.", server_pk=str(server.pk)),
             field="server_id",
         )
-    attached_server = agent.bindings.filter(server=server).first() or Binding(
+    attached_server = agent.bindings.filter(server=server).first() or AgentServer(
         organization_id=agent.organization_id, agent=agent, server=server
     )
     attached_server.enabled = enabled
@@ -231,7 +238,7 @@ def attach_server(
 
 def set_attachment_enabled(
     principal: Principal, agent: Agent, server: Server, *, enabled: bool
-) -> Binding:
+) -> AgentServer:
     """Enable or disable a server for one agent, keeping its lists; effective on the next call.
 
     Raises `NotFound` (code `not_bound`) when the agent doesn't have the server.
@@ -307,7 +314,7 @@ def require_private_server(server: Server) -> None:
         )
 
 
-def _clean_attached_server(attached_server: Binding) -> None:
+def _clean_attached_server(attached_server: AgentServer) -> None:
     try:
         attached_server.clean()
     except ValidationError as error:

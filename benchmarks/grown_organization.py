@@ -37,7 +37,7 @@ MEMORY = "512MB"
 
 def people(town: "Town", count: int) -> "list[Agent]":
     """Add agents like the mayor, each with some servers and its policy; return all agents."""
-    from agents.models import Agent, Binding, ToolPolicy
+    from agents.models import Agent, AgentServer, ToolPolicy
     from mcp_servers.models import Server
 
     where, mayor = town.organization, town.agent
@@ -56,9 +56,9 @@ def people(town: "Town", count: int) -> "list[Agent]":
         [ToolPolicy(organization=where, agent=one, mode="all") for one in made], batch_size=AT_ONCE
     )
     servers = list(Server.objects.for_organization(where.pk).order_by("name"))
-    Binding.objects.bulk_create(
+    AgentServer.objects.bulk_create(
         [
-            Binding(organization_id=where.pk, agent=one, server=servers[place])
+            AgentServer(organization_id=where.pk, agent=one, server=servers[place])
             for number, one in enumerate(made)
             for place in given(number, len(servers))
         ],
@@ -185,14 +185,14 @@ def seal(planned: Plan) -> None:
     """Write the calls into the audit, and move the organization's head and what is counted."""
     from benchmarks.audit_writer import COLUMNS, Scribe
     from bonobot.ledger.audit.hash_chain import ChainTip
-    from bonobot.ledger.models import AuditRow, Counted, Head
+    from bonobot.ledger.models import AuditRow, Head, RollupCursor
 
     head = Head.objects.get(pk=planned.organization_id)
     scribe = Scribe(planned, ChainTip(head.seq, head.digest, head.generation))
     write(scribe.lines(), AuditRow._meta.db_table, COLUMNS)
     Head.objects.filter(pk=head.pk).update(seq=scribe.tip.seq, digest=scribe.tip.digest)
     seen = {"seq": scribe.tip.seq, "head": scribe.tip.seq, "summed_since": None}
-    Counted.objects.update_or_create(organization_id=head.pk, defaults=seen)
+    RollupCursor.objects.update_or_create(organization_id=head.pk, defaults=seen)
 
 
 def build(*, agents: int, servers: int, each: int, rows: int, days: int) -> None:

@@ -11,9 +11,25 @@ from bonobot.apps import load_admin_pages
 from bonobot.monitoring import health
 
 load_admin_pages()
+
+# Admin pages whose models were renamed: links in notifications that were sent have the old address.
+RENAMED_PAGES = {
+    "agents/question": "agents/elicitationrequest",
+    "mcp_servers/round": "mcp_servers/bulkjob",
+    "notices/channel": "notices/notificationchannel",
+    "notices/notice": "notices/notification",
+}
+
 urlpatterns = [
     path("", login_not_required(RedirectView.as_view(pattern_name="admin:index"))),
     path("admin/account/", include("bonobot.accounts.urls")),
+    *(
+        path(
+            f"admin/{old}/<path:rest>",
+            RedirectView.as_view(url=f"/admin/{new}/%(rest)s", query_string=True),
+        )
+        for old, new in RENAMED_PAGES.items()
+    ),
     path("admin/", admin.site.urls),
     path("api/", include("bonobot.api_urls")),
     path("language/setlang/", middleware.choose_language, name="set_language"),

@@ -26,7 +26,7 @@ from bonobot.core.runtime import get_runtime
 from mcp_servers import services
 from mcp_servers.definition_reviews import approve_definitions
 from mcp_servers.discovery import run_discovery
-from mcp_servers.models import Check, Round, Server, Stop
+from mcp_servers.models import BulkJob, BulkJobItem, HealthCheck, Server
 
 logger = logging.getLogger(__name__)
 
@@ -35,9 +35,12 @@ RUN_TASK = "mcp_servers.tasks.carry_out_round"
 LEASE = timedelta(seconds=45)
 # A new job that no worker claims within this time counts as abandoned.
 PICKUP_LIMIT = timedelta(seconds=10)
-REQUIRED_ACTIONS = {Round.Kind.APPROVE: Action.APPROVE_DEFINITIONS}
-CHECKS = {Round.Kind.TEST: Check.Kind.TEST, Round.Kind.REFRESH: Check.Kind.DISCOVERY}
-UNFINISHED_STATES = (Stop.State.WAITING, Stop.State.RUNNING)
+REQUIRED_ACTIONS = {BulkJob.Kind.APPROVE: Action.APPROVE_DEFINITIONS}
+CHECKS = {
+    BulkJob.Kind.TEST: HealthCheck.Kind.TEST,
+    BulkJob.Kind.REFRESH: HealthCheck.Kind.DISCOVERY,
+}
+UNFINISHED_STATES = (BulkJobItem.State.WAITING, BulkJobItem.State.RUNNING)
 
 
 def start_bulk_job(
@@ -45,22 +48,22 @@ def start_bulk_job(
     kind: str,
     servers: Sequence[Server],
     confirmed: Mapping[UUID, Mapping[str, Any]] | None = None,
-) -> Round:
+) -> BulkJob:
     """Create a bulk job and enqueue it; `confirmed` is what was confirmed for each server.
 
     Raises `Forbidden` without the permission for this action.
     """
-    job_kind = Round.Kind(kind)
+    job_kind = BulkJob.Kind(kind)
     principal.require(REQUIRED_ACTIONS.get(job_kind, Action.MANAGE_SERVERS))
     confirmed_by_server = confirmed or {}
     with transaction.atomic():
-        job: Round = Round.objects.create(
+        job: BulkJob = BulkJob.objects.create(
             organization_id=principal.organization_id,
             kind=job_kind,
             asked_by=_find_person(principal),
         )
-        Stop.objects.bulk_create(
-            Stop(
+        BulkJobItem.objects.bulk_create(
+            BulkJobItem(
                 round=job,
                 server_id=server.pk,
                 server_name=server.name,
@@ -78,10 +81,11 @@ def _find_person(principal: Principal) -> User | None:
     return User.objects.filter(pk=principal.id).first() if is_person else None
 
 
-def count_items(jobs: QuerySet[Round]) -> list[tuple[Round, dict[str, int]]]:
+def count_items(jobs: QuerySet[BulkJob]) -> list[tuple[BulkJob, dict[str, int]]]:
     """Return jobs with the number of items, in `total` and by state (one query)."""
     states = {
-        f"in_{state}": Count("stops", filter=Q(stops__state=state)) for state in Stop.State.values
+        f"in_{state}": Count("stops", filter=Q(stops__state=state))
+        for state in BulkJobItem.State.values
     }
     return [
         (job, {name.removeprefix("in_"): getattr(job, name) for name in ("in_total", *states)})
@@ -93,21 +97,23 @@ def list_abandoned_jobs() -> list[UUID]:
     """Return jobs without a worker: their message was lost or their worker died."""
     now = timezone.now()
     unclaimed = Q(held_until=None, created_at__lt=now - PICKUP_LIMIT) | Q(held_until__lt=now)
-    return list(Round.objects.filter(unclaimed, finished_at=None).values_list("pk", flat=True))
+    return list(BulkJob.objects.filter(unclaimed, finished_at=None).values_list("pk", flat=True))
 
 
-def is_stalled(job: Round) -> bool:
+def is_stalled(job: BulkJob) -> bool:
     """Return whether an unfinished job has no worker."""
     due = job.held_until or job.created_at + PICKUP_LIMIT
     return job.finished_at is None and due < timezone.now()
 
 
-def retry_failed_items(principal: Principal, job: Round) -> Round:
+def retry_failed_items(principal: Principal, job: BulkJob) -> BulkJob:
     """Start a job for the failed items of another job, with what was confirmed there.
 
     Raises `Conflict` (`nothing_failed`) if no such server exists any more, `Forbidden`.
     """
-    confirmed = {stop.server_id: stop.said for stop in job.stops.filter(state=Stop.State.FAILED)}
+    confirmed = {
+        stop.server_id: stop.said for stop in job.stops.filter(state=BulkJobItem.State.FAILED)
+    }
     organization_servers = Server.objects.for_organization(principal.organization_id)
     servers = list(organization_servers.filter(pk__in=confirmed).order_by("name"))
     if not servers:
@@ -124,7 +130,7 @@ async def run_bulk_job(round_id: UUID) -> None:
     run_aside = get_runtime().run_background_orm
     if (job := await run_aside(_claim_job, round_id)) is None:
         return
-    waiting = await run_aside(list, job.stops.filter(state=Stop.State.WAITING))
+    waiting = await run_aside(list, job.stops.filter(state=BulkJobItem.State.WAITING))
     async with TaskGroup() as lease_group:
         lease_task = lease_group.create_task(_renew_lease_periodically(job))
         async with TaskGroup() as group:
@@ -134,7 +140,7 @@ async def run_bulk_job(round_id: UUID) -> None:
     await run_aside(_finish_job, job)
 
 
-async def _renew_lease_periodically(job: Round) -> None:
+async def _renew_lease_periodically(job: BulkJob) -> None:
     """Renew the lease until canceled."""
     while True:
         await sleep(LEASE.total_seconds() / 3)
@@ -142,24 +148,24 @@ async def _renew_lease_periodically(job: Round) -> None:
 
 
 def _renew_lease(round_id: UUID) -> None:
-    Round.objects.filter(pk=round_id).update(held_until=timezone.now() + LEASE)
+    BulkJob.objects.filter(pk=round_id).update(held_until=timezone.now() + LEASE)
 
 
-def _claim_job(round_id: UUID) -> Round | None:
+def _claim_job(round_id: UUID) -> BulkJob | None:
     now = timezone.now()
     free = Q(held_until=None) | Q(held_until__lt=now)
-    rows = Round.objects.filter(free, pk=round_id, finished_at=None)
+    rows = BulkJob.objects.filter(free, pk=round_id, finished_at=None)
     if not rows.update(held_until=now + LEASE):
         return None
     # Left by a worker that died; the actions are idempotent.
-    Stop.objects.filter(round_id=round_id, state=Stop.State.RUNNING).update(
-        state=Stop.State.WAITING
+    BulkJobItem.objects.filter(round_id=round_id, state=BulkJobItem.State.RUNNING).update(
+        state=BulkJobItem.State.WAITING
     )
-    job: Round = Round.objects.select_related("asked_by", "organization").get(pk=round_id)
+    job: BulkJob = BulkJob.objects.select_related("asked_by", "organization").get(pk=round_id)
     return job
 
 
-async def _process_item(job: Round, item: Stop) -> None:
+async def _process_item(job: BulkJob, item: BulkJobItem) -> None:
     """Process one item; a failure is stored in it and does not affect others."""
     aside = get_runtime().run_background_orm
     async with get_concurrency_limit("discovery"):
@@ -169,35 +175,35 @@ async def _process_item(job: Round, item: Stop) -> None:
             await _perform_action(job, item)
         except Problem as problem:
             detail = f"{problem} {problem.remedy}".strip()
-            await aside(_settle_item, item, Stop.State.FAILED, problem.code, detail)
+            await aside(_settle_item, item, BulkJobItem.State.FAILED, problem.code, detail)
         except Exception:
             logger.exception("a stop of round %s broke off", job.pk)
             code = InternalError.code
             await aside(
-                _settle_item, item, Stop.State.FAILED, code, "A fault of ours; it is logged."
+                _settle_item, item, BulkJobItem.State.FAILED, code, "A fault of ours; it is logged."
             )
         else:
-            await aside(_settle_item, item, Stop.State.DONE)
+            await aside(_settle_item, item, BulkJobItem.State.DONE)
 
 
-async def _perform_action(job: Round, item: Stop) -> None:
+async def _perform_action(job: BulkJob, item: BulkJobItem) -> None:
     aside = get_runtime().run_background_orm
     principal, server = await aside(_load_principal_and_server, job, item)
     if job.kind in CHECKS:
         principal.require(Action.MANAGE_SERVERS)
-        kind = CHECKS[Round.Kind(job.kind)]
+        kind = CHECKS[BulkJob.Kind(job.kind)]
         await run_discovery(server.pk, actor=principal.actor, kind=kind)
-    elif job.kind == Round.Kind.APPROVE:
+    elif job.kind == BulkJob.Kind.APPROVE:
         shown_digests = {UUID(pk): digest for pk, digest in item.said.items()}
         await aside(_approve_shown_definitions, principal, server, shown_digests)
-    elif job.kind == Round.Kind.REMOVE:
+    elif job.kind == BulkJob.Kind.REMOVE:
         await aside(services.delete_server, principal, server)
     else:
-        enabled = job.kind == Round.Kind.ENABLE
+        enabled = job.kind == BulkJob.Kind.ENABLE
         await aside(services.set_server_enabled, principal, server, enabled=enabled)
 
 
-def _load_principal_and_server(job: Round, item: Stop) -> tuple[Principal, Server]:
+def _load_principal_and_server(job: BulkJob, item: BulkJobItem) -> tuple[Principal, Server]:
     if job.asked_by is None or not job.asked_by.is_active:
         raise NotFound("Who asked for this is no longer here.", remedy="Begin it again.")
     principal = build_user_principal(job.asked_by, job.organization)
@@ -213,16 +219,16 @@ def _approve_shown_definitions(
         approve_definitions(principal, server, dict(shown_digests))
 
 
-def _start_item(item: Stop) -> bool:
-    waiting = Stop.objects.filter(pk=item.pk, state=Stop.State.WAITING)
-    return bool(waiting.update(state=Stop.State.RUNNING))
+def _start_item(item: BulkJobItem) -> bool:
+    waiting = BulkJobItem.objects.filter(pk=item.pk, state=BulkJobItem.State.WAITING)
+    return bool(waiting.update(state=BulkJobItem.State.RUNNING))
 
 
-def _settle_item(item: Stop, state: str, code: str = "", detail: str = "") -> None:
-    running = Stop.objects.filter(pk=item.pk, state=Stop.State.RUNNING)
+def _settle_item(item: BulkJobItem, state: str, code: str = "", detail: str = "") -> None:
+    running = BulkJobItem.objects.filter(pk=item.pk, state=BulkJobItem.State.RUNNING)
     running.update(state=state, code=code[:64], detail=detail[:2_000])
 
 
-def _finish_job(job: Round) -> None:
+def _finish_job(job: BulkJob) -> None:
     if not job.stops.filter(state__in=UNFINISHED_STATES).exists():
-        Round.objects.filter(pk=job.pk).update(finished_at=timezone.now())
+        BulkJob.objects.filter(pk=job.pk).update(finished_at=timezone.now())

@@ -33,7 +33,7 @@ from mcp_servers.health.services import (
     record_success,
     undo_attempt,
 )
-from mcp_servers.models import Check, Definition, Server
+from mcp_servers.models import Definition, HealthCheck, Server
 from mcp_servers.models.definitions import MAX_NAME_LENGTH
 from mcp_servers.oauth_client.access_tokens import build_background_endpoint, build_person_endpoint
 from mcp_servers.oauth_client.types import LoginNeeded
@@ -87,7 +87,7 @@ async def run_discovery(
     server_id: UUID,
     *,
     actor: Actor,
-    kind: str = Check.Kind.DISCOVERY,
+    kind: str = HealthCheck.Kind.DISCOVERY,
     preferred_holder: str = "",
     patience_s: float | None = None,
 ) -> DiscoveryResult:

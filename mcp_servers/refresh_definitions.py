@@ -30,7 +30,7 @@ from mcp_servers.client.change_notifications import ChangeNotification
 from mcp_servers.client.errors import UpstreamError
 from mcp_servers.client.protocol_versions import HEADER_MISMATCH, INVALID_PARAMS
 from mcp_servers.discovery import run_discovery
-from mcp_servers.models import Server, Watch
+from mcp_servers.models import ChangeSubscription, Server
 
 INTERVAL = timedelta(seconds=10)
 CLAIM_LIFETIME = timedelta(minutes=5)
@@ -58,21 +58,21 @@ def mark_stale(server_id: UUID, *, noticed: bool) -> bool:
         return False
     now = timezone.now()
     columns = {"stale_at": now} | ({"noticed_at": now} if noticed else {})
-    if not Watch.objects.filter(server=server).update(**columns):
+    if not ChangeSubscription.objects.filter(server=server).update(**columns):
         defaults = {"organization_id": server.organization_id, **columns}
-        Watch.objects.get_or_create(server=server, defaults=defaults)
+        ChangeSubscription.objects.get_or_create(server=server, defaults=defaults)
     return True
 
 
 def claim_refresh(server_id: UUID, *, anyway: bool = False) -> RefreshClaim:
     """Claim the refresh of a stale server; with `anyway` also if it isn't stale any more."""
     now = timezone.now()
-    row = Watch.objects.filter(server_id=server_id).first()
+    row = ChangeSubscription.objects.filter(server_id=server_id).first()
     if row is None or (row.stale_at is None and not anyway):
         return RefreshClaim()
     if row.reread_after is not None and row.reread_after > now:
         return RefreshClaim(wait_s=min(row.reread_after - now, INTERVAL).total_seconds())
-    unchanged = Watch.objects.filter(pk=row.pk, reread_after=row.reread_after)
+    unchanged = ChangeSubscription.objects.filter(pk=row.pk, reread_after=row.reread_after)
     if not unchanged.update(reread_after=now + CLAIM_LIFETIME):
         return RefreshClaim(wait_s=INTERVAL.total_seconds())
     return RefreshClaim(acquired=True, stale_at=row.stale_at)
@@ -80,7 +80,7 @@ def claim_refresh(server_id: UUID, *, anyway: bool = False) -> RefreshClaim:
 
 def finish_refresh(server_id: UUID, claim: RefreshClaim, *, took_s: float, read: bool) -> None:
     """Record the end of a refresh; a newer stale mark stays."""
-    rows = Watch.objects.filter(server_id=server_id)
+    rows = ChangeSubscription.objects.filter(server_id=server_id)
     rows.update(reread_after=timezone.now() + compute_pause(took_s))
     if read and claim.stale_at is not None:
         rows.filter(stale_at=claim.stale_at).update(stale_at=None)
@@ -89,7 +89,7 @@ def finish_refresh(server_id: UUID, claim: RefreshClaim, *, took_s: float, read:
 def list_abandoned_servers() -> list[UUID]:
     """Return stale, connected servers that no process refreshes."""
     now = timezone.now()
-    stale = Watch.objects.filter(
+    stale = ChangeSubscription.objects.filter(
         stale_at__lt=now - PICKUP_DELAY,
         server__enabled=True,
         server__status=Server.Status.CONNECTED,

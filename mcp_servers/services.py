@@ -20,7 +20,15 @@ from mcp_servers.audit import record_server_change
 from mcp_servers.close_connections import close_stopped_servers
 from mcp_servers.health import services as health
 from mcp_servers.launchers import LauncherNotAllowed, check_launcher
-from mcp_servers.models import ApiDocument, Followed, Launcher, Preset, Secret, Server, Watch
+from mcp_servers.models import (
+    ApiDocument,
+    ChangeSubscription,
+    Launcher,
+    Preset,
+    ResourceSubscription,
+    Secret,
+    Server,
+)
 from mcp_servers.models.servers import save_document
 from mcp_servers.oauth_client.revocation import find_server_account, revoke_grants
 from mcp_servers.oauth_client.types import OAuthAccount
@@ -125,8 +133,8 @@ def delete_server(principal: Principal, server: Server) -> None:
 def lock_server_rows(servers: QuerySet[Server]) -> None:
     """Lock servers and the rows that are deleted with them (3 queries)."""
     keys = lock_rows(servers, deleting=True)
-    lock_rows(Watch.objects.filter(server__in=keys))
-    lock_rows(Followed.objects.filter(server__in=keys), order=leases.ORDER)
+    lock_rows(ChangeSubscription.objects.filter(server__in=keys))
+    lock_rows(ResourceSubscription.objects.filter(server__in=keys), order=leases.ORDER)
 
 
 def _build_exception_details(server: Server) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from mcp_servers import bulk_jobs, refresh_definitions, stderr_log
 from mcp_servers.discovery import ServerRemoved, run_discovery
 from mcp_servers.health import services as health
 from mcp_servers.health.check_servers import SYSTEM, check_due_servers
-from mcp_servers.models import Check, Round
+from mcp_servers.models import BulkJob, HealthCheck
 from mcp_servers.oauth_client.revocation import revoke_former_members
 from mcp_servers.refresh_definitions import refresh_abandoned_servers
 from mcp_servers.scanning.services import scan_outdated_definitions
@@ -81,8 +81,8 @@ def forget_who_left() -> int:
 def prune_checks() -> int:
     """Delete health history: checks and outages after thirty days, error output after a week."""
     oldest_kept = timezone.now() - HISTORY_RETENTION
-    old = Check.objects.filter(created_at__lt=oldest_kept)
-    Round.objects.filter(finished_at__lt=oldest_kept).delete()
+    old = HealthCheck.objects.filter(created_at__lt=oldest_kept)
+    BulkJob.objects.filter(finished_at__lt=oldest_kept).delete()
     periods = health.prune_outages(HISTORY_RETENTION) + health.prune_unmonitored_periods(
         HISTORY_RETENTION
     )

@@ -11,7 +11,16 @@ from django.utils import timezone
 from agents.elicitations.forms import parse_elicitation
 from agents.elicitations.services import ElicitationOrigin, create_request
 from agents.model_endpoints.services import ModelEndpointSpec, save_endpoint
-from agents.models import Agent, Approval, ModelEndpoint, Question, Session, Step, Trigger, Workflow
+from agents.models import (
+    Agent,
+    Approval,
+    ElicitationRequest,
+    ModelEndpoint,
+    Session,
+    Step,
+    Trigger,
+    Workflow,
+)
 from agents.policies.services import PolicySpec, set_policy
 from agents.services import AgentSpec, attach_server, create_agent
 from agents.sessions.services import start_session
@@ -23,7 +32,7 @@ from bonobot.accounts.principals import Principal, build_cli_principal, build_us
 from bonobot.accounts.roles import Role
 from bonobot.accounts.sso import services as sso
 from bonobot.core.runtime import get_runtime
-from bonobot.notifications.models import Notice
+from bonobot.notifications.models import Notification
 from bonobot.notifications.notify import NotificationSubject, build_notification
 from bonobot.notifications.services import NotificationChannelSpec, save_channel
 from mcp_servers.definition_reviews import approve_definitions
@@ -90,7 +99,7 @@ def http_server(where: Organization, url: str, name: str = "web") -> Server:
     )
 
 
-def notice(where: Organization, name: str = "Pager") -> Notice:
+def notice(where: Organization, name: str = "Pager") -> Notification:
     """Make a channel that leads nowhere, with a notice that waits for it."""
     spec = NotificationChannelSpec(name, "webhook", url="https://hooks.example.com/x")
     channel, _secret = save_channel(administrator(where), spec)
@@ -182,7 +191,7 @@ FORM = {
 
 def asked(
     session: Session, server: Server, params: Mapping[str, Any] = FORM, hours: int = 1
-) -> Question:
+) -> ElicitationRequest:
     """Let a server ask something in a session, as its host would."""
     origin = ElicitationOrigin(session.pk, server.pk, server.name, "provision", uuid4())
     return create_request(

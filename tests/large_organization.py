@@ -16,7 +16,7 @@ from django.db.models import QuerySet
 from django.test import Client
 from django.utils import timezone
 
-from agents.models import Agent, Binding
+from agents.models import Agent, AgentServer
 from bonobot.accounts.models import Organization, User
 from bonobot.core.text.canonical_json import compute_json_digest
 from bonobot.ledger.models import AuditRow
@@ -123,9 +123,9 @@ def _digest(number: int) -> str:
 
 def give(agent: Agent, given: list[Server]) -> None:
     """Bind servers to an agent."""
-    Binding.objects.bulk_create(
+    AgentServer.objects.bulk_create(
         [
-            Binding(organization_id=agent.organization_id, agent=agent, server=server)
+            AgentServer(organization_id=agent.organization_id, agent=agent, server=server)
             for server in given
         ],
         batch_size=AT_ONCE,

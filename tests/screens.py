@@ -29,7 +29,7 @@ from bonobot.apps import load_admin_pages
 from bonobot.jobs import schedules
 from bonobot.ledger.models import AuditRow
 from mcp_servers.bulk_jobs import start_bulk_job
-from mcp_servers.models import Check, Launcher, Preset, Round
+from mcp_servers.models import BulkJob, HealthCheck, Launcher, Preset
 from tests import admin_client, factories
 
 # Addresses that aren't pages of ours: Django's own, and those that end the session.
@@ -42,7 +42,7 @@ LISTS = (
     "agents_agent_changelist",
     "agents_session_changelist",
     "agents_approval_changelist",
-    "agents_question_changelist",
+    "agents_elicitationrequest_changelist",
     "agents_modelendpoint_changelist",
     "ledger_auditrow_changelist",
     "tenancy_membership_changelist",
@@ -52,8 +52,8 @@ LISTS = (
     "tenancy_provider_changelist",
     "tenancy_organization_changelist",
     "tenancy_user_changelist",
-    "notices_channel_changelist",
-    "notices_notice_changelist",
+    "notices_notificationchannel_changelist",
+    "notices_notification_changelist",
     f"{SCHEDULE}_changelist",
 )
 
@@ -85,7 +85,9 @@ def fill(where: Organization, *, many: int = 1) -> dict[str, UUID]:
     boss = factories.administrator(where)
     for number in range(many):
         server = admin_client.web_server(where, f"web{number}")
-        Check.objects.create(organization=where, server=server, kind="health", ok=False, code="x")
+        HealthCheck.objects.create(
+            organization=where, server=server, kind="health", ok=False, code="x"
+        )
         for tool in range(many):
             admin_client.offer(server, f"tool{tool}")
         agent = factories.agent(where, f"helper{number}")
@@ -109,13 +111,13 @@ def fill(where: Organization, *, many: int = 1) -> dict[str, UUID]:
         Membership.objects.create(organization=where, user=member, role=Role.MEMBER)
     own = {"slug": "own", "name": "Own", "transport_type": "http"}
     preset = Preset.objects.create(organization=where, **own)
-    going = start_bulk_job(boss, Round.Kind.TEST, [server])
+    going = start_bulk_job(boss, BulkJob.Kind.TEST, [server])
     launcher, _made = Launcher.objects.get_or_create(command="uvx")
     schedules.sync_schedules(schedules.get_scheduled_entries())
     return {
         SCHEDULE: PeriodicTask.objects.get(name="sweep").pk,
         "mcp_servers_server": server.pk,
-        "mcp_servers_round": going.pk,
+        "mcp_servers_bulkjob": going.pk,
         "mcp_servers_preset": preset.pk,
         "mcp_servers_launcher": launcher.pk,
         "agents_agent": agent.pk,
@@ -123,7 +125,7 @@ def fill(where: Organization, *, many: int = 1) -> dict[str, UUID]:
         "agents_skill": skill.pk,
         "agents_workflow": flow.pk,
         "agents_approval": approval.pk,
-        "agents_question": question.pk,
+        "agents_elicitationrequest": question.pk,
         "agents_budget": agent.budgets.all()[0].pk,
         "agents_modelendpoint": ModelEndpoint.objects.filter(organization=where)[0].pk,
         "ledger_auditrow": AuditRow.objects.for_organization(where.pk)[0].pk,
@@ -132,8 +134,8 @@ def fill(where: Organization, *, many: int = 1) -> dict[str, UUID]:
         "tenancy_invitation": asked.pk,
         "tenancy_issuer": issuer.pk,
         "tenancy_provider": provider.pk,
-        "notices_channel": notice.channel_id,
-        "notices_notice": notice.pk,
+        "notices_notificationchannel": notice.channel_id,
+        "notices_notification": notice.pk,
         "tenancy_organization": where.pk,
         "tenancy_user": member.pk,
     }
@@ -143,7 +145,7 @@ def arguments(name: str, parameters: list[str], ids: dict[str, UUID]) -> dict[st
     """Return what an address takes, for objects with these ids."""
     model = next((model for model in ids if name.startswith(f"{model}_")), "tenancy_user")
     values = {"slug": "own", "id": ids["tenancy_user"], "user_id": ids["tenancy_user"]}
-    values["round_id"] = ids["mcp_servers_round"]
+    values["round_id"] = ids["mcp_servers_bulkjob"]
     values["provider_id"], values["identity_id"] = ids["tenancy_provider"], ids["tenancy_user"]
     values["text"] = "of-another-time"  # what a mailed link ends with
     return {one: values.get(one, ids[model]) for one in parameters}

@@ -23,7 +23,7 @@ from agents.admin.agents import AgentAdmin
 from agents.admin.server_imports import import_servers
 from agents.agent_metrics import ServerUsage, load_usage_by_server
 from agents.calls.snapshots import SnapshotDefinition, SnapshotTool, get_snapshot_cache
-from agents.models import Agent, Binding
+from agents.models import Agent, AgentServer
 from agents.policies.rules import (
     EVERYTHING,
     build_globs,
@@ -51,7 +51,7 @@ from mcp_servers.admin.add_servers import (
 )
 from mcp_servers.admin.openapi import add_api, add_declared_api
 from mcp_servers.admin.servers import discover_servers
-from mcp_servers.models import Check, Definition, Server
+from mcp_servers.models import Definition, HealthCheck, Server
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,10 @@ class DefinitionSelection:
 
 
 def build_selections(
-    rows: Iterable[Definition], attached_server: Binding | None, posted: QueryDict | None, key: str
+    rows: Iterable[Definition],
+    attached_server: AgentServer | None,
+    posted: QueryDict | None,
+    key: str,
 ) -> list[DefinitionSelection]:
     """Return the selections of a server, from the form with this key or as stored."""
     definitions = list(rows)
@@ -156,7 +159,9 @@ def _parse_patterns(section: DefinitionSection, posted: QueryDict | None, key: s
     return [*(escape_glob(name) for name in posted.getlist(f"{section.slug}-{key}")), *patterns]
 
 
-def _get_stored_patterns(section: DefinitionSection, attached_server: Binding | None) -> list[str]:
+def _get_stored_patterns(
+    section: DefinitionSection, attached_server: AgentServer | None
+) -> list[str]:
     return list(getattr(attached_server, section.column)) if attached_server else []
 
 
@@ -203,7 +208,7 @@ class ServerSelection:
     """A server with what the agent gets of it, as stored or as posted."""
 
     server: Server
-    binding: Binding | None
+    binding: AgentServer | None
     rows: list[Definition] = field(default_factory=list)
     posted: QueryDict | None = None
     problem: Problem | None = None
@@ -317,7 +322,7 @@ def discover_picked_server(visit: ObjectRequest) -> HttpResponseBase:
     """Discover a server and return its panel of the page."""
     [selection] = _load_selections(visit, [visit.request.GET.get("server", "")])
     [discovery] = discover_servers(
-        [selection.server], actor=visit.principal.actor, kind=Check.Kind.DISCOVERY
+        [selection.server], actor=visit.principal.actor, kind=HealthCheck.Kind.DISCOVERY
     )
     [selection] = _load_selections(visit, [str(selection.server.pk)])
     selection.problem = discovery.problem
@@ -444,7 +449,7 @@ TOOLS_SHOWN = 200
 class AgentServerRow:
     """An attached server with its tools, other definitions and usage."""
 
-    binding: Binding
+    binding: AgentServer
     tools: list[SnapshotTool]
     offers: list[SnapshotDefinition]
     use: ServerUsage

@@ -27,7 +27,7 @@ from agents.callable_agents import list_callable_agents, set_callable_agents
 from agents.calls.snapshots import get_snapshot_cache
 from agents.llm.pricing import count_tokens, estimate_tokens, fill_context_window
 from agents.model_endpoints.services import build_endpoint
-from agents.models import Agent, Binding, Budget, ModelEndpoint, Session
+from agents.models import Agent, AgentServer, Budget, ModelEndpoint, Session
 from agents.services import AgentSpec, create_agent, delete_agent, set_agent_members, update_agent
 from agents.sessions.system_prompt import build_instructions, build_tool_specs
 from bonobot.accounts.admin_base import (
@@ -83,7 +83,7 @@ class AgentAdmin(TabbedAdmin):
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Agent]:
         """Return the visible agents with what the list shows, in one query."""
-        attached_servers = Binding.objects.filter(agent=OuterRef("pk"), enabled=True).order_by()
+        attached_servers = AgentServer.objects.filter(agent=OuterRef("pk"), enabled=True).order_by()
         failing_servers = attached_servers.filter(
             server__status__in=(Server.Status.ERROR, Server.Status.NEEDS_REAUTH),
             server__enabled=True,
@@ -437,7 +437,7 @@ MAX_PANEL_AGENTS = 20
 
 def build_agents_panel(visit: ObjectRequest) -> tuple[str, dict[str, Any]]:
     """Return the panel of the agents that have a server."""
-    attached_servers = Binding.objects.filter(server=visit.object).select_related("agent")
+    attached_servers = AgentServer.objects.filter(server=visit.object).select_related("agent")
     return "admin/agents/having.html", {
         "bindings": attached_servers.order_by("agent__name")[:MAX_PANEL_AGENTS]
     }

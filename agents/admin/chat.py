@@ -16,7 +16,7 @@ from agents.admin.elicitations import ElicitationForm, build_form
 from agents.approvals.services import is_own_call
 from agents.elicitations.services import can_answer
 from agents.flow_labels.services import parse_labels
-from agents.models import Approval, Inbox, Question, Session, Step
+from agents.models import Approval, ElicitationRequest, Inbox, Session, Step
 from agents.sessions.events import RESTING_STATUSES
 from agents.sessions.history import is_superseded
 from bonobot.accounts.principals import Principal
@@ -37,7 +37,7 @@ class StepRow:
     # Replaced by a later message, so no longer part of the conversation.
     superseded: bool = False
     # An elicitation request that the viewer can answer here.
-    question: Question | None = None
+    question: ElicitationRequest | None = None
 
     @property
     def entry(self) -> ElicitationForm | None:
@@ -186,7 +186,7 @@ def _load_pending_approvals(session: Session, steps: Iterable[Step]) -> dict[Any
 
 def _find_waiting_forms(
     session: Session, steps: Iterable[Step], principal: Principal
-) -> dict[Any, Question]:
+) -> dict[Any, ElicitationRequest]:
     """Return the elicitation forms that wait for this person, by step.
 
     Requests that open a URL or seem to ask for a secret are answered on their own page.
@@ -196,7 +196,9 @@ def _find_waiting_forms(
     }
     if not request_ids:
         return {}
-    requests = session.questions.filter(pk__in=request_ids.values(), mode=Question.Mode.FORM)
+    requests = session.questions.filter(
+        pk__in=request_ids.values(), mode=ElicitationRequest.Mode.FORM
+    )
     rows = {
         str(row.pk): row
         for row in requests

@@ -12,7 +12,7 @@ from agents.admin.agents import READERS
 from agents.admin.approvals import PartialNameFilter, PersonRequestAdmin
 from agents.elicitations.forms import ElicitationField, iterate_fields
 from agents.elicitations.services import answer_request, can_answer
-from agents.models import Question
+from agents.models import ElicitationRequest
 from bonobot.accounts.admin_base import ObjectRequest
 from bonobot.accounts.roles import Action
 from bonobot.core.admin.theme import (
@@ -40,7 +40,7 @@ WARNINGS = {
 }
 
 
-@register(Question)
+@register(ElicitationRequest)
 class ElicitationRequestAdmin(PersonRequestAdmin):
     """The active organization's elicitation requests; members see their own."""
 
@@ -61,12 +61,12 @@ class ElicitationRequestAdmin(PersonRequestAdmin):
     change_list_template = "admin/questions/list.html"
 
     @display(description=_("question"), ordering="message")
-    def asks(self, elicitation_request: Question) -> str:
+    def asks(self, elicitation_request: ElicitationRequest) -> str:
         """Return the start of the message."""
         return make_visible(elicitation_request.message, 120)
 
     @display(description=_("asked of"), ordering="requested_by")
-    def asked_of(self, elicitation_request: Question) -> str:
+    def asked_of(self, elicitation_request: ElicitationRequest) -> str:
         """Return the person who is asked."""
         return make_visible(elicitation_request.requested_by, 60)
 
@@ -93,11 +93,11 @@ class ElicitationForm(forms.Form):
         return {name: value for name, value in values.items() if value is not None}
 
 
-def build_form(elicitation_request: Question) -> ElicitationForm:
+def build_form(elicitation_request: ElicitationRequest) -> ElicitationForm:
     """Return the empty form of a request; field ids are unique on a page."""
     fields = (
         tuple(iterate_fields(elicitation_request.schema))
-        if elicitation_request.mode == Question.Mode.FORM
+        if elicitation_request.mode == ElicitationRequest.Mode.FORM
         else ()
     )
     return ElicitationForm(fields, auto_id=f"q{elicitation_request.pk.hex}_%s")
@@ -106,7 +106,7 @@ def build_form(elicitation_request: Question) -> ElicitationForm:
 @ElicitationRequestAdmin.add_page("change", _("Question"), needs=READERS)
 def show_elicitation_request(visit: ObjectRequest) -> HttpResponseBase:
     """Show the request, its server, and the possible answers."""
-    elicitation_request: Question = visit.object
+    elicitation_request: ElicitationRequest = visit.object
     secret_fields = [
         flag.partition(":")[2] for flag in elicitation_request.flags if flag.startswith("secret:")
     ]
@@ -126,10 +126,10 @@ def show_elicitation_request(visit: ObjectRequest) -> HttpResponseBase:
 @ElicitationRequestAdmin.add_object_action("answer", needs=Action.RUN_AGENTS)
 def handle_answer(visit: ObjectRequest) -> None:
     """Accept with the entered values, decline, or cancel."""
-    elicitation_request: Question = visit.object
+    elicitation_request: ElicitationRequest = visit.object
     chosen_action = visit.request.POST.get("answer", "")
     content: dict[str, Any] = {}
-    if chosen_action == "accept" and elicitation_request.mode == Question.Mode.FORM:
+    if chosen_action == "accept" and elicitation_request.mode == ElicitationRequest.Mode.FORM:
         content = ElicitationForm(
             tuple(iterate_fields(elicitation_request.schema)), visit.request.POST
         ).parse_content()

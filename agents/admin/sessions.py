@@ -24,7 +24,15 @@ from agents.calls.snapshots import get_snapshot_cache
 from agents.evaluation.services import FINISHED_STATUSES
 from agents.flow_labels.services import list_session_labels, parse_labels
 from agents.images import build_blob_response, get_session_blob
-from agents.models import Agent, Approval, Question, Recording, Session, SessionGrant, Step
+from agents.models import (
+    Agent,
+    Approval,
+    ElicitationRequest,
+    Recording,
+    Session,
+    SessionApproval,
+    Step,
+)
 from agents.sessions import services as sessions
 from agents.sessions.export import build_file_response
 from agents.sessions.timeline_bars import (
@@ -189,9 +197,9 @@ def cancel_session(visit: ObjectRequest) -> None:
 @SessionAdmin.add_object_action("revoke", needs=Action.APPROVE_CALLS)
 def handle_revoke(visit: ObjectRequest) -> None:
     """Revoke an approval for the session."""
-    grants = SessionGrant.objects.filter(session=visit.object)
+    grants = SessionApproval.objects.filter(session=visit.object)
     organization_id = visit.principal.organization_id
-    grant: SessionGrant = grants.get_or_404(organization_id, pk=visit.request.POST.get("grant"))
+    grant: SessionApproval = grants.get_or_404(organization_id, pk=visit.request.POST.get("grant"))
     revoke_session_approval(visit.principal, grant)
     text = _t("%(tool)s is asked about again from the next call on.")
     messages.success(visit.request, text % {"tool": make_visible(grant.label, 120)})
@@ -274,7 +282,9 @@ def _build_timeline_events(session: Session, steps: list[Step]) -> list[Timeline
                 ended=person_request.answered_at,
                 waits=(TimelineWait(person_request.created_at, person_request.answered_at),),
             )
-            for person_request in Question.objects.filter(session=session).order_by("created_at")
+            for person_request in ElicitationRequest.objects.filter(session=session).order_by(
+                "created_at"
+            )
         ),
     ]
 

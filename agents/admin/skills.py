@@ -14,7 +14,7 @@ from django.utils.translation import gettext_lazy as _
 from agents.admin.agents import READERS
 from agents.admin.skills_and_workflows import MAX_VERSIONS, AssignableAdmin, AssignableForm
 from agents.assignments import list_agent_slugs
-from agents.models import Agent, Given, Skill
+from agents.models import Agent, AgentAssignment, Skill
 from agents.models.reach import filter_by_visible_agents
 from agents.models.skills import MAX_SKILL_LENGTH
 from agents.sessions.services import can_run_agent, run_skill
@@ -83,7 +83,7 @@ class SkillAdmin(AssignableAdmin):
         """Return the visible skills with the visible agents that have them."""
         rows: Any = Skill.objects.visible_to(self.get_principal(request))
         visible_assignments = filter_by_visible_agents(
-            Given.objects.select_related("agent"), self.get_principal(request)
+            AgentAssignment.objects.select_related("agent"), self.get_principal(request)
         )
         skills: QuerySet[Skill] = rows.prefetch_related(Prefetch("given", visible_assignments))
         return skills

@@ -17,7 +17,7 @@ from rest_framework import serializers
 from rest_framework.response import Response
 
 from agents.api.agents import AgentView
-from agents.models import Agent, Binding
+from agents.models import Agent, AgentServer
 from agents.policies.rules import EVERYTHING, clean_patterns
 from agents.services import (
     attach_server,
@@ -140,8 +140,8 @@ class AgentServerSerializer(ServerDetailSerializer):
         """Return the globs of the prompts that are ticked."""
         return self._get_agent_server(server).allowed_prompts
 
-    def _get_agent_server(self, server: Server) -> Binding:
-        agent_server: Binding = self.context["bindings"][server.pk]
+    def _get_agent_server(self, server: Server) -> AgentServer:
+        agent_server: AgentServer = self.context["bindings"][server.pk]
         return agent_server
 
 
@@ -161,7 +161,7 @@ class AgentServerView(AgentView):
             return get_attached_server(agent, server_id)
 
     def save_attachment(
-        self, agent: Agent, server: Server, existing: Binding | None, body: dict[str, Any]
+        self, agent: Agent, server: Server, existing: AgentServer | None, body: dict[str, Any]
     ) -> None:
         """Attach the server, or update the attachment with the values in the body."""
         if "allowed_tools" in body:
@@ -304,7 +304,7 @@ class TestAgentServerView(AgentServerView):
         return Response(discover_server(self.principal, server))
 
 
-def _to_dict(agent_server: Binding) -> dict[str, Any]:
+def _to_dict(agent_server: AgentServer) -> dict[str, Any]:
     return {
         "enabled": agent_server.enabled,
         "allowed_tools": agent_server.allowed_tools,

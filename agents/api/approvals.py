@@ -15,7 +15,7 @@ from agents.approvals.services import (
     resolve_approval,
     revoke_session_approval,
 )
-from agents.models import Approval, SessionGrant
+from agents.models import Approval, SessionApproval
 from agents.models.agents import build_agent_lookup
 from bonobot.accounts.api.openapi_schema import describe_operation
 from bonobot.accounts.api.resource_view import READ_OR_RUN, ResourceView, set_not_found_field
@@ -188,8 +188,8 @@ class SessionGrantDetailView(SessionView):
     @describe_operation("revoke_session_grant", status=204)
     def delete(self, request: object, session_id: str, grant_id: str) -> Response:
         """Take back a yes for a session; it holds on the very next call."""
-        rows: Any = SessionGrant.objects.filter(session=self.get_session(session_id))
+        rows: Any = SessionApproval.objects.filter(session=self.get_session(session_id))
         with set_not_found_field("grant_id"):
-            grant: SessionGrant = rows.get_or_404(self.organization_id, pk=grant_id)
+            grant: SessionApproval = rows.get_or_404(self.organization_id, pk=grant_id)
         revoke_session_approval(self.principal, grant)
         return Response(status=204)

@@ -8,7 +8,7 @@ from rest_framework import serializers
 from rest_framework.response import Response
 
 from agents.elicitations.services import ANSWERS, answer_request, build_page_url
-from agents.models import Question
+from agents.models import ElicitationRequest
 from agents.models.agents import build_agent_lookup
 from bonobot.accounts.api.openapi_schema import describe_operation
 from bonobot.accounts.api.resource_view import READ_OR_RUN, ResourceView, set_not_found_field
@@ -20,7 +20,7 @@ from bonobot.core.api.serializers import StrictSerializer
 class ElicitationRequestFilter(StrictFilterSet):
     """What questions are looked for by."""
 
-    state = django_filters.ChoiceFilter(choices=Question.State.choices)
+    state = django_filters.ChoiceFilter(choices=ElicitationRequest.State.choices)
     agent = django_filters.CharFilter(method="filter_by_agent", label="Id or slug of the agent")
     session = django_filters.UUIDFilter(field_name="session_id")
     server = django_filters.CharFilter(field_name="server_name", label="Name of the server")
@@ -36,14 +36,14 @@ class ElicitationRequestSerializer(StrictSerializer):
     """What a server asks (its own text: don't trust it), and what was answered."""
 
     id = serializers.UUIDField()
-    state = serializers.ChoiceField(Question.State.choices)
+    state = serializers.ChoiceField(ElicitationRequest.State.choices)
     agent_id = serializers.UUIDField()
     session_id = serializers.UUIDField()
     call_id = serializers.UUIDField(allow_null=True)
     server_id = serializers.UUIDField()
     server = serializers.CharField(source="server_name")
     tool = serializers.CharField(source="own_name", help_text="Blank: during one of its calls.")
-    mode = serializers.ChoiceField(Question.Mode.choices)
+    mode = serializers.ChoiceField(ElicitationRequest.Mode.choices)
     message = serializers.CharField()
     requested_schema = serializers.DictField(
         source="schema", help_text="Of a form: JSON Schema of a flat object."
@@ -65,7 +65,7 @@ class ElicitationRequestSerializer(StrictSerializer):
     )
     url = serializers.SerializerMethodField(help_text="Where a person answers it.")
 
-    def get_url(self, elicitation_request: Question) -> str:
+    def get_url(self, elicitation_request: ElicitationRequest) -> str:
         """Return the address of the question's page."""
         return build_page_url(elicitation_request)
 
@@ -88,11 +88,13 @@ class ElicitationAnswerBody(StrictSerializer):
 class ElicitationRequestView(ResourceView):
     """What has a question in its address."""
 
-    def get_elicitation_request(self, question_id: str) -> Question:
+    def get_elicitation_request(self, question_id: str) -> ElicitationRequest:
         """Return the visible request with this id; raises `NotFound`."""
-        visible: Any = Question.objects.visible_to(self.principal)
+        visible: Any = ElicitationRequest.objects.visible_to(self.principal)
         with set_not_found_field("question_id"):
-            elicitation_request: Question = visible.get_or_404(self.organization_id, pk=question_id)
+            elicitation_request: ElicitationRequest = visible.get_or_404(
+                self.organization_id, pk=question_id
+            )
         return elicitation_request
 
 
@@ -101,7 +103,7 @@ class ElicitationRequestListView(ResourceView):
 
     rules = {"GET": READ_OR_RUN}
     agent_token_methods = ("GET",)
-    queryset = Question.objects.none()
+    queryset = ElicitationRequest.objects.none()
     filterset_class = ElicitationRequestFilter
     orderings = ("created_at", "expires_at", "state")
 
@@ -112,7 +114,7 @@ class ElicitationRequestListView(ResourceView):
         `state=waiting` is the inbox. A member sees those of their own sessions.
         """
         return self.respond_page(
-            Question.objects.visible_to(self.principal), ElicitationRequestSerializer
+            ElicitationRequest.objects.visible_to(self.principal), ElicitationRequestSerializer
         )
 
 

@@ -20,7 +20,7 @@ from bonobot.core.problems import InvalidInput, Problem
 from bonobot.core.runtime import get_runtime
 from mcp_servers.api.servers import ServerView
 from mcp_servers.discovery import run_discovery
-from mcp_servers.models import Check, Server
+from mcp_servers.models import HealthCheck, Server
 from mcp_servers.uri_templates import MAX_URI_LENGTH
 
 LIST_METHODS = {
@@ -125,7 +125,7 @@ class ExecuteServerRequestView(ServerView):
         started_at = perf_counter()
         actor = self.principal.actor
         try:
-            get_runtime().call(run_discovery, server.pk, actor=actor, kind=Check.Kind.TEST)
+            get_runtime().call(run_discovery, server.pk, actor=actor, kind=HealthCheck.Kind.TEST)
         except Problem as problem:
             return _build_outcome(server, started_at, problem=problem)
         server.refresh_from_db()

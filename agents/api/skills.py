@@ -9,7 +9,7 @@ from rest_framework.response import Response
 
 from agents.api.agents import AgentSlugs
 from agents.api.sessions import SessionSerializer
-from agents.models import Agent, Given, Skill, SkillVersion
+from agents.models import Agent, AgentAssignment, Skill, SkillVersion
 from agents.models.reach import filter_by_visible_agents
 from agents.models.skills import MAX_SKILL_LENGTH, SkillQuerySet
 from agents.sessions.services import run_skill
@@ -35,7 +35,7 @@ class SkillFilter(StrictFilterSet):
     def filter_by_agent(self, rows: SkillQuerySet, name: str, value: str) -> SkillQuerySet:
         """Return the skills of an agent that is visible to the principal."""
         visible_assignments = filter_by_visible_agents(
-            Given.objects.all(), resolve_principal(self.request)
+            AgentAssignment.objects.all(), resolve_principal(self.request)
         )
         return rows.filter(given__in=visible_assignments.filter(agent__slug=value))
 

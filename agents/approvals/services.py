@@ -9,7 +9,7 @@ from django.db import IntegrityError, transaction
 from django.urls import reverse
 from django.utils import timezone
 
-from agents.models import Approval, Session, SessionGrant
+from agents.models import Approval, Session, SessionApproval
 from agents.session_wakeups import wake_session
 from bonobot.accounts.models import Organization, Token
 from bonobot.accounts.principals import Principal
@@ -17,7 +17,7 @@ from bonobot.accounts.roles import Action
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Conflict, Forbidden, InvalidInput
 from bonobot.ledger.audit.admin_changes import ChangeEvent, record_change
-from bonobot.ledger.models import PermitRow
+from bonobot.ledger.models import ApprovalCell
 from bonobot.ledger.types import Actor
 from bonobot.notifications.notify import NotificationSubject, notify
 
@@ -65,7 +65,7 @@ def resolve_approval(
     return Approval.objects.get(pk=approval.pk)
 
 
-def revoke_session_approval(principal: Principal, grant: SessionGrant) -> None:
+def revoke_session_approval(principal: Principal, grant: SessionApproval) -> None:
     """Revoke a session approval; the next call needs an approval again."""
     principal.require(Action.APPROVE_CALLS)
     with record_change(
@@ -198,7 +198,7 @@ def _save_decision(
 
 
 def _create_approval_cell(approval: Approval) -> None:
-    PermitRow.objects.create(
+    ApprovalCell.objects.create(
         id=approval.pk,
         organization_id=approval.organization_id,
         digest=approval.digest,
@@ -207,7 +207,7 @@ def _create_approval_cell(approval: Approval) -> None:
 
 
 def _create_session_approval(principal: Principal, approval: Approval) -> None:
-    SessionGrant.objects.get_or_create(
+    SessionApproval.objects.get_or_create(
         organization_id=approval.organization_id,
         agent=approval.agent,
         session=approval.session,

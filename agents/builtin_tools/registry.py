@@ -21,7 +21,7 @@ from agents.builtin_tools.toolsets.notes import FORGET, REMEMBER, SEARCH_NOTES
 from agents.builtin_tools.types import BuiltinTool, BuiltinToolContext
 from agents.flow_labels.rules import HELD_LABELS
 from agents.flow_labels.services import list_current_labels
-from agents.models import Agent, Given
+from agents.models import Agent, AgentAssignment
 from agents.policies.decisions import EffectivePolicy, ToolFacts
 from agents.skills.templates import SkillTemplate, build_template
 from bonobot.core.runtime import get_runtime
@@ -86,7 +86,7 @@ class AgentBuiltinTool:
 class BuiltinToolCatalog:
     """An agent's built-in tools, skills, callable agents and workflows."""
 
-    assignments: Sequence[Given]
+    assignments: Sequence[AgentAssignment]
     skills: Mapping[str, SkillTemplate]
     toolbox: AgentToolsets
     _has_resources: bool

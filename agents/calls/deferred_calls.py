@@ -16,13 +16,13 @@ from django.utils import timezone
 
 from agents.approvals.services import withdraw_approval
 from agents.calls.require_approval import build_refusal
-from agents.models import Approval, Promise
+from agents.models import Approval, DeferredCall
 from bonobot.accounts.principals import Principal
 from bonobot.core.db.fields import generate_uuid7
 from bonobot.core.problems import Problem
 from bonobot.ledger.models import AuditRow
 
-State = Promise.State
+State = DeferredCall.State
 LEASE = timedelta(seconds=15)
 # How long a result is kept after its approval has expired.
 RETENTION = timedelta(days=1)
@@ -30,14 +30,14 @@ MAX_DELETED = 500
 OPEN_STATES = (State.WAITING, State.READY, State.RUNNING, State.ASKING)
 
 
-def create_deferred_call(approval_id: UUID, request: Mapping[str, Any]) -> Promise:
+def create_deferred_call(approval_id: UUID, request: Mapping[str, Any]) -> DeferredCall:
     """Save a call that waits for approval; reuses the row of the same waiting call."""
-    waiting = Promise.objects.filter(approval_id=approval_id, state=State.WAITING)
+    waiting = DeferredCall.objects.filter(approval_id=approval_id, state=State.WAITING)
     existing = waiting.select_related("approval").first()
     if existing is not None:
         return existing
     approval = Approval.objects.get(pk=approval_id)
-    deferred_call: Promise = Promise.objects.create(
+    deferred_call: DeferredCall = DeferredCall.objects.create(
         organization_id=approval.organization_id,
         approval=approval,
         request=dict(request),
@@ -46,13 +46,13 @@ def create_deferred_call(approval_id: UUID, request: Mapping[str, Any]) -> Promi
     return deferred_call
 
 
-def find_deferred_call(organization_id: UUID, deferred_call_id: UUID) -> Promise | None:
+def find_deferred_call(organization_id: UUID, deferred_call_id: UUID) -> DeferredCall | None:
     """Return a deferred call, advanced to its current state; `ready` means it can be made.
 
     A problem that ended it is in its answer as `refused`.
     """
-    rows = Promise.objects.for_organization(organization_id).filter(pk=deferred_call_id)
-    row: Promise | None = rows.select_related("approval").first()
+    rows = DeferredCall.objects.for_organization(organization_id).filter(pk=deferred_call_id)
+    row: DeferredCall | None = rows.select_related("approval").first()
     if row is None:
         return None
     if row.state == State.WAITING:
@@ -64,10 +64,10 @@ def find_deferred_call(organization_id: UUID, deferred_call_id: UUID) -> Promise
     return rows.select_related("approval").first()
 
 
-def claim_deferred_call(row: Promise) -> bool:
+def claim_deferred_call(row: DeferredCall) -> bool:
     """Claim a ready call; return False if another process has claimed it."""
     call_id, now = generate_uuid7(), timezone.now()
-    claimed = Promise.objects.filter(pk=row.pk, state=State.READY, fence=row.fence).update(
+    claimed = DeferredCall.objects.filter(pk=row.pk, state=State.READY, fence=row.fence).update(
         state=State.RUNNING, fence=F("fence") + 1, call_id=call_id, beaten_at=now, updated_at=now
     )
     if claimed:
@@ -80,17 +80,17 @@ def claim_deferred_call(row: Promise) -> bool:
     return bool(claimed)
 
 
-def update_heartbeat(row: Promise) -> bool:
+def update_heartbeat(row: DeferredCall) -> bool:
     """Update the heartbeat of a running call; False if it was claimed by others or canceled."""
     return bool(_filter_leased(row).update(beaten_at=timezone.now()))
 
 
-def finish_deferred_call(row: Promise, state: str, answer: Mapping[str, Any]) -> bool:
+def finish_deferred_call(row: DeferredCall, state: str, answer: Mapping[str, Any]) -> bool:
     """Save the result of a claimed call; return whether the claim was still valid."""
     return _update_state(row, _filter_leased(row), state, answer)
 
 
-def return_to_waiting(row: Promise, approval_id: UUID) -> bool:
+def return_to_waiting(row: DeferredCall, approval_id: UUID) -> bool:
     """Wait for a new approval, because the old one doesn't fit the call any more."""
     approval = Approval.objects.get(pk=approval_id)
     return bool(
@@ -104,13 +104,13 @@ def return_to_waiting(row: Promise, approval_id: UUID) -> bool:
     )
 
 
-def save_responses(row: Promise, responses: Mapping[str, Any]) -> None:
+def save_responses(row: DeferredCall, responses: Mapping[str, Any]) -> None:
     """Save responses to input requests; once complete, the call is ready to continue."""
     answer = row.answer.open()
     given_responses = answer.get("given", {}) | {
         key: response for key, response in responses.items() if key in answer["requests"]
     }
-    asking_rows = Promise.objects.filter(pk=row.pk, state=State.ASKING, fence=row.fence)
+    asking_rows = DeferredCall.objects.filter(pk=row.pk, state=State.ASKING, fence=row.fence)
     if answer["requests"].keys() - given_responses.keys():
         _update_state(row, asking_rows, State.ASKING, answer | {"given": given_responses})
         return
@@ -125,32 +125,36 @@ def save_responses(row: Promise, responses: Mapping[str, Any]) -> None:
             row.save(update_fields=["request"])
 
 
-def mark_visited(row: Promise) -> None:
+def mark_visited(row: DeferredCall) -> None:
     """Note that the client's user visited the approval page."""
-    Promise.objects.filter(pk=row.pk).update(visited=True)
+    DeferredCall.objects.filter(pk=row.pk).update(visited=True)
 
 
-def cancel_deferred_call(principal: Principal, row: Promise) -> None:
+def cancel_deferred_call(principal: Principal, row: DeferredCall) -> None:
     """Cancel a deferred call: withdraw its approval request or discard its result."""
     with transaction.atomic():
-        waiting_rows = Promise.objects.filter(pk=row.pk, state=State.WAITING)
+        waiting_rows = DeferredCall.objects.filter(pk=row.pk, state=State.WAITING)
         if waiting_rows.update(state=State.CANCELLED, updated_at=timezone.now()):
             withdraw_approval(principal, row.approval)
             return
-        open_rows = Promise.objects.filter(pk=row.pk, state__in=OPEN_STATES)
+        open_rows = DeferredCall.objects.filter(pk=row.pk, state__in=OPEN_STATES)
         open_rows.update(state=State.CANCELLED, updated_at=timezone.now())
 
 
 def delete_expired() -> int:
     """Delete expired deferred calls; return how many."""
-    expired_ids = Promise.objects.filter(ends_at__lt=timezone.now()).values_list("pk", flat=True)
-    deleted_count, _ = Promise.objects.filter(pk__in=list(expired_ids[:MAX_DELETED])).delete()
+    expired_ids = DeferredCall.objects.filter(ends_at__lt=timezone.now()).values_list(
+        "pk", flat=True
+    )
+    deleted_count, _ = DeferredCall.objects.filter(pk__in=list(expired_ids[:MAX_DELETED])).delete()
     return deleted_count
 
 
-def _advance_call(row: Promise) -> None:
+def _advance_call(row: DeferredCall) -> None:
     """Advance a waiting call whose approval was answered or has expired."""
-    waiting_rows = Promise.objects.filter(pk=row.pk, state=State.WAITING, approval=row.approval)
+    waiting_rows = DeferredCall.objects.filter(
+        pk=row.pk, state=State.WAITING, approval=row.approval
+    )
     if row.approval.is_answerable(timezone.now()):
         return
     refusal = build_refusal(row.approval)
@@ -160,7 +164,7 @@ def _advance_call(row: Promise) -> None:
         _update_state(row, waiting_rows, State.DONE, {"refused": _build_error(refusal)})
 
 
-def _recover_call(row: Promise) -> None:
+def _recover_call(row: DeferredCall) -> None:
     """End a call whose process crashed, or make it ready again if it was never sent."""
     was_sent = AuditRow.objects.filter(pk__in=[row.call_id]).exclude(decision="deny").exists()
     if not was_sent:
@@ -178,11 +182,11 @@ def _build_error(problem: Problem) -> dict[str, Any]:
     return problem.as_dict()
 
 
-def _filter_leased(row: Promise) -> Any:
-    return Promise.objects.filter(pk=row.pk, state=State.RUNNING, fence=row.fence)
+def _filter_leased(row: DeferredCall) -> Any:
+    return DeferredCall.objects.filter(pk=row.pk, state=State.RUNNING, fence=row.fence)
 
 
-def _update_state(row: Promise, rows: Any, state: str, answer: Mapping[str, Any]) -> bool:
+def _update_state(row: DeferredCall, rows: Any, state: str, answer: Mapping[str, Any]) -> bool:
     """Save state and answer together if the row is still one of `rows`."""
     with transaction.atomic():
         if not rows.update(state=state, updated_at=timezone.now()):

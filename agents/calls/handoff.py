@@ -11,12 +11,12 @@ from uuid import UUID
 
 from django.utils import timezone
 
-from agents.models import Handover
+from agents.models import CallHandoff
 from bonobot.core.db.transactions import delete_in_order, update_in_order
 from bonobot.core.redis_bus import wake_listeners
 
-HELD, ASKED, TAKEN = Handover.State.HELD, Handover.State.ASKED, Handover.State.TAKEN
-ANSWERED, LEFT = Handover.State.ANSWERED, Handover.State.LEFT
+HELD, ASKED, TAKEN = CallHandoff.State.HELD, CallHandoff.State.ASKED, CallHandoff.State.TAKEN
+ANSWERED, LEFT = CallHandoff.State.ANSWERED, CallHandoff.State.LEFT
 # The bus channel that holders of calls listen on.
 HOLDERS_CHANNEL = "held-calls"
 # Older rows belong to processes that crashed.
@@ -48,25 +48,25 @@ def build_channel(call_id: str) -> str:
 def create_handoff(organization_id: UUID, call_id: str) -> None:
     """Make a call available to other processes; deletes abandoned rows."""
     now = timezone.now()
-    delete_in_order(Handover.objects.filter(beaten_at__lt=now - ABANDONED_AFTER))
-    Handover.objects.create(pk=call_id, organization_id=organization_id, beaten_at=now)
+    delete_in_order(CallHandoff.objects.filter(beaten_at__lt=now - ABANDONED_AFTER))
+    CallHandoff.objects.create(pk=call_id, organization_id=organization_id, beaten_at=now)
 
 
 def update_heartbeats(call_ids: Collection[str]) -> None:
     """Update the heartbeats of held calls (one query)."""
-    update_in_order(Handover.objects.filter(pk__in=call_ids), beaten_at=timezone.now())
+    update_in_order(CallHandoff.objects.filter(pk__in=call_ids), beaten_at=timezone.now())
 
 
 def claim_requests(call_ids: Collection[str]) -> HandoffRequests:
     """Claim the requests for held calls (one query, plus one per claimed call)."""
-    rows = Handover.objects.filter(pk__in=call_ids, state__in=(ASKED, LEFT))
+    rows = CallHandoff.objects.filter(pk__in=call_ids, state__in=(ASKED, LEFT))
     requests = list(rows.values_list("pk", "state", "said"))
     return HandoffRequests(
         claimed=[
             (str(pk), answers)
             for pk, state, answers in requests
             if state == ASKED
-            and Handover.objects.filter(pk=pk, state=ASKED).update(state=TAKEN, said="")
+            and CallHandoff.objects.filter(pk=pk, state=ASKED).update(state=TAKEN, said="")
         ],
         abandoned=[str(pk) for pk, state, _ in requests if state == LEFT],
     )
@@ -74,19 +74,19 @@ def claim_requests(call_ids: Collection[str]) -> HandoffRequests:
 
 def save_result(call_id: str, result: str) -> None:
     """Save the result of a claimed call and wake its caller."""
-    Handover.objects.filter(pk=call_id, state=TAKEN).update(state=ANSWERED, found=result)
+    CallHandoff.objects.filter(pk=call_id, state=TAKEN).update(state=ANSWERED, found=result)
     wake_listeners(build_channel(call_id))
 
 
 def delete_handoff(call_id: str) -> None:
     """Delete the row of a finished call and wake callers that wait for it."""
-    Handover.objects.filter(pk=call_id).exclude(state__in=(TAKEN, ANSWERED)).delete()
+    CallHandoff.objects.filter(pk=call_id).exclude(state__in=(TAKEN, ANSWERED)).delete()
     wake_listeners(build_channel(call_id))
 
 
 def send_answers(organization_id: UUID, call_id: str, answers: str) -> bool:
     """Save answers for the holder; False if the call isn't held or another caller is first."""
-    handoffs = Handover.objects.filter(pk=call_id, organization_id=organization_id)
+    handoffs = CallHandoff.objects.filter(pk=call_id, organization_id=organization_id)
     updated_count = handoffs.filter(state__in=(HELD, ANSWERED)).update(
         state=ASKED, said=answers, found=""
     )
@@ -96,13 +96,13 @@ def send_answers(organization_id: UUID, call_id: str, answers: str) -> bool:
 
 def find_status(call_id: str) -> HandoffStatus | None:
     """Return the state of a handoff, or None if it is over (one query)."""
-    row = Handover.objects.filter(pk=call_id).first()
+    row = CallHandoff.objects.filter(pk=call_id).first()
     return HandoffStatus(row.state == ANSWERED, row.found, row.beaten_at) if row else None
 
 
 def abandon_call(call_id: str) -> bool:
     """Mark the call as abandoned, so that its holder ends it; False if it has a result."""
-    handoffs = Handover.objects.filter(pk=call_id, state__in=(ASKED, TAKEN))
+    handoffs = CallHandoff.objects.filter(pk=call_id, state__in=(ASKED, TAKEN))
     updated_count = handoffs.update(state=LEFT)
     wake_listeners(HOLDERS_CHANNEL)
     return updated_count > 0
@@ -110,7 +110,7 @@ def abandon_call(call_id: str) -> bool:
 
 def mark_received(call_id: str, *, is_over: bool) -> None:
     """Mark the result as received; deletes the row if the call is over."""
-    row = Handover.objects.filter(pk=call_id, state=ANSWERED)
+    row = CallHandoff.objects.filter(pk=call_id, state=ANSWERED)
     if is_over:
         row.delete()
     else:

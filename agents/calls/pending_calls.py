@@ -40,7 +40,7 @@ from agents.calls.results import (
 from agents.calls.snapshots import CallSnapshot, SnapshotTool
 from agents.calls.types import CallContinuation, CallRequest, RelayOptions
 from agents.calls.user_endpoints import resolve_user_endpoint
-from agents.models import Exchange, Question, Session
+from agents.models import ElicitationRequest, PendingCall, Session
 from bonobot.core.crypto.signatures import compute_fingerprint
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import NotFound
@@ -59,7 +59,7 @@ MAX_TASK_TTL = timedelta(days=7)
 
 def write_incomplete_result(
     request: CallRequest, incomplete: IncompleteResult, *, server_id: UUID, name: str, own: str
-) -> Exchange:
+) -> PendingCall:
     """Save the incomplete result of a leg of a session's call.
 
     Raises `InvalidInputRequest` if the server asks too many times.
@@ -68,8 +68,8 @@ def write_incomplete_result(
     if continuation is None:
         pending_call = _build_pending_call(request, server_id, name, own)
     else:
-        pending_call = Exchange.objects.get(pk=continuation.exchange_id)
-    if pending_call.kind != Exchange.Kind.TASK and incomplete.kind == "task":
+        pending_call = PendingCall.objects.get(pk=continuation.exchange_id)
+    if pending_call.kind != PendingCall.Kind.TASK and incomplete.kind == "task":
         ttl = (
             DEFAULT_TASK_TTL
             if incomplete.ttl_ms is None
@@ -102,10 +102,10 @@ def write_incomplete_result(
 
 def _build_pending_call(
     request: CallRequest, server_id: UUID, server_name: str, own_name: str
-) -> Exchange:
+) -> PendingCall:
     assert request.session_id is not None  # noqa: S101 - only a session's call can go on
     session = Session.objects.get(pk=request.session_id)
-    return Exchange(
+    return PendingCall(
         organization_id=session.organization_id,
         agent_id=session.agent_id,
         session=session,
@@ -118,11 +118,11 @@ def _build_pending_call(
     )
 
 
-def build_continuation(pending_call: Exchange) -> CallContinuation:
+def build_continuation(pending_call: PendingCall) -> CallContinuation:
     """Return the continuation for the next leg: the responses and the unchanged request state."""
     answers: dict[str, Any] = pending_call.responses.open() or {}
     extra_params: dict[str, Any] = {}
-    if pending_call.kind == Exchange.Kind.INPUT:
+    if pending_call.kind == PendingCall.Kind.INPUT:
         extra_params = {"inputResponses": answers} if pending_call.requests else {}
         if pending_call.request_state is not None:
             extra_params["requestState"] = pending_call.request_state
@@ -132,13 +132,13 @@ def build_continuation(pending_call: Exchange) -> CallContinuation:
         extra_params=extra_params,
         task_id=pending_call.task_id,
         poll_s=pending_call.poll_ms / 1000,
-        updates=answers if pending_call.kind == Exchange.Kind.TASK else {},
+        updates=answers if pending_call.kind == PendingCall.Kind.TASK else {},
         answered_keys=frozenset((*pending_call.answered, *answers)),
         ends_at=pending_call.ends_at,
     )
 
 
-def save_responses(pending_call: Exchange, responses: Mapping[str, Any]) -> None:
+def save_responses(pending_call: PendingCall, responses: Mapping[str, Any]) -> None:
     """Save responses until the server has received them, so that none is created twice."""
     pending_call.responses = {
         **(pending_call.responses.open() or {}),
@@ -149,7 +149,7 @@ def save_responses(pending_call: Exchange, responses: Mapping[str, Any]) -> None
 
 def mark_delivered(pending_call_id: UUID, keys: Iterable[str]) -> None:
     """Mark responses as delivered to a task and clear them."""
-    pending_call = Exchange.objects.get(pk=pending_call_id)
+    pending_call = PendingCall.objects.get(pk=pending_call_id)
     pending_call.answered = [*pending_call.answered, *keys]
     pending_call.responses = {}
     pending_call.requests = {}
@@ -158,10 +158,10 @@ def mark_delivered(pending_call_id: UUID, keys: Iterable[str]) -> None:
 
 def find_open_call(
     pending_call_id: UUID | str | None = None, call_id: UUID | None = None
-) -> Exchange | None:
+) -> PendingCall | None:
     """Return an open pending call by its id or by the id of its last leg."""
     condition = Q(pk=pending_call_id) if pending_call_id else Q(call_id=call_id)
-    return Exchange.objects.filter(condition, closed_at=None).first()
+    return PendingCall.objects.filter(condition, closed_at=None).first()
 
 
 def close_pending_call(pending_call_id: UUID | str) -> None:
@@ -177,20 +177,22 @@ def close_pending_call(pending_call_id: UUID | str) -> None:
         elicitation_request.save(update_fields=["content"])
 
 
-def schedule_check(pending_call: Exchange, at: datetime) -> None:
+def schedule_check(pending_call: PendingCall, at: datetime) -> None:
     """Schedule the next check of a task, so that no worker has to wait for it."""
-    Exchange.objects.filter(pk=pending_call.pk).update(next_at=at)
+    PendingCall.objects.filter(pk=pending_call.pk).update(next_at=at)
 
 
-def list_open_calls(session_id: UUID) -> list[Exchange]:
+def list_open_calls(session_id: UUID) -> list[PendingCall]:
     """Return a session's open pending calls."""
-    return list(Exchange.objects.filter(session_id=session_id, closed_at=None))
+    return list(PendingCall.objects.filter(session_id=session_id, closed_at=None))
 
 
 def filter_waiting_sessions(sessions: Any) -> Any:
     """Filter sessions that wait for an elicitation or for a scheduled task check."""
-    waiting_requests = Question.objects.filter(state=Question.State.WAITING, exchange__isnull=False)
-    scheduled_calls = Exchange.objects.filter(closed_at=None, next_at__gt=timezone.now())
+    waiting_requests = ElicitationRequest.objects.filter(
+        state=ElicitationRequest.State.WAITING, exchange__isnull=False
+    )
+    scheduled_calls = PendingCall.objects.filter(closed_at=None, next_at__gt=timezone.now())
     return sessions.filter(
         Q(pk__in=waiting_requests.values("session_id"))
         | Q(pk__in=scheduled_calls.values("session_id"))

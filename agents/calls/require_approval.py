@@ -16,13 +16,13 @@ from agents.calls.resolve import Target
 from agents.calls.snapshots import CallSnapshot, ServerFacts
 from agents.calls.types import CallRefused, CallRequest
 from agents.flow_labels.rules import build_flow_keys
-from agents.models import Approval, Session, SessionGrant
+from agents.models import Approval, Session, SessionApproval
 from agents.policies.decisions import PolicyDecision
 from bonobot.core.crypto.signatures import compute_fingerprint
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.text.canonical_json import compute_digest, to_canonical_json
 from bonobot.core.text.untrusted_text import make_storable
-from bonobot.ledger.models import FlowCell, PermitRow
+from bonobot.ledger.models import ApprovalCell, FlowCell
 from bonobot.ledger.types import ApprovalReference
 from mcp_servers.flow_labels import decode_labels
 
@@ -153,7 +153,7 @@ def compute_approval_digests(
 
 
 def _has_session_grant(session_id: UUID, target: Target, digests: ApprovalDigests) -> bool:
-    return SessionGrant.objects.filter(
+    return SessionApproval.objects.filter(
         session_id=session_id,
         server_id=target.facts.server_id,
         own_name=target.facts.own_name,
@@ -165,11 +165,11 @@ def _has_session_grant(session_id: UUID, target: Target, digests: ApprovalDigest
 def _is_spent_by_leg(request: CallRequest, approval: Approval) -> bool:
     """Return whether an earlier leg of the same call used the approval."""
     legs = request.legs
-    return bool(legs) and PermitRow.objects.filter(pk=approval.pk, spent_by__in=legs).exists()
+    return bool(legs) and ApprovalCell.objects.filter(pk=approval.pk, spent_by__in=legs).exists()
 
 
 def _is_spent(approval: Approval) -> bool:
-    return not PermitRow.objects.filter(pk=approval.pk, spent_by=None).exists()
+    return not ApprovalCell.objects.filter(pk=approval.pk, spent_by=None).exists()
 
 
 def _build_approval(

@@ -25,7 +25,7 @@ from agents.builtin_tools.registry import BUILTIN_TOOLS, AgentBuiltinTool, load_
 from agents.builtin_tools.toolset_options import AgentToolsets
 from agents.builtin_tools.toolsets.find_tools import FIND_TOOLS
 from agents.builtin_tools.types import BuiltinTool
-from agents.models import Agent, Binding, ToolName
+from agents.models import Agent, AgentServer, ToolName
 from agents.policies.compare_decisions import POLICY_DENIAL_CODES
 from agents.policies.decisions import (
     DefinitionFacts,
@@ -506,7 +506,7 @@ def _load_agent_snapshot(agent_id: UUID) -> CallSnapshot:
     )
 
 
-def _load_attached_servers(agent: Agent) -> list[Binding]:
+def _load_attached_servers(agent: Agent) -> list[AgentServer]:
     attached_servers = agent.bindings.select_related("server__preset")
     return list(attached_servers.prefetch_related("server__secrets"))
 

@@ -10,7 +10,7 @@ from rich.prompt import Prompt
 
 from agents.elicitations.forms import ElicitationField, iterate_fields
 from agents.elicitations.services import answer_request, build_page_url, can_answer
-from agents.models import Question, Session
+from agents.models import ElicitationRequest, Session
 from bonobot.core.cli import command_group
 from bonobot.core.cli.command_group import CommandContext, CommandVerb, build_table
 from bonobot.core.problems import InvalidInput
@@ -65,7 +65,7 @@ SHOWN_FIELDS = ("id", "state", "server", "agent", "requested_by", "expires_at")
 YES_ANSWERS = frozenset({"y", "yes", "true", "1", "on"})
 
 
-def serialize_elicitation_request(question: Question) -> dict[str, Any]:
+def serialize_elicitation_request(question: ElicitationRequest) -> dict[str, Any]:
     """Return the JSON representation of an elicitation request."""
     return {
         "id": str(question.pk),
@@ -102,7 +102,7 @@ def answer_at_terminal(cli: CommandContext, session: Session) -> bool:
             answer_request(cli.principal, question, "decline")
             continue
         content = {}
-        if question.mode == Question.Mode.FORM:
+        if question.mode == ElicitationRequest.Mode.FORM:
             content = {item.name: _ask_field(cli, item) for item in iterate_fields(question.schema)}
         answer_request(cli.principal, question, "accept", content)
     return True
@@ -142,8 +142,8 @@ def _parse_value(field: ElicitationField, text: str) -> Any:
         ) from None
 
 
-def _get_elicitation_request(cli: CommandContext, pk: str) -> Question:
-    question: Question = get_request(cli, Question, pk)
+def _get_elicitation_request(cli: CommandContext, pk: str) -> ElicitationRequest:
+    question: ElicitationRequest = get_request(cli, ElicitationRequest, pk)
     return question
 
 
@@ -156,7 +156,7 @@ def _list_elicitation_requests(cli: CommandContext, options: argparse.Namespace)
         columns = ("ID", "STATE", "SERVER", "AGENT", "ASKED OF", "EXPIRES", "QUESTION")
         return build_table(*columns, rows=rows, empty="No server asks anything.")
 
-    list_requests(cli, options, Question, serialize_elicitation_request, render_requests)
+    list_requests(cli, options, ElicitationRequest, serialize_elicitation_request, render_requests)
 
 
 def _show_elicitation_request(cli: CommandContext, options: argparse.Namespace) -> None:
@@ -166,14 +166,14 @@ def _show_elicitation_request(cli: CommandContext, options: argparse.Namespace) 
         _print_elicitation_request(cli, question)
 
 
-def _print_elicitation_request(cli: CommandContext, question: Question) -> None:
+def _print_elicitation_request(cli: CommandContext, question: ElicitationRequest) -> None:
     serialized = serialize_elicitation_request(question)
     rows = [
         (name, serialized[name])
         for name in (*SHOWN_FIELDS, "message", "url_to_visit", "answered_by")
     ]
     rows.append(("warnings", ", ".join(question.flags)))
-    if question.mode == Question.Mode.FORM:
+    if question.mode == ElicitationRequest.Mode.FORM:
         for field in iterate_fields(question.schema):
             required_mark = ", required" if field.required else ""
             choices = f": {', '.join(value for value, _ in field.options)}" if field.options else ""
@@ -223,7 +223,7 @@ VERBS = (
         "list",
         f"List the latest {MAX_LISTED} questions that wait for a person.",
         _list_elicitation_requests,
-        partial(add_list_arguments, model=Question),
+        partial(add_list_arguments, model=ElicitationRequest),
         ("questions list", "questions list --watch", "questions list --state all --json"),
     ),
     CommandVerb(

@@ -24,7 +24,7 @@ from rich.text import Text
 from agents.approvals.services import revoke_session_approval
 from agents.attachments import MAX_TOTAL_BYTES, Attachment
 from agents.cli import approvals
-from agents.models import Agent, Session, SessionGrant, Step
+from agents.models import Agent, Session, SessionApproval, Step
 from agents.sessions.events import PROGRESS, TEXT, SessionEvent, watch_session
 from agents.sessions.export import MEDIA_TYPES, build_report, export_session
 from agents.sessions.leases import LEASE_DURATION, has_live_runner
@@ -398,7 +398,7 @@ VERBS = (
 )
 
 
-def _serialize_grant(grant: SessionGrant) -> dict[str, Any]:
+def _serialize_grant(grant: SessionApproval) -> dict[str, Any]:
     return {
         "id": str(grant.pk),
         "session_id": str(grant.session_id),
@@ -419,8 +419,8 @@ def _list_session_approvals(cli: CommandContext, options: argparse.Namespace) ->
 
 
 def _revoke_session_approval(cli: CommandContext, options: argparse.Namespace) -> None:
-    rows: Any = SessionGrant.objects
-    grant: SessionGrant = rows.get_or_404(cli.principal.organization_id, pk=options.grant)
+    rows: Any = SessionApproval.objects
+    grant: SessionApproval = rows.get_or_404(cli.principal.organization_id, pk=options.grant)
     serialized = _serialize_grant(grant)
     revoke_session_approval(cli.principal, grant)
     cli.emit(serialized)

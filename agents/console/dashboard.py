@@ -18,7 +18,7 @@ from agents.console.call_activity import RANGES, CallActivity
 from agents.console.onboarding import load_onboarding_progress
 from agents.console.pending_counts import PendingCounts
 from agents.models import Approval, Budget, Session
-from agents.models.approvals import WaitingQuerySet
+from agents.models.approvals import PersonRequestQuerySet
 from bonobot.accounts.principals import Principal
 from mcp_servers.health.queries import build_outage_condition
 from mcp_servers.health.services import NEEDS_REAUTH
@@ -158,8 +158,8 @@ def _list_pending_approvals(organization_id: UUID) -> Any:
     )
 
 
-def _filter_pending_approvals(organization_id: UUID) -> WaitingQuerySet:
-    pending_approvals: WaitingQuerySet = Approval.objects.for_organization(
+def _filter_pending_approvals(organization_id: UUID) -> PersonRequestQuerySet:
+    pending_approvals: PersonRequestQuerySet = Approval.objects.for_organization(
         organization_id
     ).waiting()
     return pending_approvals

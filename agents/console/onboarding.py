@@ -14,13 +14,13 @@ from django.db.models.functions import Coalesce
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
-from agents.models import Binding, ModelEndpoint, Session
+from agents.models import AgentServer, ModelEndpoint, Session
 from bonobot.accounts.models import FirstRun, Organization
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import InvalidInput
-from bonobot.notifications.models import Notice
+from bonobot.notifications.models import Notification
 from mcp_servers.models import Definition, Server
 
 # (slug, title, description), in order
@@ -90,7 +90,10 @@ def load_onboarding_progress(organization_id: UUID) -> OnboardingProgress:
     """Return an organization's progress (one query)."""
     in_organization = {"organization_id": organization_id}
     failed_notifications = (
-        Notice.objects.filter(**in_organization).given_up().order_by().values("organization_id")
+        Notification.objects.filter(**in_organization)
+        .given_up()
+        .order_by()
+        .values("organization_id")
     )
     [(untold, skipped, closed_at, *done)] = Organization.objects.filter(
         pk=organization_id
@@ -101,7 +104,7 @@ def load_onboarding_progress(organization_id: UUID) -> OnboardingProgress:
         Exists(Server.objects.filter(**in_organization)),
         Exists(Definition.objects.filter(**in_organization).exclude(pinned_digest="")),
         Exists(ModelEndpoint.objects.filter(**in_organization)),
-        Exists(Binding.objects.filter(**in_organization)),
+        Exists(AgentServer.objects.filter(**in_organization)),
         Exists(Session.objects.filter(**in_organization)),
     )
     steps = (

@@ -5,7 +5,7 @@ from weakref import WeakKeyDictionary
 
 from django.http import HttpRequest
 
-from agents.models import Approval, Question, Session
+from agents.models import Approval, ElicitationRequest, Session
 from bonobot.accounts.current_organization import resolve_principal
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
@@ -41,7 +41,7 @@ def _load_counts(principal: Principal) -> PendingCounts:
         for name, rows in {
             "definitions": Definition.objects.for_organization(organization_id).awaiting_review(),
             "calls": Approval.objects.for_organization(organization_id).waiting(),
-            "questions": Question.objects.for_organization(organization_id).waiting(),
+            "questions": ElicitationRequest.objects.for_organization(organization_id).waiting(),
             "sessions": Session.objects.for_organization(organization_id).unfinished(),
         }.items()
     ]

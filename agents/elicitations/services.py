@@ -17,7 +17,7 @@ from django.utils import timezone
 
 from agents.approvals.services import build_requester_fields
 from agents.elicitations.forms import ElicitationParams, clean_content, iterate_fields
-from agents.models import Exchange, Question, Session
+from agents.models import ElicitationRequest, PendingCall, Session
 from agents.session_wakeups import wake_session
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
@@ -45,29 +45,29 @@ class ElicitationOrigin:
     server_name: str
     own_name: str = ""
     call_id: UUID | None = None
-    pending_call: Exchange | None = None
+    pending_call: PendingCall | None = None
     key: str = ""
 
 
-def build_page_path(elicitation: Question) -> str:
+def build_page_path(elicitation: ElicitationRequest) -> str:
     """Return the path of the request's page in the admin."""
-    return reverse("admin:agents_question_change", args=[elicitation.pk])
+    return reverse("admin:agents_elicitationrequest_change", args=[elicitation.pk])
 
 
-def build_page_url(elicitation: Question) -> str:
+def build_page_url(elicitation: ElicitationRequest) -> str:
     """Return the absolute URL of the request's page."""
     return f"{settings.BONOBOT_URL}{build_page_path(elicitation)}"
 
 
 def create_request(
     origin: ElicitationOrigin, params: ElicitationParams, expires_at: datetime
-) -> Question:
+) -> ElicitationRequest:
     """Save an elicitation request, once, and notify people."""
     existing_request = _find_existing_request(origin)
     if existing_request is not None:
         return existing_request
     session = Session.objects.select_related("agent").get(pk=origin.session_id)
-    elicitation = Question(
+    elicitation = ElicitationRequest(
         organization_id=session.organization_id,
         agent=session.agent,
         session=session,
@@ -95,10 +95,10 @@ def create_request(
 
 def answer_request(
     principal: Principal,
-    elicitation: Question,
+    elicitation: ElicitationRequest,
     answer: str,
     content: Mapping[str, Any] | None = None,
-) -> Question:
+) -> ElicitationRequest:
     """Answer an elicitation request and wake its session.
 
     Raises `Forbidden` (`not_yours`), `Conflict` (`already_answered`, `question_expired`) or
@@ -135,7 +135,7 @@ def answer_request(
     return elicitation
 
 
-def can_answer(principal: Principal, elicitation: Question) -> bool:
+def can_answer(principal: Principal, elicitation: ElicitationRequest) -> bool:
     """Return whether the principal may answer: the person who started the session.
 
     If no person did, it is anyone who may run agents and approve calls.
@@ -146,19 +146,21 @@ def can_answer(principal: Principal, elicitation: Question) -> bool:
     return elicitation.requested_by_kind != "user" and principal.may(Action.APPROVE_CALLS)
 
 
-def build_result(elicitation: Question) -> dict[str, Any] | None:
+def build_result(elicitation: ElicitationRequest) -> dict[str, Any] | None:
     """Return the result for the server; None while a person can still answer."""
     if elicitation.is_answerable(timezone.now()):
         return None
-    if elicitation.state == Question.State.ACCEPTED:
+    if elicitation.state == ElicitationRequest.State.ACCEPTED:
         form_content = {"content": elicitation.content.open()} if elicitation.mode == "form" else {}
         return {"action": "accept", **form_content}
-    return {"action": "decline" if elicitation.state == Question.State.DECLINED else "cancel"}
+    return {
+        "action": "decline" if elicitation.state == ElicitationRequest.State.DECLINED else "cancel"
+    }
 
 
 def complete_url_elicitation(session_id: UUID, server_id: UUID, elicitation_id: str) -> int:
     """Mark URL elicitations as completed; return how many."""
-    open_requests = Question.objects.filter(
+    open_requests = ElicitationRequest.objects.filter(
         session_id=session_id, server_id=server_id, elicitation_id=elicitation_id, completed_at=None
     )
     return int(open_requests.update(completed_at=timezone.now()))
@@ -166,26 +168,30 @@ def complete_url_elicitation(session_id: UUID, server_id: UUID, elicitation_id: 
 
 def withdraw_requests(session_id: UUID) -> int:
     """Withdraw the pending requests of an ended session; return how many."""
-    waiting = Question.objects.filter(session_id=session_id, state=Question.State.WAITING)
-    return int(waiting.update(state=Question.State.WITHDRAWN, answered_at=timezone.now()))
+    waiting = ElicitationRequest.objects.filter(
+        session_id=session_id, state=ElicitationRequest.State.WAITING
+    )
+    return int(waiting.update(state=ElicitationRequest.State.WITHDRAWN, answered_at=timezone.now()))
 
 
 def withdraw_request(request_id: UUID) -> None:
     """Withdraw a request that the server no longer waits for."""
-    waiting = Question.objects.filter(pk=request_id, state=Question.State.WAITING)
-    waiting.update(state=Question.State.WITHDRAWN, answered_at=timezone.now())
+    waiting = ElicitationRequest.objects.filter(
+        pk=request_id, state=ElicitationRequest.State.WAITING
+    )
+    waiting.update(state=ElicitationRequest.State.WITHDRAWN, answered_at=timezone.now())
 
 
 def clear_content(request_id: UUID) -> None:
     """Clear the entered content once the server has it."""
-    elicitation = Question.objects.get(pk=request_id)
+    elicitation = ElicitationRequest.objects.get(pk=request_id)
     elicitation.content = {}
     elicitation.save(update_fields=["content"])
 
 
 def expire_overdue() -> int:
     """Expire overdue requests and wake their sessions; return how many."""
-    overdue = list(Question.objects.overdue()[:500])
+    overdue = list(ElicitationRequest.objects.overdue()[:500])
     for elicitation in overdue:
         with record_change(
             event=ANSWER_EVENT,
@@ -198,23 +204,23 @@ def expire_overdue() -> int:
             details={"server": elicitation.server_name},
             governed=False,
         ):
-            Question.objects.filter(pk=elicitation.pk, state=Question.State.WAITING).update(
-                state=Question.State.EXPIRED, answered_at=timezone.now()
-            )
+            ElicitationRequest.objects.filter(
+                pk=elicitation.pk, state=ElicitationRequest.State.WAITING
+            ).update(state=ElicitationRequest.State.EXPIRED, answered_at=timezone.now())
             wake_session(elicitation.session_id)
     return len(overdue)
 
 
-def _find_existing_request(origin: ElicitationOrigin) -> Question | None:
+def _find_existing_request(origin: ElicitationOrigin) -> ElicitationRequest | None:
     if origin.pending_call is None:
         return None
-    existing = Question.objects.filter(
+    existing = ElicitationRequest.objects.filter(
         exchange=origin.pending_call, round=origin.pending_call.round, key=origin.key
     )
     return existing.first()
 
 
-def _require_can_answer(principal: Principal, elicitation: Question) -> None:
+def _require_can_answer(principal: Principal, elicitation: ElicitationRequest) -> None:
     principal.require(Action.RUN_AGENTS)
     if not can_answer(principal, elicitation):
         raise Forbidden(
@@ -228,9 +234,9 @@ def _require_can_answer(principal: Principal, elicitation: Question) -> None:
         )
 
 
-def _clean_content(elicitation: Question, content: Mapping[str, Any]) -> dict[str, Any]:
+def _clean_content(elicitation: ElicitationRequest, content: Mapping[str, Any]) -> dict[str, Any]:
     """Return the content for the server; raises `InvalidInput`."""
-    if elicitation.mode == Question.Mode.URL:
+    if elicitation.mode == ElicitationRequest.Mode.URL:
         if content:
             raise InvalidInput("There is nothing to enter here.", field="content")
         return {}
@@ -247,16 +253,16 @@ def _clean_content(elicitation: Question, content: Mapping[str, Any]) -> dict[st
     return cleaned
 
 
-def _save_answer(elicitation: Question, answer: str, by: str) -> None:
+def _save_answer(elicitation: ElicitationRequest, answer: str, by: str) -> None:
     now = timezone.now()
     # The condition lets only one of two concurrent answers succeed.
-    updated = Question.objects.filter(
-        pk=elicitation.pk, state=Question.State.WAITING, expires_at__gt=now
+    updated = ElicitationRequest.objects.filter(
+        pk=elicitation.pk, state=ElicitationRequest.State.WAITING, expires_at__gt=now
     ).update(state=answer, answered_at=now, answered_by=by, updated_at=now)
     elicitation.refresh_from_db()
     if updated:
         return
-    if elicitation.state in (Question.State.WAITING, Question.State.EXPIRED):
+    if elicitation.state in (ElicitationRequest.State.WAITING, ElicitationRequest.State.EXPIRED):
         raise Conflict("This question has expired.", code="question_expired")
     raise Conflict(
         format_message("This question was answered already: {state}.", state=elicitation.state),
@@ -264,7 +270,7 @@ def _save_answer(elicitation: Question, answer: str, by: str) -> None:
     )
 
 
-def _notify_waiting(elicitation: Question) -> None:
+def _notify_waiting(elicitation: ElicitationRequest) -> None:
     notify(
         elicitation.organization_id,
         "question_waiting",

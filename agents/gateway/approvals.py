@@ -21,7 +21,7 @@ from agents.gateway.client_request import GatewayRequest
 from agents.gateway.errors import build_refusal_result
 from agents.gateway.mcp_host import list_supported_requests
 from agents.gateway.request_state import TASK, build_protocol_error, encrypt_state
-from agents.models import Approval, Promise
+from agents.models import Approval, DeferredCall
 from bonobot.core.problems import Problem
 from bonobot.core.runtime import get_runtime
 
@@ -83,7 +83,7 @@ def _is_pending(approval_id: UUID) -> bool:
 
 DEFERRED_CALL_KEY = "promise"
 POLL_INTERVAL_MS = 2_000
-State = Promise.State
+State = DeferredCall.State
 
 
 async def start_deferred_call(
@@ -103,12 +103,12 @@ async def start_deferred_call(
     return {"resultType": TASK, "taskId": task_id, **task}
 
 
-def build_deferred_task(inbound: GatewayRequest, row: Promise) -> dict[str, Any]:
+def build_deferred_task(inbound: GatewayRequest, row: DeferredCall) -> dict[str, Any]:
     """Return a deferred call's task, as in `tasks/get`."""
     return _build_timestamps(row) | _build_status(inbound, row)
 
 
-def _build_status(inbound: GatewayRequest, row: Promise) -> dict[str, Any]:
+def _build_status(inbound: GatewayRequest, row: DeferredCall) -> dict[str, Any]:
     if row.state == State.WAITING:
         return _build_pending_status(inbound, row)
     if row.state == State.CANCELLED:
@@ -127,7 +127,7 @@ def _build_status(inbound: GatewayRequest, row: Promise) -> dict[str, Any]:
     return {"status": "input_required", "inputRequests": requests}
 
 
-def _build_pending_status(inbound: GatewayRequest, row: Promise) -> dict[str, Any]:
+def _build_pending_status(inbound: GatewayRequest, row: DeferredCall) -> dict[str, Any]:
     """Return the status of a call that waits for approval, with a URL elicitation until visited."""
     problem = ApprovalRequired(row.approval)
     message = {"statusMessage": f"{problem} {problem.remedy.partition(';')[0]}."}
@@ -166,7 +166,7 @@ def _build_problem(details: Mapping[str, Any]) -> Problem:
     )
 
 
-def _build_timestamps(row: Promise) -> dict[str, Any]:
+def _build_timestamps(row: DeferredCall) -> dict[str, Any]:
     ttl = row.ends_at - row.created_at
     return {
         "createdAt": row.created_at.isoformat(),

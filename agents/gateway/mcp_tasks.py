@@ -42,14 +42,14 @@ from agents.gateway.request_state import (
     build_task_status,
     decrypt_state,
 )
-from agents.models import Promise
+from agents.models import DeferredCall
 from bonobot.core.problems import NotFound, Problem
 from bonobot.core.runtime import get_runtime
 from mcp_servers.client.errors import UpstreamError
 from mcp_servers.client.jsonrpc import TASKS_EXTENSION
 from mcp_servers.scanning.services import strip_result
 
-State = Promise.State
+State = DeferredCall.State
 HEARTBEAT_INTERVAL_S = 5.0
 
 
@@ -59,7 +59,9 @@ class DeferredCallRunner:
     def __init__(self) -> None:
         self._running: dict[UUID, asyncio.Task[Any]] = {}
 
-    async def poll_call(self, inbound: GatewayRequest, deferred_call_id: UUID) -> Promise | None:
+    async def poll_call(
+        self, inbound: GatewayRequest, deferred_call_id: UUID
+    ) -> DeferredCall | None:
         """Return a deferred call; start it if it is ready."""
         organization_id = inbound.caller.principal.organization_id
         row = await get_runtime().run_orm(
@@ -69,7 +71,7 @@ class DeferredCallRunner:
             await self._start_call(inbound, row)
         return row
 
-    async def handle_responses(self, inbound: GatewayRequest, row: Promise) -> None:
+    async def handle_responses(self, inbound: GatewayRequest, row: DeferredCall) -> None:
         """Handle the client's responses to the approval elicitation or to the server's requests."""
         responses = inbound.get_object("inputResponses")
         if row.state == State.WAITING and approvals.APPROVAL_REQUEST_KEY in responses:
@@ -81,7 +83,7 @@ class DeferredCallRunner:
             await get_runtime().run_orm(deferred_calls.save_responses, row, responses)
             await self.poll_call(inbound, row.pk)
 
-    async def cancel_call(self, inbound: GatewayRequest, row: Promise) -> None:
+    async def cancel_call(self, inbound: GatewayRequest, row: DeferredCall) -> None:
         """Cancel the call, also if it is running here."""
         await get_runtime().run_orm(
             deferred_calls.cancel_deferred_call, inbound.caller.principal, row
@@ -90,13 +92,13 @@ class DeferredCallRunner:
         if running is not None:
             running.cancel()
 
-    async def _start_call(self, inbound: GatewayRequest, row: Promise) -> None:
+    async def _start_call(self, inbound: GatewayRequest, row: DeferredCall) -> None:
         if not await get_runtime().run_orm(deferred_calls.claim_deferred_call, row):
             return
         # Spawned on the runtime, which waits for it when the process closes.
         get_runtime().spawn(self._run_call(inbound, row), name=f"promised call {row.pk}")
 
-    async def _run_call(self, inbound: GatewayRequest, row: Promise) -> None:
+    async def _run_call(self, inbound: GatewayRequest, row: DeferredCall) -> None:
         call_task = asyncio.current_task()
         assert call_task is not None  # noqa: S101 - it runs
         self._running[row.pk] = call_task
@@ -107,7 +109,7 @@ class DeferredCallRunner:
             self._running.pop(row.pk, None)
             heartbeat.cancel()
 
-    async def _make_call(self, inbound: GatewayRequest, row: Promise) -> None:
+    async def _make_call(self, inbound: GatewayRequest, row: DeferredCall) -> None:
         """Make the call and save its outcome."""
         stored_request = row.request.open()
         name = str(stored_request["tool"])
@@ -131,7 +133,7 @@ class DeferredCallRunner:
         await get_runtime().run_orm(deferred_calls.finish_deferred_call, row, state, answer)
 
     async def _build_request(
-        self, inbound: GatewayRequest, row: Promise, stored_request: Mapping[str, Any]
+        self, inbound: GatewayRequest, row: DeferredCall, stored_request: Mapping[str, Any]
     ) -> CallRequest:
         target, server_id = inbound.caller.target, _parse_server_id(stored_request)
         upstream_request = UpstreamRequest(
@@ -169,7 +171,7 @@ class DeferredCallRunner:
         )
 
 
-async def _send_heartbeats(row: Promise, call_task: "asyncio.Task[Any]") -> None:
+async def _send_heartbeats(row: DeferredCall, call_task: "asyncio.Task[Any]") -> None:
     """Send heartbeats while the call runs; cancel it if it was canceled elsewhere."""
     while not call_task.done():
         await asyncio.wait({call_task}, timeout=HEARTBEAT_INTERVAL_S)
@@ -228,7 +230,7 @@ class TaskHandlers:
     async def get_task(self, inbound: GatewayRequest) -> dict[str, Any]:
         """Answer `tasks/get`."""
         task = await self._find_task(inbound)
-        if isinstance(task, Promise):
+        if isinstance(task, DeferredCall):
             return {
                 **COMPLETE_RESULT,
                 "taskId": inbound.get_text("taskId"),
@@ -257,7 +259,7 @@ class TaskHandlers:
     async def update_task(self, inbound: GatewayRequest) -> dict[str, Any]:
         """Answer `tasks/update`."""
         task = await self._find_task(inbound)
-        if isinstance(task, Promise):
+        if isinstance(task, DeferredCall):
             await self._deferred_calls.handle_responses(inbound, task)
             return COMPLETE_RESULT
         params = {"inputResponses": inbound.get_object("inputResponses")}
@@ -267,13 +269,13 @@ class TaskHandlers:
     async def cancel_task(self, inbound: GatewayRequest) -> dict[str, Any]:
         """Answer `tasks/cancel`."""
         task = await self._find_task(inbound)
-        if isinstance(task, Promise):
+        if isinstance(task, DeferredCall):
             await self._deferred_calls.cancel_call(inbound, task)
             return COMPLETE_RESULT
         await self._ask_server(inbound, task, "tasks/cancel", {})
         return COMPLETE_RESULT
 
-    async def _find_task(self, inbound: GatewayRequest) -> RemoteTask | Promise:
+    async def _find_task(self, inbound: GatewayRequest) -> RemoteTask | DeferredCall:
         """Return the task of a request; raises `MCPError` for an unknown one.
 
         A deferred call that its server runs as a task is returned as that task.
@@ -289,7 +291,7 @@ class TaskHandlers:
         row = await self._deferred_calls.poll_call(inbound, UUID(task_state[DEFERRED_CALL_KEY]))
         if row is None:
             raise _build_unknown_task_error()
-        if row.state != Promise.State.REMOTE:
+        if row.state != DeferredCall.State.REMOTE:
             return row
         stored_request, answer = row.request.open(), row.answer.open()
         return RemoteTask(

@@ -1,11 +1,11 @@
 """Models of agents, their policies, budgets, sessions, approvals and workflows."""
 
-from agents.models.agents import Agent, Binding, Given, Note, ToolName
-from agents.models.approvals import Approval, SessionGrant
+from agents.models.agents import Agent, AgentAssignment, AgentServer, Note, ToolName
+from agents.models.approvals import Approval, SessionApproval
 from agents.models.budgets import Budget
-from agents.models.elicitations import Question
+from agents.models.elicitations import ElicitationRequest
 from agents.models.model_endpoints import ModelEndpoint
-from agents.models.pending_calls import Exchange, Handover, Promise
+from agents.models.pending_calls import CallHandoff, DeferredCall, PendingCall
 from agents.models.policies import ToolPolicy, ToolRule
 from agents.models.recordings import Recording, Replay
 from agents.models.saved_filters import SavedFilter
@@ -15,24 +15,24 @@ from agents.models.workflows import Trigger, Workflow, WorkflowRun, WorkflowVers
 
 __all__ = [
     "Agent",
+    "AgentAssignment",
+    "AgentServer",
     "Approval",
-    "Binding",
     "Blob",
     "Budget",
-    "Exchange",
-    "Given",
-    "Handover",
+    "CallHandoff",
+    "DeferredCall",
+    "ElicitationRequest",
     "Inbox",
     "ModelEndpoint",
     "Note",
-    "Promise",
-    "Question",
+    "PendingCall",
     "Recording",
     "Replay",
     "Runner",
     "SavedFilter",
     "Session",
-    "SessionGrant",
+    "SessionApproval",
     "Skill",
     "SkillVersion",
     "Step",

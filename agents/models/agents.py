@@ -163,7 +163,7 @@ class Agent(GovernedModel):
         return self.name
 
 
-class Binding(GovernedModel):
+class AgentServer(GovernedModel):
     """A server attached to an agent, and what the agent may use of it.
 
     Empty `allowed_tools` means all tools; entries of both lists are globs over the server's own
@@ -185,6 +185,7 @@ class Binding(GovernedModel):
     allowed_prompts = models.JSONField(_("these prompts"), default=list, blank=True)
 
     class Meta:
+        db_table = "agents_binding"
         ordering = ("server__name",)
         verbose_name = _("bound server")
         verbose_name_plural = _("bound servers")
@@ -233,7 +234,7 @@ class ToolName(GovernedModel):
         return self.name
 
 
-class Given(GovernedModel):
+class AgentAssignment(GovernedModel):
     """An attachment of an agent: a skill, a callable agent, or a workflow as a tool."""
 
     agent = models.ForeignKey("agents.Agent", on_delete=models.CASCADE, related_name="given")
@@ -248,6 +249,7 @@ class Given(GovernedModel):
     )
 
     class Meta:
+        db_table = "agents_given"
         verbose_name = _("given to an agent")
         verbose_name_plural = _("given to agents")
         constraints = (

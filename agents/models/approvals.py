@@ -17,30 +17,30 @@ WAITING = "waiting"
 EXPIRED = "expired"
 
 
-class WaitingQuerySet(ScopedQuerySet):
+class PersonRequestQuerySet(ScopedQuerySet):
     """Filters for requests to people."""
 
-    def waiting(self) -> "WaitingQuerySet":
+    def waiting(self) -> "PersonRequestQuerySet":
         """Keep requests that a person can still answer."""
         return self.filter(state=WAITING, expires_at__gt=timezone.now())
 
-    def overdue(self) -> "WaitingQuerySet":
+    def overdue(self) -> "PersonRequestQuerySet":
         """Keep requests that expired without an answer."""
         return self.filter(state=WAITING, expires_at__lte=timezone.now())
 
-    def visible_to(self, principal: Principal) -> "WaitingQuerySet":
+    def visible_to(self, principal: Principal) -> "PersonRequestQuerySet":
         """Keep requests that a principal may read: all for readers, their own for members."""
-        readable: WaitingQuerySet = filter_readable_sessions(self, principal, "requested_by")
+        readable: PersonRequestQuerySet = filter_readable_sessions(self, principal, "requested_by")
         return readable
 
 
-class WaitsForPerson(OrganizationModel):
+class PersonRequest(OrganizationModel):
     """A request to a person: `waiting` until it is answered, withdrawn or expired."""
 
     state: Any
     expires_at: "DateTimeField[Any, datetime]"
 
-    objects: ClassVar = WaitingQuerySet.as_manager()
+    objects: ClassVar = PersonRequestQuerySet.as_manager()
 
     class Meta:
         abstract = True
@@ -59,7 +59,7 @@ class WaitsForPerson(OrganizationModel):
 INTERRUPTED_CODE = "call_interrupted"
 
 
-class Approval(WaitsForPerson):
+class Approval(PersonRequest):
     """A call that waits for a person's approval, and the answer.
 
     `digest` binds the answer to the caller, the tool, the canonical arguments, the definition and
@@ -143,7 +143,7 @@ class Approval(WaitsForPerson):
         return self.decided_at
 
 
-class SessionGrant(GovernedModel):
+class SessionApproval(GovernedModel):
     """An approval of one tool for the rest of a session; delete it to revoke it.
 
     Bound to the definition and the policy rules: if either changes, approval is required again.
@@ -159,6 +159,7 @@ class SessionGrant(GovernedModel):
     granted_by = models.CharField(_("granted by"), max_length=255)
 
     class Meta:
+        db_table = "agents_sessiongrant"
         ordering = ("-created_at",)
         verbose_name = _("grant for a session")
         verbose_name_plural = _("grants for sessions")

@@ -6,12 +6,12 @@ from django.db import models
 from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
-from agents.models.approvals import WaitsForPerson
+from agents.models.approvals import PersonRequest
 from bonobot.core.crypto.encrypted_fields import SealedJSONField
 from bonobot.core.db.fields import OrderedJSONField
 
 
-class Question(WaitsForPerson):
+class ElicitationRequest(PersonRequest):
     """An elicitation request of a server to the person who runs a session.
 
     A form's fields are in `schema`; `url` is shown in full and never fetched. All text is the
@@ -40,7 +40,7 @@ class Question(WaitsForPerson):
         "agents.Session", on_delete=models.CASCADE, related_name="questions"
     )
     exchange = models.ForeignKey(
-        "agents.Exchange", on_delete=models.CASCADE, null=True, related_name="questions"
+        "agents.PendingCall", on_delete=models.CASCADE, null=True, related_name="questions"
     )
     round = models.PositiveIntegerField(default=1)
     key = models.CharField(max_length=255, blank=True, default="")
@@ -59,13 +59,16 @@ class Question(WaitsForPerson):
     requested_by = models.CharField(_("asked of"), max_length=255)
 
     state = models.CharField(_("state"), max_length=9, choices=State, default=State.WAITING)
-    content: Any = SealedJSONField(default=dict, blank=True, remembered=False)
+    content: Any = SealedJSONField(
+        default=dict, blank=True, remembered=False, label="agents.question.content"
+    )
     expires_at = models.DateTimeField(_("expires"))
     answered_at = models.DateTimeField(_("answered"), null=True)
     answered_by = models.CharField(_("answered by"), max_length=255, blank=True, default="")
     completed_at = models.DateTimeField(_("done there"), null=True)
 
     class Meta:
+        db_table = "agents_question"
         ordering = ("-created_at",)
         verbose_name = _("question of a server")
         verbose_name_plural = _("questions of servers")

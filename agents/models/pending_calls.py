@@ -9,7 +9,7 @@ from bonobot.accounts.models.abstract_models import OrganizationModel
 from bonobot.core.crypto.encrypted_fields import SealedJSONField
 
 
-class Exchange(OrganizationModel):
+class PendingCall(OrganizationModel):
     """A pending call of a session: its server answered with a request for input, or a task.
 
     Any process can continue it (MCP 2026-07-28: multi round-trip requests; the tasks extension).
@@ -39,7 +39,9 @@ class Exchange(OrganizationModel):
     round = models.PositiveIntegerField(default=1)
     requests = models.JSONField(default=dict)
     request_state = models.TextField(null=True)  # noqa: DJ001 - none isn't the same as an empty one
-    responses: Any = SealedJSONField(default=dict, blank=True, remembered=False)
+    responses: Any = SealedJSONField(
+        default=dict, blank=True, remembered=False, label="agents.exchange.responses"
+    )
     answered = models.JSONField(default=list)
     task_id = models.CharField(max_length=255, blank=True, default="")
     poll_ms = models.PositiveIntegerField(default=0)
@@ -48,6 +50,7 @@ class Exchange(OrganizationModel):
     closed_at = models.DateTimeField(null=True)
 
     class Meta:
+        db_table = "agents_exchange"
         ordering = ("created_at",)
         verbose_name = _("call in several parts")
         verbose_name_plural = _("calls in several parts")
@@ -56,7 +59,7 @@ class Exchange(OrganizationModel):
         return f"{self.own_name}: {self.kind} {self.round}"
 
 
-class Promise(OrganizationModel):
+class DeferredCall(OrganizationModel):
     """A deferred call of the gateway that runs after its approval (the tasks extension).
 
     Any process can run it. `request` and `answer` are encrypted, because they contain arguments and
@@ -76,8 +79,10 @@ class Promise(OrganizationModel):
         CANCELLED = "cancelled", _("was taken back")
 
     approval = models.ForeignKey("agents.Approval", on_delete=models.CASCADE, related_name="+")
-    request: Any = SealedJSONField(default=dict, remembered=False)
-    answer: Any = SealedJSONField(default=dict, blank=True, remembered=False)
+    request: Any = SealedJSONField(default=dict, remembered=False, label="agents.promise.request")
+    answer: Any = SealedJSONField(
+        default=dict, blank=True, remembered=False, label="agents.promise.answer"
+    )
     state = models.CharField(max_length=9, choices=State, default=State.WAITING)
     visited = models.BooleanField(default=False)
     fence = models.PositiveIntegerField(default=0)
@@ -86,6 +91,7 @@ class Promise(OrganizationModel):
     ends_at = models.DateTimeField()
 
     class Meta:
+        db_table = "agents_promise"
         ordering = ("created_at",)
         verbose_name = _("promised call")
         verbose_name_plural = _("promised calls")
@@ -95,7 +101,7 @@ class Promise(OrganizationModel):
         return f"{self.approval_id}: {self.state}"
 
 
-class Handover(OrganizationModel):
+class CallHandoff(OrganizationModel):
     """A handoff of a call that waits in one process; its ID is the call's.
 
     Another process that received the client's answers stores them in `said` and reads the result
@@ -117,6 +123,7 @@ class Handover(OrganizationModel):
     beaten_at = models.DateTimeField()
 
     class Meta:
+        db_table = "agents_handover"
         verbose_name = _("handover")
         verbose_name_plural = _("handovers")
 

@@ -24,7 +24,7 @@ from agents.calls.types import CallRefused
 from agents.elicitations import forms as elicitation_forms
 from agents.elicitations import services as elicitations
 from agents.elicitations.services import ElicitationOrigin
-from agents.models import Approval, Exchange, Question, Session, Step
+from agents.models import Approval, ElicitationRequest, PendingCall, Session, Step
 from agents.sessions import sampling, sampling_messages, step_store
 from agents.sessions.leases import SessionLease
 from bonobot.core.i18n.messages import format_message
@@ -106,7 +106,7 @@ class SessionHost(Host):
             elicitation_id,
         )
 
-    async def collect_responses(self, step: Step, exchange: Exchange) -> bool:
+    async def collect_responses(self, step: Step, exchange: PendingCall) -> bool:
         """Collect the responses for a call's next round; False if one waits for a person.
 
         A stdio server's process ends when the session is suspended, and its state of the call with
@@ -125,9 +125,9 @@ class SessionHost(Host):
                 return True
         return False
 
-    async def _collect_available_responses(self, step: Step, exchange: Exchange) -> bool:
+    async def _collect_available_responses(self, step: Step, exchange: PendingCall) -> bool:
         """Collect available responses; each is saved at once, so that none is computed twice."""
-        pending_requests: list[Question | Approval] = []
+        pending_requests: list[ElicitationRequest | Approval] = []
         known_responses = exchange.responses.open() or {}
         for key, request in exchange.requests.items():
             if key in known_responses:
@@ -142,11 +142,12 @@ class SessionHost(Host):
                     step_store.show_pending_approval, self.lease, step, extra
                 )
         await self._show_questions(
-            step, [request for request in pending_requests if isinstance(request, Question)]
+            step,
+            [request for request in pending_requests if isinstance(request, ElicitationRequest)],
         )
         return not pending_requests
 
-    async def _show_questions(self, step: Step, questions: list[Question]) -> None:
+    async def _show_questions(self, step: Step, questions: list[ElicitationRequest]) -> None:
         """Show new questions to watchers."""
         ids, shown_ids = [question.pk for question in questions], step.payload.get("questions", [])
         if shown_ids != [str(question) for question in ids]:
@@ -159,10 +160,10 @@ class SessionHost(Host):
 
     async def _answer_request(
         self,
-        exchange: Exchange,
+        exchange: PendingCall,
         key: str,
         request: Mapping[str, Any],
-        pending_requests: list[Question | Approval],
+        pending_requests: list[ElicitationRequest | Approval],
     ) -> dict[str, Any] | None:
         """Return the answer; None, and add to `pending_requests`, if it waits for a person."""
         if request["method"] == "sampling/createMessage":
@@ -198,10 +199,10 @@ class SessionHost(Host):
 
     async def _answer_sampling(
         self,
-        exchange: Exchange,
+        exchange: PendingCall,
         key: str,
         params: Mapping[str, Any],
-        pending_requests: list[Question | Approval],
+        pending_requests: list[ElicitationRequest | Approval],
     ) -> dict[str, Any] | None:
         """Return the model's answer; None, and add to `pending_requests`, if it waits for approval.
 
@@ -238,7 +239,7 @@ class SessionHost(Host):
     async def _wait_for_answer(self, question_id: UUID) -> dict[str, Any]:
         """Wait for a person's answer and return it; `cancel` if this process is stopping."""
         while True:
-            question = await get_runtime().run_orm(Question.objects.get, pk=question_id)
+            question = await get_runtime().run_orm(ElicitationRequest.objects.get, pk=question_id)
             if (answer := elicitations.build_result(question)) is not None:
                 await get_runtime().run_orm(elicitations.clear_content, question_id)
                 return answer
@@ -267,7 +268,7 @@ class SessionHost(Host):
             )
 
 
-def _build_elicitation_notice(question: Question) -> dict[str, str]:
+def _build_elicitation_notice(question: ElicitationRequest) -> dict[str, str]:
     """Return the notice on a question."""
     server = make_visible(question.server_name, 120)
     text = f"The server {server} asks: {make_visible(question.message)}"

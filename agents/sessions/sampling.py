@@ -28,7 +28,7 @@ from agents.model_endpoints.request_budget import (
     settle_model_request,
 )
 from agents.model_endpoints.services import build_endpoint, build_fallback_chain
-from agents.models import Agent, Approval, Session, SessionGrant
+from agents.models import Agent, Approval, Session, SessionApproval
 from agents.sessions import sampling_messages, step_store
 from agents.sessions.leases import SessionLease
 from agents.sessions.sampling_messages import SamplingRequest
@@ -247,7 +247,7 @@ def _find_pending_approval(
 
 
 def _has_session_approval(session: Session, server: Server, rules_digest: str) -> bool:
-    return SessionGrant.objects.filter(
+    return SessionApproval.objects.filter(
         session=session, server_id=server.pk, own_name=METHOD, rules_digest=rules_digest
     ).exists()
 

@@ -22,7 +22,7 @@ from agents.calls import pending_calls, pipeline
 from agents.calls.root_limits import RootSession
 from agents.images import extract_images, store_images
 from agents.llm.messages import build_frame
-from agents.models import Exchange, Session, Step
+from agents.models import PendingCall, Session, Step
 from agents.sessions import step_store
 from agents.sessions.child_sessions import CHILD_WAITING_CODE
 from agents.sessions.leases import SessionLease, renew_session_lease
@@ -60,14 +60,14 @@ class SessionHandedOff(Exception):
     """This process is stopping: another one continues the session."""
 
 
-async def find_pending_call(step: Step) -> Exchange | None:
+async def find_pending_call(step: Step) -> PendingCall | None:
     """Return the exchange of a multi-round call; None before its first round ended."""
     if (exchange_id := step.payload.get("exchange")) is None:
         return None
     return await get_runtime().run_orm(pending_calls.find_open_call, exchange_id)
 
 
-async def prepare_next_round(host: SessionHost, step: Step, exchange: Exchange) -> bool:
+async def prepare_next_round(host: SessionHost, step: Step, exchange: PendingCall) -> bool:
     """Prepare a call's next round; False if it waits for a person or for a task's next poll.
 
     Raises a `Problem` if the call can't continue.
@@ -86,14 +86,14 @@ async def finish_round(
     lease: SessionLease,
     step: Step,
     outcome: pipeline.CallOutcome,
-    previous_exchange: Exchange | None,
+    previous_exchange: PendingCall | None,
 ) -> bool:
     """Record the end of a call's round; return whether to pause before polling its task."""
     orm = get_runtime().run_orm
     assert outcome.exchange_id is not None  # noqa: S101 - it isn't over
     await orm(step_store.save_exchange, lease, step, outcome.exchange_id, outcome.cost_microusd)
     exchange = await orm(pending_calls.find_open_call, outcome.exchange_id)
-    if exchange is None or previous_exchange is None or exchange.kind != Exchange.Kind.TASK:
+    if exchange is None or previous_exchange is None or exchange.kind != PendingCall.Kind.TASK:
         return False
     if exchange.requests or await orm(_is_stdio_task, exchange):
         return False
@@ -111,7 +111,7 @@ async def resume_interrupted_call(lease: SessionLease, step: Step) -> bool:
     if exchange.call_id == step.call_id:
         await orm(step_store.save_exchange, lease, step, exchange.pk, 0)
         return True
-    if exchange.kind == Exchange.Kind.TASK and await orm(_is_admitted, step):
+    if exchange.kind == PendingCall.Kind.TASK and await orm(_is_admitted, step):
         await orm(step_store.replace_call_id, lease, step)
         return True
     return False
@@ -123,13 +123,13 @@ async def cancel_pending_call(lease: SessionLease, step: Step) -> bool:
     if exchange is None:
         return False
     await get_runtime().run_orm(pending_calls.close_pending_call, exchange.pk)
-    if exchange.kind == Exchange.Kind.TASK:
+    if exchange.kind == PendingCall.Kind.TASK:
         await _cancel_task(lease, exchange)
         return True
     return bool(exchange.call_id == step.call_id)
 
 
-async def _cancel_task(lease: SessionLease, exchange: Exchange) -> None:
+async def _cancel_task(lease: SessionLease, exchange: PendingCall) -> None:
     session = await get_runtime().run_orm(_load_session, lease.session_id)
     host = SessionHost(lease, session)
     request = pipeline.CallRequest(
@@ -154,7 +154,7 @@ def _load_session(session_id: UUID) -> Session:
     return Session.objects.get(pk=session_id)
 
 
-def _find_open_call(step: Step) -> Exchange | None:
+def _find_open_call(step: Step) -> PendingCall | None:
     exchange_id = step.payload.get("exchange")
     return (
         pending_calls.find_open_call(exchange_id, step.call_id)
@@ -167,7 +167,7 @@ def _is_admitted(step: Step) -> bool:
     return step.call_id is not None and AuditRow.objects.filter(pk=step.call_id).exists()
 
 
-def _is_stdio_task(exchange: Exchange) -> bool:
+def _is_stdio_task(exchange: PendingCall) -> bool:
     """Tell whether a stdio server runs the task: its process ends when the session rests."""
     return Server.objects.filter(
         pk=exchange.server_id, transport_type=Server.Transport.STDIO
@@ -243,7 +243,7 @@ async def _make_call(caller: SessionCaller, step: Step) -> bool:
 
 
 def _build_request(
-    caller: SessionCaller, step: Step, exchange: Exchange | None
+    caller: SessionCaller, step: Step, exchange: PendingCall | None
 ) -> pipeline.CallRequest:
     return pipeline.CallRequest(
         principal=caller.principal,

@@ -11,7 +11,7 @@ from bonobot.core.celery_tasks import ExclusiveTask, enqueue_task_on_commit
 from bonobot.ledger import queries as ledger_queries
 from bonobot.ledger.audit import signed_checkpoints
 from bonobot.ledger.audit.verify_chain import verify_step
-from bonobot.ledger.models import FlowCell, PermitRow
+from bonobot.ledger.models import ApprovalCell, FlowCell
 from bonobot.ledger.usage import build_rollups
 
 # Long after approvals and labels have expired and past periods are of interest.
@@ -50,7 +50,7 @@ def forget_cells() -> None:
     build_rollups.delete_old_summaries()
     ledger_queries.delete_old_cells(timezone.now() - RETENTION)
     stale_before_us = int((timezone.now() - RETENTION).timestamp()) * MICROSECONDS_PER_SECOND
-    PermitRow.objects.filter(expires__lt=stale_before_us).delete()
+    ApprovalCell.objects.filter(expires__lt=stale_before_us).delete()
     FlowCell.objects.filter(labels=0, touched__lt=stale_before_us).delete()
 
 

@@ -34,7 +34,7 @@ from bonobot.monitoring.row_gauges import (
     build_backlog_samples,
     load_registered_gauges,
 )
-from bonobot.notifications.models import Notice
+from bonobot.notifications.models import Notification
 
 PATH = "/metrics"
 ROWS_READ_INTERVAL_S = 10.0
@@ -162,7 +162,7 @@ def collect_row_metrics() -> Iterator[GaugeMetricFamily]:
 
 
 def _collect_samples() -> Iterator[GaugeSample]:
-    notices = Notice.objects.due()
+    notices = Notification.objects.due()
     oldest = notices.aggregate(at=Min("next_attempt_at"))
     yield from build_backlog_samples("notices", notices.count(), oldest["at"])
     for gauges in load_registered_gauges():

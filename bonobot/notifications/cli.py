@@ -13,21 +13,23 @@ from bonobot.core.cli.command_group import (
 from bonobot.notifications import delivery
 from bonobot.notifications.delivery import send_test_notification
 from bonobot.notifications.events import SELECTABLE_EVENTS
-from bonobot.notifications.models import SEVERITIES, Channel, Notice
+from bonobot.notifications.models import SEVERITIES, Notification, NotificationChannel
 from bonobot.notifications.services import NotificationChannelSpec, delete_channel, save_channel
 
 SEVERITY_WORDS = [word for word, _ in SEVERITIES]
 STORED_FIELDS = ("name", "kind", "addresses", "allow_private", "events", "minimum", "enabled")
 
 
-def get_channel(cli: CommandContext, name: str) -> Channel:
+def get_channel(cli: CommandContext, name: str) -> NotificationChannel:
     """Return a channel by name; raises `NotFound`."""
-    channel: Channel = Channel.objects.get_or_404(cli.principal.organization_id, name=name)
+    channel: NotificationChannel = NotificationChannel.objects.get_or_404(
+        cli.principal.organization_id, name=name
+    )
     return channel
 
 
 def _create_channel(cli: CommandContext, options: argparse.Namespace) -> None:
-    kind = Channel.Kind.EMAIL if options.email else Channel.Kind.WEBHOOK
+    kind = NotificationChannel.Kind.EMAIL if options.email else NotificationChannel.Kind.WEBHOOK
     _save_channel(cli, {"name": options.channel, "kind": kind, **_collect_channel_options(options)})
 
 
@@ -46,7 +48,7 @@ def _delete_channel(cli: CommandContext, options: argparse.Namespace) -> None:
 
 
 def _save_channel(
-    cli: CommandContext, spec: dict[str, Any], channel: Channel | None = None
+    cli: CommandContext, spec: dict[str, Any], channel: NotificationChannel | None = None
 ) -> None:
     row, generated_secret = save_channel(cli.principal, NotificationChannelSpec(**spec), channel)
     names = ("name", "kind", "goes_to", "events", "minimum", "enabled")
@@ -129,7 +131,7 @@ CHANNEL_VERBS = (
 MAX_LISTED = 100
 
 
-def serialize_notification(notice: Notice) -> dict[str, Any]:
+def serialize_notification(notice: Notification) -> dict[str, Any]:
     """Return a notification for JSON output."""
     return {
         "id": str(notice.pk),
@@ -147,7 +149,7 @@ def serialize_notification(notice: Notice) -> dict[str, Any]:
 
 
 def _list_notifications(cli: CommandContext, options: argparse.Namespace) -> None:
-    rows = Notice.objects.for_organization(cli.principal.organization_id)
+    rows = Notification.objects.for_organization(cli.principal.organization_id)
     rows = rows.filter(state=options.state) if options.state else rows
     notifications = [
         serialize_notification(row) for row in rows.select_related("channel")[:MAX_LISTED]
@@ -162,7 +164,7 @@ def _list_notifications(cli: CommandContext, options: argparse.Namespace) -> Non
 
 
 def _list_channels(cli: CommandContext, options: argparse.Namespace) -> None:
-    rows = Channel.objects.for_organization(cli.principal.organization_id)
+    rows = NotificationChannel.objects.for_organization(cli.principal.organization_id)
     names = ("name", "kind", "goes_to", "events", "minimum", "enabled")
     channels = [{"id": str(row.pk)} | {name: getattr(row, name) for name in names} for row in rows]
     cells = [
@@ -176,28 +178,30 @@ def _list_channels(cli: CommandContext, options: argparse.Namespace) -> None:
 
 
 def _test_channel(cli: CommandContext, options: argparse.Namespace) -> None:
-    channel: Channel = Channel.objects.get_or_404(
+    channel: NotificationChannel = NotificationChannel.objects.get_or_404(
         cli.principal.organization_id, name=options.channel
     )
     with cli.show_spinner(f"Telling {channel.name} …"):
         notice = send_test_notification(cli.principal, channel)
     cli.emit(serialize_notification(notice))
-    if notice.state != Notice.State.SENT:
+    if notice.state != Notification.State.SENT:
         cli.print_message(f"It did not arrive: {notice.error}")
         raise CommandFailed
     cli.print_message(f"{channel.name}: the test notice was taken by the receiver.")
 
 
 def _retry_notification(cli: CommandContext, options: argparse.Namespace) -> None:
-    rows = Notice.objects.select_related("channel")
-    notice: Notice = rows.get_or_404(cli.principal.organization_id, pk=options.id)
+    rows = Notification.objects.select_related("channel")
+    notice: Notification = rows.get_or_404(cli.principal.organization_id, pk=options.id)
     delivery.retry_notification(cli.principal, notice)
     cli.emit(serialize_notification(notice))
     cli.print_message("It is tried again within seconds.")
 
 
 def _add_list_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--state", choices=Notice.State.values, help="only those in this state")
+    parser.add_argument(
+        "--state", choices=Notification.State.values, help="only those in this state"
+    )
 
 
 def _add_test_arguments(parser: argparse.ArgumentParser) -> None:

@@ -20,7 +20,7 @@ from bonobot.core.runtime import get_runtime
 from bonobot.ledger.audit.admin_changes import record_change
 from bonobot.notifications import email as notification_email
 from bonobot.notifications import webhooks
-from bonobot.notifications.models import Channel, Notice
+from bonobot.notifications.models import Notification, NotificationChannel
 from bonobot.notifications.notify import NotificationSubject, build_notification
 
 CLAIM_LEASE = timedelta(minutes=5)
@@ -39,18 +39,18 @@ def compute_retry_delay(attempts: int) -> timedelta | None:
     )
 
 
-def claim_due_notifications(limit: int = BATCH_SIZE) -> list[Notice]:
+def claim_due_notifications(limit: int = BATCH_SIZE) -> list[Notification]:
     """Claim due notifications; return them with their channels."""
-    rows = Notice.objects.due().select_related("channel", "organization")
+    rows = Notification.objects.due().select_related("channel", "organization")
     return [
         notice for notice in rows.order_by("next_attempt_at")[:limit] if claim_notification(notice)
     ]
 
 
-def claim_notification(notice: Notice) -> bool:
+def claim_notification(notice: Notification) -> bool:
     """Claim a waiting notification; return whether this process got it."""
-    claimable = Notice.objects.filter(
-        pk=notice.pk, state=Notice.State.WAITING, next_attempt_at=notice.next_attempt_at
+    claimable = Notification.objects.filter(
+        pk=notice.pk, state=Notification.State.WAITING, next_attempt_at=notice.next_attempt_at
     )
     lease_end = timezone.now() + CLAIM_LEASE
     if not claimable.update(next_attempt_at=lease_end, attempts=F("attempts") + 1):
@@ -59,23 +59,23 @@ def claim_notification(notice: Notice) -> bool:
     return True
 
 
-def settle_notification(notice: Notice, error: str) -> None:
+def settle_notification(notice: Notification, error: str) -> None:
     """Save the result of an attempt (`error` blank: delivered) if the claim is still valid."""
-    claimed = Notice.objects.filter(
-        pk=notice.pk, state=Notice.State.WAITING, next_attempt_at=notice.next_attempt_at
+    claimed = Notification.objects.filter(
+        pk=notice.pk, state=Notification.State.WAITING, next_attempt_at=notice.next_attempt_at
     )
     now = timezone.now()
     retry_delay = compute_retry_delay(notice.attempts)
     if not error:
-        claimed.update(state=Notice.State.SENT, sent_at=now, next_attempt_at=None, error="")
+        claimed.update(state=Notification.State.SENT, sent_at=now, next_attempt_at=None, error="")
     elif retry_delay is None or notice.event == "test":
-        claimed.update(state=Notice.State.FAILED, next_attempt_at=None, error=error)
+        claimed.update(state=Notification.State.FAILED, next_attempt_at=None, error=error)
     else:
         claimed.update(next_attempt_at=now + retry_delay, error=error)
     notice.refresh_from_db()
 
 
-def retry_notification(principal: Principal, notice: Notice) -> None:
+def retry_notification(principal: Principal, notice: Notification) -> None:
     """Retry a failed or waiting notification immediately; raises `Conflict` for others."""
     principal.require(Action.MANAGE_NOTICES)
     with record_change(
@@ -87,10 +87,10 @@ def retry_notification(principal: Principal, notice: Notice) -> None:
         resource_name=str(notice),
         governed=False,
     ):
-        final_states = (Notice.State.SENT, Notice.State.WITHDRAWN)
-        retryable = Notice.objects.filter(pk=notice.pk).exclude(state__in=final_states)
+        final_states = (Notification.State.SENT, Notification.State.WITHDRAWN)
+        retryable = Notification.objects.filter(pk=notice.pk).exclude(state__in=final_states)
         if not retryable.update(
-            state=Notice.State.WAITING, attempts=0, next_attempt_at=timezone.now()
+            state=Notification.State.WAITING, attempts=0, next_attempt_at=timezone.now()
         ):
             raise Conflict(
                 "This notice was sent already, or withdrawn.",
@@ -100,15 +100,15 @@ def retry_notification(principal: Principal, notice: Notice) -> None:
     notice.refresh_from_db()
 
 
-def cancel_waiting_notifications(channel: Channel) -> None:
+def cancel_waiting_notifications(channel: NotificationChannel) -> None:
     """Withdraw the waiting notifications of a disabled channel."""
-    waiting = channel.notices.filter(state=Notice.State.WAITING)
-    waiting.update(state=Notice.State.WITHDRAWN, next_attempt_at=None)
+    waiting = channel.notices.filter(state=Notification.State.WAITING)
+    waiting.update(state=Notification.State.WITHDRAWN, next_attempt_at=None)
 
 
 def prune_notifications() -> int:
     """Delete finished notifications older than 30 days; return how many."""
-    finished = Notice.objects.exclude(state=Notice.State.WAITING)
+    finished = Notification.objects.exclude(state=Notification.State.WAITING)
     return int(finished.filter(created_at__lt=timezone.now() - RETENTION).delete()[0])
 
 
@@ -120,18 +120,26 @@ def send_due_notifications() -> int:
     return len(claimed)
 
 
-def send_notifications(notices: Sequence[Notice]) -> None:
+def send_notifications(notices: Sequence[Notification]) -> None:
     """Send claimed notifications once; webhooks first, because they are sent concurrently."""
-    by_email = [candidate for candidate in notices if candidate.channel.kind == Channel.Kind.EMAIL]
+    by_email = [
+        candidate
+        for candidate in notices
+        if candidate.channel.kind == NotificationChannel.Kind.EMAIL
+    ]
     _send_webhooks(
-        [candidate for candidate in notices if candidate.channel.kind == Channel.Kind.WEBHOOK]
+        [
+            candidate
+            for candidate in notices
+            if candidate.channel.kind == NotificationChannel.Kind.WEBHOOK
+        ]
     )
     if by_email:
         for notice, error in notification_email.send_emails(by_email):
             settle_notification(notice, error)
 
 
-def _send_webhooks(notices: Sequence[Notice]) -> None:
+def _send_webhooks(notices: Sequence[Notification]) -> None:
     requests = []
     for notice in notices:
         try:
@@ -146,7 +154,7 @@ def _send_webhooks(notices: Sequence[Notice]) -> None:
             settle_notification(notice, error)
 
 
-def send_test_notification(principal: Principal, channel: Channel) -> Notice:
+def send_test_notification(principal: Principal, channel: NotificationChannel) -> Notification:
     """Send a test notification through a channel, even a disabled one; return it."""
     principal.require(Action.MANAGE_NOTICES)
     subject = NotificationSubject("notice_channel", str(channel.pk), channel.name)

@@ -19,12 +19,12 @@ from bonobot.accounts.models import User
 from bonobot.core.i18n.localization import localize_text
 from bonobot.core.text.untrusted_text import make_visible
 from bonobot.notifications.events import EVENTS
-from bonobot.notifications.models import SEVERITY_NAMES, Notice
+from bonobot.notifications.models import SEVERITY_NAMES, Notification
 
 MAX_SUBJECT_LENGTH = 150
 
 
-def send_emails(notices: Sequence[Notice]) -> Iterator[tuple[Notice, str]]:
+def send_emails(notices: Sequence[Notification]) -> Iterator[tuple[Notification, str]]:
     """Send notifications; yield each with its error, blank if it was sent."""
     if not settings.BONOBOT_EMAIL_URL:
         for notice in notices:
@@ -50,7 +50,7 @@ def send_emails(notices: Sequence[Notice]) -> Iterator[tuple[Notice, str]]:
         connection.close()
 
 
-def build_messages(notice: Notice, connection: object = None) -> Iterator[EmailMessage]:
+def build_messages(notice: Notification, connection: object = None) -> Iterator[EmailMessage]:
     """Yield the messages of a notification, one for each language (a query)."""
     for language, addresses in _group_by_language(notice.channel.addresses).items():
         with translation.override(language):
@@ -66,7 +66,9 @@ def _group_by_language(addresses: Sequence[str]) -> dict[str, list[str]]:
     return groups
 
 
-def _build_message(notice: Notice, addresses: Sequence[str], connection: object) -> EmailMessage:
+def _build_message(
+    notice: Notification, addresses: Sequence[str], connection: object
+) -> EmailMessage:
     title, severity = localize_text(EVENTS[notice.event].title), SEVERITY_NAMES[notice.severity]
     lines = [localize_text(notice.text)]
     if notice.link:

@@ -19,7 +19,7 @@ SEVERITY_NAMES = {"info": _("info"), "warning": _("warning"), "critical": _("cri
 SEVERITIES = [(severity.word, SEVERITY_NAMES[severity.word]) for severity in Severity]
 
 
-class Channel(SavesChangedFields, OrganizationModel):
+class NotificationChannel(SavesChangedFields, OrganizationModel):
     """A notification channel of an organization: email addresses or a webhook.
 
     A webhook's URL is encrypted like its signing secret, because many URLs contain a key; `origin`
@@ -35,9 +35,11 @@ class Channel(SavesChangedFields, OrganizationModel):
     name = models.CharField(_("name"), max_length=255)
     kind = models.CharField(_("kind"), max_length=8, choices=Kind)
     addresses = models.JSONField(_("addresses"), default=list, blank=True)
-    url = SealedTextField(_("URL"), blank=True, default="")
+    url = SealedTextField(_("URL"), blank=True, default="", label="notices.channel.url")
     origin = models.CharField(_("origin"), max_length=255, blank=True, default="")
-    secret = SealedTextField(_("signing secret"), blank=True, default="")
+    secret = SealedTextField(
+        _("signing secret"), blank=True, default="", label="notices.channel.secret"
+    )
     allow_private = models.BooleanField(_("private address allowed"), default=False)
     events = models.JSONField(_("events"), default=list, blank=True)
     minimum = models.CharField(
@@ -48,6 +50,7 @@ class Channel(SavesChangedFields, OrganizationModel):
     objects: ClassVar = ScopedQuerySet.as_manager()
 
     class Meta:
+        db_table = "notices_channel"
         ordering = ("name",)
         verbose_name = _("notice channel")
         verbose_name_plural = _("notice channels")
@@ -71,29 +74,29 @@ class Channel(SavesChangedFields, OrganizationModel):
         return is_event_wanted(EVENTS[event], events=self.events, minimum=self.minimum)
 
 
-class NoticeQuerySet(ScopedQuerySet):
+class NotificationQuerySet(ScopedQuerySet):
     """Notifications by state."""
 
-    def due(self) -> "NoticeQuerySet":
+    def due(self) -> "NotificationQuerySet":
         """Filter waiting notifications of enabled channels whose next attempt is due."""
         return self.filter(
-            state=Notice.State.WAITING,
+            state=Notification.State.WAITING,
             next_attempt_at__lte=timezone.now(),
             channel__enabled=True,
         )
 
-    def given_up(self) -> "NoticeQuerySet":
+    def given_up(self) -> "NotificationQuerySet":
         """Filter notifications of the last day that finally failed, except tests."""
         since = timezone.now() - timedelta(days=1)
-        rows = self.filter(state=Notice.State.FAILED, created_at__gte=since)
+        rows = self.filter(state=Notification.State.FAILED, created_at__gte=since)
         return rows.exclude(event="test")
 
-    def unattempted(self) -> "NoticeQuerySet":
+    def unattempted(self) -> "NotificationQuerySet":
         """Filter waiting notifications without an attempt."""
-        return self.filter(state=Notice.State.WAITING, attempts=0)
+        return self.filter(state=Notification.State.WAITING, attempts=0)
 
 
-class Notice(OrganizationModel):
+class Notification(OrganizationModel):
     """A notification of one channel: a row of the outbox.
 
     It is created in the transaction of its event. `topic` identifies the occasion (an outage, a
@@ -109,7 +112,9 @@ class Notice(OrganizationModel):
         FAILED = "failed", _("given up")
         WITHDRAWN = "withdrawn", _("withdrawn")
 
-    channel = models.ForeignKey(Channel, on_delete=models.CASCADE, related_name="notices")
+    channel = models.ForeignKey(
+        NotificationChannel, on_delete=models.CASCADE, related_name="notices"
+    )
     event = models.CharField(_("event"), max_length=32)
     severity = models.CharField(_("severity"), max_length=8, choices=SEVERITIES)
     subject_type = models.CharField(_("about"), max_length=64)
@@ -126,9 +131,10 @@ class Notice(OrganizationModel):
     sent_at = models.DateTimeField(_("sent"), null=True)
     error = models.TextField(_("error"), blank=True, default="")
 
-    objects: ClassVar = NoticeQuerySet.as_manager()
+    objects: ClassVar = NotificationQuerySet.as_manager()
 
     class Meta:
+        db_table = "notices_notice"
         ordering = ("-created_at",)
         verbose_name = _("notice")
         verbose_name_plural = _("notices")

@@ -16,7 +16,7 @@ from django.utils.functional import Promise
 from bonobot.core.crypto.organization_secrets import mask_organization_secrets
 from bonobot.core.text.untrusted_text import make_storable, make_visible
 from bonobot.notifications.events import EVENTS, NotificationEvent
-from bonobot.notifications.models import Channel, Notice
+from bonobot.notifications.models import Notification, NotificationChannel
 
 MAX_TEXT_LENGTH = 2_000
 MAX_TOPIC_LENGTH = 200
@@ -49,7 +49,9 @@ def notify(
     definition = EVENTS[event]
     channels = [
         channel
-        for channel in Channel.objects.for_organization(organization_id).filter(enabled=True)
+        for channel in NotificationChannel.objects.for_organization(organization_id).filter(
+            enabled=True
+        )
         if channel.wants_event(event) and (only_channels is None or channel.pk in only_channels)
     ]
     if not channels:
@@ -61,12 +63,12 @@ def notify(
         )
         for channel in channels
     ]
-    return len(Notice.objects.bulk_create(rows, ignore_conflicts=True))
+    return len(Notification.objects.bulk_create(rows, ignore_conflicts=True))
 
 
 def list_listening_organizations(*events: str) -> set[UUID]:
     """Return the organizations with a channel that wants one of the events."""
-    channels = Channel.objects.filter(enabled=True)
+    channels = NotificationChannel.objects.filter(enabled=True)
     return {
         channel.organization_id for channel in channels if any(map(channel.wants_event, events))
     }
@@ -76,10 +78,12 @@ def notify_recovery(
     organization_id: UUID, subject: NotificationSubject, text: str, *, topic: str
 ) -> None:
     """Notify the channels that were notified of `topic` that it is over; withdraw unsent ones."""
-    notices = Notice.objects.for_organization(organization_id).filter(topic=shorten_topic(topic))
-    notices.unattempted().update(state=Notice.State.WITHDRAWN, next_attempt_at=None)
+    notices = Notification.objects.for_organization(organization_id).filter(
+        topic=shorten_topic(topic)
+    )
+    notices.unattempted().update(state=Notification.State.WITHDRAWN, next_attempt_at=None)
     notified_channels = set(
-        notices.exclude(state=Notice.State.WITHDRAWN).values_list("channel_id", flat=True)
+        notices.exclude(state=Notification.State.WITHDRAWN).values_list("channel_id", flat=True)
     )
     if notified_channels:
         notify(
@@ -93,16 +97,16 @@ def notify_recovery(
 
 
 def build_notification(
-    channel: Channel,
+    channel: NotificationChannel,
     event: str,
     subject: NotificationSubject,
     text: str,
     *,
     topic: str,
     due_at: datetime | None = None,
-) -> Notice:
+) -> Notification:
     """Return an unsaved notification of one channel, due `due_at` (default: now)."""
-    return Notice(
+    return Notification(
         organization_id=channel.organization_id,
         channel=channel,
         event=event,
@@ -127,17 +131,19 @@ def shorten_topic(topic: str) -> str:
 
 
 def _load_next_allowed_times(
-    channels: Collection[Channel], definition: NotificationEvent, subject: NotificationSubject
+    channels: Collection[NotificationChannel],
+    definition: NotificationEvent,
+    subject: NotificationSubject,
 ) -> dict[UUID, datetime]:
     """Return when each channel may be notified of this subject again; absent means now."""
     if not definition.min_interval:
         return {}
-    recent = Notice.objects.filter(
+    recent = Notification.objects.filter(
         channel__in=channels,
         event=definition.code,
         subject_id=subject.id,
         created_at__gt=timezone.now() - definition.min_interval,
-    ).exclude(state=Notice.State.WITHDRAWN)
+    ).exclude(state=Notification.State.WITHDRAWN)
     latest = recent.order_by().values_list("channel_id").annotate(Max("created_at"))
     return {
         channel_id: last_created_at + definition.min_interval

@@ -21,7 +21,7 @@ from bonobot.core.text.masking import MASK
 from bonobot.ledger.audit.admin_changes import record_change
 from bonobot.notifications import delivery
 from bonobot.notifications.events import SELECTABLE_EVENTS, Severity
-from bonobot.notifications.models import Channel
+from bonobot.notifications.models import NotificationChannel
 
 MAX_ADDRESSES = 20
 MIN_SECRET_LENGTH = 16
@@ -43,15 +43,15 @@ class NotificationChannelSpec:
 
 
 def save_channel(
-    principal: Principal, spec: NotificationChannelSpec, channel: Channel | None = None
-) -> tuple[Channel, str]:
+    principal: Principal, spec: NotificationChannelSpec, channel: NotificationChannel | None = None
+) -> tuple[NotificationChannel, str]:
     """Create or update a channel; return it and the signing secret if one was generated.
 
     Raises `Forbidden`, `InvalidInput` and `EgressDenied` with the field, `Conflict` (`name_taken`).
     """
     principal.require(Action.MANAGE_NOTICES)
     is_new = channel is None
-    row = channel or Channel(organization_id=principal.organization_id)
+    row = channel or NotificationChannel(organization_id=principal.organization_id)
     _check_spec(principal, spec, row)
     generated_secret = _apply_spec(row, spec)
     with record_change(
@@ -70,7 +70,7 @@ def save_channel(
     return row, generated_secret
 
 
-def delete_channel(principal: Principal, channel: Channel) -> None:
+def delete_channel(principal: Principal, channel: NotificationChannel) -> None:
     """Delete a channel with its notifications; the audit log keeps its name."""
     principal.require(Action.MANAGE_NOTICES)
     with record_change(
@@ -85,16 +85,18 @@ def delete_channel(principal: Principal, channel: Channel) -> None:
         channel.delete()
 
 
-def _check_spec(principal: Principal, spec: NotificationChannelSpec, row: Channel) -> None:
+def _check_spec(
+    principal: Principal, spec: NotificationChannelSpec, row: NotificationChannel
+) -> None:
     if not spec.name.strip():
         raise InvalidInput("A channel needs a name.", field="name", remedy="Say who is told.")
-    if spec.kind not in Channel.Kind.values:
-        raise _build_unknown_value_error("kind", spec.kind, Channel.Kind.values)
+    if spec.kind not in NotificationChannel.Kind.values:
+        raise _build_unknown_value_error("kind", spec.kind, NotificationChannel.Kind.values)
     if spec.minimum not in (severities := [severity.word for severity in Severity]):
         raise _build_unknown_value_error("minimum", spec.minimum, severities)
     if unknown := [event for event in spec.events if event not in SELECTABLE_EVENTS]:
         raise _build_unknown_value_error("events", unknown[0], SELECTABLE_EVENTS)
-    if spec.kind == Channel.Kind.EMAIL:
+    if spec.kind == NotificationChannel.Kind.EMAIL:
         _check_addresses(spec.addresses)
     else:
         _check_webhook(principal, spec, row)
@@ -127,7 +129,9 @@ def _check_addresses(addresses: Sequence[str]) -> None:
             ) from None
 
 
-def _check_webhook(principal: Principal, spec: NotificationChannelSpec, row: Channel) -> None:
+def _check_webhook(
+    principal: Principal, spec: NotificationChannelSpec, row: NotificationChannel
+) -> None:
     if spec.allow_private and not row.allow_private:
         principal.require(Action.ALLOW_PRIVATE_ADDRESS)
     url = spec.url if _is_new_value(spec.url) else row.url.open() if row.url else ""
@@ -147,13 +151,13 @@ def _check_webhook(principal: Principal, spec: NotificationChannelSpec, row: Cha
         )
 
 
-def _apply_spec(row: Channel, spec: NotificationChannelSpec) -> str:
+def _apply_spec(row: NotificationChannel, spec: NotificationChannelSpec) -> str:
     """Apply the spec to the row; return the generated secret, if any."""
     row.name, row.kind = spec.name.strip(), spec.kind
     row.events = [event for event in SELECTABLE_EVENTS if event in spec.events]
     row.minimum, row.enabled = spec.minimum, spec.enabled
     values: dict[str, Any]
-    if spec.kind == Channel.Kind.EMAIL:
+    if spec.kind == NotificationChannel.Kind.EMAIL:
         values = {"url": "", "origin": "", "secret": "", "allow_private": False}
         row.addresses = list(dict.fromkeys(spec.addresses))
         generated_secret = ""
@@ -181,7 +185,7 @@ def _extract_origin(url: str) -> str:
     return f"{parts.scheme}://{parts.netloc}"[:255]
 
 
-def _save_row(row: Channel) -> None:
+def _save_row(row: NotificationChannel) -> None:
     try:
         with transaction.atomic():
             row.save()

@@ -20,7 +20,7 @@ from bonobot.core.http.connection_errors import find_failure
 from bonobot.core.http.egress import build_guarded_client
 from bonobot.core.problems import Problem
 from bonobot.core.text.untrusted_text import make_storable, make_visible
-from bonobot.notifications.models import Notice
+from bonobot.notifications.models import Notification
 
 CONNECT_TIMEOUT_S = 5.0
 TOTAL_TIMEOUT_S = 15.0
@@ -29,7 +29,7 @@ MAX_SHOWN_LENGTH = 200
 MAX_CONCURRENCY = 16
 
 
-def build_body(notice: Notice) -> bytes:
+def build_body(notice: Notification) -> bytes:
     """Return the JSON body of a notification in UTF-8."""
     organization = notice.organization
     link = f"{settings.BONOBOT_URL}{notice.link}" if notice.link else ""
@@ -63,7 +63,7 @@ class WebhookRequest:
     body: bytes = field(repr=False)
 
 
-def build_request(notice: Notice) -> WebhookRequest:
+def build_request(notice: Notification) -> WebhookRequest:
     """Return the signed request of a notification; raises `UnreadableSecret`."""
     channel, body = notice.channel, build_body(notice)
     timestamp = int(timezone.now().timestamp())

@@ -31,7 +31,7 @@ from mcp_servers.bulk_jobs import (
     start_bulk_job,
 )
 from mcp_servers.definition_reviews import approve_definitions
-from mcp_servers.models import Round, Server, Stop
+from mcp_servers.models import BulkJob, BulkJobItem, Server
 
 # Up to this many servers are handled within the request; a worker handles more.
 IMMEDIATE_LIMIT = 3
@@ -47,9 +47,9 @@ def start_job_and_redirect(
     return HttpResponseRedirect(reverse("admin:mcp_servers_server_round", args=[job.pk]))
 
 
-def list_running_jobs(request: HttpRequest) -> list[tuple[Round, dict[str, int]]]:
+def list_running_jobs(request: HttpRequest) -> list[tuple[BulkJob, dict[str, int]]]:
     """Return the organization's unfinished bulk jobs with their counts, newest first."""
-    jobs = Round.objects.for_organization(resolve_principal(request).organization_id)
+    jobs = BulkJob.objects.for_organization(resolve_principal(request).organization_id)
     counted_jobs = count_items(jobs.filter(finished_at=None).order_by("-created_at"))
     return [(job, counts) for job, counts in counted_jobs if counts["total"]][
         :MAX_RUNNING_JOBS_SHOWN
@@ -60,16 +60,21 @@ def show_bulk_job(request: HttpRequest, round_id: Any) -> HttpResponseBase:
     """Show a bulk job's progress (as a fragment: only the body), or retry what failed."""
     principal = resolve_principal(request)
     principal.require(Action.VIEW)
-    job: Round = Round.objects.get_or_404(principal.organization_id, pk=round_id)
+    job: BulkJob = BulkJob.objects.get_or_404(principal.organization_id, pk=round_id)
     if request.method == "POST":
         retried_job = retry_failed_items(principal, job)
         return HttpResponseRedirect(
             reverse("admin:mcp_servers_server_round", args=[retried_job.pk])
         )
-    ((_same, counts),) = count_items(Round.objects.filter(pk=job.pk))
+    ((_same, counts),) = count_items(BulkJob.objects.filter(pk=job.pk))
     # Failed items first, then running ones: they need attention.
-    order = [Stop.State.FAILED, Stop.State.RUNNING, Stop.State.WAITING, Stop.State.DONE]
-    stops = sorted(job.stops.all(), key=lambda stop: order.index(Stop.State(stop.state)))
+    order = [
+        BulkJobItem.State.FAILED,
+        BulkJobItem.State.RUNNING,
+        BulkJobItem.State.WAITING,
+        BulkJobItem.State.DONE,
+    ]
+    stops = sorted(job.stops.all(), key=lambda stop: order.index(BulkJobItem.State(stop.state)))
     context: dict[str, Any] = {
         "round": job,
         "counts": counts,
@@ -78,7 +83,7 @@ def show_bulk_job(request: HttpRequest, round_id: Any) -> HttpResponseBase:
         "left_out": max(0, len(stops) - MAX_STOPS_SHOWN),
         "stalled": is_stalled(job),
         "may_again": principal.may(
-            REQUIRED_ACTIONS.get(Round.Kind(job.kind), Action.MANAGE_SERVERS)
+            REQUIRED_ACTIONS.get(BulkJob.Kind(job.kind), Action.MANAGE_SERVERS)
         ),
     }
     if FRAGMENT_HEADER in request.headers:
@@ -157,7 +162,7 @@ def disable_servers(admin: Any, request: HttpRequest, servers: Sequence[Server])
             icon="power_settings_new",
         )
     if len(servers) > IMMEDIATE_LIMIT:
-        return start_job_and_redirect(request, Round.Kind.DISABLE, servers)
+        return start_job_and_redirect(request, BulkJob.Kind.DISABLE, servers)
     for server in servers:
         services.set_server_enabled(admin.get_principal(request), server, enabled=False)
     messages.success(request, _t("%(n)d servers are off.") % {"n": len(servers)})
@@ -187,7 +192,7 @@ def approve_pending_definitions(
         }
         for server in servers:
             _warn_about_findings(request, server)
-        return start_job_and_redirect(request, Round.Kind.APPROVE, servers, details)
+        return start_job_and_redirect(request, BulkJob.Kind.APPROVE, servers, details)
     for server in servers:
         if digests := pending_digests[server.pk]:
             result = approve_definitions(admin.get_principal(request), server, digests)

@@ -23,7 +23,7 @@ from mcp_servers.health.queries import (
     to_spans,
 )
 from mcp_servers.health.uptime import build_uptime_segments
-from mcp_servers.models import Check, Server
+from mcp_servers.models import HealthCheck, Server
 from mcp_servers.stderr_log import list_error_outputs
 
 CHECKS_SHOWN = 100
@@ -65,7 +65,7 @@ def show_health(visit: ObjectRequest) -> HttpResponseBase:
     )
 
 
-def build_latency_curve(checks: Sequence[Check]) -> dict[str, Any] | None:
+def build_latency_curve(checks: Sequence[HealthCheck]) -> dict[str, Any] | None:
     """Return the latencies of checks (oldest first) as line points and failures as marks."""
     latencies = [check.latency_ms for check in checks if check.ok and check.latency_ms is not None]
     if len(latencies) < 2:

@@ -32,7 +32,7 @@ from mcp_servers.admin.server_forms import PROBLEM_FIELDS, ServerForm, build_ini
 from mcp_servers.admin.servers import ServerAdmin, discover_servers, summarize_discovery
 from mcp_servers.discovery import ServerRemoved
 from mcp_servers.installed_packages import find_server_installation
-from mcp_servers.models import Check, Definition, OAuthGrant, Secret, Server
+from mcp_servers.models import Definition, HealthCheck, OAuthGrant, Secret, Server
 from mcp_servers.models.definitions import AWAITING_REVIEW
 from mcp_servers.oauth_client import authorization_code
 from mcp_servers.openapi.services import (
@@ -199,7 +199,7 @@ def _build_fix_url(visit: ObjectRequest, problem: Problem | None) -> str:
 def connect_server(visit: ObjectRequest) -> HttpResponseBase:
     """Discover the server and render the result as a fragment."""
     [attempt] = discover_servers(
-        [visit.object], actor=visit.principal.actor, kind=Check.Kind.DISCOVERY
+        [visit.object], actor=visit.principal.actor, kind=HealthCheck.Kind.DISCOVERY
     )
     if isinstance(attempt.problem, ServerRemoved):
         raise attempt.problem

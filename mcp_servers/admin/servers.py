@@ -64,7 +64,7 @@ from mcp_servers.health.queries import (
     to_spans,
 )
 from mcp_servers.health.uptime import UptimeSegment, build_uptime_segments
-from mcp_servers.models import Check, Definition, Outage, Round, Server, Unasked
+from mcp_servers.models import BulkJob, Definition, HealthCheck, Outage, Server, UnmonitoredPeriod
 from mcp_servers.models.definitions import AWAITING_REVIEW, DefinitionQuerySet
 
 MAX_CONCURRENT_DISCOVERIES = 16
@@ -422,14 +422,16 @@ class ServerAdmin(TabbedAdmin):
         self, request: HttpRequest, queryset: QuerySet[Server]
     ) -> HttpResponseBase | None:
         """Test the chosen servers and show the results."""
-        return self._discover_selected(request, queryset, Check.Kind.TEST, Round.Kind.TEST)
+        return self._discover_selected(request, queryset, HealthCheck.Kind.TEST, BulkJob.Kind.TEST)
 
     @action(description=_("Refresh what they offer"), permissions=["change"])
     def refresh_chosen(
         self, request: HttpRequest, queryset: QuerySet[Server]
     ) -> HttpResponseBase | None:
         """Discover each chosen server again."""
-        return self._discover_selected(request, queryset, Check.Kind.DISCOVERY, Round.Kind.REFRESH)
+        return self._discover_selected(
+            request, queryset, HealthCheck.Kind.DISCOVERY, BulkJob.Kind.REFRESH
+        )
 
     @action(description=_("Approve what waits …"), permissions=["approve"])
     def approve_chosen(
@@ -445,7 +447,7 @@ class ServerAdmin(TabbedAdmin):
         """Enable the chosen servers."""
         servers = list(queryset)
         if len(servers) > bulk_actions.IMMEDIATE_LIMIT:
-            return bulk_actions.start_job_and_redirect(request, Round.Kind.ENABLE, servers)
+            return bulk_actions.start_job_and_redirect(request, BulkJob.Kind.ENABLE, servers)
         for server in servers:
             services.set_server_enabled(self.get_principal(request), server, enabled=True)
         messages.success(request, _t("%(n)d servers are on.") % {"n": len(servers)})
@@ -467,7 +469,7 @@ class ServerAdmin(TabbedAdmin):
         if "confirmed" not in request.POST:
             return confirm_removal(self, request, [collect_impact(server) for server in servers])
         if len(servers) > bulk_actions.IMMEDIATE_LIMIT:
-            return bulk_actions.start_job_and_redirect(request, Round.Kind.REMOVE, servers)
+            return bulk_actions.start_job_and_redirect(request, BulkJob.Kind.REMOVE, servers)
         for server in servers:
             services.delete_server(self.get_principal(request), server)
         messages.success(request, _t("%(n)d servers were removed.") % {"n": len(servers)})
@@ -519,7 +521,7 @@ def _build_outage_prefetch() -> Prefetch:
 
 def _build_unmonitored_prefetch() -> Prefetch:
     """Prefetch the unmonitored periods of the last day, in one query for all servers."""
-    rows = Unasked.objects.filter(ended_at__gt=timezone.now() - DAY)
+    rows = UnmonitoredPeriod.objects.filter(ended_at__gt=timezone.now() - DAY)
     return Prefetch("unasked", rows, to_attr="latest_gaps")
 
 
@@ -547,7 +549,9 @@ def _format_command(server: Server) -> str:
 @ServerAdmin.add_object_action("test", needs=Action.MANAGE_SERVERS)
 def probe_server(visit: ObjectRequest) -> None:
     """Test the server now."""
-    attempts = discover_servers([visit.object], actor=visit.principal.actor, kind=Check.Kind.TEST)
+    attempts = discover_servers(
+        [visit.object], actor=visit.principal.actor, kind=HealthCheck.Kind.TEST
+    )
     add_discovery_messages(visit.request, attempts)
 
 
@@ -555,6 +559,6 @@ def probe_server(visit: ObjectRequest) -> None:
 def refresh_server(visit: ObjectRequest) -> None:
     """Discover the server again."""
     attempts = discover_servers(
-        [visit.object], actor=visit.principal.actor, kind=Check.Kind.DISCOVERY
+        [visit.object], actor=visit.principal.actor, kind=HealthCheck.Kind.DISCOVERY
     )
     add_discovery_messages(visit.request, attempts)

@@ -17,14 +17,14 @@ from mcp_servers.health.queries import (
     list_recent_outages,
     load_uptime_windows,
 )
-from mcp_servers.models import Check, Outage, Server
+from mcp_servers.models import HealthCheck, Outage, Server
 
 
 class HealthCheckFilter(StrictFilterSet):
     """Filters of the health check list."""
 
     ok = StrictBooleanFilter()
-    kind = django_filters.ChoiceFilter(choices=Check.Kind.choices)
+    kind = django_filters.ChoiceFilter(choices=HealthCheck.Kind.choices)
     since = django_filters.IsoDateTimeFilter(field_name="created_at", lookup_expr="gte")
     until = django_filters.IsoDateTimeFilter(field_name="created_at", lookup_expr="lt")
 
@@ -34,7 +34,7 @@ class HealthCheckSerializer(StrictSerializer):
 
     id = serializers.UUIDField()
     created_at = serializers.DateTimeField()
-    kind = serializers.ChoiceField(Check.Kind.choices)
+    kind = serializers.ChoiceField(HealthCheck.Kind.choices)
     ok = serializers.BooleanField()
     latency_ms = serializers.IntegerField(allow_null=True)
     code = serializers.CharField()
@@ -98,7 +98,7 @@ class HealthCheckListView(ServerView):
     """The contacts with one server."""
 
     rules = {"GET": READ}
-    queryset = Check.objects.none()
+    queryset = HealthCheck.objects.none()
     filterset_class = HealthCheckFilter
     orderings = ("created_at", "code")
 

@@ -40,14 +40,14 @@ from mcp_servers.api.serializers import (
 )
 from mcp_servers.discovery import DiscoveryResult, run_discovery
 from mcp_servers.import_export.export_servers import build_client_file
-from mcp_servers.models import Check, Definition, Server
+from mcp_servers.models import Definition, HealthCheck, Server
 from mcp_servers.oauth_client import authorization_code
 from mcp_servers.openapi.select_operations import complete_spec
 from mcp_servers.services import create_server, delete_server, set_server_enabled, update_server
 
 
 def discover_server(
-    principal: Principal, server: Server, *, kind: str = Check.Kind.TEST
+    principal: Principal, server: Server, *, kind: str = HealthCheck.Kind.TEST
 ) -> dict[str, Any]:
     """Discover the server and return the result, or its failure, as response data."""
     try:
@@ -63,7 +63,7 @@ def discover_server(
         "tools": list(tools.values("name", "description")),
         "latency_ms": result.latency_ms,
     }
-    if kind == Check.Kind.DISCOVERY:
+    if kind == HealthCheck.Kind.DISCOVERY:
         answer |= {
             "new": result.new,
             "changed": result.changed,
@@ -272,7 +272,7 @@ class RefreshServerView(ServerView):
     def post(self, request: object, server_id: str) -> Response:
         """Ask a server anew what it offers; what is new or changed waits for approval."""
         server = self.get_server(server_id)
-        return Response(discover_server(self.principal, server, kind=Check.Kind.DISCOVERY))
+        return Response(discover_server(self.principal, server, kind=HealthCheck.Kind.DISCOVERY))
 
 
 class ServerSignInView(ServerView):

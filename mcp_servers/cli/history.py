@@ -16,7 +16,7 @@ from mcp_servers.health.queries import (
     list_recent_outages,
     load_uptime_windows,
 )
-from mcp_servers.models import Check, ErrorOutput, Outage, Server
+from mcp_servers.models import ErrorOutput, HealthCheck, Outage, Server
 from mcp_servers.stderr_log import list_error_outputs
 
 CHECKS_SHOWN = 20
@@ -100,7 +100,7 @@ def _serialize_outage(row: Outage) -> dict[str, Any]:
     }
 
 
-def _serialize_check(row: Check) -> dict[str, Any]:
+def _serialize_check(row: HealthCheck) -> dict[str, Any]:
     names = ("created_at", "kind", "ok", "latency_ms", "code", "detail")
     return {name: getattr(row, name) for name in names}
 

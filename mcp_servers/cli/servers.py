@@ -30,7 +30,7 @@ from mcp_servers.client_capabilities import CAPABILITY_FIELDS
 from mcp_servers.definition_reviews import approve_definitions
 from mcp_servers.discovery import DiscoveryResult, run_discovery
 from mcp_servers.installed_packages import reinstall_package
-from mcp_servers.models import Check, Preset, Server
+from mcp_servers.models import HealthCheck, Preset, Server
 from mcp_servers.oauth_client.access_tokens import build_login_url
 from mcp_servers.openapi.document import MAX_DOCUMENT_BYTES
 from mcp_servers.openapi.select_operations import (
@@ -343,7 +343,7 @@ def _build_preset_spec(
 
 
 def _discover_server(
-    cli: CommandContext, server: Server, kind: str = Check.Kind.DISCOVERY
+    cli: CommandContext, server: Server, kind: str = HealthCheck.Kind.DISCOVERY
 ) -> DiscoveryResult:
     with cli.show_spinner(f"Asking {server.name} …"):
         result: DiscoveryResult = get_runtime().call(
@@ -405,7 +405,7 @@ def _render_servers(servers: list[dict[str, Any]]) -> Any:
 def _test_server(cli: CommandContext, options: argparse.Namespace) -> None:
     server = get_server(cli, options.server)
     try:
-        result = _discover_server(cli, server, Check.Kind.TEST)
+        result = _discover_server(cli, server, HealthCheck.Kind.TEST)
     except Problem as problem:
         status = "needs_reauth" if problem.code == "needs_reauth" else "error"
         cli.emit({"status": status, "tools_discovered": 0, "tools": []} | problem.as_dict())

@@ -25,7 +25,7 @@ from mcp_servers.client.background_tasks import TaskSet
 from mcp_servers.client.pool import get_connection_pool
 from mcp_servers.discovery import run_discovery
 from mcp_servers.health.services import compute_check_delay, record_contact, record_failure
-from mcp_servers.models import Check, Server
+from mcp_servers.models import HealthCheck, Server
 from mcp_servers.oauth_client.access_tokens import build_background_endpoint
 from mcp_servers.subscriptions.queries import load_change_notification_status
 
@@ -129,7 +129,9 @@ async def check_server_safely(server_id: UUID) -> None:
         # An internal error must not leave the server as connecting.
         logger.exception("check of server %s broke off", server_id)
         fault = InternalError("Checking this server failed", remedy="It is asked again.")
-        await get_runtime().run_background_orm(record_failure, server_id, Check.Kind.HEALTH, fault)
+        await get_runtime().run_background_orm(
+            record_failure, server_id, HealthCheck.Kind.HEALTH, fault
+        )
 
 
 async def check_server(server_id: UUID) -> None:
@@ -155,7 +157,7 @@ async def check_server(server_id: UUID) -> None:
             endpoint, method, {}, holder=f"server:{server_id}:health"
         )
     except Problem as problem:
-        await orm(record_failure, server_id, Check.Kind.HEALTH, problem)
+        await orm(record_failure, server_id, HealthCheck.Kind.HEALTH, problem)
         raise
     latency_ms = round((perf_counter() - started_at) * 1000)
-    await orm(record_contact, server, Check.Kind.HEALTH, latency_ms)
+    await orm(record_contact, server, HealthCheck.Kind.HEALTH, latency_ms)

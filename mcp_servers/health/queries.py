@@ -17,7 +17,7 @@ from bonobot.ledger.usage.query_rollups import ReportSpan as Reported
 from bonobot.ledger.usage.query_rollups import open_reader, to_utc
 from mcp_servers.health.services import find_unmonitored_since
 from mcp_servers.health.uptime import TimeSpan, compute_percentile, compute_uptime_percent
-from mcp_servers.models import Check, Outage, Server, Unasked
+from mcp_servers.models import HealthCheck, Outage, Server, UnmonitoredPeriod
 
 DAY = timedelta(days=1)
 WINDOWS = (("24h", DAY), ("7d", 7 * DAY), ("30d", 30 * DAY))
@@ -130,13 +130,13 @@ def to_spans(outages: Iterable[Outage]) -> list[TimeSpan]:
 
 def list_unmonitored_periods(
     server: Server, now: datetime, period: timedelta = LONGEST_WINDOW
-) -> list[Unasked]:
+) -> list[UnmonitoredPeriod]:
     """Return the unmonitored periods within the last `period` (one query)."""
     return list(server.unasked.filter(ended_at__gt=now - period))
 
 
 def list_unmonitored_spans(
-    server: Server, now: datetime, gaps: Iterable[Unasked]
+    server: Server, now: datetime, gaps: Iterable[UnmonitoredPeriod]
 ) -> list[TimeSpan]:
     """Return the unmonitored spans, including a current one."""
     since = find_unmonitored_since(server, now)
@@ -161,7 +161,9 @@ def _build_window_counts(column: str, now: datetime) -> dict[str, Any]:
 
 def _load_check_counts(server: Server, now: datetime) -> dict[str, tuple[dict[int, int], int]]:
     """Return contacts by latency, and failures, for each window (one query)."""
-    rows = Check.objects.filter(server=server, created_at__gte=now - LONGEST_WINDOW).order_by()
+    rows = HealthCheck.objects.filter(
+        server=server, created_at__gte=now - LONGEST_WINDOW
+    ).order_by()
     latencies: dict[str, dict[int, int]] = {name: {} for name, _back in WINDOWS}
     failed = dict.fromkeys(latencies, 0)
     groups: Any = rows.values("ok", "latency_ms").annotate(

@@ -22,7 +22,7 @@ from bonobot.ledger.audit.admin_changes import (
 from bonobot.ledger.types import Actor
 from bonobot.notifications.notify import NotificationSubject, notify, notify_recovery
 from mcp_servers.client.list_definitions import ServerDeclarations
-from mcp_servers.models import Check, Outage, Server, Unasked
+from mcp_servers.models import HealthCheck, Outage, Server, UnmonitoredPeriod
 from mcp_servers.subscriptions import leases
 
 NEEDS_REAUTH = "needs_reauth"
@@ -141,16 +141,18 @@ def record_unmonitored_period(server: Server, now: datetime) -> None:
     """Record the unmonitored period that ends now, if there is one."""
     since = find_unmonitored_since(server, now)
     if since is not None and since < now:
-        gap = Unasked(
+        gap = UnmonitoredPeriod(
             organization_id=server.organization_id, server=server, began_at=since, ended_at=now
         )
         # Two contacts at once have the same start: one row is enough.
-        Unasked.objects.bulk_create([gap], ignore_conflicts=True)
+        UnmonitoredPeriod.objects.bulk_create([gap], ignore_conflicts=True)
 
 
 def prune_unmonitored_periods(older_than: timedelta) -> int:
     """Delete old unmonitored periods; return the number of rows."""
-    return int(Unasked.objects.filter(ended_at__lt=timezone.now() - older_than).delete()[0])
+    return int(
+        UnmonitoredPeriod.objects.filter(ended_at__lt=timezone.now() - older_than).delete()[0]
+    )
 
 
 # Error codes of calls that change the status of a server.
@@ -267,7 +269,7 @@ def record_call_failure(server_id: Any, problem: Problem) -> None:
     server = Server.objects.filter(pk=server_id).exclude(status=status).first() if status else None
     if server is None or (server.by_person and status == Server.Status.NEEDS_REAUTH):
         return
-    record_failure(server_id, Check.Kind.HEALTH, problem)
+    record_failure(server_id, HealthCheck.Kind.HEALTH, problem)
 
 
 def _record_event(server: Server, action: str, details: dict[str, Any], code: str = "") -> None:
@@ -287,6 +289,6 @@ def _record_event(server: Server, action: str, details: dict[str, Any], code: st
 
 
 def _create_check(server: Server, kind: str, **columns: Any) -> None:
-    Check.objects.create(
+    HealthCheck.objects.create(
         organization_id=server.organization_id, server=server, kind=kind, **columns
     )

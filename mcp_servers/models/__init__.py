@@ -1,29 +1,29 @@
 """Models of servers, definitions, presets, health, OAuth, subscriptions and bulk jobs."""
 
-from mcp_servers.models.bulk_jobs import Round, Stop
+from mcp_servers.models.bulk_jobs import BulkJob, BulkJobItem
 from mcp_servers.models.definitions import Definition
-from mcp_servers.models.health import Check, ErrorOutput, Outage, Unasked
+from mcp_servers.models.health import ErrorOutput, HealthCheck, Outage, UnmonitoredPeriod
 from mcp_servers.models.oauth import OAuthClient, OAuthGrant, OAuthLogin
 from mcp_servers.models.presets import Preset
 from mcp_servers.models.servers import ApiDocument, Launcher, Secret, Server
-from mcp_servers.models.subscriptions import Followed, Watch
+from mcp_servers.models.subscriptions import ChangeSubscription, ResourceSubscription
 
 __all__ = [
     "ApiDocument",
-    "Check",
+    "BulkJob",
+    "BulkJobItem",
+    "ChangeSubscription",
     "Definition",
     "ErrorOutput",
-    "Followed",
+    "HealthCheck",
     "Launcher",
     "OAuthClient",
     "OAuthGrant",
     "OAuthLogin",
     "Outage",
     "Preset",
-    "Round",
+    "ResourceSubscription",
     "Secret",
     "Server",
-    "Stop",
-    "Unasked",
-    "Watch",
+    "UnmonitoredPeriod",
 ]

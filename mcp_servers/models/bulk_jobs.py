@@ -7,7 +7,7 @@ from django.utils.translation import gettext_lazy as _
 from bonobot.accounts.models.abstract_models import OrganizationModel
 
 
-class Round(OrganizationModel):
+class BulkJob(OrganizationModel):
     """A bulk job: an action on many servers; its stops have the progress.
 
     `held_until` is the lease of the worker; another worker continues the job once it has expired.
@@ -31,6 +31,7 @@ class Round(OrganizationModel):
     finished_at = models.DateTimeField(null=True, db_index=True)
 
     class Meta:
+        db_table = "mcp_servers_round"
         verbose_name = _("round")
         verbose_name_plural = _("rounds")
 
@@ -38,7 +39,7 @@ class Round(OrganizationModel):
         return str(self.get_kind_display())
 
 
-class Stop(models.Model):
+class BulkJobItem(models.Model):
     """One server of a bulk job, with its state and result.
 
     The server's ID and name are copied, because the job may delete the server. `said` has what the
@@ -53,7 +54,7 @@ class Stop(models.Model):
         DONE = "done", _("done")
         FAILED = "failed", _("failed")
 
-    round = models.ForeignKey(Round, on_delete=models.CASCADE, related_name="stops")
+    round = models.ForeignKey(BulkJob, on_delete=models.CASCADE, related_name="stops")
     server_id = models.UUIDField()
     server_name = models.CharField(max_length=255)
     state = models.CharField(max_length=8, choices=State, default=State.WAITING)
@@ -62,6 +63,7 @@ class Stop(models.Model):
     detail = models.TextField(blank=True, default="")
 
     class Meta:
+        db_table = "mcp_servers_stop"
         ordering = ("pk",)
         indexes = (models.Index(fields=["round", "state"], name="stop_by_state"),)
 

@@ -7,7 +7,7 @@ from django.utils.translation import gettext_lazy as _
 from bonobot.accounts.models.abstract_models import OrganizationModel
 
 
-class Check(OrganizationModel):
+class HealthCheck(OrganizationModel):
     """One contact with a server: time, latency and error."""
 
     class Kind(models.TextChoices):
@@ -27,6 +27,7 @@ class Check(OrganizationModel):
     detail = models.TextField(_("detail"), blank=True, default="")
 
     class Meta:
+        db_table = "mcp_servers_check"
         ordering = ("-created_at",)
         verbose_name = _("check")
         verbose_name_plural = _("checks")
@@ -91,7 +92,7 @@ class Outage(OrganizationModel):
         return f"{self.code} since {self.began_at:%Y-%m-%d %H:%M}"
 
 
-class Unasked(OrganizationModel):
+class UnmonitoredPeriod(OrganizationModel):
     """A period without contacts with a server: no worker ran, or it was disabled.
 
     It is saved by the contact that ends it; a current period follows from the server's own row.
@@ -104,6 +105,7 @@ class Unasked(OrganizationModel):
     ended_at = models.DateTimeField(_("ended"))
 
     class Meta:
+        db_table = "mcp_servers_unasked"
         ordering = ("-began_at",)
         verbose_name = _("time without contacts")
         verbose_name_plural = _("times without contacts")

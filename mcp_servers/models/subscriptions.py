@@ -6,7 +6,7 @@ from django.utils.translation import gettext_lazy as _
 from bonobot.accounts.models.abstract_models import OrganizationModel
 
 
-class Followed(OrganizationModel):
+class ResourceSubscription(OrganizationModel):
     """A subscription to a resource of a server, with its state and number of changes.
 
     `holder` is the subscribed process, `beat_at` its last heartbeat (a lease); `wanted_at` is when
@@ -36,6 +36,7 @@ class Followed(OrganizationModel):
     beat_at = models.DateTimeField(null=True)
 
     class Meta:
+        db_table = "mcp_servers_followed"
         verbose_name = _("followed resource")
         verbose_name_plural = _("followed resources")
         indexes = (models.Index(fields=["holder"], name="followed_by_holder"),)
@@ -47,7 +48,7 @@ class Followed(OrganizationModel):
         return f"followed resource of {self.server_id}"
 
 
-class Watch(OrganizationModel):
+class ChangeSubscription(OrganizationModel):
     """The change notification stream of a server, and whether its definitions are stale.
 
     `asks` names the lists for which the server announces changes over HTTP. `holder` is the
@@ -71,6 +72,7 @@ class Watch(OrganizationModel):
     reread_after = models.DateTimeField(null=True)
 
     class Meta:
+        db_table = "mcp_servers_watch"
         verbose_name = _("watch")
         verbose_name_plural = _("watches")
         indexes = (models.Index(fields=["holder"], name="watch_by_holder"),)

@@ -24,7 +24,7 @@ from bonobot.core.problems import Problem
 from bonobot.core.text.canonical_json import compute_digest
 from bonobot.ledger.queries import load_policy_generations
 from mcp_servers.client.change_notifications import list_notifying_topics
-from mcp_servers.models import Followed, Server, Watch
+from mcp_servers.models import ChangeSubscription, ResourceSubscription, Server
 
 LEASE = timedelta(seconds=15)
 # A resource that no process has wanted for this long is released.
@@ -32,7 +32,7 @@ UNWANTED_AFTER = timedelta(seconds=15)
 # Rows of processes that ended without releasing them are deleted after this time.
 FORGOTTEN_AFTER = timedelta(hours=1)
 ORDER = ("server_id", "digest")
-State = Followed.State
+State = ResourceSubscription.State
 
 
 class UpdateSource(NamedTuple):
@@ -63,19 +63,22 @@ def add_watched_resources(
     Returns an empty list if the server no longer exists.
     """
     now = timezone.now()
-    _delete(Followed.objects.filter(wanted_at__lt=now - FORGOTTEN_AFTER))
+    _delete(ResourceSubscription.objects.filter(wanted_at__lt=now - FORGOTTEN_AFTER))
     by_digest = {_compute_digest(source, uri): uri for uri in uris}
     columns = {"organization_id": organization_id, "wanted_at": now, **source._asdict()}
     try:
-        Followed.objects.bulk_create(
-            [Followed(uri=uri, digest=key, **columns) for key, uri in sorted(by_digest.items())],
+        ResourceSubscription.objects.bulk_create(
+            [
+                ResourceSubscription(uri=uri, digest=key, **columns)
+                for key, uri in sorted(by_digest.items())
+            ],
             update_conflicts=True,
             unique_fields=["server", "digest"],
             update_fields=["wanted_at"],
         )
     except IntegrityError:
         return []
-    rows = Followed.objects.filter(**source._asdict(), digest__in=by_digest)
+    rows = ResourceSubscription.objects.filter(**source._asdict(), digest__in=by_digest)
     return load_watched_resources(list(rows.values_list("pk", flat=True)))
 
 
@@ -92,7 +95,7 @@ def load_watched_resources(ids: Collection[UUID]) -> list[ResourceUpdateState]:
             row.changes,
             row.holder if row.beat_at is not None and row.beat_at >= deadline else None,
         )
-        for row in Followed.objects.filter(pk__in=ids)
+        for row in ResourceSubscription.objects.filter(pk__in=ids)
     ]
 
 
@@ -102,43 +105,45 @@ def claim_resources(holder: UUID, ids: Collection[UUID]) -> list[ResourceUpdateS
     Resources that their server refused before are requested again.
     """
     now = timezone.now()
-    free = Followed.objects.filter(Q(holder=None) | Q(beat_at__lt=now - LEASE), pk__in=ids)
+    free = ResourceSubscription.objects.filter(
+        Q(holder=None) | Q(beat_at__lt=now - LEASE), pk__in=ids
+    )
     _update(free.filter(state=State.REFUSED), state=State.ASKED)
     _update(free, holder=holder, beat_at=now)
-    claimed = Followed.objects.filter(pk__in=ids, holder=holder)
+    claimed = ResourceSubscription.objects.filter(pk__in=ids, holder=holder)
     return load_watched_resources(list(claimed.values_list("pk", flat=True)))
 
 
 def renew_resource_leases(holder: UUID, wanted_ids: Collection[UUID]) -> None:
     """Renew this process's leases, and record what its clients want (2 queries)."""
     now = timezone.now()
-    _update(Followed.objects.filter(holder=holder), beat_at=now)
-    _update(Followed.objects.filter(pk__in=wanted_ids), wanted_at=now)
+    _update(ResourceSubscription.objects.filter(holder=holder), beat_at=now)
+    _update(ResourceSubscription.objects.filter(pk__in=wanted_ids), wanted_at=now)
 
 
 def load_held_resources(holder: UUID) -> set[UUID]:
     """Return the wanted resources of this process; delete the others (2 queries)."""
-    held = Followed.objects.filter(holder=holder)
+    held = ResourceSubscription.objects.filter(holder=holder)
     _delete(held.filter(wanted_at__lt=timezone.now() - UNWANTED_AFTER))
     return set(held.values_list("pk", flat=True))
 
 
 def settle_resources(holder: UUID, granted: Collection[UUID], refused: Collection[UUID]) -> None:
     """Record granted and refused subscriptions; refused ones lose their holder."""
-    held = Followed.objects.filter(holder=holder)
+    held = ResourceSubscription.objects.filter(holder=holder)
     _update(held.filter(pk__in=granted), state=State.GRANTED)
     _update(held.filter(pk__in=refused), state=State.REFUSED, holder=None, beat_at=None)
 
 
 def increment_change_counts(holder: UUID, ids: Collection[UUID]) -> None:
     """Record that resources changed (1 query)."""
-    held = Followed.objects.filter(pk__in=ids, holder=holder)
+    held = ResourceSubscription.objects.filter(pk__in=ids, holder=holder)
     _update(held, changes=F("changes") + 1)
 
 
 def release_resource_leases(holder: UUID) -> None:
     """Release all resources of this process."""
-    _update(Followed.objects.filter(holder=holder), holder=None, beat_at=None)
+    _update(ResourceSubscription.objects.filter(holder=holder), holder=None, beat_at=None)
 
 
 def _compute_digest(source: UpdateSource, uri: str) -> str:
@@ -165,14 +170,14 @@ def store_change_topics(server: Server, capabilities: Mapping[str, Any]) -> None
         else ()
     )
     columns = {"asks": " ".join(sorted(topics)), "refused_at": None}
-    if not Watch.objects.filter(server=server).update(**columns) and topics:
+    if not ChangeSubscription.objects.filter(server=server).update(**columns) and topics:
         defaults = {"organization_id": server.organization_id, **columns}
-        Watch.objects.get_or_create(server=server, defaults=defaults)
+        ChangeSubscription.objects.get_or_create(server=server, defaults=defaults)
 
 
-def query_wanted_subscriptions() -> QuerySet[Watch]:
+def query_wanted_subscriptions() -> QuerySet[ChangeSubscription]:
     """Return the watches of servers that a process should listen to."""
-    watches = Watch.objects.filter(
+    watches = ChangeSubscription.objects.filter(
         server__in=Server.objects.operational(),
         server__transport_type=Server.Transport.HTTP,
         refused_at=None,
@@ -185,7 +190,7 @@ def compute_lease_deadline() -> datetime:
     return timezone.now() - LEASE
 
 
-def query_unclaimed_subscriptions() -> QuerySet[Watch]:
+def query_unclaimed_subscriptions() -> QuerySet[ChangeSubscription]:
     """Return the watches without a live holder."""
     return query_wanted_subscriptions().filter(
         Q(holder=None) | Q(beat_at__lt=compute_lease_deadline())
@@ -201,7 +206,7 @@ def claim_servers(holder: UUID, limit: int) -> list[UUID]:
         .values_list("pk", "server_id")[:limit]
     ):
         still_free = Q(holder=None) | Q(beat_at__lt=compute_lease_deadline())
-        updated = Watch.objects.filter(still_free, pk=pk).update(
+        updated = ChangeSubscription.objects.filter(still_free, pk=pk).update(
             holder=holder, beat_at=timezone.now(), listening_since=None, code="", detail=""
         )
         if updated:
@@ -211,7 +216,7 @@ def claim_servers(holder: UUID, limit: int) -> list[UUID]:
 
 def renew_change_leases(holder: UUID) -> None:
     """Renew the leases of this process."""
-    update_in_order(Watch.objects.filter(holder=holder), beat_at=timezone.now())
+    update_in_order(ChangeSubscription.objects.filter(holder=holder), beat_at=timezone.now())
 
 
 def load_leased_servers(holder: UUID) -> list[ServerLease]:
@@ -228,19 +233,19 @@ def load_leased_servers(holder: UUID) -> list[ServerLease]:
 
 def release_change_leases(holder: UUID, *, besides: list[UUID] | None = None) -> None:
     """Release all servers of this process except `besides`."""
-    held = Watch.objects.filter(holder=holder).exclude(server_id__in=besides or [])
+    held = ChangeSubscription.objects.filter(holder=holder).exclude(server_id__in=besides or [])
     update_in_order(held, holder=None, beat_at=None, listening_since=None)
 
 
 def mark_stream_opened(holder: UUID, server_id: UUID) -> bool:
     """Record that the stream is open; return False if another process holds the lease."""
-    held = Watch.objects.filter(server_id=server_id, holder=holder)
+    held = ChangeSubscription.objects.filter(server_id=server_id, holder=holder)
     return bool(held.update(listening_since=timezone.now(), code="", detail=""))
 
 
 def mark_stream_lost(holder: UUID, server_id: UUID, problem: Problem | None) -> None:
     """Record that the stream ended, and why; None if the server ended it."""
-    Watch.objects.filter(server_id=server_id, holder=holder).update(
+    ChangeSubscription.objects.filter(server_id=server_id, holder=holder).update(
         listening_since=None,
         code=problem.code if problem else "ended",
         detail=f"{problem} {problem.remedy}".strip() if problem else "",
@@ -250,5 +255,5 @@ def mark_stream_lost(holder: UUID, server_id: UUID, problem: Problem | None) -> 
 def mark_stream_refused(holder: UUID, server_id: UUID, problem: Problem) -> None:
     """Record that the server has no stream; it is not retried before the next discovery."""
     mark_stream_lost(holder, server_id, problem)
-    held = Watch.objects.filter(server_id=server_id, holder=holder)
+    held = ChangeSubscription.objects.filter(server_id=server_id, holder=holder)
     held.update(refused_at=timezone.now(), holder=None, beat_at=None)

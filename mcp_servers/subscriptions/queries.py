@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import Any, Literal
 
 from bonobot.core.i18n.messages import format_message
-from mcp_servers.models import Server, Watch
+from mcp_servers.models import ChangeSubscription, Server
 from mcp_servers.subscriptions.leases import compute_lease_deadline
 
 State = Literal[
@@ -52,7 +52,7 @@ class ChangeNotificationStatus:
 
 def load_change_notification_status(server: Server) -> ChangeNotificationStatus:
     """Return the status of a server's change notifications (one query unless joined)."""
-    watch: Watch | None = getattr(server, "watch", None)
+    watch: ChangeSubscription | None = getattr(server, "watch", None)
     state = _compute_state(server, watch)
     if watch is None:
         return ChangeNotificationStatus(state, STATES[state])
@@ -67,7 +67,7 @@ def load_change_notification_status(server: Server) -> ChangeNotificationStatus:
     )
 
 
-def _compute_state(server: Server, watch: Watch | None) -> State:
+def _compute_state(server: Server, watch: ChangeSubscription | None) -> State:
     if not server.enabled:
         return "disabled"
     if server.transport_type == Server.Transport.STDIO:

@@ -20,7 +20,7 @@ from django.utils import timezone
 
 from agents.approvals.services import resolve_approval
 from agents.elicitations import services as elicitations
-from agents.models import Approval, Exchange, Question, Replay, Runner, Session, Step
+from agents.models import Approval, ElicitationRequest, PendingCall, Replay, Runner, Session, Step
 from agents.sessions.services import requeue_answered_sessions
 from bonobot.ledger.audit.verify_chain import verify_whole_chain
 from bonobot.ledger.models import AuditRow
@@ -197,7 +197,7 @@ def answer_all(root: Session, *, yes: bool) -> int:
     for question in approvals:
         assert question.code == "call_interrupted", (question.code, question.reason)
         resolve_approval(boss, question, "approve" if yes else "deny", "Leave it.")
-    questions = list(Question.objects.waiting().filter(session__in=tree(root)))
+    questions = list(ElicitationRequest.objects.waiting().filter(session__in=tree(root)))
     for one in questions:
         elicitations.answer_request(boss, one, "accept", {"name": "Ada"})
     return len(approvals) + len(questions)
@@ -205,7 +205,7 @@ def answer_all(root: Session, *, yes: bool) -> int:
 
 def _let_time_pass() -> None:
     """Let the time come at which tasks are looked at again, and the sweep look for them."""
-    Exchange.objects.filter(next_at__gt=timezone.now()).update(next_at=timezone.now())
+    PendingCall.objects.filter(next_at__gt=timezone.now()).update(next_at=timezone.now())
     requeue_answered_sessions()
 
 
@@ -218,7 +218,7 @@ def in_order(root: Session, where: str) -> None:
         assert sum(one.kind == Step.Kind.END for one in steps) == 1, where
         assert not [one for one in steps if one.state == Step.State.INTENT], where
     all_settled(root.organization_id, where)
-    assert not Exchange.objects.filter(closed_at=None).exists(), where
+    assert not PendingCall.objects.filter(closed_at=None).exists(), where
 
 
 def all_settled(organization_id: UUID, where: str) -> None:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from agents.models import Binding
+from agents.models import AgentServer
 from agents.server_imports import plan_import
 from bonobot.accounts.models import Organization
 from bonobot.accounts.principals import Principal
@@ -159,7 +159,7 @@ def root(acme: Organization) -> Rest:
 
 def counted() -> tuple[int, int, int]:
     """Count what an import may write."""
-    return Server.objects.count(), Secret.objects.count(), Binding.objects.count()
+    return Server.objects.count(), Secret.objects.count(), AgentServer.objects.count()
 
 
 def planned(principal: Principal, text: str) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from bonobot.accounts.roles import Role
 from bonobot.accounts.tokens.services import create_token
 from bonobot.celery import app
 from bonobot.core.text import masking
-from bonobot.notifications.models import Channel
+from bonobot.notifications.models import NotificationChannel
 from mcp_servers.models import OAuthGrant, Server
 from mcp_servers.presets.instantiate_preset import build_server_spec
 from mcp_servers.presets.services import PresetSpec, create_preset
@@ -105,7 +105,7 @@ def stock(acme: Organization, canaries: dict[str, str]) -> list[Server]:
     ModelEndpoint.objects.create(
         organization=acme, name="Keyed", kind="openai", api_key=canaries["model key"]
     )
-    Channel.objects.create(
+    NotificationChannel.objects.create(
         organization=acme,
         name="Hook",
         kind="webhook",

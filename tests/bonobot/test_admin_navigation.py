@@ -88,7 +88,7 @@ def test_a_long_list_is_counted_to_a_bound_and_says_that_there_is_more(
 
 REMOVED = (
     *("agents_modelendpoint", "agents_budget", "agents_skill", "agents_workflow"),
-    *("mcp_servers_preset", "mcp_servers_launcher", "notices_channel"),
+    *("mcp_servers_preset", "mcp_servers_launcher", "notices_notificationchannel"),
     *("tenancy_issuer", "tenancy_provider", "tenancy_membership"),
 )
 

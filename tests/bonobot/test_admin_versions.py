@@ -123,7 +123,7 @@ def test_the_screens_that_edit_are_among_them(place: Place) -> None:
         "agents_workflow_triggers",
         "mcp_servers_server_configuration",
         "mcp_servers_preset_change",
-        "notices_channel_change",
+        "notices_notificationchannel_change",
         "tenancy_membership_change",
         "tenancy_organization_change",
         "tenancy_user_change",

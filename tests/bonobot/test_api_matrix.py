@@ -15,13 +15,13 @@ import pytest_django
 from django.db import transaction
 from django.urls import URLPattern, URLResolver, get_resolver
 
-from agents.models import Agent, Approval, ModelEndpoint, Session, SessionGrant
+from agents.models import Agent, Approval, ModelEndpoint, Session, SessionApproval
 from bonobot.accounts.api.resource_view import ResourceView, list_required_actions
 from bonobot.accounts.models import Organization, Token, User
 from bonobot.accounts.roles import Role, may
 from bonobot.api_urls import urlpatterns as api_urlpatterns
 from bonobot.ledger.models import AuditRow
-from bonobot.notifications.models import Channel, Notice
+from bonobot.notifications.models import Notification, NotificationChannel
 from mcp_servers.models import Definition, Server
 from tests import admin_client, factories, rest
 from tests.inventory import everything
@@ -260,5 +260,5 @@ def swapped(text: str, old: dict[str, str], new: dict[str, str]) -> str:
 
 def counted() -> dict[str, int]:
     models = (Agent, Server, Definition, Session, Token, ModelEndpoint, Organization, AuditRow)
-    models += (Channel, Notice, Approval, SessionGrant)
+    models += (NotificationChannel, Notification, Approval, SessionApproval)
     return {model.__name__: model.objects.count() for model in models}

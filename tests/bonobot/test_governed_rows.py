@@ -18,7 +18,7 @@ from agents.budgets.services import BudgetLine, set_budgets
 from agents.callable_agents import set_callable_agents
 from agents.calls.pipeline import CallRequest, make_call
 from agents.calls.snapshots import get_snapshot_cache
-from agents.models import Agent, ModelEndpoint, SessionGrant
+from agents.models import Agent, ModelEndpoint, SessionApproval
 from agents.policies.services import PolicySpec, set_policy
 from agents.services import attach_server
 from agents.sessions.services import start_session
@@ -45,7 +45,7 @@ GOVERNED = {model._meta.label: model for model in apps.get_models() if issubclas
 BESIDE = {"ledger_head"}
 # Parents that aren't governed although governed rows go with them, and why nothing is missed.
 READ_EACH_TIME = {
-    ("agents.SessionGrant", "session"): "grants are read for each question",
+    ("agents.SessionApproval", "session"): "grants are read for each question",
 }
 # An endpoint that can be removed; a preset that a server was made from.
 WHICH: dict[Any, dict[str, Any]] = {
@@ -107,7 +107,7 @@ def helper(transactional_db: None, web: str) -> Agent:
         client="IDE",
         scopes=[TokenScope.AGENTS],
     )
-    SessionGrant.objects.create(
+    SessionApproval.objects.create(
         organization=acme, agent=agent, session=start_session(boss, agent, "Hi"), own_name="echo"
     )
     get_snapshot_cache().load("agent", agent.pk)  # stores the names of the tools

@@ -30,8 +30,8 @@ from agents.gateway.transports import count_declarations
 from agents.models import (
     Agent,
     Approval,
+    ElicitationRequest,
     Note,
-    Question,
     Recording,
     Session,
     Skill,
@@ -97,7 +97,7 @@ KINDS = {
         "approval_id", "approvals/{}", "approvals", personal=True, admin="agents_approval"
     ),
     "question": Kind(
-        "question_id", "questions/{}", "questions", personal=True, admin="agents_question"
+        "question_id", "questions/{}", "questions", personal=True, admin="agents_elicitationrequest"
     ),
     "skill": Kind("skill_id", "skills/{}", "skills", admin="agents_skill"),
     "workflow": Kind(
@@ -206,7 +206,7 @@ def stock(where: Organization, word: str) -> dict[str, str]:
     Note.objects.filter(pk=ids["note_id"]).update(title=word, text=f"On {word}.")
     Session.objects.filter(agent_id=ids["agent_id"]).update(title=said)
     Approval.objects.filter(pk=ids["approval_id"]).update(reason=said, arguments={"a": said})
-    Question.objects.filter(pk=ids["question_id"]).update(message=said)
+    ElicitationRequest.objects.filter(pk=ids["question_id"]).update(message=said)
     Recording.objects.filter(pk=ids["recording_id"]).update(title=said)
     Provider.objects.filter(pk=ids["provider_id"]).update(name=f"Login {ids['provider_id']}")
     return ids
@@ -225,7 +225,7 @@ def own_things(case: Case, agent: Agent, word: str) -> dict[str, str]:
     approval = factories.question(agent, mine, reason=f"Own {word}", **asks)
     server = agent.bindings.get().server
     question = factories.asked(mine, server)
-    Question.objects.filter(pk=question.pk).update(message=f"Own {word}", **asks)
+    ElicitationRequest.objects.filter(pk=question.pk).update(message=f"Own {word}", **asks)
     workflow = agent.workflows.order_by("name")[0]
     run = WorkflowRun.objects.create(
         organization=agent.organization,
@@ -654,7 +654,7 @@ def test_no_page_tells_a_member_of_agents_that_are_not_theirs(world: World) -> N
     client, words = Client(), hidden(case, world)
     client.force_login(case.user)  # type: ignore[arg-type]
     ids = {kind.admin: UUID(world.ids[NEAR][kind.part]) for kind in KINDS.values() if kind.admin}
-    ids |= dict.fromkeys(("tenancy_user", "mcp_servers_round", "tenancy_provider"), uuid4())
+    ids |= dict.fromkeys(("tenancy_user", "mcp_servers_bulkjob", "tenancy_provider"), uuid4())
     leaks = []
     with only_answers():
         for name, parameters in ADDRESSES:

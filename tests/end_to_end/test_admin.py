@@ -34,7 +34,7 @@ from bonobot.jobs.queues import QUEUE_NAMES
 from bonobot.ledger.audit.verify_chain import verify_whole_chain
 from bonobot.ledger.models import AuditRow
 from mcp_servers.client.pool import get_connection_pool
-from mcp_servers.models import Check, Round, Server, Stop
+from mcp_servers.models import BulkJob, BulkJobItem, HealthCheck, Server
 from mcp_servers.server_config import ServerSpec
 from mcp_servers.services import create_server
 from mcp_servers.tasks import carry_out_round, check_due
@@ -248,7 +248,7 @@ def test_the_form_shows_the_fields_of_the_chosen_transport(anna: Page, acme: Org
 def test_the_worker_checks_servers_that_are_due(acme: Organization, module_worker: Process) -> None:
     server = admin_client.web_server(acme, "gone")  # nothing listens there
     check_due.delay()
-    eventually(lambda: Check.objects.filter(server=server).exists(), within=20)
+    eventually(lambda: HealthCheck.objects.filter(server=server).exists(), within=20)
     server.refresh_from_db()
     assert (server.status, server.status_code) == (Server.Status.ERROR, "server_unreachable")
 
@@ -632,10 +632,10 @@ def test_a_bulk_job_continues_after_a_reload_and_after_its_worker_died(
     expect(owner.locator("tr", has_text="web2")).to_contain_text("Start the server there")
 
     first.kill()
-    jobs = Round.objects.filter(organization=acme)
+    jobs = BulkJob.objects.filter(organization=acme)
     job_id = jobs.get().pk
-    stop = Stop.objects.get(round_id=job_id, server_name="silent")
-    assert stop.state == Stop.State.RUNNING
+    stop = BulkJobItem.objects.get(round_id=job_id, server_name="silent")
+    assert stop.state == BulkJobItem.State.RUNNING
     jobs.update(held_until=timezone.now() - timedelta(seconds=1))  # its lease is over
     expect(owner.locator("[data-part=round]")).to_contain_text("No worker is going this round")
     silent.close()

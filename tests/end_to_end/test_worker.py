@@ -23,7 +23,7 @@ from bonobot.ledger.models import AuditRow
 from mcp_servers.client.pool import get_connection_pool
 from mcp_servers.flow_labels import FlowLabel
 from mcp_servers.flow_labels.services import set_labels
-from mcp_servers.models import Check, Server
+from mcp_servers.models import HealthCheck, Server
 from mcp_servers.server_config import ServerSpec
 from mcp_servers.services import create_server
 from mcp_servers.tasks import check_due, discover_server
@@ -188,12 +188,12 @@ def test_a_flood_of_slow_discoveries_and_checks_leaves_sessions_their_place(
         discover_server.delay(str(server.pk))
     session = session_services.start_session(boss, helper, "Good morning")
     eventually(lambda: is_done(session), within=30)
-    assert not Check.objects.exists()
+    assert not HealthCheck.objects.exists()
     eventually(is_queue_empty, within=30)
     eventually(lambda: silent.connections == most, within=30)
     session = session_services.start_session(boss, helper, "And now?")
     eventually(lambda: is_done(session), within=30)
-    assert (silent.connections, Check.objects.count()) == (most, 0)
+    assert (silent.connections, HealthCheck.objects.count()) == (most, 0)
 
     # A worker claims the checks that it has room for, and leaves the others to other workers.
     most = MAX_CONCURRENCY["health"]

@@ -1,6 +1,6 @@
 """A raw server that tells changes, and what became of it in the rows."""
 
-from mcp_servers.models import Check, Server
+from mcp_servers.models import HealthCheck, Server
 from mcp_servers.subscriptions.queries import load_change_notification_status
 from tests.servers import raw_http_server
 from tests.servers.raw_http_server import RawHttp
@@ -44,4 +44,4 @@ def state(server):
 
 def discoveries(server):
     """Count the server's successful discoveries."""
-    return Check.objects.filter(server=server, kind="discovery", ok=True).count()
+    return HealthCheck.objects.filter(server=server, kind="discovery", ok=True).count()

@@ -11,7 +11,7 @@ from bonobot.accounts.roles import Role
 from bonobot.core.problems import Conflict, Forbidden
 from bonobot.core.runtime import get_runtime
 from mcp_servers import bulk_jobs
-from mcp_servers.models import Definition, Round, Server, Stop
+from mcp_servers.models import BulkJob, BulkJobItem, Definition, Server
 from mcp_servers.tasks import carry_out_round, prune_checks
 from tests import admin_client, factories
 from tests.wait import eventually
@@ -34,21 +34,21 @@ def servers(acme: Organization) -> list[Server]:
     return [admin_client.web_server(acme, f"web{number}") for number in range(5)]
 
 
-def go(made: Round) -> Round:
+def go(made: BulkJob) -> BulkJob:
     get_runtime().call(bulk_jobs.run_bulk_job, made.pk)
     made.refresh_from_db()
     return made
 
 
-def states(made: Round) -> dict[str, int]:
-    ((_made, counts),) = bulk_jobs.count_items(Round.objects.filter(pk=made.pk))
+def states(made: BulkJob) -> dict[str, int]:
+    ((_made, counts),) = bulk_jobs.count_items(BulkJob.objects.filter(pk=made.pk))
     return {state: n for state, n in counts.items() if n}
 
 
 def test_each_server_is_done_and_a_failure_disturbs_no_other(
     ann: Principal, servers: list[Server]
 ) -> None:
-    made = bulk_jobs.start_bulk_job(ann, Round.Kind.DISABLE, servers)
+    made = bulk_jobs.start_bulk_job(ann, BulkJob.Kind.DISABLE, servers)
     servers[2].delete()
     go(made)
     assert states(made) == {"total": 5, "done": 4, "failed": 1}
@@ -58,7 +58,7 @@ def test_each_server_is_done_and_a_failure_disturbs_no_other(
 
 
 def test_servers_are_asked_and_what_fails_says_why(ann: Principal, servers: list[Server]) -> None:
-    made = go(bulk_jobs.start_bulk_job(ann, Round.Kind.TEST, servers))
+    made = go(bulk_jobs.start_bulk_job(ann, BulkJob.Kind.TEST, servers))
     assert states(made) == {"total": 5, "failed": 5}
     assert set(made.stops.values_list("code", flat=True)) == {"server_unreachable"}
     assert all(made.stops.values_list("detail", flat=True))
@@ -67,12 +67,12 @@ def test_servers_are_asked_and_what_fails_says_why(ann: Principal, servers: list
 def test_exactly_what_was_shown_is_approved(ann: Principal, servers: list[Server]) -> None:
     row, other = admin_client.offer(servers[0], "add"), admin_client.offer(servers[1], "sub")
     seen = {servers[0].pk: {str(row.pk): row.digest}, servers[1].pk: {str(other.pk): "0" * 64}}
-    go(bulk_jobs.start_bulk_job(ann, Round.Kind.APPROVE, servers, seen))
+    go(bulk_jobs.start_bulk_job(ann, BulkJob.Kind.APPROVE, servers, seen))
     assert [one.name for one in Definition.objects.callable()] == ["add"]
 
 
 def test_removed_servers_are_told_by_their_names(ann: Principal, servers: list[Server]) -> None:
-    made = go(bulk_jobs.start_bulk_job(ann, Round.Kind.REMOVE, servers))
+    made = go(bulk_jobs.start_bulk_job(ann, BulkJob.Kind.REMOVE, servers))
     assert not Server.objects.exists()
     assert made.stops.first().server_name == "web0"
 
@@ -80,17 +80,17 @@ def test_removed_servers_are_told_by_their_names(ann: Principal, servers: list[S
 def test_a_message_that_comes_twice_does_nothing_the_second_time(
     ann: Principal, servers: list[Server]
 ) -> None:
-    made = bulk_jobs.start_bulk_job(ann, Round.Kind.DISABLE, servers)
-    Round.objects.filter(pk=made.pk).update(held_until=timezone.now() + bulk_jobs.LEASE)
+    made = bulk_jobs.start_bulk_job(ann, BulkJob.Kind.DISABLE, servers)
+    BulkJob.objects.filter(pk=made.pk).update(held_until=timezone.now() + bulk_jobs.LEASE)
     go(made)
     assert states(made) == {"total": 5, "waiting": 5}
     assert not bulk_jobs.list_abandoned_jobs()
 
 
 def test_a_round_whose_worker_died_is_taken_up(ann: Principal, servers: list[Server]) -> None:
-    made = bulk_jobs.start_bulk_job(ann, Round.Kind.DISABLE, servers)
-    Round.objects.filter(pk=made.pk).update(held_until=timezone.now() - timedelta(seconds=1))
-    made.stops.filter(server_id=servers[0].pk).update(state=Stop.State.RUNNING)
+    made = bulk_jobs.start_bulk_job(ann, BulkJob.Kind.DISABLE, servers)
+    BulkJob.objects.filter(pk=made.pk).update(held_until=timezone.now() - timedelta(seconds=1))
+    made.stops.filter(server_id=servers[0].pk).update(state=BulkJobItem.State.RUNNING)
     assert bulk_jobs.list_abandoned_jobs() == [made.pk]
     go(made)
     assert states(made) == {"total": 5, "done": 5}
@@ -100,7 +100,7 @@ def test_a_round_whose_worker_died_is_taken_up(ann: Principal, servers: list[Ser
 def test_who_lost_the_right_meanwhile_does_nothing(
     acme: Organization, ann: Principal, servers: list[Server]
 ) -> None:
-    made = bulk_jobs.start_bulk_job(ann, Round.Kind.DISABLE, servers)
+    made = bulk_jobs.start_bulk_job(ann, BulkJob.Kind.DISABLE, servers)
     Membership.objects.filter(user_id=ann.id).update(role=Role.AUDITOR)
     go(made)
     assert states(made) == {"total": 5, "failed": 5}
@@ -110,26 +110,26 @@ def test_who_lost_the_right_meanwhile_does_nothing(
 def test_who_may_not_do_one_begins_none(acme: Organization, servers: list[Server]) -> None:
     auditor = factories.person(acme, Role.AUDITOR)
     with pytest.raises(Forbidden):
-        bulk_jobs.start_bulk_job(auditor, Round.Kind.DISABLE, servers)
+        bulk_jobs.start_bulk_job(auditor, BulkJob.Kind.DISABLE, servers)
     operator = factories.person(acme, Role.OPERATOR)
     with pytest.raises(Forbidden):
-        bulk_jobs.start_bulk_job(operator, Round.Kind.APPROVE, servers)
-    assert not Round.objects.exists()
+        bulk_jobs.start_bulk_job(operator, BulkJob.Kind.APPROVE, servers)
+    assert not BulkJob.objects.exists()
 
 
 def test_the_task_carries_it_out(ann: Principal, servers: list[Server]) -> None:
-    made = bulk_jobs.start_bulk_job(ann, Round.Kind.DISABLE, servers)
+    made = bulk_jobs.start_bulk_job(ann, BulkJob.Kind.DISABLE, servers)
     carry_out_round(str(made.pk))
-    eventually(lambda: Round.objects.get(pk=made.pk).finished_at)
+    eventually(lambda: BulkJob.objects.get(pk=made.pk).finished_at)
     assert states(made) == {"total": 5, "done": 5}
 
 
 def test_old_rounds_go(ann: Principal, servers: list[Server]) -> None:
-    made = go(bulk_jobs.start_bulk_job(ann, Round.Kind.DISABLE, servers))
-    Round.objects.filter(pk=made.pk).update(finished_at=timezone.now() - timedelta(days=31))
+    made = go(bulk_jobs.start_bulk_job(ann, BulkJob.Kind.DISABLE, servers))
+    BulkJob.objects.filter(pk=made.pk).update(finished_at=timezone.now() - timedelta(days=31))
     prune_checks()
-    assert not Round.objects.exists()
-    assert not Stop.objects.exists()
+    assert not BulkJob.objects.exists()
+    assert not BulkJobItem.objects.exists()
 
 
 def test_the_list_begins_a_round_and_leads_to_it(
@@ -142,7 +142,7 @@ def test_the_list_begins_a_round_and_leads_to_it(
     assert "0 of 5 servers are done" in admin_client.words(
         seat.get("mcp_servers_server_changelist")
     )
-    made = Round.objects.get()
+    made = BulkJob.objects.get()
     go(made)
     page = seat.get("mcp_servers_server_round", made.pk)
     assert "5 of 5 servers are done 5 failed" in admin_client.words(page)
@@ -152,8 +152,8 @@ def test_the_list_begins_a_round_and_leads_to_it(
 
 
 def test_what_failed_is_done_again_and_nothing_else(ann: Principal, servers: list[Server]) -> None:
-    made = bulk_jobs.start_bulk_job(ann, Round.Kind.DISABLE, servers)
-    made.stops.filter(server_id=servers[0].pk).update(state=Stop.State.FAILED)
+    made = bulk_jobs.start_bulk_job(ann, BulkJob.Kind.DISABLE, servers)
+    made.stops.filter(server_id=servers[0].pk).update(state=BulkJobItem.State.FAILED)
     go(made)
     again = bulk_jobs.retry_failed_items(ann, made)
     assert [stop.server_name for stop in again.stops.all()] == ["web0"]
@@ -164,7 +164,7 @@ def test_what_failed_is_done_again_and_nothing_else(ann: Principal, servers: lis
 
 
 def test_a_round_that_nobody_goes_says_so(ann: Principal, servers: list[Server]) -> None:
-    made = bulk_jobs.start_bulk_job(ann, Round.Kind.DISABLE, servers)
+    made = bulk_jobs.start_bulk_job(ann, BulkJob.Kind.DISABLE, servers)
     assert not bulk_jobs.is_stalled(made)
     made.created_at -= bulk_jobs.PICKUP_LIMIT
     assert bulk_jobs.is_stalled(made)

@@ -11,7 +11,7 @@ from bonobot.ledger.models import AuditRow
 from mcp_servers.client.pool import get_connection_pool
 from mcp_servers.definition_reviews import approve_definitions
 from mcp_servers.discovery import run_discovery
-from mcp_servers.models import Check, Definition, Server
+from mcp_servers.models import Definition, HealthCheck, Server
 from mcp_servers.server_config import ServerSpec
 from mcp_servers.services import create_server, update_server
 from tests import factories
@@ -154,7 +154,7 @@ def test_a_server_that_does_not_start_is_an_error_that_says_why(boss, server):
     assert server.status == Server.Status.ERROR
     assert server.status_code == caught.value.code
     assert server.failures == 1
-    check = Check.objects.get()
+    check = HealthCheck.objects.get()
     assert (check.ok, check.code) == (False, caught.value.code)
     assert server.next_check_at > server.checked_at
 

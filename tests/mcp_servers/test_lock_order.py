@@ -17,7 +17,7 @@ from mcp_servers.client.list_definitions import RawDefinition, ServerDeclaration
 from mcp_servers.definition_reviews import approve_definitions
 from mcp_servers.flow_labels.services import set_labels
 from mcp_servers.health.services import record_failure
-from mcp_servers.models import Definition, Followed, Server, Watch
+from mcp_servers.models import ChangeSubscription, Definition, ResourceSubscription, Server
 from mcp_servers.services import delete_server
 from mcp_servers.subscriptions import leases
 from tests import factories
@@ -138,13 +138,13 @@ def test_the_servers_of_an_agent_are_removed_while_their_leases_are_renewed(
     boss, agent, holder = factories.administrator(acme), factories.agent(acme), uuid4()
     for number in range(4):
         discovered(acme, f"s{number}", scope_id=agent.pk)
-    Watch.objects.update(holder=holder, beat_at=timezone.now())
+    ChangeSubscription.objects.update(holder=holder, beat_at=timezone.now())
     cross(
         lambda: delete_agent(boss, agent),
         lambda: leases.renew_change_leases(holder),
         at='DELETE FROM "mcp_servers_watch"',
     )
-    assert not Watch.objects.exists()
+    assert not ChangeSubscription.objects.exists()
 
 
 URIS = [f"news://{number}" for number in range(9)]
@@ -164,22 +164,22 @@ def test_what_two_processes_write_of_the_same_resources_goes_one_by_one(
         "settle": lambda: leases.settle_resources(holder, list(reversed(ids)), []),
         "let_go": lambda: leases.release_resource_leases(holder),
     }
-    middle = Followed.objects.filter(server=server, digest=compute_digest(URIS[4]))
+    middle = ResourceSubscription.objects.filter(server=server, digest=compute_digest(URIS[4]))
     behind(
-        lambda: middle.update(state=Followed.State.ASKED),
+        lambda: middle.update(state=ResourceSubscription.State.ASKED),
         lambda: leases.add_watched_resources(acme.pk, source, URIS),
         deeds[deed],
     )
-    assert Followed.objects.count() == len(URIS)
+    assert ResourceSubscription.objects.count() == len(URIS)
 
 
 def test_a_server_is_removed_while_what_is_followed_there_is_written(acme: Organization) -> None:
     server, boss, holder = discovered(acme), factories.administrator(acme), uuid4()
     ids = followed(server, holder, *URIS)
-    middle = Followed.objects.filter(server=server, digest=compute_digest(URIS[4]))
+    middle = ResourceSubscription.objects.filter(server=server, digest=compute_digest(URIS[4]))
     behind(
-        lambda: middle.update(state=Followed.State.ASKED),
+        lambda: middle.update(state=ResourceSubscription.State.ASKED),
         lambda: leases.increment_change_counts(holder, ids),
         lambda: delete_server(boss, server),
     )
-    assert not Followed.objects.exists()
+    assert not ResourceSubscription.objects.exists()

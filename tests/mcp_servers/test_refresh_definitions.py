@@ -10,7 +10,7 @@ from bonobot.core.runtime import get_runtime
 from bonobot.ledger.writer.writer_thread import get_writer
 from mcp_servers import refresh_definitions
 from mcp_servers.client.change_notifications import ChangeNotification
-from mcp_servers.models import Server, Watch
+from mcp_servers.models import ChangeSubscription, Server
 from mcp_servers.refresh_definitions import (
     get_refresher,
     handle_change_notification,
@@ -60,15 +60,15 @@ def test_a_call_that_is_answered_as_unknown_has_the_catalogue_read(acme, serve, 
     if read:
         eventually(lambda: server.definitions.get(name="one").state == "gone")
         assert server.definitions.get(name="two").state == "pending"
-        assert Watch.objects.get().noticed_at is None
+        assert ChangeSubscription.objects.get().noticed_at is None
     else:
-        assert not Watch.objects.filter(stale_at__isnull=False).exists()
+        assert not ChangeSubscription.objects.filter(stale_at__isnull=False).exists()
 
 
 def test_what_a_resource_contains_is_no_part_of_the_catalogue(serve):
     _, server = serve(refusing(-32601))
     get_runtime().call(heard, (server.pk, ChangeNotification("resources", "test://a")))
-    assert not Watch.objects.filter(stale_at__isnull=False).exists()
+    assert not ChangeSubscription.objects.filter(stale_at__isnull=False).exists()
     get_runtime().call(heard, (server.pk, ChangeNotification("resources")))
     eventually(lambda: discoveries(server) == 2)
 
@@ -81,7 +81,7 @@ def test_what_is_told_together_is_read_together(serve):
     get_runtime().call(heard, *notices)
     eventually(lambda: server.pk not in get_refresher()._requests)
     assert discoveries(server) == 2
-    assert Watch.objects.get().stale_at is None
+    assert ChangeSubscription.objects.get().stale_at is None
 
 
 def test_who_uses_a_server_waits_until_its_notice_was_read(serve, monkeypatch):
@@ -94,7 +94,7 @@ def test_who_uses_a_server_waits_until_its_notice_was_read(serve, monkeypatch):
 
     get_runtime().call(tell_and_wait)
     assert discoveries(server) == 2
-    Watch.objects.update(reread_after=timezone.now() + timedelta(hours=1))
+    ChangeSubscription.objects.update(reread_after=timezone.now() + timedelta(hours=1))
     get_runtime().call(tell_and_wait)  # whose turn has not come, so nobody waits for it
     assert discoveries(server) == 2
     monkeypatch.setattr(refresh_definitions, "MAX_WAIT_S", 0.01)
@@ -104,7 +104,7 @@ def test_who_uses_a_server_waits_until_its_notice_was_read(serve, monkeypatch):
         await get_refresher().wait_until_refreshed("session:a")
 
     get_runtime().call(wait_in_vain)
-    Watch.objects.update(reread_after=None)
+    ChangeSubscription.objects.update(reread_after=None)
     eventually(lambda: discoveries(server) == 3)
     eventually(lambda: server.pk not in get_refresher()._requests)
 
@@ -112,11 +112,11 @@ def test_who_uses_a_server_waits_until_its_notice_was_read(serve, monkeypatch):
 def test_the_sweep_reads_what_a_dead_process_left(serve):
     serving, server = serve(refusing(-32601))
     Server.objects.update(next_check_at=timezone.now() + timedelta(hours=1))
-    Watch.objects.update(stale_at=timezone.now() - timedelta(minutes=1))
+    ChangeSubscription.objects.update(stale_at=timezone.now() - timedelta(minutes=1))
     serving.tools = ["one", "two"]
     check_due()
     eventually(lambda: server.definitions.filter(name="two").exists())
-    eventually(lambda: Watch.objects.get().stale_at is None)
+    eventually(lambda: ChangeSubscription.objects.get().stale_at is None)
 
 
 def test_a_server_that_is_away_stays_stale_and_one_that_is_gone_is_forgotten(serve):
@@ -125,9 +125,9 @@ def test_a_server_that_is_away_stays_stale_and_one_that_is_gone_is_forgotten(ser
     get_runtime().call(refresh_abandoned_servers, [server.pk])
     eventually(lambda: server.checks.filter(ok=False).exists())
     eventually(lambda: server.pk not in get_refresher()._requests)
-    assert Watch.objects.get().stale_at is not None
+    assert ChangeSubscription.objects.get().stale_at is not None
     pk = server.pk
     server.delete()
     get_runtime().call(refresh_abandoned_servers, [pk])
     eventually(lambda: pk not in get_refresher()._requests)
-    assert not Watch.objects.exists()
+    assert not ChangeSubscription.objects.exists()

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_servers import refresh_definitions
-from mcp_servers.models import Server, Watch
+from mcp_servers.models import ChangeSubscription, Server
 from tests import factories
 
 
@@ -21,7 +21,7 @@ def server(db):
 
 def grow_old(**moments):
     then = timezone.now() - timedelta(minutes=10)
-    Watch.objects.update(**dict.fromkeys(moments, then))
+    ChangeSubscription.objects.update(**dict.fromkeys(moments, then))
 
 
 def test_a_mark_is_claimed_once(server):
@@ -44,9 +44,9 @@ def test_what_nobody_marked_is_not_read(server):
 
 def test_only_the_servers_own_word_counts_as_a_notice(server):
     refresh_definitions.mark_stale(server.pk, noticed=False)
-    assert Watch.objects.get().noticed_at is None
+    assert ChangeSubscription.objects.get().noticed_at is None
     refresh_definitions.mark_stale(server.pk, noticed=True)
-    assert Watch.objects.get().noticed_at is not None
+    assert ChangeSubscription.objects.get().noticed_at is not None
 
 
 def test_a_server_that_is_off_or_gone_is_not_marked(server):
@@ -61,7 +61,7 @@ def test_what_is_marked_during_a_reading_stays_stale(server):
     claim = refresh_definitions.claim_refresh(server.pk)
     refresh_definitions.mark_stale(server.pk, noticed=True)
     refresh_definitions.finish_refresh(server.pk, claim, took_s=0, read=True)
-    assert Watch.objects.get().stale_at is not None
+    assert ChangeSubscription.objects.get().stale_at is not None
     claim = refresh_definitions.claim_refresh(server.pk)
     assert 0 < claim.wait_s <= 10
 
@@ -71,7 +71,7 @@ def test_a_reading_that_failed_leaves_the_mark(server):
     refresh_definitions.finish_refresh(
         server.pk, refresh_definitions.claim_refresh(server.pk), took_s=0, read=False
     )
-    assert Watch.objects.get().stale_at is not None
+    assert ChangeSubscription.objects.get().stale_at is not None
 
 
 def test_the_sweep_finds_what_a_dead_process_left(server):

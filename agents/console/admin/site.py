@@ -323,7 +323,7 @@ def _count_badges(request: HttpRequest) -> dict[str, tuple[int, str]]:
     return {
         "mcp_servers_server_changelist": (pending.definitions, "warning"),
         "agents_approval_changelist": (pending.calls, "warning"),
-        "agents_question_changelist": (pending.questions, "warning"),
+        "agents_elicitationrequest_changelist": (pending.questions, "warning"),
         "agents_session_changelist": (pending.sessions, "info"),
     }
 

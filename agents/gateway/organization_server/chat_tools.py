@@ -28,7 +28,7 @@ from agents.gateway.organization_server.tools import (
     ToolRunner,
     build_output_schema,
 )
-from agents.models import Agent, Approval, Question, Session, Step
+from agents.models import Agent, Approval, ElicitationRequest, Session, Step
 from agents.sessions.events import (
     PROGRESS,
     RESTING_STATUSES,
@@ -134,7 +134,9 @@ def _iterate_pending_requests(session_id: UUID) -> Iterable[dict[str, Any]]:
         yield _build_pending_request(
             "approval", call.pk, text, approvals.build_page_url(call), call.expires_at
         )
-    for question in Question.objects.waiting().filter(in_session_tree).order_by("created_at"):
+    for question in (
+        ElicitationRequest.objects.waiting().filter(in_session_tree).order_by("created_at")
+    ):
         yield _build_pending_request(
             "question",
             question.pk,

@@ -88,6 +88,8 @@ class SealedFieldMixin(EncryptedMixin):
     descriptor_class = SealedAttribute
     codec_class = SecretCodec
     form_class: type[forms.Field]
+    # The column stays the same when the label changes.
+    non_db_attrs = (*models.Field.non_db_attrs, "label")
 
     def __init__(self, *args: Any, label: str = "", remembered: bool = True, **kwargs: Any) -> None:
         """Set `remembered` to false for whole documents that logs don't need to mask."""

@@ -14,32 +14,32 @@ from bonobot.ledger.models.audit import (
 )
 from bonobot.ledger.models.usage import (
     TOOK,
+    ApprovalCell,
     BudgetCell,
-    Counted,
     FlowCell,
-    PermitRow,
     RateCell,
     Rollup,
+    RollupCursor,
     StoreLabel,
     Summary,
-    Uncounted,
+    UncountedEntry,
 )
 
 __all__ = [
     "TOOK",
     "AppendOnly",
+    "ApprovalCell",
     "AuditQuerySet",
     "AuditRow",
     "BudgetCell",
     "Checkpoint",
-    "Counted",
     "FlowCell",
     "Head",
-    "PermitRow",
     "RateCell",
     "Rollup",
+    "RollupCursor",
     "StoreLabel",
     "Summary",
-    "Uncounted",
+    "UncountedEntry",
     "Verification",
 ]

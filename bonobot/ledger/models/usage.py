@@ -114,7 +114,7 @@ for _model in (Rollup, Summary):
         _model.add_to_class(_name, models.BigIntegerField(default=0, db_default=0))
 
 
-class Counted(models.Model):
+class RollupCursor(models.Model):
     """How far an organization's audit log has been counted; see `usage.build_rollups`.
 
     `seq` is the last row that was read, `head` the end of the chain at that time. Rows opened
@@ -131,11 +131,14 @@ class Counted(models.Model):
     summed_version = models.BigIntegerField(default=-1, db_default=-1)
     summed_since = models.DateTimeField(null=True)
 
+    class Meta:
+        db_table = "ledger_counted"
+
     def __str__(self) -> str:
         return f"{self.organization_id} up to {self.seq}"
 
 
-class Uncounted(models.Model):
+class UncountedEntry(models.Model):
     """An audit row that was read before it was closed: a running call, or a refusal that may be
     repeated (`refused`: counted once, its repeats follow when its window ends)."""
 
@@ -146,6 +149,7 @@ class Uncounted(models.Model):
     refused = models.BooleanField(default=False, db_default=False)
 
     class Meta:
+        db_table = "ledger_uncounted"
         indexes = [models.Index(fields=["organization_id", "seq"], name="ledger_uncounted_seq")]
 
     def __str__(self) -> str:
@@ -207,7 +211,7 @@ class StoreLabel(models.Model):
         return f"{self.key}: {self.labels}"
 
 
-class PermitRow(models.Model):
+class ApprovalCell(models.Model):
     """A one-time approval of a call; see `admission_rules`. The writer marks it as used within an
     admission; it is never changed otherwise. `expires` is in microseconds since 1970."""
 
@@ -216,6 +220,9 @@ class PermitRow(models.Model):
     digest = models.CharField(max_length=64)
     expires = models.BigIntegerField(db_index=True)
     spent_by = models.UUIDField(null=True)
+
+    class Meta:
+        db_table = "ledger_permitrow"
 
     def __str__(self) -> str:
         return f"{self.id}: {'spent' if self.spent_by else 'open'}"

@@ -37,11 +37,11 @@ from bonobot.ledger.models import (
     TOOK,
     AuditRow,
     Checkpoint,
-    Counted,
     Head,
     Rollup,
+    RollupCursor,
     Summary,
-    Uncounted,
+    UncountedEntry,
 )
 from bonobot.ledger.usage.aggregation import (
     COUNT_FIELDS,
@@ -161,7 +161,7 @@ _COUNT_CONDITIONS = {
 }
 
 
-def get_complete_since(cursor: Counted) -> datetime | None:
+def get_complete_since(cursor: RollupCursor) -> datetime | None:
     """Return the day from which an organization's summaries are complete, or None."""
     return cursor.summed_since if cursor.summed_version == cursor.version else None
 
@@ -187,7 +187,7 @@ def sum_missing_days(seconds: float = MAX_RUN_S) -> int:
     """Sum missing days of all organizations for up to `seconds`; return how many."""
     deadline, days = time.monotonic() + seconds, 0
     behind = Q(summed_since__isnull=True) | Q(summed_since__gt=EPOCH)
-    rows = Counted.objects.filter(behind | ~Q(summed_version=F("version")))
+    rows = RollupCursor.objects.filter(behind | ~Q(summed_version=F("version")))
     for organization_id in list(rows.values_list("pk", flat=True)):
         while time.monotonic() < deadline and sum_next_day(organization_id):
             days += 1
@@ -214,7 +214,7 @@ class _CursorMoved(Exception):
 def _sum_day_at_once(organization_id: UUID, *, holding: bool) -> bool:
     if not _try_lock(organization_id):
         return False
-    cursors = Counted.objects.filter(pk=organization_id)
+    cursors = RollupCursor.objects.filter(pk=organization_id)
     if holding:
         cursors.update(version=F("version"))  # only to lock the row
     cursor = cursors.first()
@@ -231,7 +231,7 @@ def _sum_day_at_once(organization_id: UUID, *, holding: bool) -> bool:
 
 
 def _sum_day_in_batches(organization_id: UUID) -> bool:
-    cursors = Counted.objects.filter(pk=organization_id)
+    cursors = RollupCursor.objects.filter(pk=organization_id)
     # A new version, so that a worker that started earlier aborts.
     with transaction.atomic():
         cursor = cursors.first()
@@ -398,11 +398,11 @@ SUM_FIELDS = ("calls", "duration_ms", "input_tokens", "output_tokens", "cost_mic
 class AuditBatch(NamedTuple):
     """A batch of audit rows to count, and the new state of the cursor."""
 
-    cursor: Counted
+    cursor: RollupCursor
     seq: int
     head: int
     entries: list[UsageEntry]
-    waiting: list[Uncounted]
+    waiting: list[UncountedEntry]
     done_ids: list[UUID]  # waiting rows that are closed now
     has_more: bool
 
@@ -410,7 +410,7 @@ class AuditBatch(NamedTuple):
 def count_all_organizations() -> int:
     """Count new entries of all organizations, some batches of each; return how many ended."""
     heads = dict(Head.objects.values_list("organization_id", "seq"))
-    counted_heads = dict(Counted.objects.values_list("organization_id", "head"))
+    counted_heads = dict(RollupCursor.objects.values_list("organization_id", "head"))
     changed = [
         changed_id for changed_id, seq in heads.items() if seq != counted_heads.get(changed_id)
     ]
@@ -438,7 +438,7 @@ def load_uncounted_entries(organization_id: UUID) -> tuple[list[UsageEntry], boo
 
     Entries counted between reading these and the rollups appear twice.
     """
-    cursor_seq = Counted.objects.filter(pk=organization_id).values("seq")
+    cursor_seq = RollupCursor.objects.filter(pk=organization_id).values("seq")
     rows = AuditRow.objects.filter(organization_id=organization_id).order_by("seq")
     new = rows.filter(seq__gt=Coalesce(Subquery(cursor_seq), 0)).values_list(*ENTRY_COLUMNS)[
         :BATCH_SIZE
@@ -450,9 +450,9 @@ def load_uncounted_entries(organization_id: UUID) -> tuple[list[UsageEntry], boo
 
 def find_first_uncounted(organization_id: UUID) -> int | None:
     """Return the position of the first row that isn't fully counted and can't be pruned yet."""
-    cursor = Counted.objects.filter(pk=organization_id).values_list("seq", flat=True).first()
+    cursor = RollupCursor.objects.filter(pk=organization_id).values_list("seq", flat=True).first()
     rows = AuditRow.objects.filter(organization_id=organization_id, seq__gt=cursor or 0)
-    waiting = Uncounted.objects.filter(organization_id=organization_id)
+    waiting = UncountedEntry.objects.filter(organization_id=organization_id)
     positions = [
         queryset.order_by().aggregate(seq=Min("seq"))["seq"] for queryset in (rows, waiting)
     ]
@@ -466,13 +466,13 @@ def rebuild_rollups(organization_id: UUID) -> int:
     """
     since = _find_first_whole_day(organization_id)
     with transaction.atomic():
-        Counted.objects.get_or_create(organization_id=organization_id)
-        Counted.objects.filter(pk=organization_id).update(
+        RollupCursor.objects.get_or_create(organization_id=organization_id)
+        RollupCursor.objects.filter(pk=organization_id).update(
             seq=0, head=0, since=since, version=F("version") + 1, summed_since=None
         )
         old = Rollup.objects.filter(organization_id=organization_id)
         (old.filter(begins__gte=since) if since else old).delete()
-        Uncounted.objects.filter(organization_id=organization_id).delete()
+        UncountedEntry.objects.filter(organization_id=organization_id).delete()
     return count_organization(organization_id)
 
 
@@ -491,7 +491,7 @@ def _find_first_whole_day(organization_id: UUID) -> datetime | None:
 
 
 def _load_batch(organization_id: UUID) -> AuditBatch:
-    cursor = Counted.objects.filter(pk=organization_id).first() or Counted(
+    cursor = RollupCursor.objects.filter(pk=organization_id).first() or RollupCursor(
         organization_id=organization_id, version=-1
     )
     head = Head.objects.filter(pk=organization_id).values_list("seq", flat=True).first() or 0
@@ -515,7 +515,7 @@ def _load_batch(organization_id: UUID) -> AuditBatch:
 
 def _query_late_rows(organization_id: UUID) -> QuerySet[Any, Any]:
     """Return the rows that were closed after they were first read."""
-    waiting = Uncounted.objects.filter(organization_id=organization_id)
+    waiting = UncountedEntry.objects.filter(organization_id=organization_id)
     closed_rows = AuditRow.objects.filter(closed_seq__isnull=False, pk__in=waiting.values("pk"))
     return closed_rows.order_by().values_list(*ENTRY_COLUMNS)[:LATE_BATCH_SIZE]
 
@@ -535,11 +535,11 @@ def _build_usage_entries(
 
 def _build_uncounted_entries(
     organization_id: UUID, since: datetime | None, rows: Iterable[Any]
-) -> Iterator[Uncounted]:
+) -> Iterator[UncountedEntry]:
     for *facts, _repeats, row_id, seq, closed_seq in rows:
         row = UsageEntry._make((*facts, 1))
         if _is_countable(row, since) and closed_seq is None:
-            yield Uncounted(
+            yield UncountedEntry(
                 id=row_id,
                 organization_id=organization_id,
                 seq=seq,
@@ -557,10 +557,10 @@ def _write_batch(batch: AuditBatch) -> bool:
     cursor = batch.cursor
     with transaction.atomic():
         if cursor.version < 0:
-            Counted.objects.get_or_create(organization_id=cursor.pk)
+            RollupCursor.objects.get_or_create(organization_id=cursor.pk)
             cursor.version, cursor.summed_version = 0, 0
             cursor.summed_since = EPOCH
-        is_moved = Counted.objects.filter(pk=cursor.pk, version=cursor.version).update(
+        is_moved = RollupCursor.objects.filter(pk=cursor.pk, version=cursor.version).update(
             seq=batch.seq,
             head=batch.head,
             version=cursor.version + 1,
@@ -572,9 +572,9 @@ def _write_batch(batch: AuditBatch) -> bool:
         sums = fold_entries(batch.entries)
         _add_to_rollups(sums)
         add_to_summaries(sums, summed_since)
-        Uncounted.objects.bulk_create(batch.waiting, batch_size=BATCH_SIZE)
+        UncountedEntry.objects.bulk_create(batch.waiting, batch_size=BATCH_SIZE)
         is_expired = Q(refused=True, opened_at__lt=timezone.now() - REFUSAL_WINDOW_RETENTION)
-        uncounted = Uncounted.objects.filter(organization_id=cursor.pk)
+        uncounted = UncountedEntry.objects.filter(organization_id=cursor.pk)
         uncounted.filter(
             Q(pk__in=batch.done_ids) | (is_expired if not batch.has_more else Q(pk=None))
         ).delete()

@@ -23,7 +23,7 @@ from django.db.models import Sum as SumOf
 from django.db.models.functions import Cast
 from django.utils import timezone
 
-from bonobot.ledger.models import TOOK, AuditRow, Counted, Rollup, Summary
+from bonobot.ledger.models import TOOK, AuditRow, Rollup, RollupCursor, Summary
 from bonobot.ledger.usage import build_rollups
 from bonobot.ledger.usage.aggregation import (
     COUNT_FIELDS,
@@ -299,7 +299,7 @@ class UsageReader:
         if self.organization_id is not None:
             rows = rows.filter(organization_id=self.organization_id)
         else:  # so that indexes, which start with the organization, are used
-            rows = rows.filter(organization_id__in=Counted.objects.values("organization_id"))
+            rows = rows.filter(organization_id__in=RollupCursor.objects.values("organization_id"))
         return rows.filter(begins__lt=span.until) if span.until else rows
 
     def _iterate_uncounted(
@@ -336,14 +336,16 @@ def open_reader(
 
 
 def _load_summed_since(organization_id: UUID) -> datetime | None:
-    cursor = Counted.objects.filter(pk=organization_id).first()
+    cursor = RollupCursor.objects.filter(pk=organization_id).first()
     return build_rollups.get_complete_since(cursor) if cursor else None
 
 
 def _load_common_summed_since() -> datetime | None:
     """Return the time from which the summaries of all organizations are complete, or None."""
     behind = Q(summed_since__isnull=True) | ~Q(summed_version=F("version"))
-    totals = Counted.objects.aggregate(behind=Count("pk", filter=behind), since=Max("summed_since"))
+    totals = RollupCursor.objects.aggregate(
+        behind=Count("pk", filter=behind), since=Max("summed_since")
+    )
     return None if totals["behind"] else totals["since"]
 
 

@@ -36,7 +36,7 @@ from bonobot.core.text.masking import MASK
 from bonobot.core.text.untrusted_text import make_visible
 from bonobot.notifications.delivery import send_test_notification
 from bonobot.notifications.events import EVENTS, SELECTABLE_EVENTS
-from bonobot.notifications.models import SEVERITIES, Channel, Notice
+from bonobot.notifications.models import SEVERITIES, Notification, NotificationChannel
 from bonobot.notifications.services import NotificationChannelSpec, delete_channel, save_channel
 
 
@@ -55,7 +55,9 @@ class NotificationChannelForm(forms.Form):
     name = forms.CharField(
         label=_("Name"), widget=TextInput, help_text=_("Who is told, such as “Operations”.")
     )
-    kind = forms.ChoiceField(label=_("Kind"), choices=Channel.Kind.choices, widget=Select)
+    kind = forms.ChoiceField(
+        label=_("Kind"), choices=NotificationChannel.Kind.choices, widget=Select
+    )
     addresses = forms.CharField(
         label=_("Addresses"),
         required=False,
@@ -89,11 +91,17 @@ class NotificationChannelForm(forms.Form):
     )
 
     def __init__(
-        self, principal: Principal, posted: Any = None, *, channel: Channel | None = None
+        self,
+        principal: Principal,
+        posted: Any = None,
+        *,
+        channel: NotificationChannel | None = None,
     ) -> None:
         """Fill the form with a stored channel, secrets masked."""
         defaults = {
-            "kind": Channel.Kind.EMAIL if settings.BONOBOT_EMAIL_URL else Channel.Kind.WEBHOOK
+            "kind": NotificationChannel.Kind.EMAIL
+            if settings.BONOBOT_EMAIL_URL
+            else NotificationChannel.Kind.WEBHOOK
         }
         super().__init__(posted, initial=build_initial(channel) if channel else defaults)
         if not principal.may(Action.ALLOW_PRIVATE_ADDRESS):
@@ -116,7 +124,7 @@ class NotificationChannelForm(forms.Form):
         return [self["url"], self["secret"], self["allow_private"]]
 
 
-def build_initial(channel: Channel) -> dict[str, Any]:
+def build_initial(channel: NotificationChannel) -> dict[str, Any]:
     """Return the form's initial values for a stored channel."""
     plain_fields = ("name", "kind", "allow_private", "events", "minimum", "enabled")
     return {
@@ -130,7 +138,7 @@ def build_initial(channel: Channel) -> dict[str, Any]:
 MAX_LATEST = 20
 
 
-@register(Channel)
+@register(NotificationChannel)
 class NotificationChannelAdmin(TabbedAdmin):
     """The notification channels of the active organization."""
 
@@ -142,9 +150,9 @@ class NotificationChannelAdmin(TabbedAdmin):
     search_fields = ("name", "origin")
     change_list_template = "admin/notices/channels.html"
 
-    def get_queryset(self, request: HttpRequest) -> QuerySet[Channel]:
+    def get_queryset(self, request: HttpRequest) -> QuerySet[NotificationChannel]:
         """Return the channels with the state of their last notification."""
-        tried = Notice.objects.filter(channel=OuterRef("pk"), attempts__gt=0)
+        tried = Notification.objects.filter(channel=OuterRef("pk"), attempts__gt=0)
         latest = tried.order_by("-created_at").values("state")[:1]
         return super().get_queryset(request).annotate(latest_state=Subquery(latest))
 
@@ -171,7 +179,7 @@ class NotificationChannelAdmin(TabbedAdmin):
         )
 
     def show_created_secret(
-        self, request: HttpRequest, channel: Channel, secret: str
+        self, request: HttpRequest, channel: NotificationChannel, secret: str
     ) -> HttpResponseBase:
         """Show a generated secret once, or redirect to the channel if there is none."""
         if secret:
@@ -184,7 +192,7 @@ class NotificationChannelAdmin(TabbedAdmin):
                 text=secret,
             )
         messages.success(request, _t("Saved. Send a test notice to see that it arrives."))
-        url = reverse("admin:notices_channel_change", args=[channel.pk])
+        url = reverse("admin:notices_notificationchannel_change", args=[channel.pk])
         return HttpResponseRedirect(url)
 
     def get_deleted_objects(self, objs: Any, request: HttpRequest) -> Any:
@@ -192,22 +200,22 @@ class NotificationChannelAdmin(TabbedAdmin):
         objects, counts, _needed, protected = super().get_deleted_objects(objs, request)
         return objects, counts, set(), protected
 
-    def delete_model(self, request: HttpRequest, obj: Channel) -> None:
+    def delete_model(self, request: HttpRequest, obj: NotificationChannel) -> None:
         """Delete through the service."""
         delete_channel(self.get_principal(request), obj)
 
     @display(description=_("goes to"))
-    def where(self, channel: Channel) -> str:
+    def where(self, channel: NotificationChannel) -> str:
         """Return the destination without secret parts."""
         return make_visible(channel.goes_to, 80)
 
     @display(description=_("told of"))
-    def told_of(self, channel: Channel) -> str:
+    def told_of(self, channel: NotificationChannel) -> str:
         """Return the titles of its events."""
         return "; ".join(str(TITLES[event]) for event in channel.events) or _t("everything")
 
     @display(description=_("on"), boolean=True, ordering="enabled")
-    def on(self, channel: Channel) -> bool:
+    def on(self, channel: NotificationChannel) -> bool:
         """Return whether it is enabled."""
         return channel.enabled
 
@@ -220,7 +228,7 @@ class NotificationChannelAdmin(TabbedAdmin):
 @NotificationChannelAdmin.add_page("change", _("Channel"), needs=Action.VIEW_AUDIT)
 def show_channel(visit: ObjectRequest) -> HttpResponseBase:
     """Show the form and the latest notifications, or update the channel."""
-    channel: Channel = visit.object
+    channel: NotificationChannel = visit.object
     submitted = visit.request.POST if visit.request.method == "POST" else None
     form = NotificationChannelForm(visit.principal, submitted, channel=channel)
     if submitted is not None:
@@ -245,7 +253,7 @@ def show_channel(visit: ObjectRequest) -> HttpResponseBase:
 def send_channel_test(visit: ObjectRequest) -> None:
     """Send a test notification and show the result."""
     notice = send_test_notification(visit.principal, visit.object)
-    if notice.state == Notice.State.SENT:
+    if notice.state == Notification.State.SENT:
         messages.success(visit.request, _t("The test notice was taken by the receiver."))
     else:
         message = _t("The test notice did not arrive: %(error)s")
@@ -254,7 +262,7 @@ def send_channel_test(visit: ObjectRequest) -> None:
 
 def render_state_badge(state: str) -> Any:
     """Return a notification's state as a badge."""
-    return render_badge(STATE_TONES[state], Notice.State(state).label)
+    return render_badge(STATE_TONES[state], Notification.State(state).label)
 
 
 # The badge tones of states.

@@ -17,10 +17,10 @@ from bonobot.core.i18n.localization import localize_text
 from bonobot.core.problems import Problem
 from bonobot.notifications import delivery
 from bonobot.notifications.admin.channels import TITLES, render_state_badge
-from bonobot.notifications.models import Notice
+from bonobot.notifications.models import Notification
 
 
-@register(Notice)
+@register(Notification)
 class NotificationAdmin(TabbedAdmin):
     """The active organization's notifications of the last 30 days."""
 
@@ -42,37 +42,37 @@ class NotificationAdmin(TabbedAdmin):
         return False
 
     @display(description=_("event"), ordering="event")
-    def what(self, notice: Notice) -> str:
+    def what(self, notice: Notification) -> str:
         """Return the event's title."""
         return str(TITLES[notice.event])
 
     @display(description=_("about"), ordering="subject_name")
-    def about(self, notice: Notice) -> str:
+    def about(self, notice: Notification) -> str:
         """Return the subject's name."""
         return notice.about
 
     @display(description=_("channel"), ordering="channel__name")
-    def goes_by(self, notice: Notice) -> str:
+    def goes_by(self, notice: Notification) -> str:
         """Return the channel's name."""
         return notice.channel.name
 
     @display(description=_("state"), ordering="state")
-    def became(self, notice: Notice) -> Any:
+    def became(self, notice: Notification) -> Any:
         """Return the state as a badge."""
         return render_state_badge(notice.state)
 
     @display(description=_("error"))
-    def fault(self, notice: Notice) -> str:
+    def fault(self, notice: Notification) -> str:
         """Return the error of the last attempt."""
         return localize_text(notice.error)[:80] or "–"
 
     @display(description=_("when"), ordering="created_at")
-    def when(self, notice: Notice) -> Any:
+    def when(self, notice: Notification) -> Any:
         """Return when it was created."""
         return ago(notice.created_at)
 
     @action(description=_("Send again"), permissions=["change"])
-    def retry_chosen(self, request: HttpRequest, queryset: QuerySet[Notice]) -> None:
+    def retry_chosen(self, request: HttpRequest, queryset: QuerySet[Notification]) -> None:
         """Retry the selected notifications immediately; skip those that were sent."""
         retried = 0
         for notice in queryset:
@@ -89,14 +89,14 @@ class NotificationAdmin(TabbedAdmin):
 @NotificationAdmin.add_page("change", _("Notice"), needs=Action.VIEW_AUDIT)
 def show_notification(visit: ObjectRequest) -> HttpResponseBase:
     """Show a notification with its channel and state."""
-    notice: Notice = visit.object
+    notice: Notification = visit.object
     return visit.render_tab(
         "notices/notice.html",
         notice=notice,
         heading=TITLES[notice.event],
         severity=notice.get_severity_display(),
         state=render_state_badge(notice.state),
-        again=notice.state in (Notice.State.WAITING, Notice.State.FAILED),
+        again=notice.state in (Notification.State.WAITING, Notification.State.FAILED),
     )
 
 

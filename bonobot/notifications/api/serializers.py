@@ -8,7 +8,7 @@ from rest_framework import serializers
 from bonobot.core.api.serializers import StrictSerializer, VersionedBody, VersionedSerializer
 from bonobot.core.text.masking import MASK
 from bonobot.notifications.events import EVENTS, SELECTABLE_EVENTS
-from bonobot.notifications.models import SEVERITIES, Channel, Notice
+from bonobot.notifications.models import SEVERITIES, Notification, NotificationChannel
 from bonobot.notifications.services import MAX_ADDRESSES
 
 EVENTS_HELP = "What it is told of; empty: everything."
@@ -38,7 +38,7 @@ class NotificationChannelBody(VersionedBody):
     """A channel as it is written."""
 
     name = serializers.CharField(max_length=255)
-    kind = serializers.ChoiceField(Channel.Kind.choices)
+    kind = serializers.ChoiceField(NotificationChannel.Kind.choices)
     addresses = serializers.ListField(
         child=serializers.CharField(max_length=320),
         required=False,
@@ -75,7 +75,7 @@ class NotificationChannelSerializer(VersionedSerializer):
 
     id = serializers.UUIDField()
     name = serializers.CharField()
-    kind = serializers.ChoiceField(Channel.Kind.choices)
+    kind = serializers.ChoiceField(NotificationChannel.Kind.choices)
     addresses = serializers.ListField(child=serializers.CharField())
     url = serializers.SerializerMethodField(help_text=f"`{MASK}`, or blank if there is none.")
     goes_to = serializers.CharField(help_text="Where it leads, without what is secret.")
@@ -89,7 +89,7 @@ class NotificationChannelSerializer(VersionedSerializer):
     updated_at = serializers.DateTimeField()
 
     @extend_schema_field(str)
-    def get_url(self, channel: Channel) -> str:
+    def get_url(self, channel: NotificationChannel) -> str:
         """Return the mask, or nothing."""
         return MASK if channel.url else ""
 
@@ -102,7 +102,7 @@ class NotificationChannelSecretSerializer(NotificationChannelSerializer):
     )
 
     @extend_schema_field(str)
-    def get_secret(self, channel: Channel) -> str:
+    def get_secret(self, channel: NotificationChannel) -> str:
         """Return the secret that was made up, or nothing."""
         generated_secret: Any = self.context["made"]
         return str(generated_secret)
@@ -126,7 +126,7 @@ class NotificationSerializer(StrictSerializer):
     severity = serializers.ChoiceField(SEVERITIES)
     subject = NotificationSubjectSerializer(source="*")
     text = serializers.CharField()
-    state = serializers.ChoiceField(Notice.State.choices)
+    state = serializers.ChoiceField(Notification.State.choices)
     attempts = serializers.IntegerField()
     next_attempt_at = serializers.DateTimeField(allow_null=True)
     sent_at = serializers.DateTimeField(allow_null=True)

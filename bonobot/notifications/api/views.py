@@ -18,7 +18,7 @@ from bonobot.notifications.api.serializers import (
 )
 from bonobot.notifications.delivery import send_test_notification
 from bonobot.notifications.events import EVENTS
-from bonobot.notifications.models import Channel, Notice
+from bonobot.notifications.models import Notification, NotificationChannel
 from bonobot.notifications.services import NotificationChannelSpec, delete_channel, save_channel
 
 STORED_FIELDS = ("name", "kind", "addresses", "allow_private", "events", "minimum", "enabled")
@@ -35,7 +35,8 @@ class NotificationChannelListView(ResourceView):
     def get(self, request: object) -> Response:
         """List the channels by which people are told."""
         return self.respond_page(
-            Channel.objects.for_organization(self.organization_id), NotificationChannelSerializer
+            NotificationChannel.objects.for_organization(self.organization_id),
+            NotificationChannelSerializer,
         )
 
     @describe_operation(
@@ -60,10 +61,12 @@ class NotificationChannelListView(ResourceView):
 class NotificationChannelView(ResourceView):
     """What has a channel in its address."""
 
-    def get_channel(self, channel_id: str) -> Channel:
+    def get_channel(self, channel_id: str) -> NotificationChannel:
         """Return a channel of the organization; raises `NotFound`."""
         with set_not_found_field("channel_id"):
-            channel: Channel = Channel.objects.get_or_404(self.organization_id, pk=channel_id)
+            channel: NotificationChannel = NotificationChannel.objects.get_or_404(
+                self.organization_id, pk=channel_id
+            )
         return channel
 
 
@@ -126,7 +129,7 @@ class NotificationFilter(StrictFilterSet):
     """Filters of the list of notifications."""
 
     channel = django_filters.UUIDFilter(field_name="channel_id", label="Id of the channel")
-    state = django_filters.ChoiceFilter(choices=Notice.State.choices)
+    state = django_filters.ChoiceFilter(choices=Notification.State.choices)
     event = django_filters.ChoiceFilter(choices=[(code, code) for code in EVENTS])
     subject = django_filters.CharFilter(field_name="subject_id", label="Id of what it is about")
     since = django_filters.IsoDateTimeFilter(field_name="created_at", lookup_expr="gte")
@@ -136,14 +139,14 @@ class NotificationListView(ResourceView):
     """The outbox."""
 
     rules = {"GET": Action.VIEW_AUDIT}
-    queryset = Notice.objects.none()
+    queryset = Notification.objects.none()
     filterset_class = NotificationFilter
     orderings = ("created_at", "severity", "state")
 
     @describe_operation("list_notices", answer=NotificationSerializer(many=True))
     def get(self, request: object) -> Response:
         """List the notices of the last thirty days, the latest first."""
-        rows = Notice.objects.for_organization(self.organization_id).select_related("channel")
+        rows = Notification.objects.for_organization(self.organization_id).select_related("channel")
         return self.respond_page(rows, NotificationSerializer)
 
 
@@ -155,8 +158,8 @@ class RetryNotificationView(ResourceView):
     @describe_operation("retry_notice", answer=NotificationSerializer)
     def post(self, request: object, notice_id: str) -> Response:
         """Have a notice that waits or was given up tried again at once."""
-        rows = Notice.objects.select_related("channel")
+        rows = Notification.objects.select_related("channel")
         with set_not_found_field("notice_id"):
-            notice: Notice = rows.get_or_404(self.organization_id, pk=notice_id)
+            notice: Notification = rows.get_or_404(self.organization_id, pk=notice_id)
         delivery.retry_notification(self.principal, notice)
         return self.respond_row(notice, NotificationSerializer)

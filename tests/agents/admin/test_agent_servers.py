@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from agents.models import Agent, Binding
+from agents.models import Agent, AgentServer
 from agents.services import attach_server
 from bonobot.accounts.models import Organization
 from bonobot.accounts.roles import Role
@@ -35,7 +35,7 @@ def server(acme: Organization) -> Server:
 
 
 @pytest.fixture
-def bound(acme: Organization, helper: Agent, server: Server) -> Binding:
+def bound(acme: Organization, helper: Agent, server: Server) -> AgentServer:
     return attach_server(factories.administrator(acme), helper, server)
 
 
@@ -44,8 +44,10 @@ def seat(acme: Organization) -> admin_client.Desk:
     return admin_client.sit(acme, Role.OPERATOR)
 
 
-def test_a_server_is_switched_off_for_one_agent(bound: Binding, seat: admin_client.Desk) -> None:
-    Binding.objects.update(allowed_tools=["add"])
+def test_a_server_is_switched_off_for_one_agent(
+    bound: AgentServer, seat: admin_client.Desk
+) -> None:
+    AgentServer.objects.update(allowed_tools=["add"])
     fields = {"server": str(bound.server_id), "enabled": "0"}
     page = seat.post("agents_agent_switch_server", bound.agent_id, **fields)
     bound.refresh_from_db()
@@ -55,10 +57,10 @@ def test_a_server_is_switched_off_for_one_agent(bound: Binding, seat: admin_clie
 
 
 def test_a_server_is_taken_away_and_stays_in_the_pool(
-    bound: Binding, seat: admin_client.Desk
+    bound: AgentServer, seat: admin_client.Desk
 ) -> None:
     seat.post("agents_agent_unbind", bound.agent_id, server=str(bound.server_id))
-    assert not Binding.objects.exists()
+    assert not AgentServer.objects.exists()
     assert Server.objects.count() == 1
 
 
@@ -98,13 +100,17 @@ def test_a_private_server_is_added_by_form(helper: Agent, seat: admin_client.Des
     assert helper.bindings.get().server.private_to_agent
 
 
-def test_a_reviewer_sees_the_servers_and_changes_none(acme: Organization, bound: Binding) -> None:
+def test_a_reviewer_sees_the_servers_and_changes_none(
+    acme: Organization, bound: AgentServer
+) -> None:
     reviewer = admin_client.sit(acme, Role.REVIEWER)
     assert "Take away" not in reviewer.get("agents_agent_servers", bound.agent_id)
     reviewer.post("agents_agent_unbind", bound.agent_id, server=str(bound.server_id), status=403)
-    assert Binding.objects.exists()
+    assert AgentServer.objects.exists()
 
 
-def test_the_server_names_the_agents_that_have_it(bound: Binding, seat: admin_client.Desk) -> None:
+def test_the_server_names_the_agents_that_have_it(
+    bound: AgentServer, seat: admin_client.Desk
+) -> None:
     page = admin_client.words(seat.get("mcp_servers_server_change", bound.server_id))
     assert "Agents that have it Helper" in page

@@ -2,7 +2,7 @@
 
 import pytest
 
-from agents.models import Binding
+from agents.models import AgentServer
 from agents.services import attach_server
 from bonobot.accounts.roles import Role
 from mcp_servers.definition_reviews import approve_definitions
@@ -46,7 +46,7 @@ def tick(acme, helper, server):
 
 
 def kept():
-    binding = Binding.objects.get()
+    binding = AgentServer.objects.get()
     return binding.allowed_resources, binding.allowed_prompts
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from agents.models import Agent, Binding
+from agents.models import Agent, AgentServer
 from agents.services import attach_server
 from bonobot.accounts.models import Organization
 from bonobot.accounts.roles import Role
@@ -147,7 +147,7 @@ def test_several_servers_are_given_together(
     acme: Organization, helper: Agent, server: Server, seat: admin_client.Desk
 ) -> None:
     give(seat, helper, server, admin_client.web_server(acme, "bare"), how="all")
-    assert Binding.objects.count() == 2
+    assert AgentServer.objects.count() == 2
 
 
 def test_one_choice_that_does_not_hold_leaves_all_as_they_were(
@@ -161,7 +161,7 @@ def test_one_choice_that_does_not_hold_leaves_all_as_they_were(
     }
     page = seat.send(admin_client.url("agents_agent_pick", helper.pk), fields)
     assert "nothing_chosen" in page
-    assert not Binding.objects.exists()
+    assert not AgentServer.objects.exists()
 
 
 def test_the_choice_at_hand_is_shown_and_its_globs_and_denials_survive(
@@ -205,11 +205,11 @@ def test_a_foreign_server_is_not_there(
         seat.get("agents_agent_pick", helper.pk, server=one, status=404)
         seat.post("agents_agent_pick", helper.pk, server=one, status=404)
     seat.post("agents_agent_pick", helper.pk, status=404)
-    assert not Binding.objects.exists()
+    assert not AgentServer.objects.exists()
 
 
 def test_a_reviewer_gives_nothing(acme: Organization, helper: Agent, server: Server) -> None:
     reviewer = admin_client.sit(acme, Role.REVIEWER)
     reviewer.get("agents_agent_pick", helper.pk, server=str(server.pk), status=403)
     give(reviewer, helper, server, how="all", status=403)
-    assert not Binding.objects.exists()
+    assert not AgentServer.objects.exists()

@@ -8,10 +8,10 @@ from django.utils import timezone
 from pytest_django import DjangoAssertNumQueries
 
 from agents.approvals.services import resolve_approval
-from agents.models import Agent, Approval, Session, SessionGrant
+from agents.models import Agent, Approval, Session, SessionApproval
 from bonobot.accounts.models import Organization
 from bonobot.accounts.roles import Role
-from bonobot.ledger.models import PermitRow
+from bonobot.ledger.models import ApprovalCell
 from mcp_servers.models import Definition
 from tests import admin_client, factories
 
@@ -122,7 +122,7 @@ def test_a_yes_permits_the_call_once_and_queues_the_session(
 ) -> None:
     seat.post(ANSWER, approval.pk, answer="approve")
     assert "Approved, for this one call." in said(seat)
-    assert PermitRow.objects.filter(pk=approval.pk).exists()
+    assert ApprovalCell.objects.filter(pk=approval.pk).exists()
     assert Session.objects.get().status == Session.Status.QUEUED
 
 
@@ -137,7 +137,7 @@ def test_a_yes_for_the_session_is_listed_and_taken_back(
     approval: Approval, helper: Agent, seat: admin_client.Desk
 ) -> None:
     seat.post(ANSWER, approval.pk, answer="approve_session")
-    grant = SessionGrant.objects.get()
+    grant = SessionApproval.objects.get()
     for name, pk in (
         ("agents_session_change", approval.session_id),
         ("agents_agent_sessions", helper.pk),
@@ -145,7 +145,7 @@ def test_a_yes_for_the_session_is_listed_and_taken_back(
         assert "Take back" in seat.get(name, pk)
     seat.post("agents_session_revoke", approval.session_id, grant=str(uuid4()), status=404)
     seat.post("agents_session_revoke", approval.session_id, grant=str(grant.pk))
-    assert not SessionGrant.objects.exists()
+    assert not SessionApproval.objects.exists()
 
 
 def test_a_second_answer_says_who_was_first(

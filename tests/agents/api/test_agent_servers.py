@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from agents.models import Agent, Binding
+from agents.models import Agent, AgentServer
 from bonobot.accounts.models import Organization
 from bonobot.accounts.roles import Role
 from bonobot.core.text.masking import MASK
@@ -197,7 +197,7 @@ def test_deleting_unbinds_a_pool_server_and_removes_a_private_one(operator, path
         assert operator.delete(f"{path}/{server_id}").status == 204
         assert operator.delete(f"{path}/{server_id}").status == 404
     assert list(Server.objects.all()) == [pooled]
-    assert not Binding.objects.exists()
+    assert not AgentServer.objects.exists()
 
 
 def test_a_server_that_the_agent_does_not_have_is_not_found(operator, path, pooled):
@@ -214,7 +214,7 @@ def test_another_agents_private_server_can_not_be_bound(acme, operator, path):
     for server_id in (private, str(foreign.pk), "0191f2d0-7f0c-7c3e-9d1f-0d5f2b8f6a11"):
         answer = operator.post(path, {"server_id": server_id})
         assert (answer.status, answer.json["field"]) == (404, "server_id")
-    assert Binding.objects.count() == 1
+    assert AgentServer.objects.count() == 1
 
 
 @pytest.mark.parametrize(
@@ -234,7 +234,7 @@ def test_what_does_not_hold_is_refused_and_nothing_is_half_written(
     answer = operator.post(path, body)
     assert (answer.status, answer.code, answer.json["field"]) == (status, code, field)
     assert not Server.objects.exists()
-    assert not Binding.objects.exists()
+    assert not AgentServer.objects.exists()
 
 
 def test_a_list_takes_the_same_queries_for_any_number_of_rows(
@@ -243,7 +243,7 @@ def test_a_list_takes_the_same_queries_for_any_number_of_rows(
     operator.get(path)
     for number in range(12):
         server = in_pool(acme, f"s{number}")
-        Binding.objects.create(organization=acme, agent=helper, server=server)
+        AgentServer.objects.create(organization=acme, agent=helper, server=server)
     # The token, the agent, its bindings, the servers with counts, their secrets, their tools.
     with django_assert_num_queries(6):
         assert len(operator.get(path).json["results"]) == 12

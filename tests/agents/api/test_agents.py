@@ -2,7 +2,7 @@
 
 import pytest
 
-from agents.models import Agent, Binding, ModelEndpoint
+from agents.models import Agent, AgentServer, ModelEndpoint
 from bonobot.accounts.models import Organization, Token
 from bonobot.accounts.roles import Role
 from bonobot.core.text.masking import MASK
@@ -115,7 +115,7 @@ def test_a_policy_is_written_in_the_names_that_models_see(acme, operator, helper
     server = Server.objects.create(
         organization=acme, scope_id=acme.pk, name="GitHub", slug="github", transport_type="http"
     )
-    Binding.objects.create(organization=acme, agent=helper, server=server)
+    AgentServer.objects.create(organization=acme, agent=helper, server=server)
     body = {"mode": "allowlist", "allow": ["mcp_github_*", "read_result"], "deny": []}
     written = operator.put("agents/helper/tool-policy", body)
     assert (written.status, written.json["mode"]) == (200, "allowlist")

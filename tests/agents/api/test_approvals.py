@@ -2,7 +2,7 @@
 
 import pytest
 
-from agents.models import Session, SessionGrant
+from agents.models import Session, SessionApproval
 from bonobot.accounts.models import Organization, User
 from bonobot.accounts.roles import Role
 from bonobot.ledger.models import AuditRow
@@ -113,7 +113,7 @@ def test_what_was_granted_for_a_session_is_listed_and_taken_back(approval, revie
     (grant,) = reviewer.get(grants).json["results"]
     assert grant["tool"] == "add"
     assert reviewer.delete(f"{grants}/{grant['id']}").status == 204
-    assert not SessionGrant.objects.exists()
+    assert not SessionApproval.objects.exists()
     assert reviewer.delete(f"{grants}/{grant['id']}").status == 404
     assert AuditRow.objects.filter(action="session_grant_revoked").exists()
 

@@ -4,7 +4,7 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from agents.models import Question
+from agents.models import ElicitationRequest
 from agents.sessions.services import start_session
 from bonobot.accounts.roles import Role
 from bonobot.ledger.models import AuditRow
@@ -61,7 +61,7 @@ def test_who_started_the_session_answers_and_nobody_else(acme, helper, server):
     assert (wrong.status, wrong.code, wrong.json["field"]) == (400, "bad_answer", "content.region")
     done = reviewer.post(path, {"action": "accept", "content": {"region": "eu", "count": 2}})
     assert (done.json["state"], "content" in done.json) == ("accept", False)
-    assert Question.objects.get(pk=cli.pk).content.open() == {"region": "eu", "count": 2}
+    assert ElicitationRequest.objects.get(pk=cli.pk).content.open() == {"region": "eu", "count": 2}
     assert reviewer.post(path, {"action": "decline"}).code == "already_answered"
     assert AuditRow.objects.filter(action="question_answered").count() == 1
 
@@ -86,12 +86,12 @@ def test_the_admin_shows_the_form_and_takes_the_answer(acme, helper, server):
     seat = admin_client.sit(acme, Role.OPERATOR)
     session = session_of(admin_client.principal_at(seat, acme), helper)
     question = factories.asked(session, server)
-    page = seat.get("agents_question_change", question.pk)
+    page = seat.get("agents_elicitationrequest_change", question.pk)
     assert "Which region?" in admin_client.words(page)
-    assert "Which region?" in admin_client.words(seat.get("agents_question_changelist"))
+    assert "Which region?" in admin_client.words(seat.get("agents_elicitationrequest_changelist"))
     seat.post("agents_question_answer", question.pk, answer="accept", value_1="0", value_0="eu")
     question.refresh_from_db()
-    assert question.state == Question.State.WAITING  # a count is at least 1
+    assert question.state == ElicitationRequest.State.WAITING  # a count is at least 1
     entered = {"value_0": "us", "value_1": "3", "value_2": "on"}
     seat.post("agents_question_answer", question.pk, answer="accept", **entered)
     question.refresh_from_db()
@@ -104,13 +104,13 @@ def test_a_page_is_shown_whole_with_warnings(acme, helper, server):
         session_of(admin_client.principal_at(seat, acme), helper), server, PAGE
     )
     assert question.flags == ["not_encrypted", "unusual_host"]
-    page = seat.get("agents_question_change", question.pk)
+    page = seat.get("agents_elicitationrequest_change", question.pk)
     assert PAGE["url"] in admin_client.words(page)
     assert "unusual letters" in admin_client.words(page)
     assert "\u202e" not in page
     assert 'rel="noopener noreferrer"' in page
     other = admin_client.sit(acme, Role.OWNER)
-    assert "is asked" in admin_client.words(other.get("agents_question_change", question.pk))
+    assert "is asked" in admin_client.words(other.get("agents_elicitationrequest_change", question.pk))
     seat.post("agents_question_answer", question.pk, answer="accept")
     question.refresh_from_db()
-    assert question.state == Question.State.ACCEPTED
+    assert question.state == ElicitationRequest.State.ACCEPTED

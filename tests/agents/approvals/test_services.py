@@ -11,7 +11,7 @@ from django.utils import timezone
 from agents.approvals.services import expire_overdue, resolve_approval, revoke_session_approval
 from agents.calls.pipeline import ApprovalRequired
 from agents.flow_labels.services import list_approval_label_sources
-from agents.models import Approval, Session, SessionGrant, Step
+from agents.models import Approval, Session, SessionApproval, Step
 from agents.policies.services import PolicySpec, RuleSpec, set_policy
 from agents.sessions import services as sessions
 from agents.tasks import sweep
@@ -19,9 +19,9 @@ from bonobot.accounts.models import Organization
 from bonobot.accounts.roles import Role
 from bonobot.core.problems import Problem
 from bonobot.ledger.audit.verify_chain import verify_whole_chain
-from bonobot.ledger.models import AuditRow, PermitRow
+from bonobot.ledger.models import ApprovalCell, AuditRow
 from bonobot.ledger.writer.writer_thread import get_writer
-from bonobot.notifications.models import Notice
+from bonobot.notifications.models import Notification
 from bonobot.notifications.services import NotificationChannelSpec, save_channel
 from mcp_servers.models import Definition
 from tests import factories
@@ -137,14 +137,14 @@ def test_nobody_answering_is_a_no(asking, call, reviewer):
         assert late.value.code == "approval_expired"
         assert expire_overdue() == 1
     assert Approval.objects.get().state == Approval.State.EXPIRED
-    assert not PermitRow.objects.exists()
+    assert not ApprovalCell.objects.exists()
 
 
 def test_a_yes_that_was_not_used_in_time_is_worth_nothing(asking, call, reviewer):
     refused(call, ECHO, {"text": "x"})
     resolve_approval(reviewer, asked(), "approve")
     # Whether it is too late is told by the database's own clock.
-    PermitRow.objects.update(expires=F("expires") - 25 * 3_600 * 1_000_000)
+    ApprovalCell.objects.update(expires=F("expires") - 25 * 3_600 * 1_000_000)
     assert refused(call, ECHO, {"text": "x"}).code == "approval_expired"
 
 
@@ -179,7 +179,7 @@ def test_who_is_told_of_a_question_is_told_once(asking, call, acme):
     save_channel(factories.administrator(acme), spec)
     for _ in range(2):
         refused(call, ECHO, {"text": "secret"})
-    notice = Notice.objects.get()
+    notice = Notification.objects.get()
     assert (notice.event, notice.subject_name) == ("approval_waiting", ECHO)
     assert notice.link.endswith(f"/admin/agents/approval/{asked().pk}/change/")
     assert "secret" not in notice.text
@@ -273,7 +273,7 @@ def test_a_yes_for_the_session_holds_until_it_is_taken_back(asking, acme, helper
     boss = factories.administrator(acme)
     sessions.send_message(boss, session, f'/{ECHO} {{"text": "two"}}')
     assert take(session) == Session.Status.DONE
-    revoke_session_approval(reviewer, SessionGrant.objects.get())
+    revoke_session_approval(reviewer, SessionApproval.objects.get())
     sessions.send_message(boss, session, f'/{ECHO} {{"text": "three"}}')
     assert take(session) == Session.Status.WAITING
 

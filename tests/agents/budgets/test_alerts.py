@@ -13,7 +13,7 @@ from agents.budgets.services import BudgetLine, BudgetUse, set_budgets
 from agents.models import Budget
 from agents.tasks import watch_budgets
 from bonobot.ledger.models import BudgetCell
-from bonobot.notifications.models import Notice
+from bonobot.notifications.models import Notification
 from bonobot.notifications.services import NotificationChannelSpec, save_channel
 from tests import factories
 
@@ -49,7 +49,7 @@ def spend(agent, amount, unit="tokens", limit=1_000):
 
 
 def told():
-    return sorted(Notice.objects.values_list("event", flat=True))
+    return sorted(Notification.objects.values_list("event", flat=True))
 
 
 def test_a_budget_is_told_of_at_eighty_percent_and_when_it_is_spent(agent, pager):
@@ -59,7 +59,7 @@ def test_a_budget_is_told_of_at_eighty_percent_and_when_it_is_spent(agent, pager
     watch_budgets()
     watch_budgets()
     assert told() == ["budget_warning"]
-    assert "800 of 1,000 tokens" in Notice.objects.get().text
+    assert "800 of 1,000 tokens" in Notification.objects.get().text
     spend(agent, 1_000)
     watch_budgets()
     watch_budgets()
@@ -87,7 +87,7 @@ def test_the_organizations_own_budget_is_told_of(acme, pager):
     key = build_budget_key(acme.pk, limit, timezone.now())
     BudgetCell.objects.create(key=key, organization_id=acme.pk, spent=100)
     watch_budgets()
-    assert "the organization is spent" in Notice.objects.get().text
+    assert "the organization is spent" in Notification.objects.get().text
 
 
 def test_where_nobody_listens_no_budget_is_read(agent, django_assert_num_queries):

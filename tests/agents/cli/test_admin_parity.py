@@ -2,7 +2,7 @@
 
 import pytest
 
-from agents.models import Agent, SessionGrant
+from agents.models import Agent, SessionApproval
 from bonobot.accounts.models import Organization
 from bonobot.ledger.models import AuditRow, FlowCell
 from mcp_servers.flow_labels.store_labels import build_store_key
@@ -26,7 +26,7 @@ def test_a_yes_for_a_session_is_listed_and_taken_back(bonobot, acme):
     (listed,) = bonobot("agents", "grants", str(session.pk), "--json").json
     assert (listed["id"], listed["name"]) == (str(grant.pk), "mcp_web_add")
     assert bonobot("agents", "revoke-grant", str(grant.pk)).status == 0
-    assert not SessionGrant.objects.exists()
+    assert not SessionApproval.objects.exists()
     assert "session_grant_revoked" in actions()
 
 

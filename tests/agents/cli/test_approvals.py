@@ -3,7 +3,7 @@
 import pytest
 
 from agents.cli import approvals as cli_approvals
-from agents.models import Agent, Approval, SessionGrant
+from agents.models import Agent, Approval, SessionApproval
 from agents.policies.services import PolicySpec, set_policy
 from bonobot.accounts.models import Organization
 from bonobot.core.cli.command_group import CommandContext
@@ -32,7 +32,7 @@ def test_what_waits_is_listed_shown_and_answered(bonobot: Bonobot, acme: Organiz
     shown = bonobot("approvals", "show", str(second.pk)).out
     assert "U+202E" in shown
     assert bonobot("approvals", "approve", str(first.pk), "--session").status == 0
-    assert SessionGrant.objects.get().session_id == session.pk
+    assert SessionApproval.objects.get().session_id == session.pk
     ran = bonobot("approvals", "deny", str(second.pk), "--word", "No.", "--json")
     assert (ran.json["state"], ran.json["word"]) == ("denied", "No.")
     again = bonobot("approvals", "approve", str(second.pk), "--json")
@@ -75,4 +75,4 @@ def test_on_a_terminal_the_person_there_is_asked(
     monkeypatch.setattr("rich.prompt.PromptBase.get_input", lambda *_, **__: next(answers))
     assert bonobot("agents", "run", "helper", ASK).status == 0
     assert Approval.objects.get().state == state
-    assert SessionGrant.objects.count() == grants
+    assert SessionApproval.objects.count() == grants

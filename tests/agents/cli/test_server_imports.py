@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from agents.models import Binding
+from agents.models import AgentServer
 from bonobot.core.cli.command_group import CommandContext
 from bonobot.core.runtime import get_runtime
 from mcp_servers.client.pool import get_connection_pool
@@ -182,7 +182,7 @@ def test_bot_overrides_and_allowed_tools_are_taken_over(bonobot, acme, overridde
     assert ran.status == 0, ran.out
     assert [share["action"] for share in ran.json["overrides"]] == ["take", "give"]
     assert ran.json["notices"][0]["code"] == "not_supported_yet"
-    bound = {one.server.name: one for one in Binding.objects.select_related("server")}
+    bound = {one.server.name: one for one in AgentServer.objects.select_related("server")}
     assert (bound["time"].enabled, bound["workshop"].enabled) == (False, True)
     assert (bound["workshop"].allowed_tools, bound["workshop"].denied_tools) == (
         ["echo"],

@@ -10,7 +10,7 @@ import yaml
 
 from agents.budgets.services import list_budgets
 from agents.callable_agents import list_callable_agents
-from agents.models import Agent, Binding, Budget, ModelEndpoint
+from agents.models import Agent, AgentServer, Budget, ModelEndpoint
 from agents.policies.services import load_policy_spec
 from agents.policies.shadow_mode import find_draft
 from bonobot.core.runtime import get_runtime
@@ -146,7 +146,7 @@ def test_everything_in_the_file_is_made(applied):
     assert agent.model_endpoint.slug == "offline"
     assert agent.instructions == "Be kind.\nUse ${NOTHING} as it is.\n"
     assert set(load_policy_spec(agent).allow) == {"mcp_workshop_*", "read_result"}
-    binding = Binding.objects.get(server__name="workshop")
+    binding = AgentServer.objects.get(server__name="workshop")
     assert binding.denied_tools == ["crash"]
     assert binding.allowed_resources == ["docs://*", "docs://pages/{page}"]
     assert binding.allowed_prompts == ["review"]
@@ -261,7 +261,7 @@ def test_prune_takes_servers_from_agents_that_the_file_leaves_out(bonobot, write
     ran = bonobot("mcp", "apply", write(text), "--prune", "--yes", "--json")
     removed = [step["name"] for step in ran.json["steps"] if step["action"] == "remove"]
     assert removed == ["helper/docs"]
-    assert [one.server.name for one in Binding.objects.all()] == ["workshop"]
+    assert [one.server.name for one in AgentServer.objects.all()] == ["workshop"]
 
 
 WRONG = {

@@ -12,7 +12,7 @@ from agents.approvals.services import resolve_approval
 from agents.calls import deferred_calls
 from agents.gateway import mcp_tasks
 from agents.gateway.transports import GatewayApplication
-from agents.models import Agent, Approval, Promise
+from agents.models import Agent, Approval, DeferredCall
 from agents.policies.services import PolicySpec, set_policy
 from bonobot.accounts.models import Organization
 from bonobot.core.problems import ServiceUnavailable
@@ -101,7 +101,7 @@ def test_the_call_is_made_once_after_the_yes_by_any_process(
     assert done["result"]["content"][0]["text"]
     assert (over(wire, number), effects.read_text()) == (done, "once\n")
     (call,) = AuditRow.objects.filter(event_type="call", outcome="ok")
-    assert (call.pk, call.actor_label) == (Promise.objects.get().call_id, "tests")
+    assert (call.pk, call.actor_label) == (DeferredCall.objects.get().call_id, "tests")
 
 
 def test_a_client_that_shows_pages_is_asked_to_once(number: str, wire: Wire, say: Say) -> None:
@@ -174,12 +174,12 @@ def test_a_client_without_tasks_is_answered_as_before(rules: None, wire: Wire) -
     assert asked["resultType"] == "input_required"
     told = wire.modern(AGENT, "tools/call", COUNT)
     assert (told.result["isError"], told.code) == (True, "approval_required")
-    assert not Promise.objects.exists()
+    assert not DeferredCall.objects.exists()
 
 
 def test_the_same_call_is_promised_once(number: str, wire: Wire) -> None:
     wire.modern(AGENT, "tools/call", COUNT, capabilities=DECLARED)
-    assert (Promise.objects.count(), Approval.objects.count()) == (1, 1)
+    assert (DeferredCall.objects.count(), Approval.objects.count()) == (1, 1)
 
 
 def test_a_yes_to_a_call_as_it_was_asks_again(
@@ -209,9 +209,11 @@ def test_what_is_forbidden_meanwhile_is_not_made(
 # --- a process that dies
 
 
-def died(row: Promise) -> None:
+def died(row: DeferredCall) -> None:
     """Let the process that makes the call have died a while ago."""
-    Promise.objects.filter(pk=row.pk).update(beaten_at=timezone.now() - 2 * deferred_calls.LEASE)
+    DeferredCall.objects.filter(pk=row.pk).update(
+        beaten_at=timezone.now() - 2 * deferred_calls.LEASE
+    )
 
 
 def test_a_call_that_never_went_out_is_made_by_another_process(
@@ -219,7 +221,7 @@ def test_a_call_that_never_went_out_is_made_by_another_process(
 ) -> None:
     say("approve")
     row = deferred_calls.find_deferred_call(
-        Promise.objects.get().organization_id, Promise.objects.get().pk
+        DeferredCall.objects.get().organization_id, DeferredCall.objects.get().pk
     )
     assert row is not None
     assert deferred_calls.claim_deferred_call(row)
@@ -230,7 +232,7 @@ def test_a_call_that_never_went_out_is_made_by_another_process(
     assert effects.read_text() == "once\n"
     # The one that was thought dead changes nothing any more.
     assert not deferred_calls.update_heartbeat(row)
-    assert not deferred_calls.finish_deferred_call(row, Promise.State.DONE, {"result": {}})
+    assert not deferred_calls.finish_deferred_call(row, DeferredCall.State.DONE, {"result": {}})
 
 
 def test_a_process_that_was_thought_dead_sends_nothing(
@@ -240,7 +242,7 @@ def test_a_process_that_was_thought_dead_sends_nothing(
     # Another process has taken the call by the time that this one is about to send it.
     monkeypatch.setattr(deferred_calls, "update_heartbeat", lambda row: False)
     done = over(wire, number)
-    call = AuditRow.objects.get(pk=Promise.objects.get().call_id)
+    call = AuditRow.objects.get(pk=DeferredCall.objects.get().call_id)
     assert (code(done), call.code) == ("superseded", "superseded")
     assert not effects.read_text()
 
@@ -250,8 +252,8 @@ def test_a_call_that_went_out_is_not_made_again(
 ) -> None:
     say("approve")
     over(wire, number)
-    row = Promise.objects.get()
-    Promise.objects.filter(pk=row.pk).update(state=Promise.State.RUNNING)
+    row = DeferredCall.objects.get()
+    DeferredCall.objects.filter(pk=row.pk).update(state=DeferredCall.State.RUNNING)
     died(row)
     assert code(over(wire, number)) == "outcome_unknown"
     assert effects.read_text() == "once\n"
@@ -262,10 +264,10 @@ def test_one_of_many_that_look_at_once_makes_the_call(
 ) -> None:
     say("approve")
     row = deferred_calls.find_deferred_call(
-        Promise.objects.get().organization_id, Promise.objects.get().pk
+        DeferredCall.objects.get().organization_id, DeferredCall.objects.get().pk
     )
     assert row is not None
-    stale = Promise.objects.get()
+    stale = DeferredCall.objects.get()
     assert (deferred_calls.claim_deferred_call(row), deferred_calls.claim_deferred_call(stale)) == (
         True,
         False,
@@ -349,7 +351,7 @@ def test_a_call_that_is_taken_back_while_it_is_made_is_ended(
     eventually(lambda: "tools/call" in bygone.http.methods(), what="the call at the server")
     about(wire if where == "here" else other, AGENT, "tasks/cancel", number)
     assert over(wire, number)["status"] == "cancelled"
-    call = AuditRow.objects.get(pk=Promise.objects.get().call_id)
+    call = AuditRow.objects.get(pk=DeferredCall.objects.get().call_id)
     eventually(lambda: call.refresh_from_db() or call.closed, what="the end of the call")
     assert bygone.http.methods().count("tools/call") == 1
 

@@ -21,11 +21,11 @@ from agents.calls.snapshots import get_snapshot_cache
 from agents.gateway.transports import GatewayApplication
 from agents.models import (
     Agent,
-    Binding,
+    AgentAssignment,
+    AgentServer,
     Budget,
-    Given,
     ModelEndpoint,
-    SessionGrant,
+    SessionApproval,
     Skill,
     ToolName,
     ToolPolicy,
@@ -79,7 +79,7 @@ ROWS: dict[Any, Row] = {
     Server: Row({"enabled": False}),
     Definition: Row({"pinned_digest": "another"}, {"kind": "tool"}),
     Secret: Row({"name": "X-Another"}),
-    Binding: Row({"enabled": False}),
+    AgentServer: Row({"enabled": False}),
     ToolName: Row({"name": "mcp_web_called_otherwise"}, removal=False),
     Budget: Row({"limit": 0}, removal=False),
     ToolPolicy: Row({"mode": "none"}, removal=False),
@@ -89,9 +89,9 @@ ROWS: dict[Any, Row] = {
     Issuer: _unseen("the token is one of ours"),
     ModelEndpoint: _unseen("no model is asked", agents=None),
     Preset: _unseen("its labels allow what is allowed", organization__isnull=False),
-    SessionGrant: _unseen("there is no session"),
+    SessionApproval: _unseen("there is no session"),
     Skill: _unseen("it is no tool of a server"),
-    Given: _unseen("it gives no tool of a server"),
+    AgentAssignment: _unseen("it gives no tool of a server"),
     Workflow: _unseen("it is no tool of a server"),
 }
 

@@ -15,7 +15,7 @@ from bonobot.accounts.models import Organization, Token
 from bonobot.accounts.tokens.services import revoke_token
 from bonobot.core.runtime import get_runtime
 from mcp_servers.client.change_notifications import ChangeNotification
-from mcp_servers.models import Followed, Server
+from mcp_servers.models import ResourceSubscription, Server
 from mcp_servers.subscriptions import leases, resource_updated
 from tests import factories
 from tests.agents.gateway.conftest import Session, Stream, Wire, token_of
@@ -115,16 +115,16 @@ def test_what_changes_before_the_stream_is_open_is_told_when_it_opens(
 ) -> None:
     session = wire.handshake(AGENT)
     subscribe(session, HERE[AGENT] + PAPER)
-    row = Followed.objects.get()
+    row = ResourceSubscription.objects.get()
     for _ in range(2):
         call(wire, AGENT, PRINT, PAPER)
-    eventually(lambda: Followed.objects.get(pk=row.pk).changes, what="the change")
+    eventually(lambda: ResourceSubscription.objects.get(pk=row.pk).changes, what="the change")
     stream = session.follow()
     assert told(stream) == HERE[AGENT] + PAPER
     stream.close()
-    before = Followed.objects.get().changes
+    before = ResourceSubscription.objects.get().changes
     call(wire, AGENT, PRINT, PAPER)  # between two streams it is the same
-    eventually(lambda: Followed.objects.get().changes > before, what="the next change")
+    eventually(lambda: ResourceSubscription.objects.get().changes > before, what="the next change")
     again = session.follow()
     assert told(again) == HERE[AGENT] + PAPER
     again.close()
@@ -187,7 +187,7 @@ def test_many_clients_are_told_by_one_subscription_that_ends_with_the_last(
         one.close()
     assert call(wire, SERVER, READERS, PAPER) == "0 sessions, 1 streams"
     wire.send("DELETE", AGENT, **session._with_bearer())
-    eventually(lambda: not Followed.objects.exists(), what="the end of the row")
+    eventually(lambda: not ResourceSubscription.objects.exists(), what="the end of the row")
     eventually(
         lambda: call(wire, SERVER, READERS, PAPER) == "0 sessions, 0 streams",
         what="the end of the stream at the server",
@@ -205,7 +205,7 @@ def test_a_session_that_nobody_uses_watches_nothing_any_more(
     call(wire, SERVER, PRINT, PAPER)
     assert told(stream) == PAPER
     stream.close()
-    eventually(lambda: not Followed.objects.exists(), what="the end of the row")
+    eventually(lambda: not ResourceSubscription.objects.exists(), what="the end of the row")
 
 
 def test_a_right_that_was_lost_ends_what_is_told(

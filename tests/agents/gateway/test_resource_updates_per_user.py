@@ -20,7 +20,7 @@ from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Role, TokenScope
 from bonobot.accounts.services import remove_member
 from bonobot.accounts.tokens import services as tokens
-from mcp_servers.models import Followed, Server
+from mcp_servers.models import ResourceSubscription, Server
 from mcp_servers.oauth_client.authorization_code import sign_out
 from mcp_servers.oauth_client.revocation import revoke_former_members
 from tests import factories
@@ -145,7 +145,7 @@ def test_each_is_told_of_their_own_and_of_nobody_elses(readers: tuple[Reader, Re
     assert ben.hears() == SECRET  # first of all: nothing of Ann's came before it
     ann.call(PRINT, SECRET)
     assert ann.hears() == SECRET
-    subjects = Followed.objects.values_list("uri", "subject")
+    subjects = ResourceSubscription.objects.values_list("uri", "subject")
     assert set(subjects) == set(product((PAPER, SECRET), (ann.subject, ben.subject)))
 
 

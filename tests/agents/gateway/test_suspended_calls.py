@@ -10,7 +10,7 @@ from django.utils import timezone
 
 from agents.gateway import suspended_calls
 from agents.gateway.transports import GatewayApplication
-from agents.models import Agent, Handover
+from agents.models import Agent, CallHandoff
 from bonobot.accounts.models import Organization, Token
 from bonobot.accounts.tokens.services import revoke_token
 from bonobot.core.runtime import get_runtime
@@ -74,7 +74,7 @@ def test_answers_that_come_to_another_process_go_on_with_the_call(
     assert text(done).startswith("bygone")
     assert "Ann" in text(done)
     assert len(upstream.asked_back) == 1
-    eventually(lambda: not Handover.objects.exists(), what="the end of the handover")
+    eventually(lambda: not CallHandoff.objects.exists(), what="the end of the handover")
 
 
 def test_a_call_that_asks_more_than_once_may_go_on_anywhere_each_time(
@@ -93,7 +93,7 @@ def test_what_is_left_in_rows_is_sealed(upstream: Upstream, wire: Wire, other: W
     seen: list[str] = []
 
     def watch() -> None:
-        for row in Handover.objects.all():
+        for row in CallHandoff.objects.all():
             seen.extend((row.said, row.found))
 
     answer = suspended_calls.handoff.answer
@@ -144,13 +144,13 @@ def test_a_holder_that_was_only_slow_ends_the_call_that_it_was_given_up_for(
     silent(suspended_calls.HOLDER_TIMEOUT_S)
     assert call(other, **answers(asked))["error"]["data"]["code"] == "call_lost"
     get_runtime().call(_attend_again, wire)
-    eventually(lambda: not Handover.objects.exists(), what="the end of the handover")
+    eventually(lambda: not CallHandoff.objects.exists(), what="the end of the handover")
     assert upstream.asked_back == []
 
 
 def silent(seconds: float) -> None:
     """Have every holder's last sign of life be long ago."""
-    Handover.objects.update(beaten_at=timezone.now() - timedelta(seconds=seconds + 1))
+    CallHandoff.objects.update(beaten_at=timezone.now() - timedelta(seconds=seconds + 1))
 
 
 async def _attend_again(wire: Wire) -> None:
@@ -174,7 +174,7 @@ def test_a_row_that_is_gone_meanwhile_ends_the_wait(
     params = {"name": ASK, "arguments": arguments, **answers(asked)}
     waiting = other.listen(AGENT, params, method="tools/call", capabilities=ABLE)
     eventually(lambda: upstream.asked_back, what="the answer at the server")
-    Handover.objects.all().delete()
+    CallHandoff.objects.all().delete()
     told = waiting.next()
     waiting.close()
     assert told is not None
@@ -210,7 +210,7 @@ def test_a_client_that_stays_away_is_a_no_to_the_server(
     asked = call(wire)
     (told,) = eventually(lambda: upstream.asked_back, what="the answer at the server")
     assert told["error"]["code"] == -1
-    eventually(lambda: not Handover.objects.exists(), what="the end of the call")
+    eventually(lambda: not CallHandoff.objects.exists(), what="the end of the call")
     assert call(wire, **answers(asked))["error"]["code"] == OVER
 
 
@@ -245,7 +245,7 @@ def test_a_client_that_leaves_ends_the_call_where_it_is_held(
     waiting = other.listen(AGENT, params, method="tools/call", capabilities=ABLE)
     eventually(lambda: upstream.asked_back, what="the answer at the server")
     waiting.close()
-    eventually(lambda: not Handover.objects.exists(), what="the end of the handover")
+    eventually(lambda: not CallHandoff.objects.exists(), what="the end of the handover")
     ended = AuditRow.objects.filter(event_type="call").order_by("seq").last()
     assert ended is not None
     assert ended.outcome == "unknown"  # it was sent, and nobody knows what it did

@@ -16,10 +16,10 @@ import pytest
 from django.utils import timezone
 
 from agents.gateway.suspended_calls import HOLDER_TIMEOUT_S
-from agents.models import Agent, Handover
+from agents.models import Agent, CallHandoff
 from bonobot.accounts.models import Organization
 from bonobot.accounts.principals import Principal
-from mcp_servers.models import Followed, Server
+from mcp_servers.models import ResourceSubscription, Server
 from tests import factories
 from tests.agents.conftest import acme, helper
 from tests.agents.gateway.conftest import (
@@ -139,14 +139,14 @@ def each_person_is_told_what_is_theirs(
         streams = {one: open_streams.enter_context(one.listening(asked)) for one in (*ann, ben[1])}
         for stream in streams.values():
             assert next(stream)["params"]["notifications"] == asked["notifications"]
-        assert Followed.objects.values("holder").distinct().count() == len(pair)
+        assert ResourceSubscription.objects.values("holder").distinct().count() == len(pair)
         for who, where in ((ann, 1), (ben, 0), (ann, 0)):
             uri = {"uri": PAPER}
             who[where].modern(AGENT, "tools/call", {"name": PRINT[AGENT], "arguments": uri})
             for one in who:
                 if one in streams:
                     assert next(streams[one])["method"] == UPDATED
-        changes = dict(Followed.objects.values_list("subject", "changes"))
+        changes = dict(ResourceSubscription.objects.values_list("subject", "changes"))
     assert changes == {UUID(people[0].id): 2, UUID(people[1].id): 1}
 
 
@@ -210,7 +210,7 @@ def a_call_ends_with_the_process_that_holds_it(pair: tuple[Remote, Remote], old:
     holding.web.kill()
     # As if its client had taken its time; else the other one waits so long for a sign of life.
     long_ago = timezone.now() - timedelta(seconds=HOLDER_TIMEOUT_S + 1)
-    Handover.objects.update(beaten_at=long_ago)
+    CallHandoff.objects.update(beaten_at=long_ago)
     params = {"name": "mcp_bygone_ask", "arguments": {"times": 1}, **back}
     for code in ("call_lost", "call_over"):
         refused = other.modern(AGENT, "tools/call", params, capabilities=ABLE).error

@@ -8,7 +8,7 @@ from functools import partial
 
 import pytest
 
-from agents.models import Agent, Approval, Question, Session, Step
+from agents.models import Agent, Approval, ElicitationRequest, Session, Step
 from agents.services import attach_server
 from agents.sessions import services as sessions
 from bonobot.core.runtime import get_runtime
@@ -65,8 +65,8 @@ def check(file, session, where, *, yes):
             # What a person has made again came to its end, unless that was seen by nobody.
             assert step.payload.get("code") in (None, "", "answer_lost"), where
     # What people entered is nowhere any more.
-    for question in Question.objects.filter(session=session):
-        assert question.state != Question.State.WAITING, where
+    for question in ElicitationRequest.objects.filter(session=session):
+        assert question.state != ElicitationRequest.State.WAITING, where
         assert question.content.open() == {}, where
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from agents.approvals.services import resolve_approval
 from agents.model_endpoints.services import ModelEndpointSpec, save_endpoint
-from agents.models import Approval, Session, SessionGrant, Step
+from agents.models import Approval, Session, SessionApproval, Step
 from agents.sessions import services as sessions
 from agents.sessions.sampling_messages import parse_request
 from bonobot.core.problems import InvalidInput
@@ -132,7 +132,7 @@ def test_a_person_says_yes_or_no_without_a_worker(asker, model, go, boss, came, 
     resolve_approval(boss, asked, "approve_session")
     assert goes(session, runner).status == Session.Status.DONE
     assert "Blue." in call_of(session).payload["text"]
-    assert SessionGrant.objects.count() == 1
+    assert SessionApproval.objects.count() == 1
 
     model.script = [calls("script", rounds=[ROUND]), Says("done")]
     session = go()

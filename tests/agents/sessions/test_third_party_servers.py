@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from agents.elicitations.services import answer_request
-from agents.models import Question, Step
+from agents.models import ElicitationRequest, Step
 from agents.sessions import services as sessions
 from bonobot.core.runtime import get_runtime
 from mcp_servers.client.pool import get_connection_pool
@@ -56,7 +56,7 @@ def asks(boss, helper, runner):
         session = sessions.start_session(boss, helper, f"/mcp_other_{tool} {json.dumps(arguments)}")
         running = get_runtime().spawn(run_until_rest(runner, session.pk), name="run")
         if content is not None:
-            mine = Question.objects.waiting().filter(session=session)
+            mine = ElicitationRequest.objects.waiting().filter(session=session)
             answer_request(boss, eventually(mine.first), "accept", content)
         running.result(60)
         step = Step.objects.get(session=session, kind=Step.Kind.CALL)

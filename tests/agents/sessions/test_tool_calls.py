@@ -13,7 +13,7 @@ from agents.calls import pending_calls
 from agents.calls.results import MAX_ROUNDS
 from agents.elicitations import services as elicitations
 from agents.elicitations.services import answer_request
-from agents.models import Approval, Exchange, Question, Session, Step
+from agents.models import Approval, ElicitationRequest, PendingCall, Session, Step
 from agents.policies.services import PolicySpec, set_policy
 from agents.services import attach_server
 from agents.sessions import leases
@@ -79,7 +79,7 @@ def test_a_question_parks_the_session_and_its_answer_goes_back_with_the_state(
     asker("modern")
     session = says("script", rounds=[rounds(FORM, requestState="1|Ünsere Sache\u0007")])
     assert (session.status, session.runner) == (Session.Status.WAITING, None)
-    question = Question.objects.get()
+    question = ElicitationRequest.objects.get()
     assert (question.state, question.mode, question.server_name) == ("waiting", "form", "asker")
     assert question.flags == ["secret:api_key"]
     assert call_of(session).payload["questions"] == [str(question.pk)]
@@ -107,13 +107,13 @@ def test_a_question_parks_the_session_and_its_answer_goes_back_with_the_state(
     assert second["params"]["inputResponses"] == {"0": given}
     step = call_of(session)
     assert "Ada" in step.payload["text"]
-    assert step.payload["earlier"] == [str(Exchange.objects.get().legs[0])]
+    assert step.payload["earlier"] == [str(PendingCall.objects.get().legs[0])]
     assert calls_of(session) == [("ok", "input_required"), ("ok", "")]
 
     # What was entered is gone, and the audit knows of fields only.
     question.refresh_from_db()
     assert question.content.open() == {}
-    assert Exchange.objects.get().closed_at is not None
+    assert PendingCall.objects.get().closed_at is not None
     told = AuditRow.objects.get(action="question_answered")
     assert "Ada" not in told.opened
     assert '"age"' in told.opened
@@ -125,7 +125,7 @@ def test_a_question_parks_the_session_and_its_answer_goes_back_with_the_state(
 def test_several_questions_rounds_and_a_page(asker, says, came, runner, boss):
     asker("modern")
     session = says("script", rounds=[rounds(FORM, PAGE), rounds(FORM)])
-    form, page = Question.objects.order_by("key")
+    form, page = ElicitationRequest.objects.order_by("key")
     assert (page.mode, page.url) == ("url", PAGE["params"]["url"])
     with pytest.raises(Problem):
         answer_request(boss, page, "accept", {"password": "x"})
@@ -140,14 +140,16 @@ def test_several_questions_rounds_and_a_page(asker, says, came, runner, boss):
         "0": {"action": "decline"},
         "1": {"action": "accept"},
     }
-    last = Question.objects.get(round=2)
-    Question.objects.filter(pk=last.pk).update(expires_at=timezone.now() - timedelta(seconds=1))
+    last = ElicitationRequest.objects.get(round=2)
+    ElicitationRequest.objects.filter(pk=last.pk).update(
+        expires_at=timezone.now() - timedelta(seconds=1)
+    )
     sweep()
     goes(session, runner)
     assert session.status == Session.Status.DONE
     assert came("tools/call")[2]["params"]["inputResponses"] == {"0": {"action": "cancel"}}
     last.refresh_from_db()
-    assert last.state == Question.State.EXPIRED
+    assert last.state == ElicitationRequest.State.EXPIRED
 
 
 @pytest.mark.parametrize(
@@ -167,8 +169,8 @@ def test_what_a_server_may_not_ask_ends_the_call(asker, says, found, why):
     step = call_of(session)
     assert (session.status, step.state) == (Session.Status.DONE, Step.State.FAILED)
     assert re.search(why, step.payload["text"])
-    assert not Question.objects.exists()
-    assert not Exchange.objects.filter(closed_at=None).exists()
+    assert not ElicitationRequest.objects.exists()
+    assert not PendingCall.objects.filter(closed_at=None).exists()
 
 
 def test_a_server_that_asks_for_ever_is_stopped(asker, says, came, runner, boss):
@@ -178,7 +180,7 @@ def test_a_server_that_asks_for_ever_is_stopped(asker, says, came, runner, boss)
     assert len(came("tools/call")) == MAX_ROUNDS + 1
     session = says("script", rounds=[rounds(FORM, requestState="0")])
     for _ in range(MAX_ROUNDS):
-        answer_request(boss, Question.objects.waiting().get(), "decline")
+        answer_request(boss, ElicitationRequest.objects.waiting().get(), "decline")
         goes(session, runner)
     assert session.status == Session.Status.DONE
     assert "more than 10 times" in call_of(session).payload["text"]
@@ -188,7 +190,7 @@ def test_a_call_goes_on_where_its_process_died(asker, says, came, runner, boss):
     """The process dies between two parts, before and after the next one has its id."""
     asker("modern")
     session = says("script", rounds=[rounds(FORM)])
-    answer_request(boss, Question.objects.get(), "accept", {"name": "Ada"})
+    answer_request(boss, ElicitationRequest.objects.get(), "accept", {"name": "Ada"})
 
     async def die_after_gathering():
         await runner.begin()
@@ -212,7 +214,7 @@ def test_a_yes_holds_for_all_parts_of_a_call(asker, says, helper, runner, boss, 
     session = says("script", rounds=[rounds(FORM)])
     approve(boss, Approval.objects.get(), "approve")
     goes(session, runner)
-    answer_request(boss, Question.objects.get(), "accept", {"name": "Ada"})
+    answer_request(boss, ElicitationRequest.objects.get(), "accept", {"name": "Ada"})
     goes(session, runner)
     assert session.status == Session.Status.DONE
     assert (Approval.objects.count(), len(came("tools/call"))) == (1, 2)
@@ -224,7 +226,7 @@ def test_a_cancelled_session_takes_its_question_back(asker, says, runner, boss):
     sessions.cancel_session(boss, session)
     goes(session, runner)
     assert session.status == Session.Status.CANCELLED
-    assert Question.objects.get().state == Question.State.WITHDRAWN
+    assert ElicitationRequest.objects.get().state == ElicitationRequest.State.WITHDRAWN
     assert call_of(session).payload["code"] == "unfinished"
     assert pending_calls.list_open_calls(session.pk) == []
 
@@ -235,7 +237,7 @@ def test_a_live_connection_waits_for_a_person(asker, says, runner, boss, helper,
         boss, helper, f"/mcp_asker_ask {json.dumps({'requests': [FORM, ROOTS]})}"
     )
     running = get_runtime().spawn(run_until_rest(runner, session.pk), name="run")
-    question = eventually(lambda: Question.objects.waiting().first())
+    question = eventually(lambda: ElicitationRequest.objects.waiting().first())
     assert question.exchange is None
     notice = eventually(lambda: session.steps.filter(kind=Step.Kind.NOTICE).last())
     assert notice.payload["question_id"] == str(question.pk)
@@ -257,7 +259,7 @@ def test_a_page_that_must_be_visited_first(asker, says, runner, boss, helper, ca
     url = PAGE["params"]["url"]
     session = sessions.start_session(boss, helper, f'/mcp_asker_url_first {{"url": "{url}"}}')
     running = get_runtime().spawn(run_until_rest(runner, session.pk), name="run")
-    question = eventually(lambda: Question.objects.waiting().first())
+    question = eventually(lambda: ElicitationRequest.objects.waiting().first())
     assert (question.mode, question.url) == ("url", url)
     answer_request(boss, question, "accept")
     running.result(30)
@@ -269,7 +271,7 @@ def test_without_a_session_nothing_is_asked(asker, acme, helper, call):
     server = asker("modern")
     outcome = call("mcp_asker_script", {"rounds": [rounds(FORM)]})
     assert (outcome.outcome, outcome.code) == ("error", "protocol_error")
-    assert not Question.objects.exists()
+    assert not ElicitationRequest.objects.exists()
     assert call("mcp_asker_script", {"rounds": [{"requestState": "1"}]}).outcome == "ok"
     set_client_capabilities(factories.administrator(acme), server, elicitation=False)
 
@@ -280,7 +282,7 @@ def test_a_resource_is_read_in_parts(asker, came, runner, boss, helper):
     text = '/read_resource {"server": "asker", "uri": "ask://one"}'
     session = goes(sessions.start_session(boss, helper, text), runner)
     assert session.status == Session.Status.WAITING
-    answer_request(boss, Question.objects.get(), "accept", {"name": "Ada"})
+    answer_request(boss, ElicitationRequest.objects.get(), "accept", {"name": "Ada"})
     goes(session, runner)
     assert session.status == Session.Status.DONE
     step = call_of(session)
@@ -308,7 +310,7 @@ def test_a_prompt_is_filled_in_parts(asker, says, came, runner, boss, helper, ca
     assert (alone.outcome, alone.code) == ("error", "protocol_error")
     inside = asked | {"session_id": session.pk, "host": host}
     first = call("ask", **inside)
-    exchange = Exchange.objects.get(pk=first.exchange_id)
+    exchange = PendingCall.objects.get(pk=first.exchange_id)
     pending_calls.save_responses(exchange, {"name": {"action": "decline"}})
     whole = call("ask", continues=pending_calls.build_continuation(exchange), **inside)
     assert (whole.exchange_id, whole.outcome) == (None, "ok")
@@ -326,9 +328,9 @@ def test_a_stored_secret_is_not_entered(asker, says, boss, acme):
     with pytest.raises(Problem) as caught:
         answer_request(
             boss,
-            Question.objects.get(),
+            ElicitationRequest.objects.get(),
             "accept",
             {"name": "it is https://hooks.example.com/very-secret-path-1"},
         )
     assert caught.value.code == "secret_in_answer"
-    assert elicitations.build_page_url(Question.objects.get()).startswith("http")
+    assert elicitations.build_page_url(ElicitationRequest.objects.get()).startswith("http")

@@ -8,7 +8,7 @@ import pytest
 from django.utils import timezone
 
 from agents.elicitations.services import answer_request
-from agents.models import Exchange, Question, Session, Step
+from agents.models import ElicitationRequest, PendingCall, Session, Step
 from agents.sessions import services as sessions
 from agents.tasks import sweep
 from bonobot.core.runtime import get_runtime
@@ -103,7 +103,7 @@ def call_of(session):
 def later(session):
     """Let the time come at which the task is looked at next."""
     past = timezone.now() - timedelta(seconds=1)
-    assert Exchange.objects.filter(session=session, next_at__gt=past).update(next_at=past) == 1
+    assert PendingCall.objects.filter(session=session, next_at__gt=past).update(next_at=past) == 1
 
 
 def codes(session):
@@ -131,7 +131,7 @@ def test_a_task_is_looked_at_without_a_worker_until_it_is_over(remote, begin, ru
     rows = AuditRow.objects.filter(session_id=session.pk, event_type="call").order_by("seq")
     first, *_, last = rows
     assert str(first.pk) in json.loads(last.opened)["details"]["continues"]
-    assert Exchange.objects.get().closed_at is not None
+    assert PendingCall.objects.get().closed_at is not None
 
 
 def test_what_a_task_asks_is_asked_once(remote, begin, runner, boss):
@@ -139,7 +139,7 @@ def test_what_a_task_asks_is_asked_once(remote, begin, runner, boss):
     session = begin()
     assert session.status == Session.Status.WAITING
     remote.states = [ASKS, ASKS, done("built")]  # it comes to the answer a little later
-    answer_request(boss, Question.objects.get(), "accept", {"one": "blue"})
+    answer_request(boss, ElicitationRequest.objects.get(), "accept", {"one": "blue"})
     goes(session, runner)
     while session.status == Session.Status.WAITING:
         remote.states = [done("built")]
@@ -149,7 +149,7 @@ def test_what_a_task_asks_is_asked_once(remote, begin, runner, boss):
     updates = [one.message for one in remote.http.asked if one.method == "tasks/update"]
     given = {"which": {"action": "accept", "content": {"one": "blue"}}}
     assert [update["params"]["inputResponses"] for update in updates] == [given]
-    assert Question.objects.count() == 1
+    assert ElicitationRequest.objects.count() == 1
     assert call_of(session).payload["text"] == "built"
 
 
@@ -174,7 +174,7 @@ def test_a_task_ends_badly(remote, begin, states, code):
 def test_a_task_that_takes_too_long_is_cancelled(remote, begin, runner):
     remote.ttl_ms = 60_000
     session = begin()
-    Exchange.objects.update(ends_at=timezone.now())
+    PendingCall.objects.update(ends_at=timezone.now())
     later(session)
     sweep()
     goes(session, runner)
@@ -198,7 +198,7 @@ def test_a_look_that_nobody_saw_the_end_of_is_made_again(remote, begin, runner):
     sweep()
 
     # Its id is one that the audit knows and the exchange has not as its last.
-    first, _last = Exchange.objects.get().legs
+    first, _last = PendingCall.objects.get().legs
     Step.objects.filter(pk=call_of(session).pk).update(call_id=first)
     remote.states = [done("built")]
     goes(session, runner)

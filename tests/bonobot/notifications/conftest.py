@@ -7,7 +7,7 @@ from pytest_django import Settings
 
 from bonobot.accounts.models import Organization
 from bonobot.accounts.principals import Principal
-from bonobot.notifications.models import Channel
+from bonobot.notifications.models import NotificationChannel
 from bonobot.notifications.services import NotificationChannelSpec, save_channel
 from tests import factories
 from tests.bonobot.notifications.receivers import Hook, Mailbox, hook_listening, mail_listening
@@ -39,7 +39,7 @@ def mailbox(settings: Settings) -> Iterator[Mailbox]:
 
 
 @pytest.fixture
-def webhook(boss: Principal, hook: Hook) -> Channel:
+def webhook(boss: Principal, hook: Hook) -> NotificationChannel:
     spec = NotificationChannelSpec(
         "Pager", "webhook", url=hook.url, secret="0123456789abcdef", allow_private=True
     )
@@ -47,7 +47,7 @@ def webhook(boss: Principal, hook: Hook) -> Channel:
 
 
 @pytest.fixture
-def by_mail(boss: Principal, mailbox: Mailbox) -> Channel:
+def by_mail(boss: Principal, mailbox: Mailbox) -> NotificationChannel:
     spec = NotificationChannelSpec(
         "Operations", "email", addresses=["ops@example.com", "cto@example.com"]
     )

@@ -3,7 +3,7 @@
 import pytest
 
 from bonobot.accounts.roles import Role
-from bonobot.notifications.models import Channel, Notice
+from bonobot.notifications.models import Notification, NotificationChannel
 from tests import admin_client, factories
 
 HOOK = {"name": "Pager", "kind": "webhook", "url": "https://hooks.example.com/geheim"}
@@ -16,33 +16,33 @@ def seat(acme):
 
 
 def test_empty_lists_say_what_to_do_first(seat):
-    assert "Nobody is told yet" in seat.get("notices_channel_changelist")
-    assert "Nothing was told yet" in seat.get("notices_notice_changelist")
+    assert "Nobody is told yet" in seat.get("notices_notificationchannel_changelist")
+    assert "Nothing was told yet" in seat.get("notices_notification_changelist")
 
 
 def test_a_secret_that_was_made_is_shown_once(seat):
-    page = seat.post("notices_channel_add", **FORM)
-    channel = Channel.objects.get()
+    page = seat.post("notices_notificationchannel_add", **FORM)
+    channel = NotificationChannel.objects.get()
     assert channel.secret.open() in page
-    again = seat.get("notices_channel_change", channel.pk)
+    again = seat.get("notices_notificationchannel_change", channel.pk)
     assert channel.secret.open() not in again
     assert "geheim" not in again
 
 
 def test_a_change_keeps_what_is_masked(seat):
-    seat.post("notices_channel_add", **FORM)
-    channel = Channel.objects.get()
+    seat.post("notices_notificationchannel_add", **FORM)
+    channel = NotificationChannel.objects.get()
     fields = FORM | {"name": "Night", "url": "********", "events": ["server_down"]}
-    seat.post("notices_channel_change", channel.pk, **fields)
+    seat.post("notices_notificationchannel_change", channel.pk, **fields)
     channel.refresh_from_db()
     assert (channel.name, channel.events) == ("Night", ["server_down"])
     assert channel.url.open() == HOOK["url"]
 
 
 def test_what_cannot_be_is_said_at_its_field(seat):
-    page = seat.post("notices_channel_add", **(FORM | {"url": "http://127.0.0.1/"}))
+    page = seat.post("notices_notificationchannel_add", **(FORM | {"url": "http://127.0.0.1/"}))
     assert "private_address" in page
-    assert not Channel.objects.exists()
+    assert not NotificationChannel.objects.exists()
 
 
 def test_a_test_says_what_became_of_it(acme, seat, webhook, hook):
@@ -50,35 +50,35 @@ def test_a_test_says_what_became_of_it(acme, seat, webhook, hook):
     assert "taken by the receiver" in page
     hook.status = 500
     assert "answered 500" in seat.post("notices_channel_test", webhook.pk)
-    assert "given up" in seat.get("notices_channel_change", webhook.pk)
+    assert "given up" in seat.get("notices_notificationchannel_change", webhook.pk)
 
 
 def test_what_was_given_up_is_sent_again(acme, seat):
     notice = factories.notice(acme)
-    Notice.objects.update(state="failed", error="Nobody answers.", attempts=8)
-    assert "Nobody answers." in seat.get("notices_notice_change", notice.pk)
+    Notification.objects.update(state="failed", error="Nobody answers.", attempts=8)
+    assert "Nobody answers." in seat.get("notices_notification_change", notice.pk)
     seat.post("notices_notice_retry", notice.pk)
     notice.refresh_from_db()
     assert (notice.state, notice.attempts) == ("waiting", 0)
     fields = {"action": "retry_chosen", "_selected_action": str(notice.pk)}
-    Notice.objects.update(state="failed")
-    seat.post("notices_notice_changelist", **fields)
-    assert Notice.objects.get().state == "waiting"
+    Notification.objects.update(state="failed")
+    seat.post("notices_notification_changelist", **fields)
+    assert Notification.objects.get().state == "waiting"
 
 
 def test_an_auditor_reads_and_has_no_buttons(acme):
     notice = factories.notice(acme)
     auditor = admin_client.sit(acme, Role.AUDITOR)
-    page = auditor.get("notices_channel_change", notice.channel_id)
+    page = auditor.get("notices_notificationchannel_change", notice.channel_id)
     assert "Send a test notice" not in admin_client.words(page).replace(
         "Send a test notice to see", ""
     )
-    assert "Send again" not in auditor.get("notices_notice_change", notice.pk)
+    assert "Send again" not in auditor.get("notices_notification_change", notice.pk)
     auditor.post("notices_channel_test", notice.channel_id, status=403)
-    assert Notice.objects.count() == 1
+    assert Notification.objects.count() == 1
 
 
 def test_a_channel_is_removed_by_the_operation(acme, seat):
     notice = factories.notice(acme)
-    seat.post("notices_channel_delete", notice.channel_id, post="yes")
-    assert not Channel.objects.exists()
+    seat.post("notices_notificationchannel_delete", notice.channel_id, post="yes")
+    assert not NotificationChannel.objects.exists()

@@ -4,7 +4,7 @@ import pytest
 
 from bonobot.accounts.roles import Role
 from bonobot.core.text.masking import MASK
-from bonobot.notifications.models import Channel, Notice
+from bonobot.notifications.models import Notification, NotificationChannel
 from tests import factories, rest
 
 HOOK = {"name": "Pager", "kind": "webhook", "url": "https://hooks.example.com/geheim"}
@@ -18,7 +18,7 @@ def owner(acme):
 def test_a_secret_that_was_made_is_answered_once(owner):
     made = owner.post("notice-channels", HOOK)
     assert made.status == 201
-    assert Channel.objects.get().secret.open() == made.json["secret"]
+    assert NotificationChannel.objects.get().secret.open() == made.json["secret"]
     one = owner.get(f"notice-channels/{made.json['id']}")
     assert "secret" not in one.json
     assert (one.json["url"], one.json["goes_to"]) == (MASK, "https://hooks.example.com/…")
@@ -30,7 +30,7 @@ def test_a_part_that_is_left_out_stays(owner):
     changed = owner.patch(f"notice-channels/{channel_id}", {"minimum": "critical", "url": MASK})
     assert (changed.json["events"], changed.json["minimum"]) == (["server_down"], "critical")
     assert changed.json["secret"] == ""
-    assert Channel.objects.get().url.open() == HOOK["url"]
+    assert NotificationChannel.objects.get().url.open() == HOOK["url"]
 
 
 def test_what_is_wrong_names_its_member(owner):
@@ -59,10 +59,10 @@ def test_an_auditor_reads_the_outbox_and_changes_nothing(acme):
 
 def test_an_owner_retries_and_removes(acme, owner):
     notice = factories.notice(acme)
-    Notice.objects.update(state="failed", attempts=8)
+    Notification.objects.update(state="failed", attempts=8)
     again = owner.post(f"notices/{notice.pk}/retry")
     assert (again.json["state"], again.json["attempts"]) == ("waiting", 0)
-    Notice.objects.update(state="sent")
+    Notification.objects.update(state="sent")
     assert owner.post(f"notices/{notice.pk}/retry").code == "nothing_to_retry"
     assert owner.delete(f"notice-channels/{notice.channel_id}").status == 204
-    assert not Notice.objects.exists()
+    assert not Notification.objects.exists()

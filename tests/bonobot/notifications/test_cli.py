@@ -1,6 +1,6 @@
 """`bonobot notices`."""
 
-from bonobot.notifications.models import Notice
+from bonobot.notifications.models import Notification
 from tests import factories
 from tests.command_line import acme, bonobot
 
@@ -35,7 +35,7 @@ async def nowhere(posts):
 
 def test_a_notice_is_retried(bonobot, acme):
     notice = factories.notice(acme)
-    Notice.objects.update(state="failed")
+    Notification.objects.update(state="failed")
     assert bonobot("notices", "retry", str(notice.pk), "--json").json["state"] == "waiting"
 
 

@@ -12,7 +12,7 @@ from bonobot.core.http import egress
 from bonobot.core.i18n.localization import localize_text
 from bonobot.notifications import delivery, webhooks
 from bonobot.notifications.delivery import send_due_notifications, send_test_notification
-from bonobot.notifications.models import Channel, Notice
+from bonobot.notifications.models import Notification, NotificationChannel
 from bonobot.notifications.notify import NotificationSubject, notify
 from bonobot.notifications.tasks import send_due_notifications as task
 
@@ -21,7 +21,7 @@ WEB = NotificationSubject("mcp_server", "1", "web", "/admin/mcp_servers/")
 
 def tell(acme, text="It is away.", subject=WEB):
     notify(acme.pk, "server_down", subject, text, topic="outage:1")
-    return Notice.objects.get()
+    return Notification.objects.get()
 
 
 def test_a_webhook_gets_signed_json_once(acme, webhook, hook):
@@ -36,7 +36,7 @@ def test_a_webhook_gets_signed_json_once(acme, webhook, hook):
     mine = hmac.new(b"0123456789abcdef", signed, "sha256").hexdigest()
     assert headers["Bonobot-Signature"] == f"v1={mine}"
     notice.refresh_from_db()
-    assert (notice.state, notice.attempts) == (Notice.State.SENT, 1)
+    assert (notice.state, notice.attempts) == (Notification.State.SENT, 1)
 
 
 @pytest.mark.parametrize(
@@ -52,12 +52,12 @@ def test_what_a_receiver_refuses_is_kept_and_tried_again(acme, webhook, hook, st
     assert said in notice.error
     assert "geheimer-pfad" not in notice.error
     assert "\x1b" not in notice.error
-    assert (notice.state, notice.attempts) == (Notice.State.WAITING, 1)
+    assert (notice.state, notice.attempts) == (Notification.State.WAITING, 1)
     hook.status = 200
-    Notice.objects.update(next_attempt_at=notice.created_at)
+    Notification.objects.update(next_attempt_at=notice.created_at)
     send_due_notifications()
     notice.refresh_from_db()
-    assert (notice.state, notice.error) == (Notice.State.SENT, "")
+    assert (notice.state, notice.error) == (Notification.State.SENT, "")
 
 
 def test_an_endless_answer_is_not_read(acme, webhook, hook):
@@ -69,7 +69,7 @@ def test_an_endless_answer_is_not_read(acme, webhook, hook):
 
 
 def test_a_private_address_needs_the_permission_at_each_delivery(acme, webhook, hook):
-    Channel.objects.update(allow_private=False)
+    NotificationChannel.objects.update(allow_private=False)
     notice = tell(acme)
     send_due_notifications()
     notice.refresh_from_db()
@@ -90,13 +90,13 @@ def test_a_receiver_that_is_away_is_named_without_its_path(acme, webhook, hook, 
 
 
 def test_a_secret_that_cannot_be_read_is_the_notices_fault_alone(acme, webhook, by_mail, mailbox):
-    Channel.objects.filter(pk=webhook.pk).update(origin="https://x")
-    row = Channel.objects.get(pk=webhook.pk)
+    NotificationChannel.objects.filter(pk=webhook.pk).update(origin="https://x")
+    row = NotificationChannel.objects.get(pk=webhook.pk)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(webhooks, "sign_body", broken)
         notify(acme.pk, "server_down", WEB, "Away.", topic="outage:1")
         send_due_notifications()
-    states = dict(Notice.objects.values_list("channel__name", "state"))
+    states = dict(Notification.objects.values_list("channel__name", "state"))
     assert states == {"Pager": "waiting", "Operations": "sent"}
     assert row.notices.get().error
 
@@ -114,7 +114,7 @@ def test_mail_goes_to_every_address_as_plain_text(acme, by_mail, mailbox):
     assert message.get_content_type() == "text/plain"
     assert "It is away." in message.get_content()
     assert "/admin/mcp_servers/" in message.get_content()
-    assert Notice.objects.get().state == Notice.State.SENT
+    assert Notification.objects.get().state == Notification.State.SENT
 
 
 def test_a_servers_name_adds_no_header(acme, by_mail, mailbox):
@@ -134,7 +134,7 @@ def test_a_mail_server_that_refuses_or_is_away_is_told(acme, by_mail, mailbox, s
     notice.refresh_from_db()
     assert "refused" in notice.error
     settings.EMAIL_PORT = 1
-    Notice.objects.update(next_attempt_at=notice.created_at)
+    Notification.objects.update(next_attempt_at=notice.created_at)
     send_due_notifications()
     notice.refresh_from_db()
     assert "doesn't answer" in notice.error
@@ -149,17 +149,17 @@ def test_without_a_mail_server_a_notice_says_so(acme, by_mail, settings):
 
 
 def test_a_test_notice_goes_at_once_and_is_not_repeated(boss, webhook, hook):
-    assert send_test_notification(boss, webhook).state == Notice.State.SENT
+    assert send_test_notification(boss, webhook).state == Notification.State.SENT
     assert hook.last["event"] == "test"
     hook.status = 500
-    assert send_test_notification(boss, webhook).state == Notice.State.FAILED
+    assert send_test_notification(boss, webhook).state == Notification.State.FAILED
     assert delivery.claim_due_notifications() == []
 
 
 def test_receivers_do_not_wait_for_each_other(acme, boss, webhook, hook):
     gate = threading.Barrier(2, timeout=10)
-    hook_again = Channel.objects.get(pk=webhook.pk)
-    second = Channel(
+    hook_again = NotificationChannel.objects.get(pk=webhook.pk)
+    second = NotificationChannel(
         organization=acme, name="Second", kind="webhook", origin="x", allow_private=True
     )
     second.url, second.secret = hook_again.url.open(), "0123456789abcdef"
@@ -190,7 +190,7 @@ def test_each_reader_gets_mail_in_the_language_of_their_account(acme, by_mail, m
     assert "web antwortet seit 2026-11-22 02:41 UTC nicht (3-mal)." in german.get_content()
     assert "kritisch (server_down)" in german.get_content()
     assert german["Message-ID"] == told["ops@example.com"]["Message-ID"]
-    assert Notice.objects.get().text == text
+    assert Notification.objects.get().text == text
 
 
 TOLD = {

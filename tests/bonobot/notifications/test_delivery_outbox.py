@@ -8,7 +8,7 @@ from django.utils import timezone
 from bonobot.accounts.roles import Role
 from bonobot.core.problems import Problem
 from bonobot.notifications import delivery
-from bonobot.notifications.models import Notice
+from bonobot.notifications.models import Notification
 from bonobot.notifications.notify import NotificationSubject, build_notification
 from bonobot.notifications.services import NotificationChannelSpec, save_channel
 from bonobot.notifications.tasks import prune_notices
@@ -37,7 +37,7 @@ def test_a_due_notice_is_claimed_once(notice):
 
 def test_a_claim_whose_process_died_is_due_again(notice):
     delivery.claim_due_notifications()
-    Notice.objects.update(next_attempt_at=timezone.now())
+    Notification.objects.update(next_attempt_at=timezone.now())
     [again] = delivery.claim_due_notifications()
     assert (again, again.attempts) == (notice, 2)
 
@@ -46,40 +46,40 @@ def test_what_a_channel_that_is_off_waits_for_is_not_due(boss, notice):
     spec = NotificationChannelSpec("Pager", "webhook", enabled=False)
     save_channel(boss, spec, notice.channel)
     notice.refresh_from_db()
-    assert notice.state == Notice.State.WITHDRAWN
+    assert notice.state == Notification.State.WITHDRAWN
 
 
 def test_a_failure_is_tried_again_later_each_time_and_then_given_up(notice):
     waits = []
     for _ in range(delivery.MAX_ATTEMPTS):
-        Notice.objects.update(next_attempt_at=timezone.now())
+        Notification.objects.update(next_attempt_at=timezone.now())
         [mine] = delivery.claim_due_notifications()
         delivery.settle_notification(mine, "Nobody answers.")
         waits.append(mine.next_attempt_at)
     assert waits[-1] is None
     assert waits[:-1] == sorted(waits[:-1])
-    assert (mine.state, mine.error) == (Notice.State.FAILED, "Nobody answers.")
+    assert (mine.state, mine.error) == (Notification.State.FAILED, "Nobody answers.")
     assert delivery.claim_due_notifications() == []
 
 
 def test_a_late_outcome_of_a_lost_lease_changes_nothing(notice):
     [mine] = delivery.claim_due_notifications()
-    Notice.objects.update(next_attempt_at=timezone.now())
+    Notification.objects.update(next_attempt_at=timezone.now())
     [theirs] = delivery.claim_due_notifications()
     delivery.settle_notification(mine, "too late")
     delivery.settle_notification(theirs, "")
     notice.refresh_from_db()
-    assert (notice.state, notice.error) == (Notice.State.SENT, "")
+    assert (notice.state, notice.error) == (Notification.State.SENT, "")
 
 
 def test_what_was_given_up_is_tried_again_on_request(boss, notice):
-    Notice.objects.update(state=Notice.State.FAILED, attempts=8, next_attempt_at=None)
+    Notification.objects.update(state=Notification.State.FAILED, attempts=8, next_attempt_at=None)
     delivery.retry_notification(boss, notice)
     assert delivery.claim_due_notifications() == [notice]
 
 
 def test_what_was_sent_is_not_tried_again(boss, notice):
-    Notice.objects.update(state=Notice.State.SENT)
+    Notification.objects.update(state=Notification.State.SENT)
     with pytest.raises(Problem) as refused:
         delivery.retry_notification(boss, notice)
     assert refused.value.code == "nothing_to_retry"
@@ -92,7 +92,7 @@ def test_an_auditor_does_not_retry(acme, notice):
 
 
 def test_old_notices_go_unless_they_wait(notice):
-    Notice.objects.update(created_at=timezone.now() - timedelta(days=31))
+    Notification.objects.update(created_at=timezone.now() - timedelta(days=31))
     assert prune_notices() == 0
-    Notice.objects.update(state=Notice.State.SENT)
+    Notification.objects.update(state=Notification.State.SENT)
     assert prune_notices() == 1

@@ -6,7 +6,7 @@ import pytest
 from django.db import transaction
 from django.utils import timezone
 
-from bonobot.notifications.models import Channel, Notice
+from bonobot.notifications.models import Notification, NotificationChannel
 from bonobot.notifications.notify import (
     NotificationSubject,
     list_listening_organizations,
@@ -38,7 +38,7 @@ def test_every_channel_that_wants_the_event_gets_a_row(acme, boss, pager):
     channel(boss, "Budgets", events=["budget_warning"])
     channel(boss, "Off", enabled=False)
     assert down(acme) == 1
-    notice = Notice.objects.get()
+    notice = Notification.objects.get()
     assert (notice.channel, notice.severity, notice.state) == (pager, "critical", "waiting")
 
 
@@ -50,20 +50,20 @@ def test_what_nobody_wants_costs_one_query(acme, django_assert_num_queries):
 def test_the_same_topic_is_told_once(acme, pager):
     down(acme)
     down(acme)
-    assert Notice.objects.count() == 1
+    assert Notification.objects.count() == 1
 
 
 def test_a_notice_is_lost_with_its_cause(acme, pager):
     with transaction.atomic():
         down(acme)
         transaction.set_rollback(True)
-    assert not Notice.objects.exists()
+    assert not Notification.objects.exists()
 
 
 def test_the_next_outage_of_a_server_that_flaps_waits(acme, pager):
     down(acme, "outage:1")
     down(acme, "outage:2")
-    first, second = Notice.objects.order_by("next_attempt_at")
+    first, second = Notification.objects.order_by("next_attempt_at")
     assert first.next_attempt_at <= timezone.now()
     assert second.next_attempt_at == first.created_at + timedelta(minutes=15)
 
@@ -71,14 +71,14 @@ def test_the_next_outage_of_a_server_that_flaps_waits(acme, pager):
 def test_another_server_does_not_wait(acme, pager):
     down(acme, "outage:1")
     down(acme, "outage:2", NotificationSubject("mcp_server", "2", "other"))
-    assert Notice.objects.due().count() == 2
+    assert Notification.objects.due().count() == 2
 
 
 def test_who_was_told_of_an_outage_is_told_of_its_end(acme, pager):
     down(acme)
-    Notice.objects.update(state=Notice.State.SENT, attempts=1)
+    Notification.objects.update(state=Notification.State.SENT, attempts=1)
     notify_recovery(acme.pk, WEB, "It is there.", topic="outage:1")
-    assert set(Notice.objects.values_list("event", "state")) == {
+    assert set(Notification.objects.values_list("event", "state")) == {
         ("server_down", "sent"),
         ("server_up", "waiting"),
     }
@@ -87,14 +87,16 @@ def test_who_was_told_of_an_outage_is_told_of_its_end(acme, pager):
 def test_an_outage_that_ended_before_its_turn_is_told_to_nobody(acme, pager):
     down(acme)
     notify_recovery(acme.pk, WEB, "It is there.", topic="outage:1")
-    assert list(Notice.objects.values_list("event", "state")) == [("server_down", "withdrawn")]
+    assert list(Notification.objects.values_list("event", "state")) == [
+        ("server_down", "withdrawn")
+    ]
 
 
 def test_what_is_being_tried_is_not_withdrawn(acme, pager):
     down(acme)
-    Notice.objects.update(attempts=1)
+    Notification.objects.update(attempts=1)
     notify_recovery(acme.pk, WEB, "It is there.", topic="outage:1")
-    assert Notice.objects.filter(state="waiting").count() == 2
+    assert Notification.objects.filter(state="waiting").count() == 2
 
 
 def test_text_of_strangers_is_made_visible(acme, pager):
@@ -102,8 +104,8 @@ def test_text_of_strangers_is_made_visible(acme, pager):
         acme,
         subject=NotificationSubject("mcp_server", "1", "web\u202e\x00\r\nBcc: all@example.com"),
     )
-    assert "\u202e" not in Notice.objects.get().subject_name
-    assert "\r" not in Notice.objects.get().subject_name
+    assert "\u202e" not in Notification.objects.get().subject_name
+    assert "\r" not in Notification.objects.get().subject_name
 
 
 def test_other_organizations_are_not_told(acme, pager):
@@ -115,10 +117,10 @@ def test_other_organizations_are_not_told(acme, pager):
 def test_a_long_topic_stays_distinct():
     one, two = shorten_topic("x" * 300 + "1"), shorten_topic("x" * 300 + "2")
     assert one != two
-    assert max(map(len, (one, two))) <= Notice._meta.get_field("topic").max_length
+    assert max(map(len, (one, two))) <= Notification._meta.get_field("topic").max_length
 
 
 def test_a_channel_is_gone_with_its_notices(acme, pager):
     down(acme)
-    Channel.objects.all().delete()
-    assert not Notice.objects.exists()
+    NotificationChannel.objects.all().delete()
+    assert not Notification.objects.exists()

@@ -5,7 +5,7 @@ import pytest
 from bonobot.accounts.roles import Role
 from bonobot.core.problems import Problem
 from bonobot.ledger.models import AuditRow
-from bonobot.notifications.models import Channel
+from bonobot.notifications.models import NotificationChannel
 from bonobot.notifications.services import NotificationChannelSpec, delete_channel, save_channel
 from tests import factories
 
@@ -21,7 +21,7 @@ def refused(principal, **said):
     spec = {"name": "Pager", "kind": "webhook", "url": HOOK} | said
     with pytest.raises(Problem) as problem:
         save_channel(principal, NotificationChannelSpec(**spec))
-    assert not Channel.objects.exists()
+    assert not NotificationChannel.objects.exists()
     return problem.value.code, problem.value.field
 
 

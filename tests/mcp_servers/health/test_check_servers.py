@@ -23,7 +23,7 @@ from mcp_servers.health.check_servers import (
     get_discovery_lifetime,
 )
 from mcp_servers.health.services import BACKOFF_LIMIT, compute_check_delay, record_failure
-from mcp_servers.models import Check, Server
+from mcp_servers.models import HealthCheck, Server
 from mcp_servers.server_config import ServerSpec
 from mcp_servers.services import create_server, set_server_enabled
 from mcp_servers.subscriptions import leases
@@ -86,13 +86,13 @@ def test_the_first_check_discovers_the_server(server):
     get_runtime().call(check_server, server.pk)
     assert reloaded(server).status == Server.Status.CONNECTED
     assert server.definitions.exists()
-    assert Check.objects.get().kind == Check.Kind.DISCOVERY
+    assert HealthCheck.objects.get().kind == HealthCheck.Kind.DISCOVERY
 
 
 def test_later_checks_only_ask_whether_it_is_there(server):
     get_runtime().call(check_server, server.pk)
     get_runtime().call(check_server, server.pk)
-    assert list(Check.objects.values_list("kind", flat=True)) == ["health", "discovery"]
+    assert list(HealthCheck.objects.values_list("kind", flat=True)) == ["health", "discovery"]
     assert reloaded(server).next_check_at > timezone.now()
 
 
@@ -100,14 +100,14 @@ def test_a_server_is_discovered_again_after_a_day(server):
     get_runtime().call(check_server, server.pk)
     Server.objects.filter(pk=server.pk).update(discovered_at=timezone.now() - timedelta(hours=25))
     get_runtime().call(check_server, server.pk)
-    assert Check.objects.filter(kind="discovery").count() == 2
+    assert HealthCheck.objects.filter(kind="discovery").count() == 2
 
 
 def test_a_server_is_discovered_again_when_its_time_to_live_is_over(server):
     get_runtime().call(check_server, server.pk)
     Server.objects.filter(pk=server.pk).update(discovered_at=timezone.now() - timedelta(minutes=2))
     get_runtime().call(check_server, server.pk)
-    assert Check.objects.filter(kind="discovery").count() == 2
+    assert HealthCheck.objects.filter(kind="discovery").count() == 2
 
 
 def test_what_is_listened_to_is_not_polled(serve):
@@ -158,19 +158,19 @@ def test_one_that_hangs_delays_none(register, settings):
     server = register("workshop", str(WORKSHOP), "stdio")
 
     get_runtime().call(check_due_servers)
-    eventually(Check.objects.filter(server=server).exists, within=20)
+    eventually(HealthCheck.objects.filter(server=server).exists, within=20)
     assert reloaded(hanging).status == Server.Status.CONNECTING
     assert reloaded(server).status == Server.Status.CONNECTED
     # Its check ends before the test does, which it would write after otherwise.
     get_runtime().call(get_connection_pool().forget_server, hanging.pk)
-    eventually(Check.objects.filter(server=hanging).exists, within=20)
+    eventually(HealthCheck.objects.filter(server=hanging).exists, within=20)
 
 
 @pytest.mark.parametrize(
     ("code", "status"), [("needs_reauth", "needs_reauth"), ("server_unreachable", "error")]
 )
 def test_what_went_wrong_decides_the_status(server, code, status):
-    record_failure(server.pk, Check.Kind.HEALTH, Problem("no", code=code, remedy="Do this."))
+    record_failure(server.pk, HealthCheck.Kind.HEALTH, Problem("no", code=code, remedy="Do this."))
     assert (reloaded(server).status, server.status_code) == (status, code)
     assert server.status_detail == "no Do this."
 
@@ -187,13 +187,13 @@ def test_the_pause_grows_with_failures_up_to_its_limit(failures, transport):
 def test_old_history_is_pruned(server):
     get_runtime().call(check_server, server.pk)
     assert prune_checks() == 0
-    Check.objects.update(created_at=timezone.now() - timedelta(days=31))
+    HealthCheck.objects.update(created_at=timezone.now() - timedelta(days=31))
     assert prune_checks() == 1
 
 
 def test_a_server_in_error_comes_back_by_itself_within_an_hour(server):
     for _ in range(30):
-        record_failure(server.pk, Check.Kind.HEALTH, Problem("no", code="server_unreachable"))
+        record_failure(server.pk, HealthCheck.Kind.HEALTH, Problem("no", code="server_unreachable"))
     assert reloaded(server).status == Server.Status.ERROR
     assert server.next_check_at <= timezone.now() + BACKOFF_LIMIT
     assert claim_due_servers(500) == []
@@ -215,7 +215,7 @@ def test_a_fault_of_ours_ends_no_other_check_and_freezes_no_state(register, serv
 
     monkeypatch.setattr(get_connection_pool(), "fetch_declarations", broken)
     get_runtime().call(check_due_servers)
-    eventually(lambda: Check.objects.count() == 2, within=20)
+    eventually(lambda: HealthCheck.objects.count() == 2, within=20)
     assert reloaded(server).status == Server.Status.CONNECTED
     assert (reloaded(other).status, other.status_code) == ("error", "internal_error")
 
@@ -231,7 +231,7 @@ def test_each_turn_of_a_connection_is_in_the_audit_once(server):
         get_runtime().call(check_server, server.pk)
     gone = Problem("It hung up.", code="server_unreachable")
     for problem in (gone, gone, Problem("No.", code="needs_reauth")):
-        record_failure(server.pk, Check.Kind.HEALTH, problem)
+        record_failure(server.pk, HealthCheck.Kind.HEALTH, problem)
     get_runtime().call(check_server, server.pk)
     assert turns() == [
         ("server_connected", "ok", ""),
@@ -239,12 +239,12 @@ def test_each_turn_of_a_connection_is_in_the_audit_once(server):
         ("server_credentials_refused", "error", "needs_reauth"),
         ("server_connected", "ok", ""),
     ]
-    record_failure(server.pk, Check.Kind.HEALTH, gone)
+    record_failure(server.pk, HealthCheck.Kind.HEALTH, gone)
     after = load_policy_generation(server.organization_id)
-    record_failure(server.pk, Check.Kind.HEALTH, Problem("No.", code="needs_reauth"))
+    record_failure(server.pk, HealthCheck.Kind.HEALTH, Problem("No.", code="needs_reauth"))
     assert load_policy_generation(server.organization_id) == after > before
 
 
 def test_a_server_that_never_answered_was_not_lost(server):
-    record_failure(server.pk, Check.Kind.HEALTH, Problem("Away.", code="server_unreachable"))
+    record_failure(server.pk, HealthCheck.Kind.HEALTH, Problem("Away.", code="server_unreachable"))
     assert turns() == [("server_connection_failed", "error", "server_unreachable")]

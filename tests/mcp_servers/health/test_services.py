@@ -10,7 +10,7 @@ from bonobot.accounts.roles import Role
 from bonobot.core.problems import Problem
 from bonobot.ledger.types import Actor
 from bonobot.ledger.usage import build_rollups
-from bonobot.notifications.models import Notice
+from bonobot.notifications.models import Notification
 from bonobot.notifications.services import NotificationChannelSpec, save_channel
 from mcp_servers.client.list_definitions import RawDefinition, ServerDeclarations
 from mcp_servers.discovery import save_declarations
@@ -23,7 +23,7 @@ from mcp_servers.health.queries import (
 )
 from mcp_servers.health.services import record_contact, record_failure
 from mcp_servers.health.uptime import compute_downtime
-from mcp_servers.models import Check, Outage, Server, Unasked
+from mcp_servers.models import HealthCheck, Outage, Server, UnmonitoredPeriod
 from mcp_servers.services import set_server_enabled
 from mcp_servers.tasks import prune_checks
 from tests import admin_client, factories, large_organization, rest
@@ -51,15 +51,15 @@ def pager(acme):
 
 def fail(server, times=1, problem=AWAY):
     for _ in range(times):
-        record_failure(server.pk, Check.Kind.HEALTH, problem)
+        record_failure(server.pk, HealthCheck.Kind.HEALTH, problem)
 
 
 def succeed(server, latency_ms=10):
-    record_contact(Server.objects.get(pk=server.pk), Check.Kind.HEALTH, latency_ms)
+    record_contact(Server.objects.get(pk=server.pk), HealthCheck.Kind.HEALTH, latency_ms)
 
 
 def told():
-    return list(Notice.objects.order_by("created_at").values_list("event", flat=True))
+    return list(Notification.objects.order_by("created_at").values_list("event", flat=True))
 
 
 def test_an_outage_lasts_from_the_first_failure_to_the_first_success(server):
@@ -86,14 +86,14 @@ def test_people_are_told_after_three_failures_once(server, pager):
     assert told() == []
     fail(server, 3)
     assert told() == ["server_down"]
-    notice = Notice.objects.get()
+    notice = Notification.objects.get()
     assert "Nobody listens. Start it." in notice.text
     assert str(server.pk) in notice.link
 
 
 def test_people_who_were_told_hear_of_the_end(server, pager):
     fail(server, 3)
-    Notice.objects.update(state=Notice.State.SENT, attempts=1)
+    Notification.objects.update(state=Notification.State.SENT, attempts=1)
     succeed(server)
     assert told() == ["server_down", "server_up"]
 
@@ -108,22 +108,22 @@ def test_a_server_that_flaps_is_told_of_once_in_a_quarter_of_an_hour(server, pag
     with time_machine.travel(timezone.now(), tick=False) as clock:
         for _ in range(5):
             fail(server, 3)
-            Notice.objects.due().update(state=Notice.State.SENT, attempts=1)
+            Notification.objects.due().update(state=Notification.State.SENT, attempts=1)
             clock.shift(timedelta(minutes=1))
             succeed(server)
-            Notice.objects.due().update(state=Notice.State.SENT, attempts=1)
+            Notification.objects.due().update(state=Notification.State.SENT, attempts=1)
             clock.shift(timedelta(minutes=1))
-        assert Notice.objects.filter(state=Notice.State.SENT).count() == 2
+        assert Notification.objects.filter(state=Notification.State.SENT).count() == 2
         fail(server, 3)
         clock.shift(timedelta(minutes=20))
-        assert [notice.event for notice in Notice.objects.due()] == ["server_down"]
+        assert [notice.event for notice in Notification.objects.due()] == ["server_down"]
 
 
 def test_a_need_for_credentials_is_told_at_once_with_what_to_do(server, pager):
     fail(server, problem=REAUTH)
     fail(server, problem=REAUTH)
     assert told() == ["needs_reauth"]
-    assert "Enter a new token." in Notice.objects.get().text
+    assert "Enter a new token." in Notification.objects.get().text
 
 
 def survey(*names):
@@ -146,13 +146,13 @@ def survey(*names):
 
 def discovered(server, *names):
     actor = Actor(kind="system", id="t", label="t")
-    save_declarations(server.pk, survey(*names), {}, actor=actor, kind=Check.Kind.DISCOVERY)
+    save_declarations(server.pk, survey(*names), {}, actor=actor, kind=HealthCheck.Kind.DISCOVERY)
 
 
 def test_what_waits_is_told_once_for_each_discovery(server, pager):
     discovered(server, "add", "subtract")
     assert told() == ["definitions_waiting"]
-    assert "add, subtract" in Notice.objects.get().text
+    assert "add, subtract" in Notification.objects.get().text
     discovered(server, "add", "subtract")
     assert told() == ["definitions_waiting"]
     discovered(server, "add", "subtract", "divide")
@@ -209,7 +209,7 @@ def test_a_time_without_a_worker_is_not_claimed_as_up(server):
         fail(server)
         clock.shift(timedelta(minutes=3))
         fail(server)
-        [gap] = Unasked.objects.all()
+        [gap] = UnmonitoredPeriod.objects.all()
         assert gap.ended_at - gap.began_at == timedelta(hours=8)
         # A minute of up and three of away are known; of the night nothing is.
         assert day_of(server) == pytest.approx(25, abs=0.1)
@@ -238,7 +238,7 @@ def test_contacts_in_their_time_leave_no_gap(server):
             server.refresh_from_db()
             clock.shift(health.compute_check_delay(server, failures + 1) + timedelta(seconds=30))
         succeed(server)
-    assert not Unasked.objects.exists()
+    assert not UnmonitoredPeriod.objects.exists()
 
 
 def day_of(server):
@@ -265,7 +265,7 @@ def test_old_outages_go_and_open_ones_stay(server):
     fail(server)
     long_ago = timezone.now() - timedelta(days=40)
     Outage.objects.update(began_at=long_ago)
-    Check.objects.all().delete()
+    HealthCheck.objects.all().delete()
     assert prune_checks() == 0
     Outage.objects.update(ended_at=long_ago)
     assert prune_checks() == 1

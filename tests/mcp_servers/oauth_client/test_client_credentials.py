@@ -16,7 +16,7 @@ from bonobot.core.problems import Problem
 from bonobot.core.runtime import get_runtime
 from mcp_servers.build_endpoint import build_endpoint
 from mcp_servers.discovery import run_discovery
-from mcp_servers.models import Check, OAuthGrant, Server
+from mcp_servers.models import HealthCheck, OAuthGrant, Server
 from mcp_servers.oauth_client.http import open_http_client
 from mcp_servers.server_config import ServerSpec, mask_auth_config
 from mcp_servers.services import update_server
@@ -238,7 +238,7 @@ def test_a_server_that_repeats_our_token_is_quoted_without_it(register, protecte
     assert "********" in str(problem_of(server))
     with pytest.raises(Problem):
         get_runtime().call(run_discovery, server.pk, actor=boss.actor)
-    said = repr(Server.objects.values().get()) + repr(Check.objects.values())
+    said = repr(Server.objects.values().get()) + repr(HealthCheck.objects.values())
     assert OAuthGrant.objects.get().access_token.open() not in said
 
 

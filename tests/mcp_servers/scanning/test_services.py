@@ -7,7 +7,7 @@ import pytest
 from django.db import connection
 
 from bonobot.core.runtime import get_runtime
-from mcp_servers.models import Check
+from mcp_servers.models import HealthCheck
 from mcp_servers.scanning import services as scanning
 from tests import admin_client, factories
 
@@ -60,7 +60,7 @@ def test_the_database_answers_while_definitions_are_read() -> None:
         )
         answers = 0
         while not reading.done():
-            await get_runtime().run_orm(Check.objects.filter(server=server).count)
+            await get_runtime().run_orm(HealthCheck.objects.filter(server=server).count)
             answers += 1
         await reading
         return answers

@@ -7,7 +7,7 @@ import pytest
 
 from bonobot.core.runtime import get_runtime
 from bonobot.ledger.models import AuditRow
-from bonobot.notifications.models import Notice
+from bonobot.notifications.models import Notification
 from mcp_servers.definition_reviews import approve_definitions
 from mcp_servers.discovery import run_discovery
 from mcp_servers.models import Definition
@@ -68,7 +68,7 @@ def test_what_new_rules_find_hard_stops_being_callable_and_is_told(server, acme)
     assert row.fault.startswith("zero_width at $.description")
     assert not Definition.objects.callable().filter(pk=row.pk).exists()
     assert row.pinned_digest == row.digest
-    notice = Notice.objects.get(event="definitions_refused")
+    notice = Notification.objects.get(event="definitions_refused")
     assert "add (zero_width" in notice.text
     (details,) = recorded()
     (told,) = details["definitions"]
@@ -81,7 +81,7 @@ def test_what_new_rules_find_soft_is_shown_and_stays_approved(server):
     row.refresh_from_db()
     assert row.state == Definition.State.APPROVED
     assert [one["rule"] for one in row.findings] == ["override_rules"]
-    assert not Notice.objects.filter(event="definitions_refused").exists()
+    assert not Notification.objects.filter(event="definitions_refused").exists()
 
 
 def test_what_reads_the_same_changes_nothing_but_its_version(server):

@@ -13,7 +13,7 @@ from bonobot.ledger.queries import load_policy_generation
 from mcp_servers import refresh_definitions
 from mcp_servers.api.serializers import build_spec
 from mcp_servers.client.pool import get_connection_pool
-from mcp_servers.models import Server, Watch
+from mcp_servers.models import ChangeSubscription, Server
 from mcp_servers.services import delete_server, set_server_enabled, update_server
 from mcp_servers.subscriptions import leases, list_changed
 from mcp_servers.subscriptions.list_changed import ListChangedListener
@@ -94,9 +94,9 @@ def test_a_flood_costs_one_reading_at_a_time_and_starves_nobody(serve, watch, mo
     tick(watch())
     eventually(lambda: state(server) == state(other) == "listening")
     eventually(lambda: discoveries(server) == 2 and discoveries(other) == 2)
-    eventually(lambda: Watch.objects.get(server=server).noticed_at)
+    eventually(lambda: ChangeSubscription.objects.get(server=server).noticed_at)
     assert flooding.asked("tools/list") == calm.asked("tools/list") == 2
-    assert Watch.objects.filter(server=server, stale_at__isnull=False).exists()
+    assert ChangeSubscription.objects.filter(server=server, stale_at__isnull=False).exists()
 
 
 def test_a_lost_stream_comes_back_and_what_changed_meanwhile_is_read(serve, watch):
@@ -120,7 +120,7 @@ def test_a_server_that_never_acknowledges_is_shown_as_lost(serve, watch, setting
 def test_an_end_in_order_is_told_as_such(serve, watch):
     _, server = serve(stream(acknowledgement, end))
     tick(watch())
-    eventually(lambda: Watch.objects.filter(server=server, code="ended").exists())
+    eventually(lambda: ChangeSubscription.objects.filter(server=server, code="ended").exists())
 
 
 def test_a_server_that_refuses_is_left_until_its_next_discovery(serve, watch):
@@ -184,7 +184,7 @@ def test_two_processes_share_one_lease(serve, watch):
     eventually(lambda: state(server) == "listening")
     tick(one, other)
     assert serving.asked("subscriptions/listen") == 1
-    assert Watch.objects.get(server=server).holder == one.id
+    assert ChangeSubscription.objects.get(server=server).holder == one.id
 
 
 def test_a_silent_holder_is_replaced_and_writes_nothing(serve, watch):
@@ -192,14 +192,14 @@ def test_a_silent_holder_is_replaced_and_writes_nothing(serve, watch):
     one, other = watch(), watch()
     tick(one)
     eventually(lambda: state(server) == "listening")
-    Watch.objects.update(beat_at=timezone.now() - 2 * leases.LEASE)
+    ChangeSubscription.objects.update(beat_at=timezone.now() - 2 * leases.LEASE)
     assert state(server) == "unwatched"
     tick(other)
     eventually(lambda: serving.asked("subscriptions/listen") == 2)
     assert not leases.mark_stream_opened(one.id, server.pk)
     leases.mark_stream_lost(one.id, server.pk, Problem("late", code="late"))
     leases.mark_stream_refused(one.id, server.pk, Problem("late", code="late"))
-    row = Watch.objects.get(server=server)
+    row = ChangeSubscription.objects.get(server=server)
     assert (row.holder, row.code, row.refused_at) == (other.id, "", None)
     tick(one)
     eventually(lambda: serving.http.gone == 1)
@@ -214,10 +214,10 @@ def test_a_worker_watches_and_its_server_is_taken_over_when_it_was_killed(
     eventually(lambda: state(server) == "listening", within=20)
     tick(one := watch())
     worker.kill()
-    assert Watch.objects.get(server=server).holder != one.id
-    Watch.objects.update(beat_at=timezone.now() - 2 * leases.LEASE)
+    assert ChangeSubscription.objects.get(server=server).holder != one.id
+    ChangeSubscription.objects.update(beat_at=timezone.now() - 2 * leases.LEASE)
     tick(one)
-    eventually(lambda: Watch.objects.get(server=server).holder == one.id)
+    eventually(lambda: ChangeSubscription.objects.get(server=server).holder == one.id)
     eventually(lambda: state(server) == "listening")
     get_runtime().call(get_connection_pool().forget_server, server.pk)
 
@@ -261,5 +261,7 @@ def test_a_fault_of_ours_is_shown_and_tried_again(serve, watch, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(get_connection_pool(), "listen", broken)
         tick(watch())
-        eventually(lambda: Watch.objects.filter(server=server, code="internal_error").exists())
+        eventually(
+            lambda: ChangeSubscription.objects.filter(server=server, code="internal_error").exists()
+        )
     eventually(lambda: state(server) == "listening")

@@ -8,7 +8,7 @@ from django.utils import timezone
 
 from bonobot.accounts.roles import Role
 from bonobot.core.problems import Problem
-from mcp_servers.models import Server, Watch
+from mcp_servers.models import ChangeSubscription, Server
 from mcp_servers.subscriptions import leases
 from mcp_servers.subscriptions.queries import load_change_notification_status
 from tests import factories
@@ -29,10 +29,10 @@ def state(server):
 def test_only_servers_that_tell_changes_are_claimed(server):
     assert state(server) == "not_told"
     leases.store_change_topics(server, {"tools": {}})
-    assert (state(server), Watch.objects.count()) == ("not_told", 0)
+    assert (state(server), ChangeSubscription.objects.count()) == ("not_told", 0)
     assert leases.claim_servers(ME, 10) == []
     leases.store_change_topics(server, TOLD)
-    assert Watch.objects.get().asks == "prompts tools"
+    assert ChangeSubscription.objects.get().asks == "prompts tools"
     assert state(server) == "unwatched"
     assert leases.claim_servers(ME, 10) == [server.pk]
     leases.store_change_topics(server, {})
@@ -43,7 +43,7 @@ def test_only_servers_that_tell_changes_are_claimed(server):
 def test_a_stdio_server_is_heard_while_it_runs(db):
     server = factories.stdio_server(factories.organization())
     leases.store_change_topics(server, TOLD)
-    assert (state(server), Watch.objects.count()) == ("while_running", 0)
+    assert (state(server), ChangeSubscription.objects.count()) == ("while_running", 0)
 
 
 def test_a_stream_from_its_opening_to_its_refusal(server):
@@ -68,7 +68,7 @@ def test_a_stream_from_its_opening_to_its_refusal(server):
 def test_a_holder_that_beats_keeps_its_lease(server):
     leases.store_change_topics(server, TOLD)
     leases.claim_servers(ME, 1)
-    Watch.objects.update(beat_at=timezone.now() - timedelta(minutes=1))
+    ChangeSubscription.objects.update(beat_at=timezone.now() - timedelta(minutes=1))
     assert state(server) == "unwatched"
     leases.renew_change_leases(ME)
     assert leases.claim_servers(uuid4(), 1) == []
@@ -81,7 +81,7 @@ def test_a_server_that_is_off_is_let_go(server):
     leases.claim_servers(ME, 1)
     Server.objects.update(enabled=False)
     assert leases.load_leased_servers(ME) == []
-    assert (state(server), Watch.objects.get().holder) == ("disabled", None)
+    assert (state(server), ChangeSubscription.objects.get().holder) == ("disabled", None)
 
 
 def test_the_api_shows_it(server, client):

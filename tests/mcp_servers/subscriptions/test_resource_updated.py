@@ -12,7 +12,7 @@ from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Role
 from bonobot.core.runtime import get_runtime
 from mcp_servers.build_endpoint import build_endpoint
-from mcp_servers.models import Followed, Server
+from mcp_servers.models import ResourceSubscription, Server
 from mcp_servers.oauth_client.access_tokens import build_person_endpoint
 from mcp_servers.subscriptions import leases, resource_updated
 from mcp_servers.subscriptions.leases import UpdateSource
@@ -95,7 +95,7 @@ def test_a_resource_is_asked_for_once_and_told_to_all(
 ) -> None:
     for one in processes:
         assert follow(one, news, PAPER, "news://nothing") == {PAPER: 0, "news://nothing": 0}
-    assert set(Followed.objects.values_list("holder", flat=True)) == {processes[0].id}
+    assert set(ResourceSubscription.objects.values_list("holder", flat=True)) == {processes[0].id}
     assert not processes[1]._feeds
     tell(processes[0], news)
     for one in processes:
@@ -109,18 +109,19 @@ def test_who_stops_is_followed_by_another_and_what_came_meanwhile_counts_as_a_ch
         follow(one, news, PAPER)
     get_runtime().call(processes[0].stop)
     eventually(lambda: changes(processes[1], news) == 1, what="the take-over")
-    assert Followed.objects.get().holder == processes[1].id
+    assert ResourceSubscription.objects.get().holder == processes[1].id
 
 
 def test_a_process_that_died_is_followed_by_another(
     news: Server, processes: tuple[ResourceWatcher, ResourceWatcher]
 ) -> None:
     follow(processes[1], news, SECRET)
-    row = Followed.objects.get()
+    row = ResourceSubscription.objects.get()
     old = row.beat_at - leases.LEASE - timedelta(seconds=1)
-    Followed.objects.filter(pk=row.pk).update(holder=uuid4(), beat_at=old)
+    ResourceSubscription.objects.filter(pk=row.pk).update(holder=uuid4(), beat_at=old)
     eventually(
-        lambda: Followed.objects.get(pk=row.pk).holder == processes[1].id, what="the take-over"
+        lambda: ResourceSubscription.objects.get(pk=row.pk).holder == processes[1].id,
+        what="the take-over",
     )
 
 
@@ -128,8 +129,10 @@ def test_a_row_that_is_gone_is_wanted_anew(
     news: Server, processes: tuple[ResourceWatcher, ResourceWatcher]
 ) -> None:
     follow(processes[0], news, PAPER)
-    Followed.objects.all().delete()
-    eventually(lambda: Followed.objects.filter(state="granted").exists(), what="the row")
+    ResourceSubscription.objects.all().delete()
+    eventually(
+        lambda: ResourceSubscription.objects.filter(state="granted").exists(), what="the row"
+    )
 
 
 def test_a_server_that_comes_back_counts_as_changed(
@@ -173,7 +176,7 @@ def test_what_nobody_follows_is_let_go_of(
     get_runtime().loop.call_soon_threadsafe(
         processes[0].unwatch_resources, [(UpdateSource(news.pk), PAPER)]
     )
-    eventually(lambda: not Followed.objects.exists(), what="the end of the row")
+    eventually(lambda: not ResourceSubscription.objects.exists(), what="the end of the row")
     eventually(lambda: not processes[0]._feeds, what="the end of the feed")
 
 

@@ -15,7 +15,7 @@ from bonobot.accounts.models import Membership, User
 from bonobot.accounts.roles import Role
 from bonobot.core.problems import Problem
 from bonobot.ledger.models import AuditRow
-from bonobot.notifications.models import Notice
+from bonobot.notifications.models import Notification
 from mcp_servers.health.services import record_failure
 from mcp_servers.models import Server
 from tests import admin_client, factories
@@ -232,7 +232,7 @@ def test_the_dashboard_tells_outages_and_what_helps() -> None:
     record_failure(away.pk, "health", Problem("Nobody listens.", code="server_unreachable"))
     record_failure(closed.pk, "health", Problem("It said 401.", code="needs_reauth"))
     notice = factories.notice(acme)
-    Notice.objects.filter(pk=notice.pk).update(state="failed")
+    Notification.objects.filter(pk=notice.pk).update(state="failed")
     page = admin_client.sit(acme, Role.OWNER).get("index")
     assert admin_client.url("mcp_servers_server_health", away.pk) in page
     assert admin_client.url("mcp_servers_server_configuration", closed.pk) in page

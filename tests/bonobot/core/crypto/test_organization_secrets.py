@@ -21,7 +21,7 @@ from bonobot.core.text.masking import (
     is_ordinary_value,
     register_organization_secret,
 )
-from bonobot.notifications.models import Channel
+from bonobot.notifications.models import NotificationChannel
 from mcp_servers.models import Secret, Server
 from tests import factories
 
@@ -49,7 +49,9 @@ def store(where: Organization, value: str, placement: str = "env") -> Secret:
 
 def test_what_is_sealed_anywhere_in_an_organization_is_known_to_it(acme):
     store(acme, CANARY)
-    Channel.objects.create(organization=acme, name="c", kind="webhook", secret="hook-5tR8!w")
+    NotificationChannel.objects.create(
+        organization=acme, name="c", kind="webhook", secret="hook-5tR8!w"
+    )
     masker = load_masker(acme.pk)
     assert masker.mask_known(f"a {CANARY} b hook-5tR8!w") == f"a {MASK} b {MASK}"
 

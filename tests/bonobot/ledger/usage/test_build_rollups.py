@@ -8,7 +8,7 @@ import time_machine
 from django.db.models import Sum
 
 from bonobot.ledger.audit import retention
-from bonobot.ledger.models import AuditRow, Head, Rollup, Uncounted
+from bonobot.ledger.models import AuditRow, Head, Rollup, UncountedEntry
 from bonobot.ledger.tasks import count_usage
 from bonobot.ledger.types import Admission, Opening, Settlement
 from bonobot.ledger.usage import build_rollups
@@ -69,7 +69,7 @@ def test_a_call_that_still_ran_is_counted_when_it_has_ended_in_the_hour_it_was_a
         assert build_rollups.count_organization(organization_id) == 1
     [row] = Rollup.objects.filter(grain="hour")
     assert (row.calls, row.begins) == (2, asked.replace(minute=0, second=0, microsecond=0))
-    assert not Uncounted.objects.exists()
+    assert not UncountedEntry.objects.exists()
 
 
 def test_repeats_of_a_refusal_are_counted_when_its_window_has_ended(

@@ -17,7 +17,7 @@ from hypothesis import strategies as some
 from hypothesis.extra.django import TestCase
 
 from bonobot.accounts.models import Organization
-from bonobot.ledger.models import TOOK, AuditRow, Counted, Rollup, Summary
+from bonobot.ledger.models import TOOK, AuditRow, Rollup, RollupCursor, Summary
 from bonobot.ledger.tasks import count_usage
 from bonobot.ledger.usage import build_rollups, query_rollups
 from bonobot.ledger.usage.aggregation import (
@@ -94,11 +94,11 @@ class Either(TestCase):
                 build_rollups._add_to_rollups(sums)
                 build_rollups.add_to_summaries(sums, build_rollups.EPOCH)
             added = stored()
-            Counted.objects.create(organization_id=organization_id)
+            RollupCursor.objects.create(organization_id=organization_id)
             while build_rollups.sum_next_day(organization_id):
                 pass
         assert stored() == added
-        for model in (Rollup, Summary, Counted):
+        for model in (Rollup, Summary, RollupCursor):
             model.objects.all().delete()
 
 
@@ -115,7 +115,7 @@ def read(acme: Organization, *, grain: Any = "day", summed: bool = True) -> Iter
     now = timezone.now()
     since = now.replace(minute=0, second=0, microsecond=0) - timedelta(hours=40)
     span = ReportSpan(since if grain == "hour" else since.replace(hour=0), None, grain)
-    cursor = Counted.objects.get(pk=acme.pk)
+    cursor = RollupCursor.objects.get(pk=acme.pk)
     whole = build_rollups.get_complete_since(cursor)
     assert not summed or (whole is not None and whole <= span.since)
     reader = UsageReader(acme.pk, span, summed_since=whole if summed else None)
@@ -157,7 +157,7 @@ def test_a_report_says_the_same_from_summaries_and_from_rollups(
 @pytest.mark.django_db
 def test_lists_are_read_from_summaries_alone(acme: Organization) -> None:
     build_rollups.count_organization(acme.pk)
-    whole = build_rollups.get_complete_since(Counted.objects.get(pk=acme.pk))
+    whole = build_rollups.get_complete_since(RollupCursor.objects.get(pk=acme.pk))
     since = timezone.now().replace(hour=0, minute=0, second=0, microsecond=0)
     reader = UsageReader(acme.pk, ReportSpan(since, None, "day"), summed_since=whole)
     with CaptureQueriesContext(connection) as captured:
@@ -175,12 +175,12 @@ def test_days_that_were_counted_before_are_summed_one_by_one_from_the_latest_bac
     whole = stored()
     # As the release before left it.
     Summary.objects.all().delete()
-    Counted.objects.update(summed_version=-1, summed_since=None)
+    RollupCursor.objects.update(summed_version=-1, summed_since=None)
     days = sorted(Rollup.objects.filter(grain="day").values_list("begins", flat=True).distinct())
     expected = list(read(acme, summed=False))
     for day in reversed(days):
         assert build_rollups.sum_next_day(acme.pk)
-        assert Counted.objects.get().summed_since == day
+        assert RollupCursor.objects.get().summed_since == day
         # What is added meanwhile belongs to days that are summed, or is summed with its day.
         assert list(read(acme, summed=day == days[0])) == expected
     assert not build_rollups.sum_next_day(acme.pk)
@@ -200,13 +200,13 @@ def test_a_late_call_is_added_to_a_day_that_is_summed_and_found_with_one_that_is
     raw: Any = AuditRow._base_manager.filter(pk__in=ids)
     super(type(raw), raw).update(outcome="open", closed_seq=None)
     build_rollups.count_organization(acme.pk)
-    Counted.objects.update(summed_since=None)
+    RollupCursor.objects.update(summed_since=None)
     build_rollups.sum_next_day(acme.pk)
     super(type(raw), raw).update(outcome="ok", closed_seq=F("seq") + 1_000_000)
     assert build_rollups.count_organization(acme.pk) == 2
     build_rollups.sum_missing_days()
     counted = stored()
-    Counted.objects.update(summed_since=None)
+    RollupCursor.objects.update(summed_since=None)
     build_rollups.sum_missing_days()
     assert stored() == counted
     first = late[0]
@@ -220,14 +220,14 @@ def test_a_day_that_somebody_counts_in_meanwhile_is_summed_again(
 ) -> None:
     build_rollups.count_organization(acme.pk)
     whole = stored()
-    Counted.objects.update(summed_since=None)
+    RollupCursor.objects.update(summed_since=None)
     held, queries = [], build_rollups._build_queries
 
     def interrupted(organization_id: UUID, day: datetime) -> Iterator[Any]:
         held.append(day)
         yield from queries(organization_id, day)
         if len(held) == 1:
-            Counted.objects.update(version=F("version") + 1)
+            RollupCursor.objects.update(version=F("version") + 1)
 
     monkeypatch.setattr(build_rollups, "_build_queries", interrupted)
     assert build_rollups.sum_next_day(acme.pk)
@@ -246,14 +246,14 @@ def test_a_day_is_written_in_pieces_where_one_writes_at_a_time(
 ) -> None:
     build_rollups.count_organization(acme.pk)
     whole = stored()
-    Counted.objects.update(summed_since=None)
+    RollupCursor.objects.update(summed_since=None)
     pieces: list[int] = []
     write = build_rollups.StagingTable._insert_batch
 
     def written(self: build_rollups.StagingTable, behind: int) -> int:
         pieces.append(write(self, behind))
         if len(pieces) == interrupted_at:  # somebody counts, or sums the same day
-            Counted.objects.update(version=F("version") + 1)
+            RollupCursor.objects.update(version=F("version") + 1)
         return pieces[-1]
 
     monkeypatch.setattr(build_rollups, "STAGING_BATCH_SIZE", 2)
@@ -278,10 +278,10 @@ def test_summaries_that_a_worker_without_them_has_passed_by_are_not_believed(
     build_rollups.count_organization(acme.pk)
     whole = stored()
     # The release before counts: it moves the version, and knows of nothing else.
-    Counted.objects.update(version=F("version") + 1)
+    RollupCursor.objects.update(version=F("version") + 1)
     Summary.objects.filter(dimension="agent").update(calls=77)
     expected = list(read(acme, summed=False))
-    assert build_rollups.get_complete_since(Counted.objects.get()) is None
+    assert build_rollups.get_complete_since(RollupCursor.objects.get()) is None
     reader = query_rollups.open_reader(acme.pk, ReportSpan(NOW, None, "day"))
     assert reader.summed_since is None
     build_rollups.count_organization(acme.pk)
@@ -296,7 +296,7 @@ def test_a_day_whose_summing_breaks_is_summed_whole_later(
 ) -> None:
     build_rollups.count_organization(acme.pk)
     whole = stored()
-    Counted.objects.update(summed_since=None)
+    RollupCursor.objects.update(summed_since=None)
     statements = iter([build_rollups._build_sum_query(DIMENSIONS[0]), "no SQL"])
     with monkeypatch.context() as patched:
         patched.setattr(build_rollups, "_build_sum_query", lambda dimension: next(statements))
@@ -311,9 +311,9 @@ def test_a_rebuild_is_summed_by_the_task_that_counts(acme: Organization) -> None
     build_rollups.count_organization(acme.pk)
     whole = stored()
     build_rollups.rebuild_rollups(acme.pk)
-    assert build_rollups.get_complete_since(Counted.objects.get()) is None
+    assert build_rollups.get_complete_since(RollupCursor.objects.get()) is None
     count_usage()
-    assert build_rollups.get_complete_since(Counted.objects.get()) == build_rollups.EPOCH
+    assert build_rollups.get_complete_since(RollupCursor.objects.get()) == build_rollups.EPOCH
     assert stored() == whole
 
 
@@ -345,7 +345,7 @@ def test_summaries_of_hours_leave_sooner_than_rollups_and_reports_know() -> None
 @pytest.mark.django_db
 def test_all_organizations_are_read_from_summaries_once_each_is_whole(acme: Organization) -> None:
     build_rollups.count_organization(acme.pk)
-    Counted.objects.create(organization_id=uuid4())
+    RollupCursor.objects.create(organization_id=uuid4())
     span = ReportSpan(NOW, None, "day")
     assert query_rollups.open_reader(acme.pk, span, all_organizations=True).summed_since is None
     build_rollups.sum_missing_days()

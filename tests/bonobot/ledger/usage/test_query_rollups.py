@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from bonobot.accounts.models import Organization
-from bonobot.ledger.models import Counted, Summary
+from bonobot.ledger.models import RollupCursor, Summary
 from bonobot.ledger.usage import build_rollups, query_rollups
 from bonobot.ledger.usage.aggregation import DIMENSIONS, UsageDimension
 from bonobot.ledger.usage.query_rollups import (
@@ -77,7 +77,7 @@ def test_lists_say_the_same_however_they_were_found(
 ) -> None:
     since = Summary.objects.filter(grain=grain).earliest("begins").begins
     span = ReportSpan(since, None, grain)  # type: ignore[arg-type]  # the parameter's
-    reader = UsageReader(acme.pk, span, summed_since=Counted.objects.get().summed_since)
+    reader = UsageReader(acme.pk, span, summed_since=RollupCursor.objects.get().summed_since)
     asked = [reader._find_busiest(one, span, 1) for one in dimensions()]
     assert all(asked)
     short = [

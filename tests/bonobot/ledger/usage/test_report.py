@@ -16,7 +16,7 @@ from bonobot.accounts.roles import Role
 from bonobot.accounts.usage_reports import load_usage_report
 from bonobot.core.problems import InvalidInput, Problem
 from bonobot.ledger.admin import usage as admin_usage
-from bonobot.ledger.models import TOOK, Counted, Rollup
+from bonobot.ledger.models import TOOK, Rollup, RollupCursor
 from bonobot.ledger.usage import build_rollups
 from bonobot.ledger.usage.report import GROUPS, UsageQuery
 from tests import admin_client, factories, large_organization, rest
@@ -45,7 +45,7 @@ def acme() -> Organization:
             model="=gpt",
             **turn | {"cost_microusd": 2_000_000},
         )
-    Counted.objects.update(summed_since=None)
+    RollupCursor.objects.update(summed_since=None)
     build_rollups.sum_missing_days()
     return made
 

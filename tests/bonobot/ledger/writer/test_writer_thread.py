@@ -12,7 +12,7 @@ from django.db import transaction
 from bonobot.ledger import queries as ledger_queries
 from bonobot.ledger.audit import admin_changes
 from bonobot.ledger.audit.verify_chain import verify_whole_chain
-from bonobot.ledger.models import AuditRow, FlowCell, Head, PermitRow
+from bonobot.ledger.models import ApprovalCell, AuditRow, FlowCell, Head
 from bonobot.ledger.refusals import (
     ApprovalRefused,
     AuditUnavailable,
@@ -143,13 +143,13 @@ def test_a_permit_is_spent_by_one_of_many_calls_at_once(
     writer: LedgerWriter, opening: Make, organization_id: UUID
 ) -> None:
     permit = ApprovalReference(uuid4(), "d" * 64)
-    PermitRow.objects.create(
+    ApprovalCell.objects.create(
         id=permit.id, organization_id=organization_id, digest=permit.digest, expires=2**62
     )
     calls = [opening() for _ in range(20)]
     futures = [writer.admit_call(Admission(call, approval=permit)) for call in calls]
     spent = [call for call, future in zip(calls, futures, strict=True) if not future.exception()]
-    assert [one.call_id for one in spent] == [PermitRow.objects.get().spent_by]
+    assert [one.call_id for one in spent] == [ApprovalCell.objects.get().spent_by]
     codes = {error.code for error in (f.exception() for f in futures) if isinstance(error, Refusal)}
     assert codes == {"approval_spent"}
     with pytest.raises(ApprovalRefused):
