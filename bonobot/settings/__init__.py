@@ -22,7 +22,61 @@ from bonobot.jobs import broker, queues
 from bonobot.settings import admin as setting_admin
 from bonobot.settings import email as setting_email
 from bonobot.settings import oauth_server as authority
-from bonobot.settings.accounts import *  # noqa: F403  # this module is full
+from bonobot.settings.accounts import (  # noqa: F401 - settings of other apps
+    ACCOUNT_ADAPTER,
+    ACCOUNT_EMAIL_VERIFICATION,
+    ACCOUNT_LOGIN_METHODS,
+    ACCOUNT_REAUTHENTICATION_TIMEOUT,
+    AUTH_PASSWORD_VALIDATORS,
+    LOGIN_REDIRECT_URL,
+    LOGIN_URL,
+    MFA_ADAPTER,
+    MFA_SUPPORTED_TYPES,
+    MFA_TOTP_ISSUER,
+    MFA_TOTP_TOLERANCE,
+    MFA_WEBAUTHN_ALLOW_INSECURE_ORIGIN,
+    PASSWORD_RESET_TIMEOUT,
+    PEOPLE_APPS,
+)
+from bonobot.settings.limits import (  # noqa: F401 - read through `django.conf.settings`
+    BONOBOT_ANSWER_S,
+    BONOBOT_APPROVAL_H,
+    BONOBOT_AUDIT_DAYS,
+    BONOBOT_CALLS_PER_MESSAGE,
+    BONOBOT_CALLS_PER_MINUTE,
+    BONOBOT_CHECK_EVERY_S,
+    BONOBOT_CHECK_STDIO_EVERY_S,
+    BONOBOT_CONNECT_S,
+    BONOBOT_DATABASE_POOL,
+    BONOBOT_DOWN_AFTER,
+    BONOBOT_DRAIN_S,
+    BONOBOT_GLOBAL_CALLS_PER_MINUTE,
+    BONOBOT_INSTALL_S,
+    BONOBOT_INVITATION_DAYS,
+    BONOBOT_MAX_BODY,
+    BONOBOT_MAX_DEFINITIONS,
+    BONOBOT_MAX_LINE,
+    BONOBOT_ORG_CALLS_PER_MINUTE,
+    BONOBOT_PASSWORD_RESET_H,
+    BONOBOT_READ_S,
+    BONOBOT_REQUEST_BODY_S,
+    BONOBOT_REQUEST_HEAD_S,
+    BONOBOT_RESULT_LIMIT,
+    BONOBOT_RUN_S,
+    BONOBOT_SAMPLING_TOKENS,
+    BONOBOT_START_S,
+    BONOBOT_STDIO_CHILDREN,
+    BONOBOT_STDIO_CPU_S,
+    BONOBOT_STDIO_IDLE_S,
+    BONOBOT_STDIO_LIFETIME_S,
+    BONOBOT_STDIO_MEMORY_MIB,
+    BONOBOT_STDIO_OPEN_FILES,
+    BONOBOT_STDIO_PROCESSES,
+    BONOBOT_TURNS_PER_MESSAGE,
+    BONOBOT_WATCHED_SERVERS,
+    BONOBOT_WORKER_THREADS,
+    MIB,
+)
 
 
 def list_interpreter_paths() -> tuple[str, ...]:
@@ -36,9 +90,6 @@ def list_interpreter_paths() -> tuple[str, ...]:
     aliases = (path for path in candidates if path.resolve() == interpreter.resolve())
     return tuple(dict.fromkeys((str(interpreter), *map(str, aliases))))
 
-
-KIB = 1024
-MIB = 1024 * KIB
 
 BASE_DIR = Path(__file__).resolve().parents[2]
 
@@ -153,7 +204,7 @@ INSTALLED_APPS = [
     "django_celery_beat",
     "encrypted_model_fields",
     *authority.build_installed_apps(BONOBOT_OAUTH),
-    *PEOPLE_APPS,  # noqa: F405
+    *PEOPLE_APPS,
 ]
 MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
@@ -209,7 +260,7 @@ DATABASES = {
     "default": database_url.build_database_settings(
         environment.read_secret("DATABASE_URL"),
         var=BONOBOT_VAR,
-        pool_size=environment.read_number("BONOBOT_DATABASE_POOL", 20, minimum=4, maximum=1_000),
+        pool_size=BONOBOT_DATABASE_POOL,
     )
 }
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
@@ -290,9 +341,8 @@ CELERY_BEAT_SCHEDULE = {
     )
 }
 
-# Threads besides those of scheduled tasks, each of which uses at most one (`ExclusiveTask`).
-_threads = environment.read_number("BONOBOT_WORKER_THREADS", 16, minimum=1, maximum=1_000)
-CELERY_WORKER_CONCURRENCY = len(CELERY_BEAT_SCHEDULE) + _threads
+# Each scheduled task uses at most one thread (`ExclusiveTask`).
+CELERY_WORKER_CONCURRENCY = len(CELERY_BEAT_SCHEDULE) + BONOBOT_WORKER_THREADS
 
 # --- Email ----------------------------------------------------------------------------------------
 
@@ -340,12 +390,12 @@ SPECTACULAR_SETTINGS = {
         "CallOutcome": ["ok", "error", "unknown"],
         "BudgetUnit": "agents.models.Budget.Unit",
         "ServerBudgetUnit": ["microusd", "calls", "seconds"],
-        "ChannelKind": "bonobot.notifications.models.Channel.Kind",
+        "ChannelKind": "bonobot.notifications.models.NotificationChannel.Kind",
         "DefinitionKind": "mcp_servers.models.Definition.Kind",
         "EndpointKind": "agents.models.ModelEndpoint.Kind",
         "SeenLabel": ["private_data", "untrusted_content"],
         "ReplayStatus": "agents.models.Replay.Status",
-        "NoticeState": "bonobot.notifications.models.Notice.State",
+        "NoticeState": "bonobot.notifications.models.Notification.State",
         "NoticeSeverity": "bonobot.notifications.models.SEVERITIES",
         "ServerStatus": "mcp_servers.models.Server.Status",
         "SessionStatus": "agents.models.Session.Status",
@@ -384,7 +434,7 @@ LOGGING = logging.build_logging_config(
     style=environment.read_text("BONOBOT_LOG_FORMAT", "auto", choices=logging.STYLES),
 )
 
-# --- Limits -------------------------------------------------------------------------------------
+# --- Servers and calls --------------------------------------------------------------------------
 
 BONOBOT_TOOL_NAME_STYLE = environment.read_text(
     "BONOBOT_TOOL_NAME_STYLE", "single", choices=("single", "double")
@@ -396,64 +446,15 @@ BONOBOT_LAUNCHERS = (
     *list_interpreter_paths(),  # for packages installed in the same environment
 )
 BONOBOT_PRESET_FOLDERS = environment.read_folders("BONOBOT_PRESET_FOLDERS")
-BONOBOT_CALLS_PER_MINUTE = environment.read_number("BONOBOT_CALLS_PER_MINUTE", 60, minimum=1)
-BONOBOT_ORG_CALLS_PER_MINUTE = environment.read_number("BONOBOT_ORG_CALLS_PER_MINUTE", 0, minimum=0)
-BONOBOT_GLOBAL_CALLS_PER_MINUTE = environment.read_number(
-    "BONOBOT_GLOBAL_CALLS_PER_MINUTE", 0, minimum=0
+BONOBOT_STDIO_CONFINEMENT = environment.read_text(
+    "BONOBOT_STDIO_CONFINEMENT", "sandbox", choices=("sandbox", "namespaces", "bubblewrap", "none")
 )
-_HEADS = environment.read_text("BONOBOT_AUDIT_HEADS", str(BONOBOT_VAR / "audit-heads"))
-BONOBOT_AUDIT_HEADS = Path(_HEADS).expanduser()
-BONOBOT_AUDIT_DAYS = environment.read_number("BONOBOT_AUDIT_DAYS", 0, minimum=0)
-BONOBOT_AUDIT_ARCHIVE = environment.read_text("BONOBOT_AUDIT_ARCHIVE")
-BONOBOT_APPROVAL_H = environment.read_number("BONOBOT_APPROVAL_H", 24, minimum=1, maximum=720)
-BONOBOT_SAMPLING_TOKENS = environment.read_number("BONOBOT_SAMPLING_TOKENS", 10_000, minimum=0)
-BONOBOT_ANSWER_S = environment.read_number("BONOBOT_ANSWER_S", 300, minimum=1, maximum=3_600)
-BONOBOT_CONNECT_S = environment.read_number("BONOBOT_CONNECT_S", 30, minimum=1, maximum=600)
 BONOBOT_EGRESS_PROXY = environment.read_secret("BONOBOT_EGRESS_PROXY")
 if BONOBOT_EGRESS_PROXY and not BONOBOT_EGRESS_PROXY.startswith("http://"):
     raise ImproperlyConfigured(
         "`BONOBOT_EGRESS_PROXY` must be like `http://user:password@host:3128`."
     )
-BONOBOT_READ_S = environment.read_number("BONOBOT_READ_S", 60, minimum=1, maximum=3_600)
-BONOBOT_REQUEST_HEAD_S = environment.read_number(
-    "BONOBOT_REQUEST_HEAD_S", 10, minimum=1, maximum=600
-)
-BONOBOT_REQUEST_BODY_S = environment.read_number(
-    "BONOBOT_REQUEST_BODY_S", 30, minimum=1, maximum=3_600
-)
-BONOBOT_DRAIN_S = environment.read_number("BONOBOT_DRAIN_S", 20, minimum=0, maximum=3_600)
-BONOBOT_START_S = environment.read_number("BONOBOT_START_S", 10, minimum=1, maximum=600)
-BONOBOT_INSTALL_S = environment.read_number("BONOBOT_INSTALL_S", 600, minimum=10, maximum=3_600)
-BONOBOT_MAX_LINE = environment.read_number("BONOBOT_MAX_LINE", MIB, minimum=KIB, maximum=64 * MIB)
-BONOBOT_MAX_BODY = environment.read_number(
-    "BONOBOT_MAX_BODY", 4 * MIB, minimum=KIB, maximum=256 * MIB
-)
-BONOBOT_MAX_DEFINITIONS = environment.read_number(
-    "BONOBOT_MAX_DEFINITIONS", 1_000, minimum=1, maximum=100_000
-)
-BONOBOT_RESULT_LIMIT = environment.read_number(
-    "BONOBOT_RESULT_LIMIT", 256 * KIB, minimum=KIB, maximum=64 * MIB
-)
-BONOBOT_STDIO_CONFINEMENT = environment.read_text(
-    "BONOBOT_STDIO_CONFINEMENT", "sandbox", choices=("sandbox", "namespaces", "bubblewrap", "none")
-)
-BONOBOT_STDIO_CHILDREN = environment.read_number(
-    "BONOBOT_STDIO_CHILDREN", 32, minimum=1, maximum=10_000
-)
-BONOBOT_STDIO_IDLE_S = environment.read_number("BONOBOT_STDIO_IDLE_S", 300, minimum=1)
-BONOBOT_STDIO_LIFETIME_S = environment.read_number("BONOBOT_STDIO_LIFETIME_S", 86_400, minimum=60)
-BONOBOT_STDIO_MEMORY_MIB = environment.read_number("BONOBOT_STDIO_MEMORY_MIB", 4_096, minimum=0)
-BONOBOT_STDIO_PROCESSES = environment.read_number("BONOBOT_STDIO_PROCESSES", 4_096, minimum=0)
-BONOBOT_STDIO_OPEN_FILES = environment.read_number("BONOBOT_STDIO_OPEN_FILES", 4_096, minimum=0)
-BONOBOT_STDIO_CPU_S = environment.read_number("BONOBOT_STDIO_CPU_S", 3_600, minimum=0)
-BONOBOT_CHECK_EVERY_S = environment.read_number("BONOBOT_CHECK_EVERY_S", 60, minimum=10)
-BONOBOT_CHECK_STDIO_EVERY_S = environment.read_number(
-    "BONOBOT_CHECK_STDIO_EVERY_S", 600, minimum=10
-)
-BONOBOT_WATCHED_SERVERS = environment.read_number(
-    "BONOBOT_WATCHED_SERVERS", 200, minimum=0, maximum=10_000
-)
-BONOBOT_DOWN_AFTER = environment.read_number("BONOBOT_DOWN_AFTER", 3, minimum=1, maximum=100)
-BONOBOT_TURNS_PER_MESSAGE = environment.read_number("BONOBOT_TURNS_PER_MESSAGE", 50, minimum=1)
-BONOBOT_CALLS_PER_MESSAGE = environment.read_number("BONOBOT_CALLS_PER_MESSAGE", 200, minimum=1)
-BONOBOT_RUN_S = environment.read_number("BONOBOT_RUN_S", 3_600, minimum=1)
+BONOBOT_AUDIT_HEADS = Path(
+    environment.read_text("BONOBOT_AUDIT_HEADS", str(BONOBOT_VAR / "audit-heads"))
+).expanduser()
+BONOBOT_AUDIT_ARCHIVE = environment.read_text("BONOBOT_AUDIT_ARCHIVE")

@@ -1,15 +1,8 @@
 """Settings of invitations, passwords, sign-in and passkeys."""
 
 from bonobot.core import environment
+from bonobot.settings.limits import BONOBOT_PASSWORD_RESET_H
 
-# Days after which an invitation expires.
-BONOBOT_INVITATION_DAYS = environment.read_number(
-    "BONOBOT_INVITATION_DAYS", 7, minimum=1, maximum=90
-)
-# Hours after which a password reset link expires.
-BONOBOT_PASSWORD_RESET_H = environment.read_number(
-    "BONOBOT_PASSWORD_RESET_H", 4, minimum=1, maximum=72
-)
 PASSWORD_RESET_TIMEOUT = BONOBOT_PASSWORD_RESET_H * 3_600
 
 LOGIN_URL = "admin:login"

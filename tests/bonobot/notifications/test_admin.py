@@ -46,10 +46,10 @@ def test_what_cannot_be_is_said_at_its_field(seat):
 
 
 def test_a_test_says_what_became_of_it(acme, seat, webhook, hook):
-    page = seat.post("notices_channel_test", webhook.pk)
+    page = seat.post("notices_notificationchannel_test", webhook.pk)
     assert "taken by the receiver" in page
     hook.status = 500
-    assert "answered 500" in seat.post("notices_channel_test", webhook.pk)
+    assert "answered 500" in seat.post("notices_notificationchannel_test", webhook.pk)
     assert "given up" in seat.get("notices_notificationchannel_change", webhook.pk)
 
 
@@ -57,7 +57,7 @@ def test_what_was_given_up_is_sent_again(acme, seat):
     notice = factories.notice(acme)
     Notification.objects.update(state="failed", error="Nobody answers.", attempts=8)
     assert "Nobody answers." in seat.get("notices_notification_change", notice.pk)
-    seat.post("notices_notice_retry", notice.pk)
+    seat.post("notices_notification_retry", notice.pk)
     notice.refresh_from_db()
     assert (notice.state, notice.attempts) == ("waiting", 0)
     fields = {"action": "retry_chosen", "_selected_action": str(notice.pk)}
@@ -74,7 +74,7 @@ def test_an_auditor_reads_and_has_no_buttons(acme):
         "Send a test notice to see", ""
     )
     assert "Send again" not in auditor.get("notices_notification_change", notice.pk)
-    auditor.post("notices_channel_test", notice.channel_id, status=403)
+    auditor.post("notices_notificationchannel_test", notice.channel_id, status=403)
     assert Notification.objects.count() == 1
 
 
