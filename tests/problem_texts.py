@@ -113,11 +113,23 @@ def _functions(sources: Iterable[Source]) -> Makers:
                 continue
             names = [one.arg for one in (*node.args.posonlyargs, *node.args.args)]
             names = names[1:] if names[:1] in (["self"], ["cls"]) else names
-            handed = HANDED & {*names, *(one.arg for one in node.args.kwonlyargs)}
+            every = {*names, *(one.arg for one in node.args.kwonlyargs)}
+            handed = every & (HANDED | _filled_in(node))
             if handed and node.name != "__init__":
                 places = {names.index(name) for name in handed if name in names}
                 found.setdefault(node.name, set()).update(places, handed)
     return found
+
+
+def _filled_in(function: Function) -> set[str]:
+    """Return the names that a function fills into a message as a text: `what=name`."""
+    return {
+        keyword.value.id
+        for node in ast.walk(function)
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "format_message"
+        for keyword in node.keywords
+        if keyword.arg in HANDED and isinstance(keyword.value, ast.Name)
+    }
 
 
 def _given(

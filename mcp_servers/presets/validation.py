@@ -259,5 +259,5 @@ def _iterate_texts(columns: Mapping[str, Any]) -> Iterator[tuple[str, str, bool]
         )
 
 
-def _build_error(path: str, detail: str, remedy: str, code: str = "invalid") -> InvalidInput:
-    return InvalidInput(detail, code=code, field=path.removesuffix(".secret"), remedy=remedy)
+def _build_error(path: str, text: str, remedy: str, code: str = "invalid") -> InvalidInput:
+    return InvalidInput(text, code=code, field=path.removesuffix(".secret"), remedy=remedy)

@@ -107,7 +107,7 @@ def test_ordinary_work_needs_few_approvals_more(
 ) -> None:
     servers(world)
     with monkeypatch.context() as patch:
-        patch.setattr("agents.calls.admit.used_stores", lambda *_: ())
+        patch.setattr("agents.calls.admit.list_used_stores", lambda *_: ())
         before = approvals(world)
     after, later = approvals(world), approvals(world)
     lines = ["| task | before | after | a week later |", "|---|---|---|---|"]

@@ -142,7 +142,7 @@ def run(acme, helper, office, runner, monkeypatch):
     boss = factories.administrator(acme)
 
     async def until_rest(session):
-        task = await runner.take(session.pk)
+        task = await runner.claim_and_run(session.pk)
         if task is not None:
             await asyncio.wait_for(task, 60)
 

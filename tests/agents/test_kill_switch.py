@@ -72,7 +72,7 @@ def test_a_halt_closes_what_is_open(workshop, call, boss):
 def test_a_running_session_is_cancelled_and_told_why(acme, helper, fake, runner, boss):
     session = sessions.start_session(boss, helper, "hello")
     fake.script.append(Waits())
-    get_runtime().call(runner.take, session.pk)
+    get_runtime().call(runner.claim_and_run, session.pk)
     eventually(lambda: fake.requests, within=30, what="the model's turn")
     assert load_impact(acme).running == 1
     halt_organization(boss, "Leaked key.")

@@ -145,6 +145,9 @@ BARE_NAMES = frozenset(
     {"asked", "found", "given", "gone", "held", "it", "kept", "left", "lost", "made", "meant"}
     | {"named", "one", "passed", "put", "said", "seen", "sent", "shown", "taken", "told", "written"}
 )
+# `feed` is a verb, `__missing__` Python's, `sampling` MCP's name of a request.
+VERBS_OR_TERMS = frozenset({"feed", "missing", "sampling"})
+NOUN_DECORATORS = frozenset({"property", "cached_property", "display", "setter"})
 
 
 def upward_arrows(sources: Iterable[Source]) -> Iterator[Violation]:
@@ -283,15 +286,28 @@ def duplicate_class_names(sources: Iterable[Source]) -> Iterator[Violation]:
 
 
 def bare_function_names(sources: Iterable[Source]) -> Iterator[Violation]:
-    """Find functions of a module that are named by a participle or a pronoun alone."""
+    """Find functions and methods that are named by a participle, gerund or pronoun alone.
+
+    Properties and the columns of a changelist are nouns and adjectives, as are the methods of
+    querysets (`enabled()`).
+    """
     for source in sources:
         if ".templatetags." in source.module:  # filters are read in templates, after a value
             continue
-        for node in source.tree.body:
+        adjectives = {
+            id(method)
+            for node in ast.walk(source.tree)
+            if isinstance(node, ast.ClassDef) and node.name.endswith("QuerySet")
+            for method in node.body
+        }
+        for node in ast.walk(source.tree):
             if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 continue
+            if id(node) in adjectives or NOUN_DECORATORS.intersection(_decorators(node)):
+                continue
             name = node.name.strip("_")
-            if name in BARE_NAMES or re.fullmatch(r"[a-z]{2,}ed", name):
+            bare = name in BARE_NAMES or re.fullmatch(r"[a-z]{2,}(ed|ing)", name)
+            if bare and name not in VERBS_OR_TERMS:
                 yield Violation(
                     source.module, node.lineno, f"`{node.name}`: name the verb and its object"
                 )
@@ -382,6 +398,12 @@ def layer(module: str) -> int:
         for name in names
         if within(module, name)
     )[1]
+
+
+def _decorators(node: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[str]:
+    for decorator in node.decorator_list:
+        call = decorator.func if isinstance(decorator, ast.Call) else decorator
+        yield call.attr if isinstance(call, ast.Attribute) else ast.unparse(call)
 
 
 def _imports_outside(

@@ -119,3 +119,10 @@ def test_a_model_that_is_needed_names_who_needs_it_and_cannot_be_removed() -> No
     assert ModelEndpoint.objects.filter(pk=model.pk).exists()
     seat.post("agents_modelendpoint_delete", spare.pk, post="yes")
     assert not ModelEndpoint.objects.filter(pk=spare.pk).exists()
+
+
+def test_an_old_address_leads_to_the_page_when_its_model_was_renamed() -> None:
+    seat = admin_client.sit(factories.organization(), Role.OWNER)
+    answer = seat.client.get("/admin/agents/question/7/change/?q=a")
+    assert answer.status_code == 302
+    assert answer["Location"] == "/admin/agents/elicitationrequest/7/change/?q=a"

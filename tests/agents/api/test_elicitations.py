@@ -89,7 +89,9 @@ def test_the_admin_shows_the_form_and_takes_the_answer(acme, helper, server):
     page = seat.get("agents_elicitationrequest_change", question.pk)
     assert "Which region?" in admin_client.words(page)
     assert "Which region?" in admin_client.words(seat.get("agents_elicitationrequest_changelist"))
-    seat.post("agents_elicitationrequest_answer", question.pk, answer="accept", value_1="0", value_0="eu")
+    seat.post(
+        "agents_elicitationrequest_answer", question.pk, answer="accept", value_1="0", value_0="eu"
+    )
     question.refresh_from_db()
     assert question.state == ElicitationRequest.State.WAITING  # a count is at least 1
     entered = {"value_0": "us", "value_1": "3", "value_2": "on"}
@@ -110,7 +112,9 @@ def test_a_page_is_shown_whole_with_warnings(acme, helper, server):
     assert "\u202e" not in page
     assert 'rel="noopener noreferrer"' in page
     other = admin_client.sit(acme, Role.OWNER)
-    assert "is asked" in admin_client.words(other.get("agents_elicitationrequest_change", question.pk))
+    assert "is asked" in admin_client.words(
+        other.get("agents_elicitationrequest_change", question.pk)
+    )
     seat.post("agents_elicitationrequest_answer", question.pk, answer="accept")
     question.refresh_from_db()
     assert question.state == ElicitationRequest.State.ACCEPTED

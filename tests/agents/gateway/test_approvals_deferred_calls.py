@@ -100,7 +100,7 @@ def test_the_call_is_made_once_after_the_yes_by_any_process(
     done = over(other, number)
     assert done["result"]["content"][0]["text"]
     assert (over(wire, number), effects.read_text()) == (done, "once\n")
-    (call,) = AuditRow.objects.filter(event_type="call", outcome="ok")
+    (call,) = AuditRow.objects.filter(event_type="make_call", outcome="ok")
     assert (call.pk, call.actor_label) == (DeferredCall.objects.get().call_id, "tests")
 
 
@@ -388,7 +388,7 @@ def test_a_call_that_we_can_not_make_tells_why(
     number: str, wire: Wire, say: Say, effects: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     say("approve")
-    monkeypatch.setattr(mcp_tasks.pipeline, "call", away)
+    monkeypatch.setattr(mcp_tasks.pipeline, "make_call", away)
     assert code(over(wire, number)) == "audit_unavailable"
     assert not effects.read_text()
 
@@ -397,7 +397,7 @@ def test_a_fault_of_ours_is_told_as_one_where_the_tool_is_not_offered_any_more(
     number: str, wire: Wire, say: Say, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     say("approve")
-    monkeypatch.setattr(mcp_tasks.pipeline, "call", away)
+    monkeypatch.setattr(mcp_tasks.pipeline, "make_call", away)
     monkeypatch.setattr(mcp_tasks, "is_tool_listed", unlisted)
     ended = over(wire, number)
     assert (ended["status"], ended["error"]["code"]) == ("failed", -32603)

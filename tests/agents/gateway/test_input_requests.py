@@ -52,7 +52,7 @@ def test_a_client_that_answers_with_an_error_ends_the_call(upstream: Upstream, w
 def test_a_server_that_asks_without_end_is_stopped(
     upstream: Upstream, wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gateway_handlers, "ROUNDS", 1)
+    monkeypatch.setattr(gateway_handlers, "MAX_ROUNDS", 1)
     session = wire.handshake(AGENT, capabilities={"elicitation": {}})
     stream = session.begin("tools/call", ASK)
     session.answer(stream.next() or {}, result={"action": "decline"})

@@ -96,9 +96,9 @@ def test_what_is_left_in_rows_is_sealed(upstream: Upstream, wire: Wire, other: W
         for row in CallHandoff.objects.all():
             seen.extend((row.said, row.found))
 
-    answer = suspended_calls.handoff.answer
+    answer = suspended_calls.handoff.save_result
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(suspended_calls.handoff, "answer", lambda *it: (answer(*it), watch()))
+        patch.setattr(suspended_calls.handoff, "save_result", lambda *it: (answer(*it), watch()))
         done = call(other, **answers(asked))
     assert "Ann" in text(done)
     assert any(seen)

@@ -52,7 +52,7 @@ def run(acme, runner):
     """Run so many sessions of an agent at once; return them when they rest."""
 
     async def all_of(ids):
-        tasks = [await runner.take(one) for one in ids]
+        tasks = [await runner.claim_and_run(one) for one in ids]
         await asyncio.wait([task for task in tasks if task is not None], timeout=120)
 
     def go(agent, count=1, text="hello"):

@@ -7,7 +7,7 @@ from bonobot.core.runtime import get_runtime
 
 async def run_until_rest(runner, session_id):
     """Run a session until it rests."""
-    task = await runner.take(session_id)
+    task = await runner.claim_and_run(session_id)
     if task is not None:
         await asyncio.wait_for(task, 30)
 

@@ -86,7 +86,7 @@ def line(acme, boss, helper):
 
 
 async def _until_rest(runner, session_id):
-    await runner.take(session_id)
+    await runner.claim_and_run(session_id)
     async with asyncio.timeout(30):
         while task := runner._tasks.get(session_id):
             await asyncio.wait([task])

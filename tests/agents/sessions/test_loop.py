@@ -140,7 +140,7 @@ def test_a_token_budget_stops_the_run_before_the_model_is_asked(acme, helper, wo
 def test_cancelling_ends_a_running_session(acme, helper, workshop, runner):
     boss = factories.administrator(acme)
     session = sessions.start_session(boss, helper, '/mcp_workshop_wait {"seconds": 60}')
-    task = get_runtime().call(runner.take, session.pk)
+    task = get_runtime().call(runner.claim_and_run, session.pk)
     eventually(lambda: steps(session, Step.Kind.CALL), within=10)
     assert sessions.cancel_session(boss, session)
     get_runtime().call(asyncio.wait, [task], timeout=10)
@@ -321,7 +321,7 @@ def test_a_runner_that_is_told_to_stop_while_it_takes_a_session_runs_nothing(
         return found
 
     monkeypatch.setattr(leases, step, stopping)
-    assert get_runtime().call(runner.take, session.pk) is None
+    assert get_runtime().call(runner.claim_and_run, session.pk) is None
     session.refresh_from_db()
     assert (session.status, session.runner) == (Session.Status.QUEUED, None)
 

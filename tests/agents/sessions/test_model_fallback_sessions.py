@@ -208,7 +208,7 @@ def test_a_wait_ends_when_the_session_is_cancelled(acme, helper, endpoint, first
     first.script += [Refuses(429, {}, {"Retry-After": "60"})]
     boss = factories.administrator(acme)
     session = sessions.start_session(boss, helper, "hello")
-    task = get_runtime().call(runner.take, session.pk)
+    task = get_runtime().call(runner.claim_and_run, session.pk)
     eventually(lambda: notices(session, "model_retry"))
     assert sessions.cancel_session(boss, session)
     get_runtime().call(asyncio.wait, [task], timeout=10)
@@ -224,7 +224,7 @@ def test_another_holder_goes_on_where_the_failures_left_off(
     second.script += [waiting, Says("instead")]
     boss = factories.administrator(acme)
     session = sessions.start_session(boss, helper, "hello")
-    get_runtime().call(runner.take, session.pk)
+    get_runtime().call(runner.claim_and_run, session.pk)
     eventually(second.arrived.is_set)
     get_runtime().call(runner.drain)
     again = SessionRunner()

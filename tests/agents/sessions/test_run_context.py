@@ -68,7 +68,7 @@ def test_a_server_is_disconnected_and_another_connected_in_the_middle_of_a_run(
     second, third = Waits(then=ECHO), Waits(then=Says("done"))
     fake.script = [ECHO, second, third]
     session = sessions.start_session(boss, helper, "go")
-    task = get_runtime().call(runner.take, session.pk)
+    task = get_runtime().call(runner.claim_and_run, session.pk)
     eventually(lambda: len(fake.requests) == 2, within=20)
     holder = f"session:{session.pk}"
     assert holder in children(workshop)

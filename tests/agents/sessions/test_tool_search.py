@@ -47,7 +47,7 @@ def say(acme, many):
 
 
 async def _rest(runner, session_id):
-    if (task := await runner.take(session_id)) is not None:
+    if (task := await runner.claim_and_run(session_id)) is not None:
         await task
 
 

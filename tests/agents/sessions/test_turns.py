@@ -209,13 +209,13 @@ def test_cancelling_ends_a_model_request_at_once(
     fake.script += [Waits()]
     boss = factories.administrator(acme)
     session = sessions.start_session(boss, helper, "hello")
-    task = get_runtime().call(runner.take, session.pk)
+    task = get_runtime().call(runner.claim_and_run, session.pk)
     eventually(fake.arrived.is_set)
     if over == "redis":
         eventually(lambda: get_bus().is_subscribed)
     assert sessions.cancel_session(boss, session)
     if over == "nudge":
-        get_runtime().call(runner.take, session.pk)
+        get_runtime().call(runner.claim_and_run, session.pk)
     get_runtime().call(asyncio.wait, [task], timeout=10)
     session.refresh_from_db()
     assert session.status == Session.Status.CANCELLED
@@ -236,10 +236,10 @@ def test_a_turn_that_was_cut_off_shows_what_was_written(
     monkeypatch.setattr("agents.llm.interface.ProviderModel.request", request)
     boss = factories.administrator(acme)
     session = sessions.start_session(boss, helper, "hello")
-    task = get_runtime().call(runner.take, session.pk)
+    task = get_runtime().call(runner.claim_and_run, session.pk)
     eventually(written.is_set)
     assert sessions.cancel_session(boss, session)
-    get_runtime().call(runner.take, session.pk)
+    get_runtime().call(runner.claim_and_run, session.pk)
     get_runtime().call(asyncio.wait, [task], timeout=10)
     [step] = session.steps.filter(kind=Step.Kind.MODEL)
     assert (step.state, step.payload["text"]) == (Step.State.FAILED, "Once upon a ")

@@ -47,7 +47,7 @@ def test_a_database_that_is_away_ends_no_session(session, take, runner, monkeypa
 
 
 def test_a_runner_whose_row_is_gone_goes_on_under_a_new_one(session, take, runner):
-    get_runtime().call(runner.begin)
+    get_runtime().call(runner.start)
     before = runner.runner_id
     Runner.objects.all().delete()
     assert take(session) == Session.Status.DONE
@@ -64,7 +64,7 @@ def test_a_heart_goes_on_beating_after_a_database_that_was_away(runner, monkeypa
     monkeypatch.setattr(running, "CANCEL_POLL_INTERVAL_S", 0.01)
     monkeypatch.setattr(leases, "HEARTBEAT_INTERVAL_S", 0.02)
     left = failing(monkeypatch, leases, "renew_runner_leases", OperationalError("away"), times=2)
-    get_runtime().call(runner.begin)
+    get_runtime().call(runner.start)
     eventually(lambda: not left)
     now = timezone.now()
     eventually(lambda: Runner.objects.get(pk=runner.runner_id).beat_at > now)
@@ -75,7 +75,7 @@ def test_a_loop_that_is_stuck_lets_its_leases_run_out(runner, monkeypatch):
     monkeypatch.setattr(leases, "HEARTBEAT_INTERVAL_S", 0.02)
     looked = []
     monkeypatch.setattr(runner, "_ticks", lambda: looked.append(1) and False)
-    get_runtime().call(runner.begin)
+    get_runtime().call(runner.start)
     then = Runner.objects.get(pk=runner.runner_id).beat_at
     eventually(lambda: len(looked) > 5)
     assert Runner.objects.get(pk=runner.runner_id).beat_at == then

@@ -75,7 +75,7 @@ async def test_a_stream_of_events_without_end_leaves_the_loop_to_others(
         while True:
             yield many
 
-    monkeypatch.setattr(http_channel, "decode", counting)
+    monkeypatch.setattr(http_channel, "decode_json", counting)
     async with raw_http_server.RawHttp(lambda asked: flood()).listening() as server:
         began = time.perf_counter()
         error = await failure(call(connections, http(server.url, era="modern"), "x", timeout_s=1.5))

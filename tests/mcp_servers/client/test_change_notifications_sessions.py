@@ -47,7 +47,7 @@ async def test_a_handshake_server_is_heard_in_a_session_of_its_own(ears, listeni
         task = await listening_to(http(server.url, era="handshake", discovery=discovered()))
         await until(lambda: ears.heard)
         assert ears.notices == [ChangeNotification("tools", holder=WATCH)]
-        await ears.connections.sweep()  # an open stream is in use
+        await ears.connections.close_idle()  # an open stream is in use
         assert era.known == {"s1"}
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
@@ -130,7 +130,7 @@ async def test_server_everything_is_heard_over_http(ears, listening_to, node_ser
     try:
         assert "listening" in server.stderr.readline()
         endpoint = http(f"http://127.0.0.1:{free_port}/mcp")
-        survey = await ears.connections.survey(endpoint)
+        survey = await ears.connections.fetch_declarations(endpoint)
         assert ears.heard == []  # nobody hears the notices of a survey
         endpoint = http(endpoint.url, era=survey.era, discovery=survey.discovery)
         await listening_to(endpoint)
@@ -153,10 +153,12 @@ async def test_a_modern_child_is_heard_as_long_as_it_runs(ears):
     await call(ears.connections, endpoint, "change", words="Another one.")
     await until(lambda: ears.heard)
     assert ears.heard == [(endpoint.server_id, ChangeNotification("tools", holder=HOLDER))]
-    survey = await ears.connections.survey(endpoint, of=HOLDER)
+    survey = await ears.connections.fetch_declarations(endpoint, of=HOLDER)
     [echo] = [item for item in survey.items if item.name == "echo"]
     assert echo.payload["description"] == "Another one."
-    [fresh] = [i for i in (await ears.connections.survey(endpoint)).items if i.name == "echo"]
+    [fresh] = [
+        i for i in (await ears.connections.fetch_declarations(endpoint)).items if i.name == "echo"
+    ]
     assert fresh.payload["description"] == "Return the text."
 
 

@@ -30,7 +30,7 @@ django.setup()
 from uuid import uuid4
 from mcp_servers.models import OAuthGrant
 from mcp_servers.oauth_client import grants
-assert grants.claim(OAuthGrant.objects.get(server=sys.argv[1]), uuid4())
+assert grants.claim_lease(OAuthGrant.objects.get(server=sys.argv[1]), uuid4())
 os.kill(os.getpid(), signal.SIGKILL)
 """
 

@@ -146,7 +146,7 @@ def test_what_cant_be_called_is_refused_with_its_place(path, operation):
     found = one_of(operation, path)
     assert found.refusal_reason
     assert found.tool is None
-    assert (found.at or found.pointer).startswith("/paths/")
+    assert (found.refusal_pointer or found.pointer).startswith("/paths/")
 
 
 def test_a_form_that_needs_a_file_is_refused_and_an_optional_body_left_out():

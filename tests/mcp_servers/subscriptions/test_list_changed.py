@@ -53,7 +53,7 @@ async def _made():
 
 def tick(*watchers):
     for one in watchers:
-        get_runtime().call(one.tick)
+        get_runtime().call(one.update_streams)
 
 
 HELD_OPEN = stream(acknowledgement, hold=True)
@@ -228,7 +228,7 @@ def test_a_worker_watches_and_its_server_is_taken_over_when_it_was_killed(
 def test_a_watcher_that_is_switched_off_does_nothing(settings, watch):
     settings.BONOBOT_WATCHED_SERVERS = 0
     one = watch()
-    get_runtime().call(one.begin)
+    get_runtime().call(one.start)
     assert one._ticking is None
 
 
@@ -249,7 +249,7 @@ def test_the_loop_of_a_watcher_outlives_a_database_that_is_away(watch, monkeypat
 
     monkeypatch.setattr(list_changed, "TICK_S", 0.01)
     monkeypatch.setattr(ListChangedListener, "update_streams", broken)
-    get_runtime().call(watch().begin)
+    get_runtime().call(watch().start)
     eventually(lambda: len(ticks) > 2)
 
 

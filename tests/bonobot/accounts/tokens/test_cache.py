@@ -46,10 +46,10 @@ def known(cache: VerifiedTokenCache, text: str, address: str = HERE) -> Verified
 
 def test_a_warm_pass_asks_no_database_and_computes_no_hmac(boss, cache, monkeypatch):
     _, text = issued(boss)
-    first = cache.read(text, HERE)
+    first = cache.load_issued_token(text, HERE)
     monkeypatch.setattr(tokens.hmac, "new", None)
     with CaptureQueriesContext(connection) as queries:
-        assert cache.cached(text, HERE) is first
+        assert cache.find_cached(text, HERE) is first
     assert not queries.captured_queries
     assert known(cache, text) is first
 
@@ -57,7 +57,7 @@ def test_a_warm_pass_asks_no_database_and_computes_no_hmac(boss, cache, monkeypa
 def test_a_cold_pass_is_one_query_and_knows_its_generation(boss, cache):
     token, text = issued(boss)
     with CaptureQueriesContext(connection) as queries:
-        found = cache.read(text, HERE)
+        found = cache.load_issued_token(text, HERE)
     assert len(queries) == 1
     assert found.generation == load_policy_generation(boss.organization_id) > 0
     assert (found.principal.token_id, found.principal.role) == (token.pk, Role.OPERATOR)
@@ -65,7 +65,7 @@ def test_a_cold_pass_is_one_query_and_knows_its_generation(boss, cache):
 
 def test_the_text_is_kept_nowhere(boss, cache):
     _, text = issued(boss)
-    cache.read(text, HERE)
+    cache.load_issued_token(text, HERE)
     assert text.split("_", 2)[2] not in repr(vars(cache))
 
 
@@ -93,10 +93,10 @@ def test_what_opens_nothing_is_not_kept_and_not_looked_up_for_ever(boss, cache):
     assert len(queries) >= token_cache.FAILURE_BURST
     assert len(queries) < 2 * token_cache.FAILURE_BURST
     assert (stopped.value.status, stopped.value.retry_after) == (429, 1)
-    assert not cache._kept
+    assert not cache._tokens
     # Who comes from elsewhere, and who is known already, notices nothing.
-    assert cache.read(text, "192.0.2.8").principal.label == "ci"
-    assert cache.cached(text, HERE) is not None
+    assert cache.load_issued_token(text, "192.0.2.8").principal.label == "ci"
+    assert cache.find_cached(text, HERE) is not None
 
 
 def test_a_whole_ipv6_network_counts_as_one(boss, cache):
@@ -104,17 +104,17 @@ def test_a_whole_ipv6_network_counts_as_one(boss, cache):
         with pytest.raises(TooManyFailures):
             failing(cache, address)
     with pytest.raises(InvalidToken):
-        cache.read("bnb_0_nothing", "2001:db8:0:1::1")
+        cache.load_issued_token("bnb_0_nothing", "2001:db8:0:1::1")
 
 
 def test_a_pass_ends_with_its_token(boss, cache):
     _, text = issued(boss, expires_at=timezone.now() + timedelta(minutes=5))
     assert known(cache, text).expires_at is not None
     with time_machine.travel(timezone.now() + timedelta(minutes=6), tick=False):
-        assert cache.cached(text, HERE) is None
+        assert cache.find_cached(text, HERE) is None
         with pytest.raises(InvalidToken):
-            cache.read(text, HERE)
-    assert not cache._kept
+            cache.load_issued_token(text, HERE)
+    assert not cache._tokens
 
 
 def test_a_warm_pass_opens_nothing_from_elsewhere(boss, cache):
@@ -140,7 +140,9 @@ def test_a_use_is_written_beside_the_request_once_a_minute(boss, cache):
 @pytest.mark.parametrize("way", ["save", "update", "bulk update", "delete", "revoke"])
 def test_what_is_current_is_read_again_after_any_change(boss, cache, way):
     token, text = issued(boss)
-    assert get_runtime().call(cache.current, text, HERE).principal.role == Role.OPERATOR
+    assert (
+        get_runtime().call(cache.verify_current_token, text, HERE).principal.role == Role.OPERATOR
+    )
     rows = Token.objects.filter(pk=token.pk)
     token.role = Role.MEMBER
     if way == "save":
@@ -156,17 +158,19 @@ def test_what_is_current_is_read_again_after_any_change(boss, cache, way):
     assert known(cache, text).principal.role == Role.OPERATOR
     if way in ("delete", "revoke"):
         with pytest.raises(InvalidToken):
-            get_runtime().call(cache.current, text, HERE)
-        assert not cache._kept
+            get_runtime().call(cache.verify_current_token, text, HERE)
+        assert not cache._tokens
     else:
-        assert get_runtime().call(cache.current, text, HERE).principal.role == Role.MEMBER
+        assert (
+            get_runtime().call(cache.verify_current_token, text, HERE).principal.role == Role.MEMBER
+        )
 
 
 def test_an_older_reading_does_not_replace_a_newer_one(boss, cache, monkeypatch):
     token, text = issued(boss)
     older = token_cache.load_verified_token(text, HERE)
     Token.objects.filter(pk=token.pk).update(role=Role.MEMBER)
-    newer = cache.read(text, HERE)
+    newer = cache.load_issued_token(text, HERE)
     monkeypatch.setattr(token_cache, "load_verified_token", lambda *_: older)
-    cache.read(text, HERE)
-    assert cache.cached(text, HERE) is newer
+    cache.load_issued_token(text, HERE)
+    assert cache.find_cached(text, HERE) is newer

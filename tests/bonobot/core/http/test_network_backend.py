@@ -88,7 +88,7 @@ def test_a_peer_that_sends_without_end_is_held_back_and_nothing_is_lost() -> Non
         writer.write(whole)
         while not stream._protocol._paused:
             await asyncio.sleep(0)
-        assert len(stream._protocol._come) < 2 * READ_BUFFER_BYTES
+        assert len(stream._protocol._received) < 2 * READ_BUFFER_BYTES
         got = b""
         while len(got) < len(whole):
             got += await stream.read(65536, 5)

@@ -129,7 +129,7 @@ rate = build_charge(organization, "organization", organization, {PER_MINUTE})
 async def ask(told):
     began = time.time_ns() // 1000
     try:
-        await get_writer().admit_async(Admission(opening_of(organization), charges=(rate,)))
+        await get_writer().admit_call_async(Admission(opening_of(organization), charges=(rate,)))
     except RateLimited as refused:
         told.append((began, time.time_ns() // 1000, False))
         await asyncio.sleep(refused.retry_after)
