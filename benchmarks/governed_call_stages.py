@@ -16,7 +16,7 @@ from typing import Any
 
 from django.db.backends.utils import CursorWrapper
 
-from agents.calls import admit, check_and_admit, pipeline
+from agents.calls import admit, check_and_admit, inspect_result, settle_call
 from bonobot.core.runtime import Runtime
 from bonobot.ledger.writer import committer
 from bonobot.ledger.writer.queue import LoopWaiters
@@ -26,27 +26,26 @@ from mcp_servers.schemas import subprocess_pool
 
 # What is timed: stage, owner, function. A stage's own time is without the stages inside it.
 STAGES: tuple[tuple[str, Any, str], ...] = (
-    ("resolve", check_and_admit, "find"),
+    ("resolve", check_and_admit, "find_target"),
     ("check the arguments", subprocess_pool, "check_arguments"),
-    ("decide", check_and_admit, "_decided"),
-    ("open: names, budgets, rates", check_and_admit, "admission"),
-    ("open: mask the arguments", admit, "kept"),
-    ("open: fingerprint", admit, "fingerprint"),
-    ("seal the opening", LedgerWriter, "_admission"),
-    ("scan the result", pipeline, "_read"),
-    ("outcome and cost", pipeline, "_settlement"),
-    ("seal the outcome", LedgerWriter, "_settlement"),
-    ("writer: its thread", LedgerWriter, "_serve"),
-    ("writer: statements", committer, "_commit"),
+    ("decide", check_and_admit, "_decide_call"),
+    ("open: names, budgets, rates", check_and_admit, "build_admission"),
+    ("open: mask the arguments", admit, "build_audited_arguments"),
+    ("seal the opening", LedgerWriter, "_build_admission"),
+    ("scan the result", inspect_result, "_render_result"),
+    ("outcome and cost", settle_call, "_build_settlement"),
+    ("seal the outcome", LedgerWriter, "_build_settlement"),
+    ("writer: its thread", LedgerWriter, "_commit_batch"),
+    ("writer: statements", committer, "_commit_items"),
 )
 COUNTED: tuple[tuple[str, Any, str], ...] = (
     ("ledger statements", DedicatedLedgerDatabase, "execute"),
     ("ledger statements of many rows", DedicatedLedgerDatabase, "execute_each"),
     ("ledger transactions", DedicatedLedgerDatabase, "commit"),
     ("other queries", CursorWrapper, "execute"),
-    ("hops to an ORM thread", Runtime, "orm"),
+    ("hops to an ORM thread", Runtime, "run_orm"),
     ("hops to another thread", asyncio, "to_thread"),
-    ("hand-overs to the writer", LoopWaiters, "_hand_over"),
+    ("hand-overs to the writer", LoopWaiters, "_submit_items"),
     ("turns of the loop's callbacks", asyncio.Handle, "_run"),
 )
 

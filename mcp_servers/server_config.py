@@ -366,12 +366,10 @@ def clean_server_spec(
             "approval": _clean_approval_mode(principal, spec.approval, old),
             "allow_private": _clean_allow_private(principal, spec.allow_private, old),
             "env_exceptions": _clean_exceptions(principal, spec, secrets, old),
-            **(
-                sandbox.to_columns()
-                | _build_tools_column(spec)
-                | build_price_columns(spec)
-                | build_capability_columns(spec)
-            ),
+            **sandbox.to_columns(),
+            **_build_tools_column(spec),
+            **build_price_columns(spec),
+            **build_capability_columns(spec),
         },
         secrets=secrets | credentials,
         document=document,

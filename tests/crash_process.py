@@ -113,9 +113,9 @@ def watch(moments: Moments) -> None:
     from mcp_servers.client.pool import ConnectionPool
 
     for name in (
-        "append",
-        "close",
-        "finish",
+        "append_step",
+        "close_session",
+        "finish_step",
         "finish_turn",
         "suspend_session",
         "replace_call_id",
@@ -123,17 +123,18 @@ def watch(moments: Moments) -> None:
     ):
         moments.around(step_store, name)
     for owner, *names in (
-        (step_store, "keep_exchange", "show_questions"),
-        (leases, "claim"),
-        (LedgerWriter, "admit_async", "settle_async"),
+        (step_store, "save_exchange", "show_questions"),
+        (leases, "claim_session"),
+        (LedgerWriter, "admit_call_async", "settle_call_async"),
         (OfflineModel, "request"),
-        (forward, "_send"),
-        (ConnectionPool, "request"),
-        (child_sessions, "begin"),
+        (forward, "_send_call"),
+        (ConnectionPool, "send_request"),
+        (child_sessions, "start_child"),
         (executor, "_save_outputs"),
-        (pending_calls, "note", "save_responses", "mark_delivered", "schedule_check"),
-        (elicitations, "ask"),
-        (evaluation, "claim", "end"),
+        (pending_calls, "write_incomplete_result", "save_responses"),
+        (pending_calls, "mark_delivered", "schedule_check"),
+        (elicitations, "create_request"),
+        (evaluation, "claim_replay", "complete_replay"),
     ):
         for name in names:
             moments.around(owner, name)

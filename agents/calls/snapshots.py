@@ -471,9 +471,7 @@ def _load_agent_snapshot(agent_id: UUID) -> CallSnapshot:
     effective_policy = build_agent_policy(agent, attached_servers, organization_policy)
     definitions = list(Definition.objects.filter(server__in=servers).only_call_fields())
     tool_rows, other_definitions = split_tools(definitions)
-    names = create_tool_names(
-        agent, [attached_server.server for attached_server in attached_servers], tool_rows
-    )
+    names = create_tool_names(agent, [row.server for row in attached_servers], tool_rows)
     changed_servers = list_servers_with_changed_instructions(definitions)
     tools = _list_server_tools(tool_rows, servers, changed_servers, names)
     decided_tools = {tool.name: _decide_tool(tool, effective_policy) for tool in tools}

@@ -210,7 +210,7 @@ def _replay_audit(cli: CommandContext, options: argparse.Namespace) -> None:
 def _simulate_policy(
     cli: CommandContext, owner: Owner, options: argparse.Namespace
 ) -> PolicySimulation:
-    limits = {"most_rows": max(options.rows, 1), "most_s": MAX_SECONDS}
+    limits = {"max_rows": max(options.rows, 1), "max_seconds": MAX_SECONDS}
     policy = collect_policy_options(owner, options)
     if options.shadow:
         simulation = simulate_shadow_policy(cli.principal, owner, **limits)

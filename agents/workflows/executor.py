@@ -47,7 +47,7 @@ async def execute_workflow(lease: SessionLease, make_calls: MakeCalls) -> str:
         if isinstance(action, WorkflowEnd):
             return await orm(_save_outputs, lease, action)
         if isinstance(action, SkippedStep):
-            text = f"The step `{action.step}` was skipped: {action.reason}."
+            text = f"The step `{action.step}` was skipped: {action.cause}."
             payload = {"code": "step_skipped", "step": action.step, "text": text}
             await orm(step_store.append_step, lease, Step.Kind.NOTICE, payload)
         else:

@@ -55,7 +55,7 @@ class SkippedStep:
 
     number: int
     step: str
-    reason: str
+    cause: str
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,7 @@ BEAT_S = 5.0
 STUCK_S = 5.0
 
 
-class LeaseLost(Exception):
+class ListenerLeaseLost(Exception):
     """Another process holds the lease."""
 
 
@@ -142,7 +142,7 @@ class ListChangedListener:
         async for _ in ReopenSchedule():
             try:
                 problem = await self._listen_once(server_id)
-            except (ObjectDoesNotExist, LeaseLost):
+            except (ObjectDoesNotExist, ListenerLeaseLost):
                 return
             except Exception:
                 # No caller would report it: it is logged, shown at the server, and retried later.
@@ -162,7 +162,7 @@ class ListChangedListener:
 
             async def handle_open(granted: frozenset[Topic]) -> None:
                 if not await get_runtime().run_orm(leases.mark_stream_opened, self.id, server_id):
-                    raise LeaseLost
+                    raise ListenerLeaseLost
                 get_refresher().request_refresh(server_id, noticed=False)
 
             async with asyncio.timeout(compute_lifetime_s()):

@@ -46,7 +46,11 @@ LAYERS: tuple[tuple[str, ...], ...] = (
 )
 PACKAGES = tuple(name for names in LAYERS for name in names)
 TOP = len(LAYERS) - 1
-EVERYWHERE = frozenset({"bonobot.__version__", "bonobot.models.Lease"})
+EVERYWHERE = frozenset({"bonobot.__version__", "bonobot.models.Lease"}) | {
+    # Labels that encrypted values are bound to, which look like modules.
+    *("agents.exchange.responses", "agents.promise.answer", "agents.promise.request"),
+    "agents.question.content",
+}
 
 DECISIONS = (
     "agents.calls.results",
@@ -145,8 +149,8 @@ BARE_NAMES = frozenset(
     {"asked", "found", "given", "gone", "held", "it", "kept", "left", "lost", "made", "meant"}
     | {"named", "one", "passed", "put", "said", "seen", "sent", "shown", "taken", "told", "written"}
 )
-# `feed` is a verb, `__missing__` Python's, `sampling` MCP's name of a request.
-VERBS_OR_TERMS = frozenset({"feed", "missing", "sampling"})
+# `feed` is a verb, `put` HTTP's, `__missing__` Python's, `sampling` MCP's name of a request.
+VERBS_OR_TERMS = frozenset({"feed", "missing", "put", "sampling"})
 NOUN_DECORATORS = frozenset({"property", "cached_property", "display", "setter"})
 
 

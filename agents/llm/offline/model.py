@@ -29,13 +29,13 @@ from agents.llm.interface import (
 from agents.llm.messages import get_next_turn, order_messages
 from agents.llm.offline import replies
 from agents.llm.offline.arguments import (
-    UNSET,
     MessageContext,
     PartialCall,
     convert_value,
     fill_arguments,
 )
 from agents.llm.offline.match_tools import ToolCandidate, ToolTermIndex
+from agents.llm.offline.parameter_slots import UNSET
 from agents.llm.offline.text_analysis import (
     HARMFUL_STEMS,
     MAX_TEXT,

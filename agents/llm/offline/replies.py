@@ -10,7 +10,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from agents.llm.interface import Message, ToolSpec
-from agents.llm.offline.arguments import UNSET, ParameterSlot, PartialCall, parse_slots
+from agents.llm.offline.arguments import PartialCall
+from agents.llm.offline.parameter_slots import UNSET, ParameterSlot, parse_slots
 
 MAX_RESULT_LENGTH = 4_000  # characters of one result
 MAX_LINES = 60  # of an unpacked result

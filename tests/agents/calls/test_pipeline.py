@@ -233,9 +233,9 @@ def test_whoever_may_approve_tries_a_definition_before_it_is_pinned(acme, worksh
     reset_review(factories.administrator(acme), workshop.definitions.get(name="echo"))
     without_agent = {"agent_id": None, "server_id": workshop.pk}
     assert refused(call, "echo", {"text": "x"}, **without_agent).code == "not_approved"
-    assert call("echo", {"text": "x"}, **without_agent, unapproved=True).outcome == "ok"
+    assert call("echo", {"text": "x"}, **without_agent, allow_unapproved=True).outcome == "ok"
     operator = factories.person(acme, Role.OPERATOR)
-    mere = {**without_agent, "principal": operator, "unapproved": True}
+    mere = {**without_agent, "principal": operator, "allow_unapproved": True}
     assert refused(call, "echo", {"text": "x"}, **mere).code == "not_approved"
 
 

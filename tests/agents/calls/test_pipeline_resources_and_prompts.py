@@ -224,7 +224,7 @@ def test_without_an_agent_the_organizations_policy_decides(acme, read, get, libr
     assert isinstance(refused(read, "lib://rules", principal=member, **alone), Forbidden)
     reset_review(factories.administrator(acme), library.definitions.get(name="plain"))
     assert refused(get, "plain", **alone).code == "not_approved"
-    assert get("plain", unapproved=True, **alone).outcome == "ok"
+    assert get("plain", allow_unapproved=True, **alone).outcome == "ok"
 
 
 # -- by the model --------------------------------------------------------------------------------

@@ -40,7 +40,7 @@ class Host:
         asked: dict[str, Any] = {
             "principal": found.principal,
             "principal_generation": found.generation,
-            "renewed": self.passes.build_principal_loader(self.text, HERE),
+            "renew_principal": self.passes.build_principal_loader(self.text, HERE),
             "tool": ECHO,
             "arguments": {"text": "x"},
             "via": "gateway",

@@ -45,7 +45,7 @@ def test_a_killed_replay_is_made_anew_and_ends_once(acme, recording, written, mo
         killed += victims.run(replay=made, at=at) == "SIGKILL"
         where = f"killed at {at}, {(victims.passed or ['?'])[-1]}"
         outlive_the_lease()
-        over = victims.passed[-1] == "after end"
+        over = victims.passed[-1] == "after complete_replay"
         assert evaluation.list_stalled_replays(timedelta()) == ([] if over else [made.pk]), where
         assert victims.run(replay=made) == "0", where
         made.refresh_from_db()

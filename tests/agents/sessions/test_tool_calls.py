@@ -312,7 +312,7 @@ def test_a_prompt_is_filled_in_parts(asker, says, came, runner, boss, helper, ca
     first = call("ask", **inside)
     exchange = PendingCall.objects.get(pk=first.exchange_id)
     pending_calls.save_responses(exchange, {"name": {"action": "decline"}})
-    whole = call("ask", continues=pending_calls.build_continuation(exchange), **inside)
+    whole = call("ask", continuation=pending_calls.build_continuation(exchange), **inside)
     assert (whole.exchange_id, whole.outcome) == (None, "ok")
     assert '"decline"' in whole.text
     assert len(came("prompts/get")) == 3

@@ -139,7 +139,7 @@ def read(acme: Organization, *, grain: Any = "day", summed: bool = True) -> Iter
     for by, where in asked:
         lines = reader.load_lines(*by, **where)
         told = {
-            key: tuple(getattr(line, name) for name in (*COUNT_FIELDS, "took"))
+            key: tuple(getattr(line, name) for name in (*COUNT_FIELDS, "duration_counts"))
             for key, line in lines.items()
         }
         yield by, where, told

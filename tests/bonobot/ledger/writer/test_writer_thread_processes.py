@@ -63,7 +63,7 @@ def run(script: str, organization_id: UUID) -> subprocess.Popen[str]:
 def test_a_process_that_is_killed_leaves_the_opened_row(organization_id: UUID) -> None:
     script = """
 call = opening_of(organization)
-get_writer().admit(Admission(call)).result()
+get_writer().admit_call(Admission(call)).result()
 print(call.call_id, flush=True)
 sys.stdin.read()
 """
@@ -94,14 +94,14 @@ for _ in range(10):
 def test_a_forked_process_has_a_writer_of_its_own(organization_id: UUID) -> None:
     script = """
 parent = get_writer()
-parent.admit(Admission(opening_of(organization))).result()
+parent.admit_call(Admission(opening_of(organization))).result()
 if os.fork() == 0:
     assert get_writer() is not parent
-    get_writer().admit(Admission(opening_of(organization))).result(20)
+    get_writer().admit_call(Admission(opening_of(organization))).result(20)
     sys.exit(0)
 assert os.wait()[1] == 0
 assert get_writer() is parent
-parent.admit(Admission(opening_of(organization))).result(20)
+parent.admit_call(Admission(opening_of(organization))).result(20)
 """
     with run(script, organization_id) as process:
         process.communicate(timeout=WAIT_S)
