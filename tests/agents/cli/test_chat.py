@@ -115,7 +115,7 @@ def test_ctrl_c_while_a_message_is_sent_cancels_its_turn_and_not_the_chat(
         signal.raise_signal(signal.SIGINT)
         return session
 
-    monkeypatch.setattr(chat, "start", interrupted)
+    monkeypatch.setattr(chat, "start_session", interrupted)
     ran = piped("What time is it in Asia/Tokyo?", "hello")
     assert "Cancelling" in ran.out + ran.err, ran
     session = Session.objects.get()

@@ -193,7 +193,7 @@ def test_a_call_goes_on_where_its_process_died(asker, says, came, runner, boss):
     answer_request(boss, ElicitationRequest.objects.get(), "accept", {"name": "Ada"})
 
     async def die_after_gathering():
-        await runner.begin()
+        await runner.start()
         hold = await get_runtime().run_orm(leases.claim_session, session.pk, runner.runner_id)
         step = await get_runtime().run_orm(call_of, session)
         assert await resume_interrupted_call(hold, step)

@@ -74,7 +74,7 @@ def test_a_loop_that_is_stuck_lets_its_leases_run_out(runner, monkeypatch):
     monkeypatch.setattr(running, "CANCEL_POLL_INTERVAL_S", 0.01)
     monkeypatch.setattr(leases, "HEARTBEAT_INTERVAL_S", 0.02)
     looked = []
-    monkeypatch.setattr(runner, "_ticks", lambda: looked.append(1) and False)
+    monkeypatch.setattr(runner, "_is_loop_responsive", lambda: looked.append(1) and False)
     get_runtime().call(runner.start)
     then = Runner.objects.get(pk=runner.runner_id).beat_at
     eventually(lambda: len(looked) > 5)

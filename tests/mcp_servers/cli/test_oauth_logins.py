@@ -103,7 +103,7 @@ class Outcome:
     def as_dict(self):
         return {}
 
-    def told(self):
+    def format_summary(self):
         return ""
 
 

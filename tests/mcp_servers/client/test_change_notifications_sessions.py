@@ -153,7 +153,7 @@ async def test_a_modern_child_is_heard_as_long_as_it_runs(ears):
     await call(ears.connections, endpoint, "change", words="Another one.")
     await until(lambda: ears.heard)
     assert ears.heard == [(endpoint.server_id, ChangeNotification("tools", holder=HOLDER))]
-    survey = await ears.connections.fetch_declarations(endpoint, of=HOLDER)
+    survey = await ears.connections.fetch_declarations(endpoint, preferred_holder=HOLDER)
     [echo] = [item for item in survey.items if item.name == "echo"]
     assert echo.payload["description"] == "Another one."
     [fresh] = [

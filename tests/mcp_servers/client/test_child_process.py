@@ -246,7 +246,7 @@ async def main():
     endpoint = ServerEndpoint(server_id=UUID(int=1), name="a", organization_id=UUID(int=1),
                         transport="stdio", command=sys.executable, args=tuple(sys.argv[1:]))
     params = {"name": "grandchild", "arguments": {"token": sys.argv[-1]}}
-    await ConnectionPool().request(endpoint, "tools/call", params, holder="session:1")
+    await ConnectionPool().send_request(endpoint, "tools/call", params, holder="session:1")
     print("ready", flush=True)
     await asyncio.Event().wait()
 

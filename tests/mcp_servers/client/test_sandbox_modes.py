@@ -157,7 +157,7 @@ async def main():
                         args=("faulty_stdio_server.py", "--token", token),
                         confinement=ServerSandbox(kind=kind))
     params = {"name": "grandchild", "arguments": {"token": token}}
-    await ConnectionPool().request(endpoint, "tools/call", params, holder="session:1")
+    await ConnectionPool().send_request(endpoint, "tools/call", params, holder="session:1")
     print("ready", flush=True)
     await asyncio.Event().wait()
 

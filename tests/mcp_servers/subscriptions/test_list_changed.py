@@ -229,7 +229,7 @@ def test_a_watcher_that_is_switched_off_does_nothing(settings, watch):
     settings.BONOBOT_WATCHED_SERVERS = 0
     one = watch()
     get_runtime().call(one.start)
-    assert one._ticking is None
+    assert one._ticker is None
 
 
 def test_watching_bumps_no_generation(serve, watch):

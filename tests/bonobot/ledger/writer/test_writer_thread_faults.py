@@ -311,7 +311,7 @@ def test_a_fault_of_the_writer_fails_its_callers_and_another_takes_over(
     seen: list[threading.ExceptHookArgs] = []
     monkeypatch.setattr(threading, "excepthook", seen.append)
     with monkeypatch.context() as broken:
-        broken.setattr(committer.batch_plan, "decide", None)
+        broken.setattr(committer.batch_plan, "decide_batch", None)
         broken.setattr(writers, "ITEM_ERRORS", ())
         future = writers.get_writer().admit_call(Admission(opening()))
         assert isinstance(future.exception(WAIT_S), AuditUnavailable)

@@ -81,7 +81,7 @@ sys.stdin.read()
 def test_a_process_that_ends_writes_its_counts_first(organization_id: UUID) -> None:
     script = """
 for _ in range(10):
-    get_writer().refuse(opening_of(organization, decision="deny", code="denied"))
+    get_writer().record_refusal(opening_of(organization, decision="deny", code="denied"))
 """
     with run(script, organization_id) as process:
         process.communicate(timeout=WAIT_S)
