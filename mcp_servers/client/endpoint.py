@@ -70,7 +70,7 @@ class ServerEndpoint:
     max_definitions: int = 1000
 
     def __repr__(self) -> str:
-        return f"Endpoint({self.name!r}, {self.transport}, server_id={str(self.server_id)!r})"
+        return f"ServerEndpoint({self.name!r}, {self.transport}, server_id={str(self.server_id)!r})"
 
     @cached_property
     def fingerprint(self) -> str:

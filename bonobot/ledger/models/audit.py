@@ -22,7 +22,7 @@ class AppendOnly(Problem):
 
 def _raise_append_only() -> Never:
     raise AppendOnly(
-        "Audit rows are only added, by the ledger's writer and by `ledger.changes`.",
+        "Audit rows are only added, by the ledger's writer and by `record_change`.",
         remedy="Old rows leave by `bonobot audit prune`, which keeps the chain verifiable.",
     )
 

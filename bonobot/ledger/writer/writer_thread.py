@@ -185,7 +185,7 @@ class LedgerWriter:
         if transaction.get_connection().in_atomic_block:
             raise RuntimeError(
                 "The ledger's writer can't be used inside a transaction: its rows would be locked "
-                "by yours, and would stay if yours is rolled back. Use `ledger.changes` there."
+                "by yours, and would stay if yours is rolled back. Use `record_change` there."
             )
         future: Future[Any] = Future()
         future.set_running_or_notify_cancel()  # it can't be canceled: the row may be written
