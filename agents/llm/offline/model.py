@@ -43,7 +43,7 @@ from agents.llm.offline.text_analysis import (
     extract_values,
     to_stems,
 )
-from agents.llm.pricing import count_tokens, estimate_tokens, truncate_text
+from agents.llm.token_estimates import count_tokens, estimate_tokens, truncate_text
 
 Call = tuple[str, dict[str, Any]]
 

@@ -14,7 +14,7 @@ from bonobot.notifications.models import Notification
 from bonobot.notifications.services import NotificationChannelSpec, save_channel
 from mcp_servers.client.list_definitions import RawDefinition, ServerDeclarations
 from mcp_servers.discovery import save_declarations
-from mcp_servers.health import services as health
+from mcp_servers.health.check_schedule import compute_check_delay
 from mcp_servers.health.queries import (
     list_recent_outages,
     list_unmonitored_periods,
@@ -236,7 +236,7 @@ def test_contacts_in_their_time_leave_no_gap(server):
         for failures in range(8):
             fail(server)
             server.refresh_from_db()
-            clock.shift(health.compute_check_delay(server, failures + 1) + timedelta(seconds=30))
+            clock.shift(compute_check_delay(server, failures + 1) + timedelta(seconds=30))
         succeed(server)
     assert not UnmonitoredPeriod.objects.exists()
 

@@ -1,0 +1,46 @@
+"""Estimates of the tokens of texts and requests, without a model's own tokenizer."""
+
+import json
+from collections.abc import Sequence
+
+from agents.llm.interface import Message, ToolSpec
+
+BYTES_PER_TOKEN = 4  # of English; other scripts have more bytes and more tokens a character
+TOKENS_PER_IMAGE = 1_600  # what most providers count for a large one
+TOKENS_PER_MESSAGE = 4  # of markup around a message or tool, about
+
+
+def estimate_tokens(
+    messages: Sequence[Message], instructions: str = "", tools: Sequence[ToolSpec] = ()
+) -> int:
+    """Estimate a request's tokens, to reserve them before sending."""
+    parts = [instructions] if instructions else []
+    parts += [_format_message(message) for message in messages]
+    parts += [f"{tool.name} {tool.description} {_encode_json(tool.parameters)}" for tool in tools]
+    image_count = sum(len(message.get("images", ())) for message in messages)
+    file_bytes = sum(
+        attached_file.get("size", 0)
+        for message in messages
+        for attached_file in message.get("files", ())
+    )
+    text_tokens = sum(count_tokens(part) + TOKENS_PER_MESSAGE for part in parts)
+    return text_tokens + image_count * TOKENS_PER_IMAGE + file_bytes // BYTES_PER_TOKEN
+
+
+def count_tokens(text: str) -> int:
+    """Return the approximate number of tokens of a text."""
+    return -(-len(text.encode("utf-8", "surrogatepass")) // BYTES_PER_TOKEN)
+
+
+def truncate_text(text: str, tokens: int) -> str:
+    """Return the start of a text with at most `tokens` tokens."""
+    head = text.encode("utf-8", "surrogatepass")[: tokens * BYTES_PER_TOKEN]
+    return head.decode("utf-8", "ignore")
+
+
+def _format_message(message: Message) -> str:
+    return message["text"] + (_encode_json(message["calls"]) if message.get("calls") else "")
+
+
+def _encode_json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
