@@ -282,13 +282,13 @@ SESSIONS_AREA = Area(
         ),
         Deed(
             "Questions of servers",
-            admin="question.list",
+            admin="elicitationrequest.list",
             rest="list_questions get_question",
             cli="questions list, questions show",
         ),
         Deed(
             "Answer a question",
-            admin="question.answer",
+            admin="elicitationrequest.answer",
             rest="answer_question",
             cli="questions answer",
         ),

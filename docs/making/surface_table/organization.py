@@ -272,7 +272,8 @@ CONTROL_AREA = Area(
         ),
         Deed(
             "Channels of notices",
-            admin="channel.list channel.add channel.change channel.delete",
+            admin="notificationchannel.list notificationchannel.add notificationchannel.change "
+            "notificationchannel.delete",
             rest=(
                 "list_notice_channels get_notice_channel add_notice_channel "
                 "change_notice_channel remove_notice_channel"
@@ -281,19 +282,19 @@ CONTROL_AREA = Area(
         ),
         Deed(
             "Test a channel",
-            admin="channel.test",
+            admin="notificationchannel.test",
             rest="test_notice_channel",
             cli="notices test",
         ),
         Deed(
             "Notices",
-            admin="notice.list notice.change",
+            admin="notification.list notification.change",
             rest="list_notices",
             cli="notices list",
         ),
         Deed(
             "Send a notice again",
-            admin="notice.retry notice!retry_chosen",
+            admin="notification.retry notification!retry_chosen",
             rest="retry_notice",
             cli="notices retry",
         ),
