@@ -104,7 +104,7 @@ EFFECTFUL_CALLS = frozenset(
     {"open", "print", "input", "datetime.datetime.now", "datetime.date.today", "uuid.uuid4"}
 )
 
-POOL = ("mcp_servers.client.pool", "mcp_servers.client.connections")
+POOL = ("mcp_servers.client.pool",)
 CALLERS = (
     *("agents.calls", "mcp_servers.client", "mcp_servers.discovery", "mcp_servers.health"),
     "mcp_servers.subscriptions",  # it listens, and calls nothing
@@ -134,8 +134,8 @@ MAKERS = frozenset(
 
 BANNED_NAMES = frozenset({"common", "constants", "helpers", "misc", "util", "utils"})
 BANNED_CALLS = {
-    "asgiref.sync.async_to_sync": "use `runtime().call`: one loop per process",
-    "asyncio.run": "use `runtime().call`: one loop per process",
+    "asgiref.sync.async_to_sync": "use `get_runtime().call`: one loop per process",
+    "asyncio.run": "use `get_runtime().call`: one loop per process",
 }
 SLEEPS = frozenset({"anyio.sleep", "asyncio.sleep", "time.sleep"})
 LONGEST_MODULE = 700

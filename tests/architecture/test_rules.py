@@ -133,7 +133,6 @@ def test_a_second_importer_of_unfold_is_found() -> None:
     "text",
     [
         "from mcp_servers.client.pool import connections",
-        "from mcp_servers.client import connections",
         "from mcp_servers.client import pool",
         "import mcp_servers.client.pool",
         "from mcp.client.stdio import stdio_client",

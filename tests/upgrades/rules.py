@@ -53,7 +53,7 @@ def faults(migration: Migration, before: ProjectState) -> Iterator[str]:
 
 def _fault(operation: Operation, state: ProjectState, app: str, made: set[str]) -> str:
     model = str(getattr(operation, "model_name", "") or getattr(operation, "name", "")).lower()
-    if model in made:
+    if model in made or _keeps_table(operation, state, app):
         return ""
     match operation:
         case operations.AddField(field=field):
@@ -77,6 +77,16 @@ def _fault(operation: Operation, state: ProjectState, app: str, made: set[str]) 
         case operations.RunPython() | operations.RunSQL() if not operation.reversible:
             return "can't be taken back; give it a reverse, or noop"
     return ""
+
+
+def _keeps_table(operation: Operation, state: ProjectState, app: str) -> bool:
+    """Say whether a model is renamed in the code only: it names its table, which stays."""
+    if isinstance(operation, operations.AlterModelTable):
+        options = state.models[app, operation.name_lower].options
+        return operation.table == options.get("db_table", f"{app}_{operation.name_lower}")
+    return isinstance(operation, operations.RenameModel) and bool(
+        state.models[app, operation.old_name_lower].options.get("db_table")
+    )
 
 
 def _old_rows_can_be_written(field: models.Field) -> bool:

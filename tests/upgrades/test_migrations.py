@@ -92,6 +92,14 @@ def test_a_new_table_may_be_completed_in_its_own_migration() -> None:
     assert told(create, field) == []
 
 
+def test_a_model_may_be_renamed_when_its_table_keeps_its_name() -> None:
+    keep = migrations.AlterModelTable("step", "agents_step")
+    rename = migrations.RenameModel("Step", "Stage")
+    assert told(keep, rename) == []
+    assert len(told(rename)) == 1
+    assert len(told(migrations.AlterModelTable("step", "agents_stage"), rename)) == 1
+
+
 @pytest.mark.django_db(transaction=True)
 def test_an_index_is_built_beside_writers_and_taken_back() -> None:
     steps = MigrationLoader(None).project_state()

@@ -100,7 +100,7 @@ def test_the_call_is_made_once_after_the_yes_by_any_process(
     done = over(other, number)
     assert done["result"]["content"][0]["text"]
     assert (over(wire, number), effects.read_text()) == (done, "once\n")
-    (call,) = AuditRow.objects.filter(event_type="make_call", outcome="ok")
+    (call,) = AuditRow.objects.filter(event_type="call", outcome="ok")
     assert (call.pk, call.actor_label) == (DeferredCall.objects.get().call_id, "tests")
 
 

@@ -312,12 +312,12 @@ def test_a_runner_that_is_told_to_stop_while_it_takes_a_session_runs_nothing(
     acme, helper, runner, told, monkeypatch
 ):
     session = sessions.start_session(factories.administrator(acme), helper, "hello")
-    step = {"begin": "register", "claim": "claim"}[told]
+    step = {"begin": "register_runner", "claim": "claim_session"}[told]
     real = getattr(leases, step)
 
     def stopping(*args):
         found = real(*args)
-        get_runtime().loop.call_soon_threadsafe(setattr, runner, "_draining", True)
+        get_runtime().loop.call_soon_threadsafe(setattr, runner, "_is_draining", True)
         return found
 
     monkeypatch.setattr(leases, step, stopping)

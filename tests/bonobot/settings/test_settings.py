@@ -1,5 +1,6 @@
 """The settings: what holds when nothing is set, what each service changes, what is refused."""
 
+import importlib
 import os
 import runpy
 import stat
@@ -14,6 +15,7 @@ from bonobot import settings
 from bonobot.celery import app
 from bonobot.core.crypto.key_files import generate_field_key, generate_signing_key
 from bonobot.jobs import queues
+from bonobot.settings import accounts, limits
 
 FILE = Path(__file__).parents[3] / "bonobot" / "settings" / "__init__.py"
 
@@ -30,6 +32,8 @@ def var(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def loaded() -> dict[str, Any]:
     """Return the settings as the environment makes them now."""
+    for section in (limits, accounts):
+        importlib.reload(section)
     return runpy.run_path(str(FILE))
 
 
