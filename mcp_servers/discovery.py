@@ -215,7 +215,7 @@ def save_declarations(
     record_success(server, kind, declarations)
     if new or changed or missing or renamed:
         _write_changes(server, new, changed, missing, renamed, actor=actor, first=first)
-    if renamed:
+    if renamed and server.approval != Server.Approval.ALWAYS:  # else nothing was withdrawn
         _notify_renamed(server, renamed)
     definitions = server.definitions.all()
     definitions.filter(present=True).update(last_seen_at=timezone.now())

@@ -89,12 +89,14 @@ async def admit_call(request: CallRequest) -> AdmittedCall:
             raise
         else:
             return AdmittedCall(request, snapshot, target, admission)
-    raise CallRefused(
+    last_error = CallRefused(
         "The rules changed while this call was being decided.",
         code="rules_changing",
         remedy="Try again in a moment.",
         status=503,
     )
+    await _record_refusal(request, snapshot, target, last_error)
+    raise last_error
 
 
 async def redecide_call(request: CallRequest, admitted: AdmittedCall) -> AdmittedCall:

@@ -394,24 +394,25 @@ def _evaluate_policy(tool: ToolFacts, policy: Policy, arguments: Arguments | Non
         return StageVerdict(
             "policy", f"{rule}:{matching_rules.allow}" if policy.mode == "allowlist" else rule
         )
-    reason = {"allowlist": "no rule allows it"}.get(policy.mode, "the mode blocks every tool")
-    if matching_rules.deny is not None and policy.mode != "none":
-        rule, reason = (
-            f"{rule}:{matching_rules.deny}",
-            f"the rule `{matching_rules.deny}` denies it",
-        )
-    return StageVerdict(
-        "policy",
-        rule,
-        "denied_by_policy",
-        format_message(
-            "The tool policy (mode `{mode}`) does not let `{tool}` through: {why}.",
-            mode=policy.mode,
+    if policy.mode == "none":
+        reason = format_message(
+            "The agent's policy (mode `none`) blocks every tool, including `{tool}`.",
             tool=tool.label,
-            why=reason,
-        ),
-        "An operator or owner can change the agent's tool policy.",
-    )
+        )
+    elif matching_rules.deny is not None:
+        rule = f"{rule}:{matching_rules.deny}"
+        reason = format_message(
+            "The rule `{rule}` of the agent's policy denies `{tool}`.",
+            rule=str(matching_rules.deny),
+            tool=tool.label,
+        )
+    else:
+        reason = format_message(
+            "The agent's policy (mode `allowlist`) has no rule that allows `{tool}`.",
+            tool=tool.label,
+        )
+    remedy = "An operator or owner can change the agent's tool policy."
+    return StageVerdict("policy", rule, "denied_by_policy", reason, remedy)
 
 
 class _MatchingRules:

@@ -40,6 +40,7 @@ from agents.sessions.tool_calls import (
 )
 from agents.sessions.turns import SessionTurn
 from bonobot.core.db.transactions import get_transaction_batcher
+from bonobot.core.extension_points import ExtensionPoint
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Problem
 from bonobot.core.runtime import get_runtime
@@ -83,17 +84,23 @@ logger = logging.getLogger(__name__)
 
 MakeCalls = Callable[[Sequence[Step]], Awaitable[None]]
 WorkflowExecutor = Callable[[SessionLease, MakeCalls], Awaitable[str]]
-_WORKFLOW_EXECUTORS: list[WorkflowExecutor] = []
+_workflow_executor = ExtensionPoint[WorkflowExecutor](
+    "workflow executor", registered_by="agents.workflows"
+)
 
 
 def register_workflow_executor(execute: WorkflowExecutor) -> None:
     """Register the function that executes a session's workflow, replacing an earlier one."""
-    _WORKFLOW_EXECUTORS[:] = [execute]
+    _workflow_executor.register(execute)
 
 
 async def run_session(lease: SessionLease) -> None:
-    """Run a leased session until it rests; the outcome is in the database."""
+    """Run a leased session until it ends, is suspended or is handed off.
+
+    The outcome is in the database.
+    """
     orm = get_runtime().run_orm
+    time_limit = asyncio.timeout(None)
     try:
         context = await get_transaction_batcher().run(load_run_context, lease)
         if context is None:
@@ -101,7 +108,8 @@ async def run_session(lease: SessionLease) -> None:
             return
         recovered = await recover_calls(lease, context.agent.pk)
         await _append_notices(lease, context)
-        async with asyncio.timeout(context.max_run_s):
+        time_limit = asyncio.timeout(context.max_run_s)
+        async with time_limit:
             await make_calls(_build_caller(lease, context), recovered.calls)
             if recovered.waits_for_person:
                 raise SessionSuspended
@@ -117,6 +125,8 @@ async def run_session(lease: SessionLease) -> None:
     except SessionHandedOff:
         await orm(release_session, lease)
     except TimeoutError:
+        if not time_limit.expired():
+            raise  # of a database or a socket
         await fail_run(
             lease, RunLimitExceeded("The time for one message is over.", code="time_exhausted")
         )
@@ -196,7 +206,7 @@ async def _append_notices(lease: SessionLease, context: RunContext) -> None:
 async def _execute_session(lease: SessionLease, context: RunContext) -> str | None:
     """Execute the workflow, or run model turns; return the answer."""
     if context.follows_workflow:
-        (execute,) = _WORKFLOW_EXECUTORS
+        execute = _workflow_executor.get()
         return await execute(lease, partial(make_calls, _build_caller(lease, context)))
     return await _run_turns(lease, context)
 

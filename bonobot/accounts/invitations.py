@@ -72,6 +72,12 @@ def create_invitation(
             field="agents",
             remedy="Leave the agents out, or invite them as a member.",
         )
+    if len(agents) > MAX_AGENTS:
+        raise InvalidInput(
+            format_message("An invitation can have {count} agents at most.", count=MAX_AGENTS),
+            field="agents",
+            remedy="Leave some out, and assign them after the person has joined.",
+        )
     _charge_attempts(principal, address)
     members = Membership.objects.for_organization(principal.organization_id)
     if members.filter(user__email__iexact=address).exists():
@@ -80,7 +86,7 @@ def create_invitation(
         organization_id=principal.organization_id,
         email=address,
         role=role,
-        agent_ids=agents[:MAX_AGENTS],
+        agent_ids=agents,
     )
     secret = _rotate_secret(principal, invitation)
     with _record_change(principal.actor, invitation, "member_invited"):

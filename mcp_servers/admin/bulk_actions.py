@@ -165,7 +165,9 @@ def disable_servers(admin: Any, request: HttpRequest, servers: Sequence[Server])
         return start_job_and_redirect(request, BulkJob.Kind.DISABLE, servers)
     for server in servers:
         services.set_server_enabled(admin.get_principal(request), server, enabled=False)
-    messages.success(request, _t("%(n)d servers are off.") % {"n": len(servers)})
+    count = len(servers)
+    text = _n("%(n)d server is off.", "%(n)d servers are off.", count)
+    messages.success(request, text % {"n": count})
     return None
 
 

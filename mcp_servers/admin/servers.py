@@ -450,7 +450,9 @@ class ServerAdmin(TabbedAdmin):
             return bulk_actions.start_job_and_redirect(request, BulkJob.Kind.ENABLE, servers)
         for server in servers:
             services.set_server_enabled(self.get_principal(request), server, enabled=True)
-        messages.success(request, _t("%(n)d servers are on.") % {"n": len(servers)})
+        count = len(servers)
+        text = ngettext("%(n)d server is on.", "%(n)d servers are on.", count)
+        messages.success(request, text % {"n": count})
         return None
 
     @action(description=_("Switch off …"), permissions=["change"])
@@ -472,7 +474,9 @@ class ServerAdmin(TabbedAdmin):
             return bulk_actions.start_job_and_redirect(request, BulkJob.Kind.REMOVE, servers)
         for server in servers:
             services.delete_server(self.get_principal(request), server)
-        messages.success(request, _t("%(n)d servers were removed.") % {"n": len(servers)})
+        count = len(servers)
+        text = ngettext("%(n)d server was removed.", "%(n)d servers were removed.", count)
+        messages.success(request, text % {"n": count})
         return HttpResponseRedirect(reverse("admin:mcp_servers_server_changelist"))
 
     def delete_view(

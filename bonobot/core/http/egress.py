@@ -281,12 +281,20 @@ class GuardedBackend(httpcore2.AsyncNetworkBackend):
         local_address: str | None = None,
         socket_options: Iterable[httpcore2.SOCKET_OPTION] | None = None,
     ) -> httpcore2.AsyncNetworkStream:
-        """Resolve `host` once, check all addresses, connect to the first that accepts."""
-        if self._proxy and not await self._has_private_address(host, port, timeout):
-            return await open_tunnel(self._socket_backend, self._proxy, host, port, timeout)
+        """Resolve `host` once, check all addresses, connect to the first that accepts.
+
+        With a proxy, only private addresses are connected to directly, and only if they are
+        allowed; the proxy resolves all other names.
+        """
         loop = asyncio.get_running_loop()
         deadline = None if timeout is None else loop.time() + timeout
-        targets = await self._resolve_permitted_addresses(host, port, timeout)
+        if self._proxy:
+            targets = await self._resolve_private_addresses(host, port, timeout)
+            if not targets:
+                remaining_s = None if deadline is None else max(deadline - loop.time(), 0.0)
+                return await open_tunnel(self._socket_backend, self._proxy, host, port, remaining_s)
+        else:
+            targets = await self._resolve_permitted_addresses(host, port, timeout)
         failure: Exception = httpcore2.ConnectError(f"{host} has no address")
         for position, target in enumerate(targets):
             # Divide the time, so that a dead address can't use it up.
@@ -313,16 +321,23 @@ class GuardedBackend(httpcore2.AsyncNetworkBackend):
         """Sleep between httpcore2's retries."""
         await asyncio.sleep(seconds)
 
-    async def _has_private_address(self, host: str, port: int, timeout_s: float | None) -> bool:
-        """Return whether private addresses are allowed and `host` has one."""
+    async def _resolve_private_addresses(
+        self, host: str, port: int, timeout_s: float | None
+    ) -> list[str]:
+        """Return the private addresses of `host` if they are allowed, else none.
+
+        A public address of the same name isn't among them: the proxy must not be bypassed.
+        """
         if not self._allow_private:
-            return False
+            return []
         try:
             async with asyncio.timeout(timeout_s):
                 addresses = await self._resolve(host, port)
-        except (OSError, UnicodeError):
-            return False
-        return any(classify_address(address).scope is AddressScope.PRIVATE for address in addresses)
+        except (OSError, UnicodeError):  # a name that only the proxy can resolve
+            return []
+        classifications = [classify_address(address) for address in addresses]
+        private = [item for item in classifications if item.scope is AddressScope.PRIVATE]
+        return [classification.address for classification in private[:MAX_TRIED_ADDRESSES]]
 
     async def _resolve_permitted_addresses(
         self, host: str, port: int, timeout_s: float | None

@@ -41,7 +41,7 @@ def test_mcp_and_built_in_tools_stand_in_one_table_with_the_reason(
     page = admin_client.words(seat.get("agents_agent_policy", helper.pk))
     assert "mcp_web_add" in page
     assert "read_result" in page
-    assert "the mode blocks every tool" in page
+    assert "blocks every tool, including" in page
 
 
 def test_single_tools_and_patterns_become_rules(helper: Agent, seat: admin_client.Desk) -> None:

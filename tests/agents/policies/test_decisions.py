@@ -1,7 +1,7 @@
 """The decision about a tool: order of the stages, the four modes, and identity."""
 
 from dataclasses import replace
-from uuid import UUID, uuid4
+from uuid import UUID
 
 import pytest
 from hypothesis import given
@@ -308,7 +308,8 @@ def test_one_more_deny_rule_never_allows_more(tool, policy, scope, rule):
 def test_the_order_of_rules_never_changes_a_decision(tool, policy, scope, order):
     shuffled = Policy(policy.mode, tuple(policy.rules[i] for i in order if i < len(policy.rules)))
     before = decide_tool_call(tool, ruling(policy, scope))
-    assert before.allowed == decide_tool_call(tool, ruling(shuffled, scope)).allowed
+    after = decide_tool_call(tool, ruling(shuffled, scope))
+    assert (before.verdict, before.code) == (after.verdict, after.code)
 
 
 @given(tools, policies, scopes)
@@ -334,7 +335,18 @@ def test_one_more_ask_rule_never_allows_without_a_person(tool, policy, scope, ru
         assert not decide_tool_call(tool, ruling(more, scope)).allowed
 
 
-@given(policies, scopes)
-def test_what_is_not_approved_is_never_allowed(policy, scope):
-    tool = replace(TOOL, state="pending", server_id=uuid4())
-    assert not decide_tool_call(tool, ruling(policy, scope)).allowed
+NOT_APPROVED = {
+    "pending": "not_approved",
+    "changed": "definition_changed",
+    "instructions_changed": "definition_changed",
+    "refused": "definition_refused",
+    "gone": "tool_gone",
+}
+
+
+@given(policies, st.sampled_from(sorted(NOT_APPROVED)))
+def test_what_is_not_approved_is_never_allowed(policy, state):
+    tool = replace(TOOL, state=state)
+    assert not decide_tool_call(tool, ruling(policy)).allowed
+    assert code() == ""
+    assert code(tool) == NOT_APPROVED[state]

@@ -130,6 +130,19 @@ def test_time_per_message_is_bounded(helper, workshop, run):
     assert call.state == Step.State.UNKNOWN
 
 
+def test_a_timeout_of_a_database_doesnt_fail_the_session(helper, workshop, run, monkeypatch):
+    real, faults = loop.recover_calls, [TimeoutError()]
+
+    async def recover_at_second_try(*args):
+        if faults:
+            raise faults.pop()
+        return await real(*args)
+
+    monkeypatch.setattr(loop, "recover_calls", recover_at_second_try)
+    session = run("hello")
+    assert (session.status, session.error_code) == (Session.Status.DONE, "")
+
+
 def test_a_token_budget_stops_the_run_before_the_model_is_asked(acme, helper, workshop, run):
     Budget.objects.create(organization=acme, agent=helper, unit="tokens", period="day", limit=10)
     session = run("hello")

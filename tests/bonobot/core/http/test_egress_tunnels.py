@@ -85,6 +85,19 @@ async def test_a_permitted_private_address_is_connected_to_directly():
         assert dial.connected == connected
 
 
+async def test_a_public_address_beside_a_private_one_never_bypasses_the_proxy():
+    dial = Dial(ESTABLISHED, dead=["10.0.0.7"])
+    backend = GuardedBackend(
+        allow_private=True,
+        resolve=answers(["10.0.0.7", "93.184.216.34"]),
+        socket_backend=dial,
+        proxy=MASKED,
+    )
+    with pytest.raises(httpcore2.ConnectError):
+        await backend.connect_tcp("both.example", 443, 1.0)
+    assert dial.connected == ["10.0.0.7"]
+
+
 async def test_a_name_that_only_the_proxy_resolves_goes_there():
     async def unknown(host: str, port: int) -> list[str]:
         raise OSError
