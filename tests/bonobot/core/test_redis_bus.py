@@ -25,8 +25,8 @@ async def heard(event):
 async def hearing(one):
     """Return when the bus hears: it says so to who listens."""
     changed = asyncio.Event()
-    await one.listen("changes", changed.set)
-    while not one.hears:
+    await one.add_listener("changes", changed.set)
+    while not one.is_subscribed:
         await heard(changed)
         changed.clear()
 

@@ -41,7 +41,7 @@ def written(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """List for each group that was tried at once whether it was written, which it must be exactly
     where what it was decided on is stored."""
     seen: list[bool] = []
-    write = committer.sql.write
+    write = committer.sql.write_if_unchanged
 
     def watched(
         database: DedicatedLedgerDatabase, before: BatchState, plan: BatchPlan
@@ -52,7 +52,7 @@ def written(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
         seen.append(same)
         return now
 
-    monkeypatch.setattr(committer.sql, "write", watched)
+    monkeypatch.setattr(committer.sql, "write_if_unchanged", watched)
     return seen
 
 
@@ -230,7 +230,7 @@ def test_an_answer_that_was_lost_is_not_written_twice(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     writer.admit_call(_admission(opening())).result(WAIT_S)
-    write, lost = committer.sql.write, [True]
+    write, lost = committer.sql.write_if_unchanged, [True]
 
     def losing(*args: Any) -> int | None:
         now = write(*args)
@@ -238,7 +238,7 @@ def test_an_answer_that_was_lost_is_not_written_twice(
             raise OperationalError("the connection is gone")
         return now
 
-    monkeypatch.setattr(committer.sql, "write", losing)
+    monkeypatch.setattr(committer.sql, "write_if_unchanged", losing)
     admission = _admission(opening())
     assert writer.admit_call(admission).result(WAIT_S).seq == 2
     assert writer.settle_call(_settlement(admission)).result(WAIT_S) is True
@@ -267,14 +267,14 @@ def test_labels_are_kept_whose_cell_was_removed(
         opening_of(organization_id), flows=(FlowLabelEffect("flow:x", added_labels=0),)
     )
     writer.admit_call(call).result(WAIT_S)
-    move = committer.sql._move
+    move = committer.sql._move_head
 
     def removing(database: DedicatedLedgerDatabase, *args: Any) -> Any:
         found = move(database, *args)
         database.execute("DELETE FROM ledger_flowcell")
         return found
 
-    monkeypatch.setattr(committer.sql, "_move", removing)
+    monkeypatch.setattr(committer.sql, "_move_head", removing)
     call = Admission(
         opening_of(organization_id), flows=(FlowLabelEffect("flow:x", added_labels=4),)
     )
