@@ -84,9 +84,7 @@ logger = logging.getLogger(__name__)
 
 MakeCalls = Callable[[Sequence[Step]], Awaitable[None]]
 WorkflowExecutor = Callable[[SessionLease, MakeCalls], Awaitable[str]]
-_workflow_executor = ExtensionPoint[WorkflowExecutor](
-    "workflow executor", registered_by="agents.workflows"
-)
+_workflow_executor = ExtensionPoint[WorkflowExecutor]("workflow executor", registered_by="agents")
 
 
 def register_workflow_executor(execute: WorkflowExecutor) -> None:
