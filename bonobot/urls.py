@@ -3,7 +3,7 @@
 from django.conf import settings
 from django.contrib import admin
 from django.contrib.auth.decorators import login_not_required
-from django.urls import include, path
+from django.urls import include, path, re_path
 from django.views.generic import RedirectView
 
 from bonobot.accounts import middleware
@@ -24,8 +24,8 @@ urlpatterns = [
     path("", login_not_required(RedirectView.as_view(pattern_name="admin:index"))),
     path("admin/account/", include("bonobot.accounts.urls")),
     *(
-        path(
-            f"admin/{old}/<path:rest>",
+        re_path(
+            rf"^admin/{old}/(?P<rest>.*)$",
             RedirectView.as_view(url=f"/admin/{new}/%(rest)s", query_string=True),
         )
         for old, new in RENAMED_PAGES.items()
