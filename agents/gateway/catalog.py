@@ -147,7 +147,7 @@ def get_catalog(target: GatewayTarget, snapshot: CallSnapshot) -> GatewayCatalog
     catalog = snapshot.memo.get(CATALOG_KEY)
     if catalog is None:
         catalog = snapshot.memo[CATALOG_KEY] = _build_catalog(target, snapshot)
-    assert isinstance(catalog, GatewayCatalog)  # noqa: S101 - nobody else writes there
+    assert isinstance(catalog, GatewayCatalog)  # noqa: S101 - only this function writes it
     return catalog
 
 

@@ -220,6 +220,6 @@ class GatewaySessionStore:
 def _build_holder(caller: AuthenticatedClient, capabilities: Mapping[str, Any]) -> str:
     """Return the key that owns a modern client's connections: its caller and its capabilities.
 
-    A server of the handshake era is told the capabilities only once per connection.
+    In the handshake era, capabilities are sent only once per connection.
     """
     return f"gateway:{caller.key}:{compute_digest(to_canonical_json(capabilities))[:16]}"

@@ -1,17 +1,9 @@
 """Rename models; the tables keep their names."""
 
 from django.db import migrations
-from django.db.migrations.operations.base import Operation
 
 from bonobot.core.crypto.encrypted_fields import SealedJSONField
-
-
-def rename(old: str, new: str, table: str) -> list[Operation]:
-    """Rename a model in the state only: its table keeps its name."""
-    return [
-        migrations.AlterModelTable(name=old.lower(), table=table),
-        migrations.RenameModel(old_name=old, new_name=new),
-    ]
+from bonobot.core.db.migration_operations import rename_model
 
 
 class Migration(migrations.Migration):
@@ -20,13 +12,13 @@ class Migration(migrations.Migration):
     dependencies = [("agents", "0001_initial")]
 
     operations = [
-        *rename("Binding", "AgentServer", "agents_binding"),
-        *rename("Given", "AgentAssignment", "agents_given"),
-        *rename("SessionGrant", "SessionApproval", "agents_sessiongrant"),
-        *rename("Question", "ElicitationRequest", "agents_question"),
-        *rename("Exchange", "PendingCall", "agents_exchange"),
-        *rename("Promise", "DeferredCall", "agents_promise"),
-        *rename("Handover", "CallHandoff", "agents_handover"),
+        *rename_model("Binding", "AgentServer", table="agents_binding"),
+        *rename_model("Given", "AgentAssignment", table="agents_given"),
+        *rename_model("SessionGrant", "SessionApproval", table="agents_sessiongrant"),
+        *rename_model("Question", "ElicitationRequest", table="agents_question"),
+        *rename_model("Exchange", "PendingCall", table="agents_exchange"),
+        *rename_model("Promise", "DeferredCall", table="agents_promise"),
+        *rename_model("Handover", "CallHandoff", table="agents_handover"),
         # Encrypted values are bound to the label under which they were encrypted.
         migrations.AlterField(
             "deferredcall", "request", SealedJSONField(default=dict, label="agents.promise.request")

@@ -8,7 +8,7 @@ ends where a round starts (a message, or a model turn with the results of its ca
 
 import json
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -189,17 +189,18 @@ def _extract_attachments(entries: Sequence[HistoryEntry]) -> Message:
     }
 
 
+def _format_call(call: Mapping[str, Any]) -> str:
+    arguments = _shorten_text(json.dumps(call["arguments"]), DIGEST_ARGUMENTS_LENGTH)
+    return f"{call['name']}({arguments})"
+
+
 def _format_entry(entry: HistoryEntry) -> str:
     message = entry.message
     match message["role"]:
         case "user":
             return f"User: {_shorten_text(message['text'], DIGEST_TEXT_LENGTH)}"
         case "assistant":
-            calls = [
-                f"{call['name']}({_shorten_text(arguments, DIGEST_ARGUMENTS_LENGTH)})"
-                for call in message["calls"]
-                for arguments in [json.dumps(call["arguments"])]
-            ]
+            calls = [_format_call(call) for call in message["calls"]]
             text = _shorten_text(message["text"], DIGEST_TEXT_LENGTH)
             return f"You: {text}{' – called ' if calls else ''}{', '.join(calls)}"
         case _:

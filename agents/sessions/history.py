@@ -75,7 +75,7 @@ class SessionHistory:
 def load_history(session_id: UUID, settled_steps: Sequence[Step] = ()) -> SessionHistory:
     """Load a session's history (one query); `settled_steps` aren't loaded again.
 
-    Only the lease's holder may pass settled steps: nobody else writes while it holds the lease.
+    Only the lease's holder may pass settled steps: no other process writes during the lease.
     """
     after_seq = settled_steps[-1].seq if settled_steps else 0
     new_steps = Step.objects.filter(session_id=session_id, seq__gt=after_seq).order_by("seq")

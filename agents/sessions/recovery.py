@@ -2,7 +2,8 @@
 
 A call without an audit entry was never sent and is made now. A call that was sent, but whose answer
 is lost, is repeated only if it is labeled idempotent. Otherwise, if the audit log has its outcome,
-the model is told that the answer was lost; if not, a person decides, and the session is suspended.
+the model gets an error that the answer was lost. If not, a person decides, and the session is
+suspended.
 """
 
 from dataclasses import dataclass

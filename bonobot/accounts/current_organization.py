@@ -1,7 +1,7 @@
 """The organizations a session may use, the current organization, and its principal.
 
 A session that began at an identity provider records the provider and user. It reaches only that
-provider's organization, and only while the provider is enabled: whoever runs the provider decides
+provider's organization, and only while the provider is enabled: the provider's operator decides
 who its users are, so it must not give access to other organizations.
 
 A token belongs to one organization. A user with several chooses with the header

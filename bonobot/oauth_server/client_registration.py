@@ -1,8 +1,8 @@
 """Client registration: dynamic registration, metadata documents, redirect URIs, rate limit.
 
 Anyone may register a client, so registration grants nothing: a user decides on the consent page,
-which shows the redirect destination. Registrations are rate limited, and clients that nobody
-authorized are deleted.
+which shows the redirect destination. Registrations are rate limited, and clients without an
+authorization are deleted.
 
 A redirect URI is https, loopback, or a custom scheme. The toolkit checks that it is one of the
 client's; the port of a loopback URI is arbitrary.
@@ -179,7 +179,7 @@ def filter_unused_clients(since: datetime | None = None) -> "QuerySet[Applicatio
 
 
 def prune_unused_clients() -> int:
-    """Delete clients that nobody authorized within a day; return how many."""
+    """Delete clients that were not authorized within a day; return how many."""
     removed, _each = filter_unused_clients(timezone.now() - UNUSED_RETENTION).delete()
     return int(removed)
 

@@ -182,7 +182,7 @@ class StreamableHttpSession:
     async def _start_listening(self, handshake: HandshakeResult, on_message: OnMessage) -> None:
         """Start listening if the server may send requests or notifications on a separate stream.
 
-        Waits briefly for the stream: servers drop messages while nobody listens.
+        Waits briefly for the stream: servers drop messages without a listener.
         """
         notifies = self._on_notification is not None and change_notifications.list_notifying_topics(
             handshake.capabilities

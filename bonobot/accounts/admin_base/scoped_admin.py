@@ -28,7 +28,7 @@ from bonobot.core.admin.theme import ModelAdmin, display
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Forbidden, NotFound, Problem
 
-# An exact count reads every matching row; nobody opens page 201.
+# An exact count reads every matching row, and page 201 is never opened.
 MAX_LISTED = 10_000
 # A search scans rows without an index until it has this many matches.
 MAX_FOUND = 1_000

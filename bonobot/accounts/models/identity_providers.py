@@ -23,7 +23,7 @@ class ProviderQuerySet(ScopedQuerySet):
 class Provider(SavesChangedFields, OrganizationModel):
     """An OpenID Connect provider with which members of an organization sign in.
 
-    A session that began there reaches no other organization, so whoever runs the provider gains no
+    A session that began there reaches no other organization, so the provider's operator gains no
     access elsewhere.
     """
 

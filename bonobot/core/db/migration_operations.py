@@ -3,7 +3,8 @@
 from typing import Any
 
 from django.db.backends.base.schema import BaseDatabaseSchemaEditor
-from django.db.migrations.operations import AddIndex
+from django.db.migrations.operations import AddIndex, AlterModelTable, RenameModel
+from django.db.migrations.operations.base import Operation
 from django.db.migrations.state import ProjectState
 
 
@@ -41,6 +42,11 @@ class AddIndexOnline(AddIndex):
 
     def describe(self) -> str:
         return f"{super().describe()}, while others write"
+
+
+def rename_model(old: str, new: str, *, table: str) -> list[Operation]:
+    """Return operations that rename a model in the code only: its `table` keeps its name."""
+    return [AlterModelTable(old.lower(), table), RenameModel(old, new)]
 
 
 def _build_index_options(schema_editor: BaseDatabaseSchemaEditor) -> dict[str, Any]:

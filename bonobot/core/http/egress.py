@@ -336,8 +336,11 @@ class GuardedBackend(httpcore2.AsyncNetworkBackend):
         except (OSError, UnicodeError):  # a name that only the proxy can resolve
             return []
         classifications = [classify_address(address) for address in addresses]
-        private = [item for item in classifications if item.scope is AddressScope.PRIVATE]
-        return [classification.address for classification in private[:MAX_TRIED_ADDRESSES]]
+        private = [item.address for item in classifications if item.scope is AddressScope.PRIVATE]
+        if private:  # connected to directly, so no other address of the name may be a forbidden one
+            for classification in classifications:
+                _check_classification(host, classification, allow_private=True)
+        return private[:MAX_TRIED_ADDRESSES]
 
     async def _resolve_permitted_addresses(
         self, host: str, port: int, timeout_s: float | None

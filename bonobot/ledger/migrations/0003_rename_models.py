@@ -1,15 +1,8 @@
 """Rename models; the tables keep their names."""
 
 from django.db import migrations
-from django.db.migrations.operations.base import Operation
 
-
-def rename(old: str, new: str, table: str) -> list[Operation]:
-    """Rename a model in the state only: its table keeps its name."""
-    return [
-        migrations.AlterModelTable(name=old.lower(), table=table),
-        migrations.RenameModel(old_name=old, new_name=new),
-    ]
+from bonobot.core.db.migration_operations import rename_model
 
 
 class Migration(migrations.Migration):
@@ -18,7 +11,7 @@ class Migration(migrations.Migration):
     dependencies = [("ledger", "0002_store_labels")]
 
     operations = [
-        *rename("PermitRow", "ApprovalCell", "ledger_permitrow"),
-        *rename("Counted", "RollupCursor", "ledger_counted"),
-        *rename("Uncounted", "UncountedEntry", "ledger_uncounted"),
+        *rename_model("PermitRow", "ApprovalCell", table="ledger_permitrow"),
+        *rename_model("Counted", "RollupCursor", table="ledger_counted"),
+        *rename_model("Uncounted", "UncountedEntry", table="ledger_uncounted"),
     ]

@@ -1,17 +1,9 @@
 """Rename models; the tables keep their names."""
 
 from django.db import migrations
-from django.db.migrations.operations.base import Operation
 
 from bonobot.core.crypto.encrypted_fields import SealedTextField
-
-
-def rename(old: str, new: str, table: str) -> list[Operation]:
-    """Rename a model in the state only: its table keeps its name."""
-    return [
-        migrations.AlterModelTable(name=old.lower(), table=table),
-        migrations.RenameModel(old_name=old, new_name=new),
-    ]
+from bonobot.core.db.migration_operations import rename_model
 
 
 class Migration(migrations.Migration):
@@ -20,8 +12,8 @@ class Migration(migrations.Migration):
     dependencies = [("notices", "0001_initial")]
 
     operations = [
-        *rename("Channel", "NotificationChannel", "notices_channel"),
-        *rename("Notice", "Notification", "notices_notice"),
+        *rename_model("Channel", "NotificationChannel", table="notices_channel"),
+        *rename_model("Notice", "Notification", table="notices_notice"),
         # Encrypted values are bound to the label under which they were encrypted.
         migrations.AlterField(
             "notificationchannel",

@@ -98,6 +98,19 @@ async def test_a_public_address_beside_a_private_one_never_bypasses_the_proxy():
     assert dial.connected == ["10.0.0.7"]
 
 
+async def test_a_forbidden_address_beside_a_private_one_is_refused_behind_a_proxy_too():
+    dial = Dial(ESTABLISHED)
+    backend = GuardedBackend(
+        allow_private=True,
+        resolve=answers(["10.0.0.7", "169.254.169.254"]),
+        socket_backend=dial,
+        proxy=MASKED,
+    )
+    with pytest.raises(EgressDenied):
+        await backend.connect_tcp("both.example", 443, 1.0)
+    assert dial.connected == []
+
+
 async def test_a_name_that_only_the_proxy_resolves_goes_there():
     async def unknown(host: str, port: int) -> list[str]:
         raise OSError
