@@ -2,10 +2,11 @@
 
 It uses nothing but the standard library, so that it starts in a few hundredths of a second; servers
 that others wrote are tested elsewhere. `count` appends a line to the file in `WORKSHOP_FILE`, so
-that a test sees each effect once; `WORKSHOP_TOOLS` names further tools to offer, so that a server
-can change between two starts. With `WORKSHOP_CHANGES` it changes while it runs, and tells it on
-`subscriptions/listen`: `change` gives `echo` another description. With `WORKSHOP_GATE` it offers
-`climb`, which tells progress and waits on half its way until the file of that name is there.
+that a test sees each effect once, and a long `wait` writes there that it began; `WORKSHOP_TOOLS`
+names further tools to offer, so that a server can change between two starts. With
+`WORKSHOP_CHANGES` it changes while it runs, and tells it on `subscriptions/listen`: `change` gives
+`echo` another description. With `WORKSHOP_GATE` it offers `climb`, which tells progress and waits
+on half its way until the file of that name is there.
 """
 
 import json
@@ -21,6 +22,8 @@ GATE = os.environ.get("WORKSHOP_GATE")
 SUBSCRIPTION = "io.modelcontextprotocol/subscriptionId"
 subscriptions = []
 LOCK = threading.Lock()
+# A wait of this length is one that a test interrupts.
+LONG_WAIT_S = 60
 
 
 def tool(name, description, **properties):
@@ -44,6 +47,12 @@ TOOLS = [
 ]
 
 
+def write(line):
+    if file := os.environ.get("WORKSHOP_FILE"):
+        with Path(file).open("a", encoding="utf-8") as lines:
+            lines.write(f"{line}\n")
+
+
 def run(name, given):
     """Return (text, structured content, is error) of one call."""
     if name == "echo":
@@ -53,11 +62,12 @@ def run(name, given):
     if name == "fail":
         return given["reason"], None, True
     if name == "wait":
+        if given["seconds"] >= LONG_WAIT_S:
+            write("waiting")
         time.sleep(given["seconds"])
         return f"waited {given['seconds']} s", None, False
     if name == "count":
-        with Path(os.environ["WORKSHOP_FILE"]).open("a", encoding="utf-8") as file:
-            file.write(f"{given['what']}\n")
+        write(given["what"])
         return f"counted {given['what']}", None, False
     if name == "long":
         return "x" * given["characters"], None, False

@@ -151,11 +151,11 @@ def test_a_token_budget_stops_the_run_before_the_model_is_asked(acme, helper, wo
     assert steps(session, Step.Kind.MODEL) == []
 
 
-def test_cancelling_ends_a_running_session(acme, helper, workshop, runner):
+def test_cancelling_ends_a_running_session(acme, helper, workshop, runner, effects):
     boss = factories.administrator(acme)
     session = sessions.start_session(boss, helper, '/mcp_workshop_wait {"seconds": 60}')
     task = get_runtime().call(runner.claim_and_run, session.pk)
-    eventually(lambda: steps(session, Step.Kind.CALL), within=10)
+    eventually(effects.read_text, within=10, what="the call at the server")
     assert sessions.cancel_session(boss, session)
     get_runtime().call(asyncio.wait, [task], timeout=10)
     session.refresh_from_db()
