@@ -4,10 +4,14 @@ import os
 import sys
 from collections.abc import Sequence
 
-OVERVIEW = """\
-Bonobot keeps an organization's AI agents and the MCP servers they use.
+from bonobot import __version__
 
-usage: {program} COMMAND [options]        {program} COMMAND --help tells more
+OVERVIEW = """\
+Bonobot: governed MCP tools for AI agents
+
+usage: {program} COMMAND [options]
+
+Run {program} COMMAND --help for details and examples.
 """
 
 
@@ -23,6 +27,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         if command_line in ([], ["help"], ["--help"], ["-h"]):
             sys.stdout.write(format_overview(program))
+        elif command_line in (["--version"], ["version"]):
+            sys.stdout.write(f"Bonobot {__version__}\n")
         else:
             _run_command([program, *command_line])
     except ImproperlyConfigured as error:  # its message names the setting and the remedy

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from bonobot import __main__ as command
+from bonobot import __version__
 from bonobot.core import runtime
 from tests.processes import environment
 
@@ -20,7 +21,7 @@ def test_without_a_command_it_tells_what_there_is(
     command.main(arguments)
     shown = capsys.readouterr().out
     own, others = shown.split("Django's commands:")
-    assert "COMMAND --help tells more" in own
+    assert "COMMAND --help" in own
     assert "\n  up " in own
     assert "\n  doctor " in own
     assert "migrate" in others
@@ -32,9 +33,15 @@ def test_a_command_runs_and_the_runtime_closes_behind_it(
 ) -> None:
     closed: list[bool] = []
     monkeypatch.setattr(runtime, "close_runtime", lambda: closed.append(True))
-    command.main(["version"])
+    command.main(["help", "check"])
     assert capsys.readouterr().out.strip()
     assert closed == [True]
+
+
+@pytest.mark.parametrize("argument", ["--version", "version"])
+def test_the_version_is_the_products(argument: str, capsys: pytest.CaptureFixture[str]) -> None:
+    command.main([argument])
+    assert capsys.readouterr().out == f"Bonobot {__version__}\n"
 
 
 @pytest.mark.parametrize("start", [["manage.py"], ["-m", "bonobot"]])
