@@ -17,12 +17,12 @@ PACKAGES = ("bonobot", "mcp_servers", "agents")
 CODE = re.compile(r"[a-z][a-z0-9]*(?:_[a-z0-9]+)*")
 # Kinds that say nothing by themselves: their code is that of whoever raises them.
 ROOT_KIND = "Problem"
-HEAD = """# Refusal codes
+HEAD = """# Error codes
 
-Every refusal and fault has a code, a sentence, and what to do next. The codes are the same for a
-model, in REST (problem details of RFC 9457, with the status), on the command line (exit status 1),
-in the admin, in the audit, and at the gateway. This page is made from the sources: `…` stands for
-what a sentence takes from the case.
+Every error has a code, a message, and a remedy. The codes are the same for models, in REST (RFC
+9457 problem details, with the status), on the command line (exit status 1), in the admin, in the
+audit log, and at the gateway. This page is generated from the source code: `…` stands for a value
+in the message.
 
 """
 
@@ -63,7 +63,7 @@ def page(root: Path) -> str:
         )
         for name, found in sorted(meanings(trees).items())
     )
-    return HEAD + table(("code", "HTTP", "meaning", "what to do"), rows)
+    return HEAD + table(("code", "HTTP", "message", "remedy"), rows)
 
 
 def meanings(trees: list[ast.Module]) -> dict[str, Meaning]:
@@ -110,6 +110,8 @@ def _sentence(node: ast.AST | None) -> str:
         parts = [str(one.value) if isinstance(one, ast.Constant) else "…" for one in node.values]
         text = "".join(parts)
         return text if re.search(r"[a-z]{3}", text) else ""
+    if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "format_message":
+        return re.sub(r"\{[^}]*\}", "…", _sentence(node.args[0]))
     return ""
 
 
