@@ -109,13 +109,13 @@ fmt: $(INSTALLED) ## Format, sort imports and apply the safe fixes
 	"$(PY)" -m ruff check --fix .
 	"$(PY)" -m ruff format .
 
-messages: $(INSTALLED) ## Bring the German texts up to date with the sources; names what waits for a translation
+messages: $(INSTALLED) ## Update the German catalog from the sources and list the untranslated messages
 	"$(PY)" -m tests.translation_catalog
 
 docs: $(INSTALLED) ## Build the documentation's site into site/, strictly; ARGS=serve serves it
 	@$(IN_SCRATCH) NO_MKDOCS_2_WARNING=1 "$(PY)" -m mkdocs $(or $(ARGS),build)
 
-screenshots: $(INSTALLED) ## Take the pictures of README.md anew, from the demo
+screenshots: $(INSTALLED) ## Retake the screenshots of README.md from the demo
 	@"$(PY)" -m docs.making.screenshots
 
 bench: $(INSTALLED) ## Measure what the documentation promises

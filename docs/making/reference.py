@@ -15,12 +15,13 @@ ROOT = Path(__file__).resolve().parents[2]
 SECTION = re.compile(r"^# --- (?P<title>.+?) ---$")
 VARIABLE = re.compile(r"^#(?P<name>[A-Z_]+)=(?P<value>.*)$")
 WIDTH = "100"
-SETTINGS = """Environment variables. Nothing has to be set to try Bonobot. Each may be given as
-`NAME_FILE`, a file whose content is the value; a blank value counts as not set. A wrong value stops
-Bonobot with a message that names the variable. `.env.example` is the same list, to copy.
+SETTINGS = """Environment variables. To try Bonobot, you don't need to set any. To read a
+value from a file, set `NAME_FILE` to its path. An empty value counts as not set. If a value is
+invalid, Bonobot stops with a message that names the variable. `.env.example` is the same list, for
+you to copy.
 """
-COMMANDS = """`bonobot COMMAND --help` says the same. Every verb takes `--json` and `--org SLUG`.
-Exit status: 0 done, 1 refused or failed, 2 wrong usage.
+COMMANDS = """The output of `bonobot COMMAND --help`. Every subcommand accepts `--json` and
+`--org SLUG`. Exit status: 0 success, 1 denied or failed, 2 invalid usage.
 """
 
 
@@ -52,7 +53,7 @@ def settings() -> str:
         parts.append(f"## {title}\n")
         parts.append(
             table(
-                ("variable", "type", "default", "meaning"),
+                ("variable", "type", "default", "description"),
                 ((code(name), kinds[name], code(value), about) for name, value, about in rows),
             )
         )
@@ -120,7 +121,7 @@ def metrics() -> str:
         for one in registry.collect()
         if one.name.startswith("bonobot_")
     ]
-    read = [(code(one.name), "gauge, of beat", one.text) for one in list_families()]
+    read = [(code(one.name), "gauge, from the scheduler", one.text) for one in list_families()]
     rules = yaml.safe_load((ROOT / "deploy/prometheus/alerts.yaml").read_text(encoding="utf-8"))
     alerts = (
         (
@@ -136,9 +137,9 @@ def metrics() -> str:
     return "\n".join(
         [
             "# Metrics and alerts\n",
-            "Where they are read, and by whom: [operate](../operate.md#what-to-watch).\n",
-            table(("metric", "type", "what"), sorted({*counted, *read})),
+            "How to collect and use them: [Operate](../operate.md#metrics-and-alerts).\n",
+            table(("metric", "type", "description"), sorted({*counted, *read})),
             "## Alerts\n",
-            table(("alert", "severity", "what", "expression", "for"), alerts),
+            table(("alert", "severity", "description", "expression", "for"), alerts),
         ]
     )

@@ -15,11 +15,11 @@ SHAPES = "shapes"
 EVERYWHERE = frozenset({"Bonobot-Organization", "Idempotency-Key"})
 HEAD = """# REST: {title}
 
-All paths begin at `/api`; `Authorization: Bearer TOKEN`, or the session of the admin. Lists are
-`{{"results": […], "next": …}}` by cursor. A refusal is a problem document with a
-[code](../refusals.md). Writes take `Idempotency-Key`; who belongs to several organizations sends
-`Bonobot-Organization`. A running Bonobot answers the whole description at `/api/schema`, and draws
-it at `/api/docs`.
+All paths start with `/api`. Authenticate with `Authorization: Bearer TOKEN`, or with a session of
+the admin. Lists are `{{"results": […], "next": …}}` with cursor pagination. Errors are problem
+details with a [code](../refusals.md). Writes accept `Idempotency-Key`. If you belong to several
+organizations, send `Bonobot-Organization`. The OpenAPI document of an installation is at
+`/api/schema`, and its interactive documentation at `/api/docs`.
 
 """
 
@@ -39,7 +39,9 @@ def pages() -> dict[str, str]:
     }
     shapes = document["components"]["schemas"]
     drawn = (_shape(name, shape) for name, shape in sorted(shapes.items()))
-    found[SHAPES] = "# REST: shapes\n\nWhat is sent and answered, by name.\n\n" + "\n".join(drawn)
+    found[SHAPES] = "# REST: schemas\n\nRequest and response bodies, by name.\n\n" + "\n".join(
+        drawn
+    )
     return found
 
 
@@ -47,7 +49,7 @@ def _operation(method: str, path: str, operation: Mapping[str, Any]) -> str:
     parts = [f"## {method.upper()} {path}\n", f"{operation.get('summary', '')}.\n".lstrip(".")]
     if about := operation.get("description", ""):
         parts.append(f"{about}\n")
-    parts.append(table(("parameter", "in", "type", "meaning"), _parameters(operation)))
+    parts.append(table(("parameter", "in", "type", "description"), _parameters(operation)))
     for content in (operation.get("requestBody") or {}).get("content", {}).values():
         parts.append(f"Body: {_type(content['schema'])}\n")
         parts += [_example(one) for one in content.get("examples", {}).values()]
@@ -65,18 +67,18 @@ def _parameters(operation: Mapping[str, Any]) -> Iterator[tuple[str, str, str, s
 
 def _example(example: Mapping[str, Any]) -> str:
     written = json.dumps(example["value"], indent=2, ensure_ascii=False)
-    return f"{example.get('summary', 'An example')}:\n\n{fenced(written, 'json')}"
+    return f"{example.get('summary', 'Example')}:\n\n{fenced(written, 'json')}"
 
 
 def _answers(operation: Mapping[str, Any]) -> Iterator[str]:
     for status, answer in sorted(operation["responses"].items()):
         content = next(iter(answer.get("content", {}).items()), None)
         if int(status) < 400:
-            shown = _type(content[1].get("schema", {})) if content else "nothing"
+            shown = _type(content[1].get("schema", {})) if content else "no content"
             yield f"- `{status}`: {shown}"
     refused = [f"`{status}`" for status in sorted(operation["responses"]) if int(status) >= 400]
     if refused:
-        yield f"- refused: {', '.join(refused)}"
+        yield f"- errors: {', '.join(refused)}"
 
 
 def _shape(name: str, shape: Mapping[str, Any]) -> str:
@@ -85,7 +87,7 @@ def _shape(name: str, shape: Mapping[str, Any]) -> str:
         (f"{code(field)}{', required' if field in required else ''}", _type(one), _about(one))
         for field, one in shape.get("properties", {}).items()
     )
-    drawn = table(("member", "type", "meaning"), rows)
+    drawn = table(("field", "type", "description"), rows)
     return f"## {name}\n\n{shape.get('description', '')}\n\n{drawn or _type(shape)}\n"
 
 

@@ -71,5 +71,7 @@ def drawn(name: str, alt: str) -> str:
     root = ElementTree.fromstring(text)  # noqa: S314 - a file of ours
     svg = "{http://www.w3.org/2000/svg}"
     if root.find(f"{svg}title") is None or root.get("role") != "img" or not alt:
-        raise PluginError(f"{path.name}: a drawing has a role, a title and a text in its page.")
+        raise PluginError(
+            f'{path.name}: a drawing needs `role="img"`, a title, and alt text in its page.'
+        )
     return f'<figure class="drawing">{STYLE.sub("", text)}</figure>'

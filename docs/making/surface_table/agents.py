@@ -6,43 +6,43 @@ AGENTS_AREA = Area(
     "Agents",
     (
         Deed(
-            "See the agents",
+            "List agents",
             admin="agent.list agent.change",
             rest="list_agents get_agent",
             cli="agents list",
         ),
         Deed(
-            "Add an agent",
+            "Create an agent",
             admin="agent.add",
             rest="add_agent",
             cli="agents add",
         ),
         Deed(
-            "Change an agent",
+            "Update an agent",
             admin="agent.configuration agent.change",
             rest="replace_agent change_agent",
             cli="agents set, mcp apply",
         ),
         Deed(
-            "Switch an agent on or off",
+            "Enable or disable an agent",
             admin="agent.switch",
             rest="change_agent",
             cli="agents enable, agents disable",
         ),
         Deed(
-            "Remove an agent",
+            "Delete an agent",
             admin="agent.delete",
             rest="remove_agent",
             cli="agents remove, mcp apply",
         ),
         Deed(
-            "Choose its built-in tools",
+            "Choose an agent's built-in tools",
             admin="agent.builtin",
             rest="change_agent",
             cli="mcp apply, tools list",
         ),
         Deed(
-            "See what it may use, and why",
+            "Explain what an agent can use",
             admin="agent.why",
             rest=(
                 "list_agent_tools explain_tool explain_call list_agent_resources list_agent_prompts"
@@ -50,22 +50,23 @@ AGENTS_AREA = Area(
             cli="agents tools, agents explain",
         ),
         Deed(
-            "Call a tool in its name",
+            "Call a tool as an agent",
             admin="agent.why",
             rest="call_agent_tool read_agent_resource get_agent_prompt",
             cli="agents run",
             why=(
-                "The page asks and shows the decision; a call of its own is a message to the agent."
+                "The page shows the decision without making the call; to make a call, send the "
+                "agent a message."
             ),
         ),
         Deed(
-            "See its servers",
+            "List an agent's servers",
             admin="agent.servers agent.server_states",
             rest="list_agent_servers get_agent_server",
             cli="mcp list",
         ),
         Deed(
-            "Give it a server, or one of its own",
+            "Attach a server, or add a private one",
             admin=(
                 "agent.servers agent.form agent.presets agent.preset agent.paste agent.openapi "
                 "agent.operations"
@@ -74,61 +75,61 @@ AGENTS_AREA = Area(
             cli="mcp connect, mcp add",
         ),
         Deed(
-            "Choose what it gets of a server",
+            "Choose the tools of an attached server",
             admin="agent.pick agent.switch_server",
             rest="change_agent_server",
             cli="mcp connect, mcp disconnect",
         ),
         Deed(
-            "Take a server from it",
+            "Detach a server",
             admin="agent.unbind",
             rest="remove_agent_server",
             cli="mcp disconnect, mcp remove",
         ),
         Deed(
-            "Test a server of it",
+            "Test an agent's server",
             admin="agent.ask_server",
             rest="test_agent_server",
             cli="mcp test",
         ),
         Deed(
-            "Say which agents it may ask",
+            "Choose which agents an agent can call",
             admin="agent.configuration",
             rest="get_callees set_callees",
             cli="agents may-ask",
         ),
         Deed(
-            "Say which members have it",
+            "Choose which members can run an agent",
             admin="agent.configuration",
             rest="list_agent_members set_agent_members clear_agent_members give_agent take_agent",
             cli="mcp apply",
         ),
         Deed(
-            "Its workspace",
+            "View and empty an agent's workspace",
             admin="agent.builtin agent.workspace_empty",
             rest="get_workspace empty_workspace",
             cli="agents workspace",
         ),
         Deed(
-            "Its notes",
+            "Manage an agent's notes",
             admin="agent.notes agent.remove_note agent.clear_notes",
             rest="list_notes get_note add_note change_note remove_note",
             cli="notes list, notes write, notes remove",
         ),
         Deed(
-            "What it did and costs",
+            "View an agent's metrics and cost",
             admin="agent.metrics usage",
             rest="get_usage export_usage",
             cli="usage show, usage export",
         ),
         Deed(
-            "Tell programs how to reach it",
+            "Get client configurations for an agent",
             admin="agent.programs",
             rest="list_agent_snippets",
             cli="mcp snippet",
         ),
         Deed(
-            "Model endpoints",
+            "Manage model endpoints",
             admin="modelendpoint.list modelendpoint.add modelendpoint.change modelendpoint.delete",
             rest=(
                 "list_model_endpoints get_model_endpoint add_model_endpoint "
@@ -143,13 +144,13 @@ AGENTS_AREA = Area(
             cli="models test",
         ),
         Deed(
-            "Skills",
+            "Manage skills",
             admin="skill.list skill.add skill.change skill.write skill.delete",
             rest="list_skills get_skill add_skill change_skill remove_skill list_skill_versions",
             cli="skills list, skills show, skills add, skills set, skills remove",
         ),
         Deed(
-            "Say which skills and workflows an agent has",
+            "Attach and detach skills and workflows",
             admin=(
                 "agent.skills agent.give_skill agent.take_skill "
                 "agent.workflows agent.give_workflow agent.take_workflow"
@@ -158,13 +159,13 @@ AGENTS_AREA = Area(
             cli="skills set, workflows set",
         ),
         Deed(
-            "Run a skill, or see its text",
+            "Run or render a skill",
             admin="skill.run",
             rest="run_skill render_skill",
             cli="skills run",
         ),
         Deed(
-            "Workflows",
+            "Manage workflows",
             admin="workflow.list workflow.add workflow.change workflow.write workflow.delete",
             rest=(
                 "list_workflows get_workflow add_workflow change_workflow remove_workflow "
@@ -188,7 +189,7 @@ AGENTS_AREA = Area(
             cli="workflows run, workflows runs, workflows cancel",
         ),
         Deed(
-            "What starts a workflow",
+            "Manage a workflow's triggers",
             admin=(
                 "workflow.triggers workflow.replace_secret workflow.switch_trigger "
                 "workflow.remove_trigger"
@@ -203,9 +204,9 @@ AGENTS_AREA = Area(
             ),
         ),
         Deed(
-            "Start a workflow from elsewhere",
+            "Start a workflow by webhook",
             rest="receive_webhook",
-            why="Only for the program that has the trigger's secret.",
+            why="Only for senders that have the trigger's secret.",
         ),
     ),
 )
@@ -215,7 +216,7 @@ SESSIONS_AREA = Area(
     "Sessions",
     (
         Deed(
-            "See sessions",
+            "List sessions",
             admin="session.list session.steps session.timeline agent.sessions",
             rest="list_sessions list_agent_sessions get_session",
             cli="agents sessions",
@@ -227,67 +228,67 @@ SESSIONS_AREA = Area(
             cli="agents run, agents chat",
         ),
         Deed(
-            "Go on with one",
+            "Continue a session",
             admin="session.send",
             rest="send_message",
             cli="agents chat",
         ),
         Deed(
-            "Send a message again",
+            "Retry a message",
             admin="session.retry",
             rest="retry_message",
             cli="agents retry",
         ),
         Deed(
-            "Follow one",
+            "Follow a session",
             admin="session.steps",
             rest="follow_session",
             cli="agents run, agents chat",
         ),
         Deed(
-            "Cancel one",
+            "Cancel a session",
             admin="session.cancel",
             rest="cancel_session",
             cli="agents cancel",
         ),
         Deed(
-            "Take one along",
+            "Export a session",
             admin="session.export",
             rest="export_session",
             cli="agents export-session",
         ),
         Deed(
-            "Its pictures and files",
+            "Download a session's images and files",
             admin="session.image session.file",
             rest="get_session_image get_session_file",
-            why="A terminal shows neither; the export names them.",
+            why="A terminal shows neither; the export lists them.",
         ),
         Deed(
-            "What was allowed for a whole session",
+            "List and revoke session approvals",
             admin="session.revoke",
             rest="list_session_grants revoke_session_grant",
             cli="agents grants, agents revoke-grant",
         ),
         Deed(
-            "Calls that wait for a person",
+            "List pending approvals",
             admin="approval.list approval.arguments",
             rest="list_approvals get_approval",
             cli="approvals list, approvals show",
         ),
         Deed(
-            "Answer one",
+            "Approve or deny a call",
             admin="approval.answer approval!deny_chosen",
             rest="answer_approval",
             cli="approvals approve, approvals deny",
         ),
         Deed(
-            "Questions of servers",
+            "List elicitation requests",
             admin="elicitationrequest.list",
             rest="list_questions get_question",
             cli="questions list, questions show",
         ),
         Deed(
-            "Answer a question",
+            "Answer an elicitation request",
             admin="elicitationrequest.answer",
             rest="answer_question",
             cli="questions answer",
@@ -299,7 +300,7 @@ SESSIONS_AREA = Area(
             cli="agents record",
         ),
         Deed(
-            "Recordings",
+            "Manage recordings",
             admin="agent.recordings agent.recording agent.remove_recording",
             rest="list_recordings get_recording remove_recording",
             cli="agents recordings, agents remove-recording",

@@ -6,40 +6,49 @@ ORGANIZATION_AREA = Area(
     "Organization",
     (
         Deed(
-            "See and set what holds for all",
+            "View and change an organization's settings",
             admin="organization.list organization.change",
             rest="get_organization change_organization",
             cli="org show, org set",
         ),
         Deed(
-            "Stop everything, and go on",
+            "Halt and resume an organization",
             admin="organization_halt",
             rest="halt_organization resume_organization",
             cli="org halt, org resume",
         ),
         Deed(
-            "Choose the organization to work in",
+            "Switch the organization",
             admin="switch_organization",
-            why="Every request names its own (`Bonobot-Organization`), and every verb (`--org`).",
+            why=(
+                "Each request and each command names its organization (`Bonobot-Organization`, "
+                "`--org`)."
+            ),
         ),
         Deed(
-            "Add an organization",
+            "Create an organization",
             admin="organization.add",
-            why="A platform administrator's, who then invites its owner; a token is of one.",
+            why=(
+                "Only for platform administrators, who then invite an owner; a token belongs to "
+                "one organization."
+            ),
             cli="org add",
         ),
         Deed(
-            "Remove an organization",
+            "Delete an organization",
             cli="org delete",
-            why="Everything goes: on the host, after an export; in the admin only an empty one.",
+            why=(
+                "Deletes everything, so it needs the host and an export; the admin deletes only "
+                "empty organizations."
+            ),
         ),
         Deed(
-            "Take an organization along",
+            "Export an organization",
             cli="org export",
-            why="A folder on the host.",
+            why="Writes a folder on the host.",
         ),
         Deed(
-            "Members",
+            "Manage members",
             admin="membership.list membership.change membership.delete",
             rest="list_members get_member change_member remove_member",
             cli="members list, members set-role, members remove",
@@ -48,16 +57,19 @@ ORGANIZATION_AREA = Area(
             "Add an account as a member",
             admin="membership.add",
             cli="members add",
-            why="A platform administrator's: others invite, and learn of no account.",
+            why=(
+                "Only for platform administrators; owners invite people, so they can't find out "
+                "which accounts exist."
+            ),
         ),
         Deed(
-            "Invite people",
+            "Invite members",
             admin="invitation.list invitation.add",
             rest="list_invitations get_invitation invite",
             cli="members invite",
         ),
         Deed(
-            "Send an invitation again",
+            "Resend an invitation",
             admin="invitation.send",
             rest="send_invitation",
             cli="members send-again",
@@ -69,31 +81,31 @@ ORGANIZATION_AREA = Area(
             cli="members revoke",
         ),
         Deed(
-            "Let a member choose a new password",
+            "Send a password reset link",
             admin="membership!offer_chosen",
             rest="offer_password_reset",
             cli="members reset-password",
         ),
         Deed(
-            "Reset a lost second factor",
+            "Reset a member's second factor",
             admin="membership!reset_chosen",
             rest="reset_second_factor",
             cli="members reset-second-factor",
         ),
         Deed(
-            "One's own profile",
+            "View and change your profile",
             admin="profile",
             rest="get_me change_me",
             cli="members set",
         ),
         Deed(
-            "One's own e-mail address",
+            "Change your email address",
             admin="profile_email profile_proof",
             cli="members set",
-            why="A link that is mailed proves it; the command line's is a platform administrator.",
+            why="Requires opening an emailed link; the command is for platform administrators.",
         ),
         Deed(
-            "Identity providers that people sign in by",
+            "Manage identity providers",
             admin="provider.list provider.add provider.change provider.delete",
             rest=(
                 "list_identity_providers get_identity_provider add_identity_provider "
@@ -102,59 +114,59 @@ ORGANIZATION_AREA = Area(
             cli="sso list, sso add, sso set, sso remove",
         ),
         Deed(
-            "Ask an identity provider for its keys",
+            "Refresh an identity provider's keys",
             admin="provider!check_chosen",
             rest="check_identity_provider",
             cli="sso check",
         ),
         Deed(
-            "Link a provider's account to one's own",
+            "Link an identity provider to your account",
             admin="profile_link profile_unlink",
-            why="A person's browser has to go there.",
+            why="Requires a person's browser.",
         ),
         Deed(
-            "Where one is signed in, and out of it",
+            "View and end your browser sessions",
             admin="profile_sessions",
             rest="sign_out_elsewhere",
             cli="members sign-out",
         ),
         Deed(
-            "People",
+            "Manage users",
             admin="user.list user.add user.change user_password_change",
-            why="People are the installation's, of no organization.",
+            why="Accounts belong to the installation, not to an organization.",
         ),
         Deed(
-            "Tokens",
+            "View and change tokens",
             admin="token.list token.change",
             rest="list_tokens get_token change_token",
             cli="tokens list, tokens set",
         ),
         Deed(
-            "Make a token",
+            "Create a token",
             admin="token.add",
             rest="create_token",
             cli="tokens create",
         ),
         Deed(
-            "Revoke tokens",
+            "Revoke a token",
             admin="token!revoke_chosen",
             rest="revoke_token",
             cli="tokens revoke",
         ),
         Deed(
-            "See and end what one let programs do",
+            "View and revoke clients that you authorized",
             admin="let_in",
             rest="list_let_in end_let_in",
             cli="tokens list, tokens revoke",
         ),
         Deed(
-            "See the programs that people let in, remove one",
+            "View and remove OAuth clients",
             admin="programs",
             rest="list_tokens revoke_token",
             cli="tokens list, tokens revoke",
         ),
         Deed(
-            "Issuers whose tokens are taken",
+            "Manage external issuers",
             admin="issuer.list issuer.add issuer.change issuer.delete",
             rest=(
                 "list_token_issuers get_token_issuer add_token_issuer change_token_issuer "
@@ -163,7 +175,7 @@ ORGANIZATION_AREA = Area(
             cli="issuers list, issuers add, issuers set, issuers remove",
         ),
         Deed(
-            "Ask an issuer for its keys",
+            "Refresh an external issuer's keys",
             admin="issuer!check_chosen",
             rest="check_token_issuer",
             cli="issuers check",
@@ -176,25 +188,25 @@ CONTROL_AREA = Area(
     "Control",
     (
         Deed(
-            "An agent's policy",
+            "View and change an agent's policy",
             admin="agent.policy agent.policy_preview agent.policy_rows",
             rest="get_tool_policy set_tool_policy",
             cli="agents policy",
         ),
         Deed(
-            "The organization's policy",
+            "View and change the organization's policy",
             admin="organization_policy",
             rest="get_organization_tool_policy set_organization_tool_policy",
             cli="agents policy",
         ),
         Deed(
-            "Try a policy on past calls",
+            "Simulate a policy on past calls",
             admin="agent.what_if organization_what_if",
             rest="replay_tool_policy replay_organization_tool_policy",
             cli="audit replay",
         ),
         Deed(
-            "A policy that runs in the shadow",
+            "Run a policy in shadow mode",
             admin="agent.policy agent.discard_draft organization_policy",
             rest=(
                 "get_tool_policy_draft set_tool_policy_draft discard_tool_policy_draft "
@@ -205,13 +217,13 @@ CONTROL_AREA = Area(
             cli="agents policy, audit replay",
         ),
         Deed(
-            "Make the shadow the policy",
+            "Enforce a policy from shadow mode",
             admin="agent.enforce_draft organization_policy",
             rest="enforce_tool_policy_draft enforce_organization_tool_policy_draft",
             cli="agents policy",
         ),
         Deed(
-            "Budgets",
+            "Manage budgets",
             admin="budget.list budget.add budget.change budget.delete",
             rest=(
                 "get_budgets set_budgets get_server_budgets set_server_budgets "
@@ -220,58 +232,64 @@ CONTROL_AREA = Area(
             cli="budgets list, budgets set",
         ),
         Deed(
-            "Flow labels that are held between calls",
+            "View and clear flow labels held between calls",
             rest="get_agent_held clear_agent_held get_token_held clear_token_held",
-            why="Of programs that call tools without a session; pages show what sessions hold.",
+            why=(
+                "For clients that call tools without a session; admin pages show the labels of "
+                "sessions."
+            ),
             cli="agents held, agents clear-held, tokens held, tokens clear-held",
         ),
         Deed(
-            "Labels that an agent's notes and workspace carry",
+            "View and clear the labels of an agent's notes and workspace",
             admin="agent.builtin agent.clear_data_labels",
             rest="get_agent_store_labels clear_agent_store_labels",
             cli="agents store-labels, agents clear-store-labels",
         ),
         Deed(
-            "The audit",
+            "Search the audit log",
             admin="auditrow.list",
             rest="list_audit get_audit_entry",
             cli="audit list",
         ),
         Deed(
-            "Filters of the audit that are kept under a name",
+            "Save and delete audit log filters",
             admin="auditrow.save_filter auditrow.remove_filter",
-            why="A person's own ways of looking; a program keeps its own parameters.",
+            why="Saved filters are for people; API clients keep their own parameters.",
         ),
         Deed(
-            "Export the audit",
+            "Export the audit log",
             admin="auditrow.export",
             rest="export_audit",
             cli="audit export",
         ),
         Deed(
-            "Verify the audit",
+            "Verify the audit log",
             admin="auditrow.verify auditrow.verification",
             cli="audit verify, audit heads",
-            why="A program compares what it exported itself; heads and keys are the host's.",
+            why="Checkpoints and keys are on the host; API clients can verify their own exports.",
         ),
         Deed(
-            "Prune the audit",
+            "Prune the audit log",
             cli="audit prune",
-            why="Can't be undone: for whoever has the host. Retention does it by itself.",
+            why=(
+                "Can't be undone, so it needs the host. Retention prunes the audit log "
+                "automatically."
+            ),
         ),
         Deed(
-            "Usage and cost",
+            "View and export usage and cost",
             admin="usage",
             rest="get_usage export_usage",
             cli="usage show, usage export",
         ),
         Deed(
-            "Count usage again",
+            "Rebuild usage",
             cli="usage rebuild",
             why="Repairs the installation.",
         ),
         Deed(
-            "Channels of notices",
+            "Manage notification channels",
             admin="notificationchannel.list notificationchannel.add notificationchannel.change "
             "notificationchannel.delete",
             rest=(
@@ -281,19 +299,19 @@ CONTROL_AREA = Area(
             cli="notices channels, notices add, notices set, notices remove",
         ),
         Deed(
-            "Test a channel",
+            "Send a test notification",
             admin="notificationchannel.test",
             rest="test_notice_channel",
             cli="notices test",
         ),
         Deed(
-            "Notices",
+            "List notifications",
             admin="notification.list notification.change",
             rest="list_notices",
             cli="notices list",
         ),
         Deed(
-            "Send a notice again",
+            "Resend a notification",
             admin="notification.retry notification!retry_chosen",
             rest="retry_notice",
             cli="notices retry",
@@ -302,35 +320,35 @@ CONTROL_AREA = Area(
 )
 
 
-HOST = "Needs the host: its processes, files or keys."
-SIGHT = "A page that leads people; what it leads to has its own row."
+HOST = "Needs the host: its processes, files, or keys."
+SIGHT = "For navigation; the linked pages have rows of their own."
 
 INSTALLATION_AREA = Area(
     "Installation",
     (
         Deed(
-            "Start programs",
+            "Start Bonobot's processes",
             cli="up, web, worker, beat",
             why=HOST,
         ),
         Deed(
-            "Look for faults",
+            "Check the installation",
             admin="settings_check",
             cli="doctor",
-            why="Programs ask `/readyz?all` and `/metrics`, which say it in numbers.",
+            why="For monitoring, use `/readyz?all` and `/metrics`.",
         ),
         Deed(
-            "Save and put back everything",
+            "Back up and restore the installation",
             cli="backup, restore",
             why=HOST,
         ),
         Deed(
-            "Keys of sealed values",
+            "Rotate encryption keys",
             cli="keys status, keys rotate, keys drop",
             why=HOST,
         ),
         Deed(
-            "The configuration as a file",
+            "Export and apply the configuration file",
             cli="mcp export, mcp apply",
             why=HOST,
         ),
@@ -340,22 +358,22 @@ INSTALLATION_AREA = Area(
             why=HOST,
         ),
         Deed(
-            "Complete words in the shell",
+            "Set up shell completion",
             cli="completion",
             why=HOST,
         ),
         Deed(
-            "When periodic work runs",
+            "Change schedules",
             admin="periodictask.list periodictask.change",
-            why="A platform administrator's; files set it by `BONOBOT_*`.",
+            why="Only for platform administrators; deployments use `BONOBOT_*` settings.",
         ),
         Deed(
-            "The dashboard, search, the palette",
+            "Open the dashboard, search, and command palette",
             admin="index search palette app_list autocomplete",
             why=SIGHT,
         ),
         Deed(
-            "The first run",
+            "Follow the first-run setup",
             admin=(
                 "first_run first_run_preset first_run_presets first_run_paste first_run_openapi "
                 "first_run_operations first_run_form"
@@ -367,14 +385,14 @@ INSTALLATION_AREA = Area(
             ),
         ),
         Deed(
-            "Signing in to the admin",
+            "Sign in to the admin",
             admin="login logout password_change password_change_done",
-            why="Programs have tokens.",
+            why="API clients use tokens.",
         ),
         Deed(
-            "What Django's pages need",
+            "Load parts of Django's pages",
             admin="jsi18n view_on_site",
-            why="Parts of pages.",
+            why="Not pages of their own.",
         ),
     ),
 )

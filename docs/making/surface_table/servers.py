@@ -6,7 +6,7 @@ AREA = Area(
     "Servers",
     (
         Deed(
-            "See the servers",
+            "List servers",
             admin="server.list server.change",
             rest="list_servers get_server",
             cli="mcp list, mcp show, mcp status",
@@ -18,33 +18,33 @@ AREA = Area(
             cli="mcp add",
         ),
         Deed(
-            "Add from a preset",
+            "Add a server from a preset",
             admin="server.presets server.preset",
             rest="list_presets get_preset add_server",
             cli="mcp presets, mcp add",
         ),
         Deed(
-            "Change a server",
+            "Update a server",
             admin="server.configuration server.credentials server.change",
             rest="replace_server change_server",
             cli="mcp apply, mcp price, mcp add",
         ),
         Deed(
-            "Remove a server",
+            "Delete a server",
             admin="server.delete server!remove_chosen",
             rest="remove_server",
             cli="mcp remove",
         ),
         Deed(
-            "Switch a server on or off",
+            "Enable or disable a server",
             admin="server.switch server!enable_chosen server!disable_chosen",
             rest="enable_server disable_server",
             cli="mcp enable, mcp disable",
         ),
         Deed(
-            "See how far a deed upon many servers is",
+            "View the progress of a bulk job",
             admin="server.round",
-            why="Programs ask for one after the other, and are told of each.",
+            why="API clients send a request for each server instead.",
         ),
         Deed(
             "Test a server",
@@ -53,19 +53,21 @@ AREA = Area(
             cli="mcp test",
         ),
         Deed(
-            "Ask a server anew what it offers",
+            "Rescan a server's definitions",
             admin="server.refresh server!refresh_chosen",
             rest="refresh_server",
             cli="mcp refresh",
         ),
         Deed(
-            "Install again what npx or uvx starts",
+            "Reinstall an npx or uvx package",
             cli="mcp install",
-            why="It happens by itself, on each host, before the first start; a page and REST tell "
-            "how it stands. To repair it, one is on the host.",
+            why=(
+                "Each host installs packages automatically before the first start. The server's "
+                "page and REST show the state; repairs need the host."
+            ),
         ),
         Deed(
-            "See what servers offer",
+            "List tools, resources, and prompts",
             admin="server.tools server.resources server.prompts server.definitions",
             rest=(
                 "list_definitions get_definition list_server_tools list_server_resources "
@@ -74,7 +76,7 @@ AREA = Area(
             cli="mcp tools, mcp resources, mcp prompts, tools list",
         ),
         Deed(
-            "Approve, refuse, switch definitions",
+            "Approve, reject, enable, or disable definitions",
             admin="server.tools server!approve_chosen",
             rest="approve_definitions approve_definition withdraw_approval switch_definition",
             cli="mcp approve, mcp apply",
@@ -86,37 +88,40 @@ AREA = Area(
             cli="mcp label",
         ),
         Deed(
-            "Labels that a server's data carries",
+            "View and clear the labels of a server's data",
             admin="server.data_labels server.clear_data_labels",
             rest="get_server_store_labels clear_server_store_labels",
             cli="mcp store-labels, mcp clear-store-labels",
         ),
         Deed(
-            "Try a tool, a resource, a prompt",
+            "Try a tool, resource, or prompt",
             admin="server.try server.ask server.arguments",
             rest="execute",
             cli="mcp test-tool, mcp read, mcp prompt",
         ),
         Deed(
-            "See a server's health and history",
+            "View a server's health and history",
             admin="server.health",
             rest="list_server_history get_server_uptime",
             cli="mcp history, mcp logs",
         ),
         Deed(
-            "See the calls of a server",
+            "List a server's calls",
             admin="server.calls",
             rest="list_audit",
             cli="audit list",
         ),
         Deed(
-            "Sign in at a server",
+            "Sign in to a server",
             admin="server.connect",
             cli="mcp login",
-            why="A person's browser has to go there; over REST `get_server` says that one must.",
+            why=(
+                "Requires a person's browser; over REST, `get_server` reports that a sign-in is "
+                "required."
+            ),
         ),
         Deed(
-            "Sign out from a server",
+            "Sign out of a server",
             admin="server.sign-out",
             rest="sign_out_server",
             cli="mcp logout",
@@ -131,22 +136,22 @@ AREA = Area(
             "Export servers for other clients",
             rest="export_servers",
             cli="mcp export",
-            why="A file is for programs; the page of programs shows each client's own part.",
+            why="The file is for other clients; the tab Clients shows each client's configuration.",
         ),
         Deed(
-            "Tell programs how to reach a server",
+            "Get client configurations for a server",
             admin="server.programs",
             rest="list_server_snippets",
             cli="mcp snippet",
         ),
         Deed(
-            "Make a server a preset",
+            "Save a server as a preset",
             admin="server.save_preset preset.add",
             rest="add_preset",
             cli="mcp save-preset",
         ),
         Deed(
-            "Change and remove presets",
+            "Update and delete presets",
             admin="preset.list preset.change preset.delete",
             rest="list_presets get_preset change_preset remove_preset",
             cli="mcp presets, mcp remove-preset",
@@ -158,7 +163,7 @@ AREA = Area(
             cli="mcp enable-preset, mcp disable-preset",
         ),
         Deed(
-            "Say which operations of an API are tools",
+            "Manage the HTTP operations of a server",
             admin=(
                 "server.operations server.operation server.operation_preview "
                 "server.remove_operation"
@@ -170,9 +175,9 @@ AREA = Area(
             cli="mcp operations, mcp add-operation, mcp remove-operation",
         ),
         Deed(
-            "Say which programs may be started",
+            "Manage launchers",
             admin="launcher.list launcher.add launcher.change launcher.delete",
-            why="A decision about the host: no token has that right.",
+            why="A decision about the host, which no token can make.",
             cli="mcp launchers, mcp add-launcher, mcp remove-launcher",
         ),
     ),
