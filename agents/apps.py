@@ -8,7 +8,7 @@ class AgentsConfig(AppConfig):
     """Agents with their tools, policies, sessions and approvals."""
 
     name = "agents"
-    verbose_name = _("Work")
+    verbose_name = _("Agents")
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:

@@ -21,9 +21,9 @@ def get_agents_by_slug(principal: Principal, slugs: Sequence[str], field: str) -
     agents_by_slug = {row.slug: row for row in rows}
     if unknown_slugs := sorted(set(slugs) - agents_by_slug.keys()):
         raise NotFound(
-            format_message("There is no agent {strange!r} here.", strange=unknown_slugs[0][:100]),
+            format_message("The agent {strange!r} doesn't exist.", strange=unknown_slugs[0][:100]),
             field=field,
-            remedy="Name agents of this organization by their slugs.",
+            remedy="Enter slugs of agents in this organization.",
         )
     return list(agents_by_slug.values())
 
@@ -56,7 +56,7 @@ def save_assignable(row: AssignableRow) -> None:
     except IntegrityError:
         raise Conflict(
             format_message(
-                "There is a {kind} {name!r} already.", kind=_get_noun(row), name=row.name
+                "A {kind} named {name!r} already exists.", kind=_get_noun(row), name=row.name
             ),
             code="name_taken",
             field="name",

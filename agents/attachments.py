@@ -55,12 +55,12 @@ def store_attachments(organization_id: UUID, attachments: Sequence[Attachment]) 
     ):
         raise _build_error(
             format_message(
-                "{count} files with {size:,} bytes are too much.",
+                "{count} files with {size:,} bytes in total exceed the limit.",
                 count=len(attachments),
                 size=sum(len(attachment.data) for attachment in attachments),
             ),
             format_message(
-                "Send {most} files with {largest_together:,} bytes together at most.",
+                "Send at most {most} files with {largest_together:,} bytes in total.",
                 most=MAX_ATTACHMENTS,
                 largest_together=MAX_TOTAL_BYTES,
             ),
@@ -151,7 +151,7 @@ def _detect_type(attachment: Attachment) -> str:
                     count=len(attachment.data),
                 ),
                 format_message(
-                    "Send images of {largest:,} bytes at most.", largest=MAX_IMAGE_BYTES
+                    "Send images of at most {largest:,} bytes.", largest=MAX_IMAGE_BYTES
                 ),
             )
         return media_type
@@ -163,7 +163,7 @@ def _detect_type(attachment: Attachment) -> str:
                 count=len(attachment.data),
             ),
             format_message(
-                "Send text files of {largest_text:,} bytes at most, or images.",
+                "Send text files of at most {largest_text:,} bytes, or images.",
                 largest_text=MAX_TEXT_BYTES,
             ),
         )
@@ -174,10 +174,10 @@ def _detect_type(attachment: Attachment) -> str:
     if "\0" in text:
         raise _build_error(
             format_message(
-                "The file {one!r} is neither text in UTF-8 nor an image.",
+                "The file {one!r} is neither UTF-8 text nor an image.",
                 one=_clean_name(attachment),
             ),
-            "Send texts, and images as PNG, JPEG, GIF or WebP.",
+            "Send UTF-8 text or images (PNG, JPEG, GIF, WebP).",
         )
     return TEXT_TYPE
 
@@ -193,9 +193,9 @@ def _decode_content(encoded_file: Mapping[str, str]) -> bytes:
     except (binascii.Error, ValueError):
         raise _build_error(
             format_message(
-                "The file {name!r} is not in base64.", name=encoded_file["name"][:MAX_NAME_LENGTH]
+                "The file {name!r} isn't valid base64.", name=encoded_file["name"][:MAX_NAME_LENGTH]
             ),
-            "Encode its bytes so.",
+            "Encode the file as base64.",
         ) from None
 
 

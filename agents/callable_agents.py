@@ -27,9 +27,9 @@ def set_callable_agents(principal: Principal, agent: Agent, slugs: Sequence[str]
     agents_by_slug = {row.slug: row for row in rows}
     if unknown_slugs := sorted(set(slugs) - agents_by_slug.keys()):
         raise NotFound(
-            format_message("There is no agent {strange!r} here.", strange=unknown_slugs[0][:100]),
+            format_message("The agent {strange!r} doesn't exist.", strange=unknown_slugs[0][:100]),
             field="may_ask",
-            remedy="Name agents of this organization by their slugs.",
+            remedy="Enter slugs of agents in this organization.",
         )
     with record_change(
         organization_id=agent.organization_id,

@@ -117,10 +117,10 @@ def get_session_blob(session: Session, sha256: str, *, payload_key: str = "image
     if blob is None or sha256 not in referenced:
         raise NotFound(
             format_message(
-                "There is no such {what} in this session.", what=payload_key.removesuffix("s")
+                "The {what} doesn't exist in this session.", what=payload_key.removesuffix("s")
             ),
             field="sha256",
-            remedy="Take the digest from a step of the session.",
+            remedy="Use a digest from a step of the session.",
         )
     return blob
 

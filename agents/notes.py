@@ -111,19 +111,21 @@ def save_note(principal: Principal, agent: Agent, spec: NoteSpec, note: Note | N
     title, text = _clean_note(spec.title, spec.text, agent.organization_id)
     if unknown_labels := sorted(set(spec.labels) - set(NOTE_LABELS)):
         raise InvalidInput(
-            format_message("A note can't bring {strange!r}.", strange=str(unknown_labels[0])[:100]),
+            format_message(
+                "A note can't have the label {strange!r}.", strange=str(unknown_labels[0])[:100]
+            ),
             field="labels",
             remedy=format_message(
-                "Use some of: {kept_labels}.", kept_labels=", ".join(NOTE_LABELS)
+                "Use one or more of: {kept_labels}.", kept_labels=", ".join(NOTE_LABELS)
             ),
         )
     other_notes = agent.notes.exclude(pk=note.pk) if note else agent.notes.all()
     if other_notes.filter(title=title).exists():
         raise Conflict(
-            format_message("There is a note {title!r} already.", title=title),
+            format_message("A note titled {title!r} already exists.", title=title),
             code="name_taken",
             field="title",
-            remedy="Change that one, or choose another title.",
+            remedy="Change that note, or choose another title.",
         )
     action = "note_changed" if note else "note_added"
     if note is None:
@@ -205,7 +207,7 @@ def _clean_note(title: str, text: str, organization_id: UUID) -> tuple[str, str]
             raise InvalidInput(
                 format_message("The note has no {field}.", field=field),
                 field=field,
-                remedy=format_message("Write a {field}.", field=field),
+                remedy=format_message("Enter a {field}.", field=field),
             )
         if len(content) > max_length:
             raise InvalidInput(
@@ -216,7 +218,7 @@ def _clean_note(title: str, text: str, organization_id: UUID) -> tuple[str, str]
                 ),
                 field=field,
                 remedy=format_message(
-                    "At most {longest} are kept: say it shorter, or in several notes.",
+                    "Use at most {longest} characters, or split the note.",
                     longest=max_length,
                 ),
             )
@@ -226,9 +228,7 @@ def _clean_note(title: str, text: str, organization_id: UUID) -> tuple[str, str]
 def _check_note_limit(count: int) -> None:
     if count >= MAX_NOTES:
         raise Conflict(
-            format_message(
-                "The agent has {count} notes, which is the most that it may have.", count=count
-            ),
+            format_message("The agent has {count} notes, which is the maximum.", count=count),
             code="notes_full",
-            remedy="Forget some first, or put several into one.",
+            remedy="Delete some notes first, or merge several into one.",
         )

@@ -159,16 +159,16 @@ def _require_empty_folder(folder: Path) -> None:
             f"{str(folder)!r} isn't empty.",
             code="folder_not_empty",
             field="FOLDER",
-            remedy="Name a new folder.",
+            remedy="Specify a new folder.",
         )
 
 
 def _require_platform_admin(principal: Principal) -> None:
     if not principal.platform_admin:
         raise Forbidden(
-            "Only a platform administrator may take a whole organization along, or away.",
+            "Only a platform administrator can export or delete an organization.",
             rule="platform_admin",
-            remedy="Ask a platform administrator.",
+            remedy="Contact a platform administrator.",
         )
 
 

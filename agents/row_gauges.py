@@ -17,12 +17,14 @@ from bonobot.monitoring.row_gauges import (
     build_lease_samples,
 )
 
-SESSIONS = GaugeFamily("bonobot_sessions", "Sessions that aren't over.", ("status",))
+SESSIONS = GaugeFamily("bonobot_sessions", "Unfinished sessions by status.", ("status",))
 WORKERS = GaugeFamily(
-    "bonobot_runners", "Workers: alive, or lapsed (neither heard of nor stopped).", ("state",)
+    "bonobot_runners",
+    "Session workers by state: alive, or lapsed (no heartbeat, not stopped).",
+    ("state",),
 )
 BUDGETS = GaugeFamily(
-    "bonobot_budgets", "Budgets by how much is spent: below, warned, spent.", ("state",)
+    "bonobot_budgets", "Budgets by usage: below the warning, warned, spent.", ("state",)
 )
 UNFINISHED = ("queued", "running", "waiting")
 STATES_BY_TONE = {"good": "below", "warn": "warned", "bad": "spent"}

@@ -46,14 +46,14 @@ def save_filter(principal: Principal, name: str, query: str, *, shared: bool) ->
     """
     principal.require(Action.VIEW_AUDIT)
     if principal.kind != "user":
-        raise Forbidden("Only a person keeps filters.", rule="person")
+        raise Forbidden("Only users can save filters.", rule="person")
     name, saved_query = name.strip(), _clean_query(query)
     if not 0 < len(name) <= MAX_NAME_LENGTH:
         raise InvalidInput(
             format_message("The name has {count} characters.", count=len(name)),
             field="name",
             remedy=format_message(
-                "Give it a name of 1 to {longest_name} characters.", longest_name=MAX_NAME_LENGTH
+                "Use a name of 1 to {longest_name} characters.", longest_name=MAX_NAME_LENGTH
             ),
         )
     own_filters = SavedFilter.objects.for_organization(principal.organization_id).filter(
@@ -63,9 +63,11 @@ def save_filter(principal: Principal, name: str, query: str, *, shared: bool) ->
     if row is None:
         if own_filters.count() >= MAX_FILTERS:
             raise Conflict(
-                format_message("There are {most} filters of yours.", most=MAX_FILTERS),
+                format_message(
+                    "You have {most} saved filters, which is the maximum.", most=MAX_FILTERS
+                ),
                 code="too_many_filters",
-                remedy="Remove one first.",
+                remedy="Delete a filter first.",
             )
         row = SavedFilter(
             organization_id=principal.organization_id, owner_id=UUID(principal.id), name=name
@@ -101,14 +103,12 @@ def _clean_query(query: str) -> str:
         cleaned = "x" * (MAX_QUERY_LENGTH + 1)
     if not cleaned:
         raise InvalidInput(
-            "The list shows everything.",
+            "The list has no filter, search, or sort order.",
             field="query",
-            remedy="Filter, search or sort it first; that is what is kept.",
+            remedy="Filter, search, or sort the list first, then save the filter.",
         )
     if len(cleaned) > MAX_QUERY_LENGTH:
-        raise InvalidInput(
-            "There is too much in the filter.", field="query", remedy="Filter by less."
-        )
+        raise InvalidInput("The filter is too long.", field="query", remedy="Use fewer filters.")
     return cleaned
 
 

@@ -99,10 +99,10 @@ def _plan_attachments(
     for server_override in override.server_overrides:
         if not principal.may(Action.MANAGE_AGENTS):
             problem: Problem | None = Forbidden(
-                "Giving servers to agents is not for your role.",
+                "Your role can't attach servers to agents.",
                 field=f"bot_overrides.{override.agent}",
                 rule=f"role:{Action.MANAGE_AGENTS}",
-                remedy="Ask an operator to import the part about bots.",
+                remedy="Ask an operator to import the `bot_overrides` section.",
             )
         elif agent is None:
             field_path = f"bot_overrides.{override.agent}"
@@ -140,9 +140,9 @@ def _find_server_problem(
 
 def _build_missing_error(kind: str, name: str, field_path: str, verb: str) -> NotFound:
     return NotFound(
-        format_message("There is no {kind} `{name}` here.", kind=kind, name=name),
+        format_message("The {kind} `{name}` doesn't exist.", kind=kind, name=name),
         field=field_path,
-        remedy=format_message("Make it first: bonobot {verb} {name}", verb=verb, name=name),
+        remedy=format_message("Create it first: bonobot {verb} {name}", verb=verb, name=name),
     )
 
 

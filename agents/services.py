@@ -93,7 +93,7 @@ def update_agent(principal: Principal, agent: Agent, spec: AgentSpec) -> Agent:
     ):
         save_validated(agent)
     if "enabled" in changed and not agent.enabled:
-        cancel_sessions(principal, agent.sessions.all(), "The agent was switched off.")
+        cancel_sessions(principal, agent.sessions.all(), "The agent was disabled.")
     return agent
 
 
@@ -107,10 +107,10 @@ def set_agent_members(principal: Principal, agent: Agent, usernames: Collection[
     if unknown_names := sorted(set(usernames) - users_by_name.keys()):
         raise InvalidInput(
             format_message(
-                "{strangers!r} is no member of this organization.", strangers=unknown_names[0]
+                "{strangers!r} isn't a member of this organization.", strangers=unknown_names[0]
             ),
             field="members",
-            remedy="Add them as a member first.",
+            remedy="Add the person as a member first.",
         )
     with record_change(
         **_build_audit_fields(principal, agent, "agent_given", {"members": sorted(users_by_name)})
@@ -156,7 +156,7 @@ def _apply_agent_spec(agent: Agent, spec: AgentSpec) -> list[str]:
             changed.append(name)
     if agent.model_endpoint_id and agent.model_endpoint.organization_id != agent.organization_id:
         raise InvalidInput(
-            "There is no such model endpoint here.",
+            "The model endpoint doesn't exist.",
             field="model_endpoint",
             remedy="Choose one of this organization's endpoints.",
         )
@@ -171,7 +171,7 @@ def _get_default_endpoint(principal: Principal) -> ModelEndpoint:
         "The agent needs a model endpoint, and the organization has none.",
         code="no_model_endpoint",
         field="model_endpoint",
-        remedy="Make a model endpoint first; the kind `offline` needs nothing.",
+        remedy="Create a model endpoint first. The kind `offline` needs no settings.",
     )
 
 
@@ -208,7 +208,7 @@ def attach_server(
     principal.require(Action.MANAGE_AGENTS)
     if server.organization_id != agent.organization_id:
         raise NotFound(
-            format_message("There is no server {server_pk!r} here.", server_pk=str(server.pk)),
+            format_message("The server {server_pk!r} doesn't exist.", server_pk=str(server.pk)),
             field="server_id",
         )
     attached_server = agent.bindings.filter(server=server).first() or AgentServer(
@@ -247,13 +247,13 @@ def set_attachment_enabled(
     if attached_server is None:
         raise NotFound(
             format_message(
-                "The agent `{agent_slug}` does not have the server `{server}`.",
+                "The server `{server}` isn't attached to the agent `{agent_slug}`.",
                 agent_slug=agent.slug,
                 server=server.name,
             ),
             code="not_bound",
             field="server_id",
-            remedy="Bind it first.",
+            remedy="Attach the server first.",
         )
     if attached_server.enabled == enabled:
         principal.require(Action.MANAGE_AGENTS)
@@ -275,7 +275,7 @@ def detach_server(principal: Principal, agent: Agent, server: Server) -> None:
     if not attached_servers.exists():
         raise NotFound(
             format_message(
-                "The agent `{agent_slug}` does not have this server.", agent_slug=agent.slug
+                "This server isn't attached to the agent `{agent_slug}`.", agent_slug=agent.slug
             ),
             field="server_id",
             remedy="List the agent's servers.",
@@ -292,12 +292,12 @@ def get_attached_server(agent: Agent, server_id: Any) -> Server:
     if not agent.bindings.filter(server=server).exists():
         raise NotFound(
             format_message(
-                "The agent `{agent_slug}` does not have the server {server_id!r}.",
+                "The server {server_id!r} isn't attached to the agent `{agent_slug}`.",
                 agent_slug=agent.slug,
                 server_id=str(server_id),
             ),
             field="server_id",
-            remedy="List the agent's servers, or bind this one first.",
+            remedy="List the agent's servers, or attach this one first.",
         )
     return server
 
@@ -306,7 +306,9 @@ def require_private_server(server: Server) -> None:
     """Raise `Conflict` for a pool server, which can't be changed through an agent."""
     if not server.private_to_agent:
         raise Conflict(
-            format_message("`{server}` belongs to the organization's pool.", server=server.name),
+            format_message(
+                "`{server}` is a shared server of the organization.", server=server.name
+            ),
             code="pool_server",
             remedy=format_message(
                 "Change it at /api/mcp-servers/{server_pk}.", server_pk=server.pk

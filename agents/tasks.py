@@ -40,7 +40,7 @@ def play_recording(replay_id: str) -> None:
 
 @shared_task(base=ExclusiveTask)
 def sweep() -> int:
-    """Nudge for sessions and replays that nobody runs although someone should; return how many.
+    """Resume sessions and replays that no worker is running; return how many.
 
     Calls that a dead process left open are closed too: the bounds of calls and of model requests
     are far below `ABANDONED_AFTER`.
@@ -60,11 +60,14 @@ def sweep() -> int:
 
 @shared_task(base=ExclusiveTask)
 def run_due_workflows() -> int:
-    """Begin the runs of workflows whose schedules are due; return how many."""
+    """Start scheduled workflow runs that are due; return how many."""
     return schedules.start_due_runs()
 
 
 @shared_task(base=ExclusiveTask)
 def watch_budgets() -> int:
-    """Tell people of budgets that are nearly or wholly spent; return of how many."""
+    """Send notifications about budgets that are almost exhausted or exhausted.
+
+    Returns their number.
+    """
     return budget_alerts.notify_spent_budgets()

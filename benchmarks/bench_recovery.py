@@ -41,12 +41,12 @@ def beat(folder: Path) -> Process:
 
 def begun() -> Session:
     """Start a session whose call stays out, and may be made again."""
-    acme = factories.organization()
-    boss = factories.administrator(acme)
-    agent = factories.agent(acme)
+    acme = factories.create_organization()
+    boss = factories.build_administrator(acme)
+    agent = factories.create_agent(acme)
     config = {"command": sys.executable, "args": [str(WORKSHOP), "stdio"]}
     spec = ServerSpec(name="workshop", transport_type="stdio", endpoint_config=config)
-    server = factories.ready(acme, create_server(boss, spec), agent)
+    server = factories.approve_server(acme, create_server(boss, spec), agent)
     set_labels(boss, server, list(server.definitions.all()), [FlowLabel.REPEATABLE])
     return sessions.start_session(boss, agent, '/mcp_workshop_wait {"seconds": 3600}')
 

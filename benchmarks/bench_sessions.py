@@ -83,7 +83,7 @@ class Stage:
 
     def started(self, count: int) -> list[Session]:
         """Start sessions while the worker stands still, so that all wait for it at once."""
-        boss = factories.administrator(self.agent.organization)
+        boss = factories.build_administrator(self.agent.organization)
         os.kill(self.worker.pid, signal.SIGSTOP)
         try:
             return [
@@ -166,8 +166,8 @@ OURS = ("agents", "bonobot", "mcp_servers")
 
 
 def _agent(model_port: int, server_url: str) -> Agent:
-    acme = factories.organization()
-    boss = factories.administrator(acme)
+    acme = factories.create_organization()
+    boss = factories.build_administrator(acme)
     save_endpoint(
         boss,
         ModelEndpointSpec(
@@ -178,8 +178,10 @@ def _agent(model_port: int, server_url: str) -> Agent:
             allow_private=True,
         ),
     )
-    agent = factories.agent(acme, calls_per_minute=NEVER // 1000, instructions="Answer briefly.")
-    factories.ready(acme, factories.http_server(acme, server_url), agent)
+    agent = factories.create_agent(
+        acme, calls_per_minute=NEVER // 1000, instructions="Answer briefly."
+    )
+    factories.approve_server(acme, factories.create_http_server(acme, server_url), agent)
     never = RuleSpec("mcp_web_look_up", {"properties": {"text": {"const": "never"}}})
     set_policy(boss, agent, PolicySpec("all", deny=(never,)))
     lines = [BudgetLine("tokens", "month", NEVER), BudgetLine("calls", "month", NEVER)]

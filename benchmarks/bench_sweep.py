@@ -52,13 +52,13 @@ async def slowly(asked: Asked) -> raw_http_server.AsyncIterator[bytes]:
 @contextmanager
 def registered() -> Iterator[Server]:
     """Register the servers, which this process's loop plays; yield the one that hangs."""
-    acme = factories.organization()
+    acme = factories.create_organization()
     listening = RawHttp(slowly).listening()
     server = get_runtime().call(listening.__aenter__)
     url = f"http://127.0.0.1:{server.port}"
     for number in range(SERVERS):
-        factories.http_server(acme, f"{url}/s{number}", name=f"s{number}")
-    yield factories.http_server(acme, f"{url}/hang", name="hang")
+        factories.create_http_server(acme, f"{url}/s{number}", name=f"s{number}")
+    yield factories.create_http_server(acme, f"{url}/hang", name="hang")
     get_runtime().close()
     get_writer().close()
 

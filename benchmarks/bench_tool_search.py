@@ -133,7 +133,7 @@ def test_tokens_per_finished_task() -> None:
         table.add_column(column, justify="left" if column == "tools" else "right")
     found = {}
     with staged() as (scripted, agent, runner):
-        boss = factories.administrator(agent.organization)
+        boss = factories.build_administrator(agent.organization)
         for name, above in (("all in every request", 0), ("with find_tools", 40)):
             agent = update_agent(boss, agent, AgentSpec(name=agent.name, tool_search_above=above))
             finished, turns, tokens = _run(scripted, agent, runner)
@@ -152,14 +152,16 @@ def staged() -> Iterator[tuple[Scripted, Agent, SessionRunner]]:
     opened = [one.listening() for one in (scripted.provider, scripted.server)]
     for one in opened:
         get_runtime().call(one.__aenter__)
-    acme = factories.organization()
+    acme = factories.create_organization()
     url = f"http://127.0.0.1:{scripted.provider.port}/v1"
     endpoint = ModelEndpointSpec(
         name="Scripted", kind="openai", base_url=url, model="scripted", allow_private=True
     )
-    save_endpoint(factories.administrator(acme), endpoint)
-    agent = factories.agent(acme, calls_per_minute=100_000)
-    factories.ready(acme, factories.http_server(acme, scripted.server.url, name="azure"), agent)
+    save_endpoint(factories.build_administrator(acme), endpoint)
+    agent = factories.create_agent(acme, calls_per_minute=100_000)
+    factories.approve_server(
+        acme, factories.create_http_server(acme, scripted.server.url, name="azure"), agent
+    )
     runner = SessionRunner()
     try:
         yield scripted, agent, runner
@@ -174,7 +176,7 @@ def staged() -> Iterator[tuple[Scripted, Agent, SessionRunner]]:
 def _run(scripted: Scripted, agent: Agent, runner: SessionRunner) -> tuple[int, int, int]:
     """Run every task; return how many were finished, and what turns and tokens all took."""
     finished = turns = tokens = 0
-    boss = factories.administrator(agent.organization)
+    boss = factories.build_administrator(agent.organization)
 
     async def rest(session: Session) -> None:
         task = await runner.claim_and_run(session.pk)

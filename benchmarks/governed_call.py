@@ -68,10 +68,10 @@ async def spent(one: One, *, calls: int, at_once: int) -> tuple[float, float]:
 
 def furnished(url: str) -> tuple[Principal, Agent, Server]:
     """Make an organization whose agent may call the server at `url`, with everything on."""
-    acme = factories.organization()
-    boss = factories.administrator(acme)
-    agent = factories.agent(acme, calls_per_minute=NEVER)
-    server = factories.ready(acme, factories.http_server(acme, url), agent)
+    acme = factories.create_organization()
+    boss = factories.build_administrator(acme)
+    agent = factories.create_agent(acme, calls_per_minute=NEVER)
+    server = factories.approve_server(acme, factories.create_http_server(acme, url), agent)
     Definition.objects.filter(server=server).update(labels=["private_data"])
     approve_definitions(boss, server)
     attach_server(boss, agent, server)

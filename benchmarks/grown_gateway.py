@@ -56,8 +56,8 @@ def _furnished(town: Town, port: int) -> Iterator[tuple[float, str]]:
     from tests import factories
 
     where = town.organization
-    boss = factories.administrator(where)
-    server = factories.http_server(where, f"http://127.0.0.1:{port}/mcp", "bench")
+    boss = factories.build_administrator(where)
+    server = factories.create_http_server(where, f"http://127.0.0.1:{port}/mcp", "bench")
     try:
         began = time.perf_counter()
         get_runtime().call(run_discovery, server.pk, actor=boss.actor)

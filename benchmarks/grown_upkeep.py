@@ -24,7 +24,7 @@ def figures(organization_id: UUID) -> Iterator[tuple[str, float, float]]:
 
     now = timezone.now()
     took = _times([lambda: retention._prune_batch(organization_id, now, None)] * STEPS)
-    yield "1,000 rows of the audit leave: median; slowest", median(took), max(took)
+    yield "1,000 audit entries leave: median; slowest", median(took), max(took)
     whole = Rollup.objects.filter(organization_id=organization_id, grain="day", begins__lt=now)
     days = whole.order_by("-begins").values_list("begins", flat=True).distinct()[1 : DAYS + 1]
     took = _times(

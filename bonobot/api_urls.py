@@ -14,7 +14,7 @@ from bonobot.core.problems import NotFound
 
 
 class UnknownPathView(APIView):
-    """Every address below /api/ that isn't one."""
+    """Handles all unknown paths below `/api/`."""
 
     authentication_classes = ()
     permission_classes = ()
@@ -23,9 +23,9 @@ class UnknownPathView(APIView):
     def initial(self, request: Any, *args: Any, **kwargs: Any) -> None:
         """Answer 404 to any method."""
         raise NotFound(
-            format_message("There is nothing at {path}.", path=request.path[:200]),
+            format_message("{path} doesn't exist.", path=request.path[:200]),
             code="unknown_path",
-            remedy="Paths have no trailing slash; /api/schema lists them all.",
+            remedy="Paths have no trailing slash. See /api/schema for all paths.",
         )
 
 

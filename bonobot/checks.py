@@ -39,12 +39,13 @@ def check_sqlite_version(app_configs: Configs, **_: Any) -> list[CheckMessage]:
     return [
         Error(
             format_message(
-                "Python's SQLite library is {version}, but {wanted} is needed.",
+                "Python uses SQLite {version}, but SQLite {wanted} or newer is required.",
                 version=sqlite3.sqlite_version,
                 wanted=min_version,
             ),
             hint=format_message(
-                "Use a Python with a newer SQLite, or PostgreSQL through `DATABASE_URL`."
+                "Use a Python build with a newer SQLite, or set `DATABASE_URL` to a "
+                "PostgreSQL database."
             ),
             id="bonobot.E001",
         )
@@ -62,7 +63,8 @@ def check_key_permissions(app_configs: Configs, **_: Any) -> list[CheckMessage]:
                 mode=mode,
             ),
             hint=format_message(
-                "Run `chmod 600 {path}` and, if others have access here, rotate the key.", path=path
+                "Run `chmod 600 {path}`. If other people have access to this host, rotate the key.",
+                path=path,
             ),
             id="bonobot.E002",
         )
@@ -75,11 +77,9 @@ def check_known_variables(app_configs: Configs, **_: Any) -> list[CheckMessage]:
     """Find `BONOBOT_*` variables that no setting reads."""
     return [
         Warning(
-            format_message(
-                "The environment variable `{name}` is not a setting of Bonobot.", name=name
-            ),
+            format_message("The environment variable `{name}` isn't a Bonobot setting.", name=name),
             hint=format_message(
-                "Correct its spelling or remove it; `.env.example` lists all settings."
+                "Correct the name or remove the variable. `.env.example` lists all settings."
             ),
             id="bonobot.W001",
         )
@@ -96,11 +96,12 @@ def check_url_encryption(app_configs: Configs, **_: Any) -> list[CheckMessage]:
     return [
         Warning(
             format_message(
-                "`BONOBOT_URL` is `{url}`: passwords and tokens travel unencrypted.",
+                "`BONOBOT_URL` is `{url}`, so passwords and tokens are sent unencrypted.",
                 url=settings.BONOBOT_URL,
             ),
             hint=format_message(
-                "Serve Bonobot over https and set `BONOBOT_URL=https://…`; cookies follow."
+                "Serve Bonobot over https and set `BONOBOT_URL=https://…`. Cookies "
+                "are then sent only over https."
             ),
             id="bonobot.W101",
         )
@@ -116,14 +117,15 @@ def check_generated_keys(app_configs: Configs, **_: Any) -> list[CheckMessage]:
     return [
         Warning(
             format_message(
-                "Not set: {names}. The keys in `{folder}` lie beside the data that they protect, "
-                "and a second host would make others.",
+                "Not set: {names}. The generated keys in `{folder}` are stored next "
+                "to the data that they protect, and a second host would generate "
+                "different keys.",
                 names=", ".join(f"`{name}`" for name in generated),
                 folder=settings.BONOBOT_VAR / "keys",
             ),
             hint=format_message(
-                "Move them to your secret store and give them to every host, for example as "
-                "`BONOBOT_FIELD_KEYS_FILE=/run/secrets/field_keys`."
+                "Move the keys to your secret store and provide them to every host, "
+                "for example with `BONOBOT_FIELD_KEYS_FILE=/run/secrets/field_keys`."
             ),
             id="bonobot.W102",
         )
@@ -137,7 +139,9 @@ def check_shared_services(app_configs: Configs, **_: Any) -> list[CheckMessage]:
     if _uses_sqlite():
         messages.append(
             Warning(
-                format_message("The database is SQLite: one machine, one writer at a time."),
+                format_message(
+                    "The database is SQLite, which supports only one host and one writer at a time."
+                ),
                 hint=format_message(
                     "Set `DATABASE_URL=postgresql://…` for more than one host or many agents."
                 ),
@@ -148,8 +152,8 @@ def check_shared_services(app_configs: Configs, **_: Any) -> list[CheckMessage]:
         messages.append(
             Warning(
                 format_message(
-                    "The broker is a folder: workers on other hosts get no work, and what a killed "
-                    "worker held waits for the next sweep."
+                    "The broker is a folder. Workers on other hosts receive no jobs, and "
+                    "the jobs of a killed worker are recovered only after a delay."
                 ),
                 hint=format_message("Set `REDIS_URL=redis://…`."),
                 id="bonobot.W104",
@@ -165,8 +169,10 @@ def check_process_user(app_configs: Configs, **_: Any) -> list[CheckMessage]:
         return []
     return [
         Warning(
-            format_message("Bonobot runs as root, and so does every stdio server it starts."),
-            hint=format_message("Run it as a user of its own that may write only `BONOBOT_VAR`."),
+            format_message("Bonobot runs as root, and so do the stdio servers that it starts."),
+            hint=format_message(
+                "Run Bonobot as a dedicated user that can write only to `BONOBOT_VAR`."
+            ),
             id="bonobot.W105",
         )
     ]
@@ -181,12 +187,13 @@ def check_checkpoint_location(app_configs: Configs, **_: Any) -> list[CheckMessa
     return [
         Warning(
             format_message(
-                "The signed heads of the audit are kept in `{heads}`, beside what they vouch for: "
-                "who can change the one can remove the other.",
+                "The signed checkpoints are stored in `{heads}`, next to the audit "
+                "log. Anyone who can change the audit log can also delete the "
+                "checkpoints.",
                 heads=folder,
             ),
             hint=format_message(
-                "Set `BONOBOT_AUDIT_HEADS` to a folder that another host collects."
+                "Set `BONOBOT_AUDIT_HEADS` to a folder that is collected by another host."
             ),
             id="bonobot.W106",
         )

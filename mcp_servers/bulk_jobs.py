@@ -118,9 +118,9 @@ def retry_failed_items(principal: Principal, job: BulkJob) -> BulkJob:
     servers = list(organization_servers.filter(pk__in=confirmed).order_by("name"))
     if not servers:
         raise Conflict(
-            "Nothing failed here that is still there.",
+            "No failed servers are left to retry.",
             code="nothing_failed",
-            remedy="Choose servers in the list.",
+            remedy="Select servers in the list.",
         )
     return start_bulk_job(principal, job.kind, servers, confirmed)
 
@@ -205,7 +205,9 @@ async def _perform_action(job: BulkJob, item: BulkJobItem) -> None:
 
 def _load_principal_and_server(job: BulkJob, item: BulkJobItem) -> tuple[Principal, Server]:
     if job.asked_by is None or not job.asked_by.is_active:
-        raise NotFound("Who asked for this is no longer here.", remedy="Begin it again.")
+        raise NotFound(
+            "The person who started this job is no longer active.", remedy="Start again."
+        )
     principal = build_user_principal(job.asked_by, job.organization)
     server: Server = Server.objects.get_or_404(job.organization_id, pk=item.server_id)
     return principal, server

@@ -41,7 +41,7 @@ def clean_capabilities(values: dict[str, Any]) -> dict[str, Any]:
     columns = {name: value for name, value in values.items() if value is not None}
     if columns.get("sampling", Server.Sampling.OFF) not in Server.Sampling.values:
         raise InvalidInput(
-            format_message("`sampling` is {sampling!r}.", sampling=columns["sampling"]),
+            format_message("Invalid `sampling`: {sampling!r}.", sampling=columns["sampling"]),
             field="sampling",
             remedy=format_message(
                 "Use one of: {values}.", values=", ".join(Server.Sampling.values)
@@ -60,10 +60,10 @@ def clean_capabilities(values: dict[str, Any]) -> dict[str, Any]:
 def _clean_sampling_tokens(value: Any) -> int | None:
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MAX_TOKENS:
         raise InvalidInput(
-            format_message("`sampling_tokens` is {value!r}.", value=value),
+            format_message("Invalid `sampling_tokens`: {value!r}.", value=value),
             field="sampling_tokens",
             remedy=format_message(
-                "Use a whole number up to {most_tokens}; 0: as many as the setting says.",
+                "Use a whole number up to {most_tokens}, or 0 for the value from settings.",
                 most_tokens=MAX_TOKENS,
             ),
         )

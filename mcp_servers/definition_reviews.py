@@ -64,9 +64,9 @@ def approve_definitions(
         details.update({"approved": [{"name": names[pk], "digest": chosen[pk]} for pk in pinned]})
         if shown_digests and not pinned:
             raise Conflict(
-                "None of these definitions could be approved: they changed, or are refused.",
+                "None of these definitions could be approved because they changed or are rejected.",
                 code="nothing_approved",
-                remedy="Reload, read them again, and approve what you see.",
+                remedy="Reload the definitions, then review them again.",
             )
     skipped = [names.get(pk, str(pk)) for pk in chosen if pk not in set(pinned)]
     return DefinitionReviewResult(tuple(names[pk] for pk in pinned), tuple(skipped), held_names)

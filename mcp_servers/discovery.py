@@ -78,8 +78,8 @@ class ServerRemoved(NotFound):
 
     def __init__(self) -> None:
         super().__init__(
-            format_message("The server was removed meanwhile."),
-            remedy=format_message("Add it again if it was needed."),
+            format_message("The server was deleted in the meantime."),
+            remedy=format_message("Add it again if you still need it."),
         )
 
 
@@ -324,8 +324,8 @@ def _notify_renamed(server: Server, rename: Mapping[str, str]) -> None:
         "definitions_waiting",
         health.build_server_subject(server, "tools"),
         format_message(
-            "{server} calls itself {new} now, and called itself {old} before. Its approvals were "
-            "withdrawn: review its tools again before they can be called.",
+            "{server} now reports the name {new} instead of {old}. Its approvals "
+            "were revoked. Review its tools again before they can be called.",
             server=server.name,
             new=rename["to"],
             old=rename["from"],
@@ -347,8 +347,8 @@ def _notify_pending_review(server: Server, definition_ids: list[UUID]) -> None:
         "definitions_waiting",
         health.build_server_subject(server, "tools"),
         format_message(
-            "{server} offers what is new or changed ({n}): {names}. Nothing of it can be called "
-            "before somebody has read and approved it.",
+            "{server} has new or changed definitions ({n}): {names}. They can't be called "
+            "until they are approved.",
             server=server.name,
             n=len(waiting),
             names=names + more,

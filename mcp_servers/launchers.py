@@ -63,7 +63,7 @@ class LauncherNotAllowed(Problem):
 
     code = "launcher_not_allowed"
     status = 403
-    title = "This command may not be started"
+    title = "Command not allowed"
 
 
 def check_launcher(
@@ -79,15 +79,15 @@ def check_launcher(
         shown_names = ", ".join(f"`{name}`" for name in bare_names[:20]) or "none"
         raise LauncherNotAllowed(
             format_message(
-                "`{command}` may not start a server: {reason}.",
+                "`{command}` can't start a server: {reason}.",
                 command=make_visible(command, 100),
                 reason=reason,
             ),
             field="endpoint_config.command",
             rule="launchers",
             remedy=format_message(
-                "Use a launcher of the list ({listed}) with its arguments apart, "
-                "or ask a platform administrator to add one.",
+                "Use a launcher from the allowlist ({listed}) with separate arguments, or "
+                "ask a platform administrator to add one.",
                 listed=shown_names,
             ),
         )
@@ -112,20 +112,20 @@ def _explain_refusal(command: str, allowed: Collection[str]) -> str:
     if not command:
         return format_message("it is empty")
     if name in SHELLS:
-        return format_message("shells are never started")
+        return format_message("shells aren't allowed")
     if "\\" in command or _WINDOWS_ENDING.search(command):
-        return format_message("it is written for Windows")
+        return format_message("it is a Windows command")
     if "/" in command:
         if not command.startswith("/"):
             return format_message("a path must be absolute")
         if str(PurePosixPath(command)) != command or ".." in command.split("/"):
-            return format_message("a path must be written without detours")
-        return "" if command in allowed else format_message("the path is not on the list")
+            return format_message("a path must be normalized")
+        return "" if command in allowed else format_message("the path isn't on the allowlist")
     if any(character.isspace() for character in command):
-        return format_message("the command and its arguments must be apart")
+        return format_message("the command and its arguments must be separate")
     if not _BARE_NAME.fullmatch(command):
-        return format_message("it is not the name of a program")
-    return "" if command in allowed else format_message("it is not on the list")
+        return format_message("it isn't the name of a program")
+    return "" if command in allowed else format_message("it isn't on the allowlist")
 
 
 def _list_warnings(command: str, args: list[str]) -> Iterator[ConfigWarning]:
@@ -134,7 +134,7 @@ def _list_warnings(command: str, args: list[str]) -> Iterator[ConfigWarning]:
         yield ConfigWarning(
             "unpinned_version",
             format_message(
-                "`{command}` takes whatever version is newest at each start; name a version.",
+                "`{command}` uses the newest version at each start. Specify a version.",
                 command=command,
             ),
             "endpoint_config.args",
@@ -146,7 +146,7 @@ def _list_warnings(command: str, args: list[str]) -> Iterator[ConfigWarning]:
     if flags.intersection(args[: first_word + 1]):
         yield ConfigWarning(
             "inline_code",
-            "The arguments hold program text; read it before you trust it.",
+            "The arguments contain program code. Read it before you trust it.",
             "endpoint_config.args",
         )
 

@@ -18,7 +18,7 @@ from mcp_servers.presets.allowed_folders import build_folder_rule
 
 MAX_REASON_LENGTH = 500
 CODE = "variable_not_allowed"
-FIX = "Remove it, or ask a platform administrator for an exception (`env_exceptions`)."
+FIX = "Remove the variable, or ask a platform administrator to add an exception (`env_exceptions`)."
 
 
 class VariableNotAllowed(Problem):
@@ -26,7 +26,7 @@ class VariableNotAllowed(Problem):
 
     code = CODE
     status = 403
-    title = "This environment variable needs an exception"
+    title = "Environment variable not allowed"
 
 
 def clean_env_exceptions(
@@ -48,18 +48,18 @@ def clean_env_exceptions(
         cleaned = {name: _clean_reason(name, why) for name, why in requested.items()}
         if cleaned != exceptions and not principal.platform_admin:
             raise Forbidden(
-                "Only a platform administrator may allow a dangerous environment variable.",
+                "Only a platform administrator can add exceptions for environment variables.",
                 code="platform_admin_only",
                 field="env_exceptions",
                 rule="environment",
-                remedy="Ask a platform administrator.",
+                remedy="Contact a platform administrator.",
             )
         _check_reasons_are_needed(cleaned, names)
         exceptions = cleaned
     for name in list_variables_needing_exception(names, exceptions):
         raise VariableNotAllowed(
             format_message(
-                "`{name}` may not be set: {why}.",
+                "The environment variable `{name}` requires an exception because {why}.",
                 name=make_visible(name, 100),
                 why=find_variable_danger(name),
             ),
@@ -78,13 +78,14 @@ def check_no_dangerous_variables(names: Iterable[str], *, field: str) -> None:
     for name in list_variables_needing_exception(names, ()):
         raise VariableNotAllowed(
             format_message(
-                "A preset may not set `{name}`: {why}.",
+                "A preset can't set the environment variable `{name}` because {why}.",
                 name=make_visible(name, 100),
                 why=find_variable_danger(name),
             ),
             field=f"{field}.{name}",
             rule="environment",
-            remedy="Remove it; a platform administrator allows it for single servers.",
+            remedy="Remove the variable. A platform administrator can allow it for "
+            "individual servers.",
         )
 
 
@@ -98,7 +99,7 @@ def _clean_reason(name: str, why: Any) -> str:
                 n=MAX_REASON_LENGTH,
             ),
             field=f"env_exceptions.{make_visible(name, 100)}",
-            remedy="Say in one line why the server needs the variable.",
+            remedy="Describe in one line why the server needs the variable.",
         )
     return reason
 
@@ -108,13 +109,14 @@ def _check_reasons_are_needed(exceptions: Mapping[str, str], names: Collection[s
         if name not in names or not find_variable_danger(name):
             raise InvalidInput(
                 format_message(
-                    "`{name}` needs no exception: the server doesn't have it, or it isn't "
-                    "dangerous.",
+                    "`{name}` doesn't need an exception: the server doesn't set this "
+                    "variable, or the variable is allowed.",
                     name=make_visible(name, 100),
                 ),
                 code="needless_exception",
                 field=f"env_exceptions.{make_visible(name, 100)}",
-                remedy="Remove the exception; names are compared letter by letter.",
+                remedy="Remove the exception, or correct the name of the variable. Names "
+                "are case-sensitive.",
             )
 
 
@@ -123,9 +125,11 @@ def check_no_nul(config: Mapping[str, Any]) -> None:
     for field, text in _iterate_strings(config):
         if "\x00" in text:
             raise InvalidInput(
-                format_message("`{field}` has a NUL in it.", field=make_visible(field, 100)),
+                format_message(
+                    "`{field}` contains a NUL character.", field=make_visible(field, 100)
+                ),
                 field=f"endpoint_config.{make_visible(field, 100)}",
-                remedy="Remove it: no program can be given one.",
+                remedy="Remove the character.",
             )
 
 
@@ -149,11 +153,12 @@ def check_folders(organization_id: UUID, config: Mapping[str, Any]) -> None:
         if why := rule.find_refusal(folder):
             raise InvalidInput(
                 format_message(
-                    "`{folder}` may not be used: {why}.", folder=make_visible(folder, 300), why=why
+                    "The folder `{folder}` can't be used because {why}.",
+                    folder=make_visible(folder, 300),
+                    why=why,
                 ),
                 code="folder_not_allowed",
                 field=f"endpoint_config.{config_field}",
                 rule="folders",
-                remedy="Choose a folder of the server's own, or one in the organization's "
-                "workspace.",
+                remedy="Use the server's own folder or a folder in the organization's workspace.",
             )

@@ -76,25 +76,25 @@ def clean_sandbox(
     sandbox = SandboxConfig(kind, _clean_choice(network, "network", Network.values))
     if sandbox == SandboxConfig(Kind.NONE, Network.NONE):
         raise InvalidInput(
-            "Only a confined server can be kept from the network.",
+            "Network access can be blocked only for a sandboxed server.",
             code="needs_confinement",
             field="network",
-            remedy="Set `confinement` to `sandbox`, `namespaces` or `bubblewrap`.",
+            remedy="Set `confinement` to `sandbox`, `namespaces`, or `bubblewrap`.",
         )
     if sandbox.network == Network.EGRESS and kind != Kind.SANDBOX:
         raise InvalidInput(
-            "Only a sandboxed server can be kept to the egress rules.",
+            "The egress rules can be applied only to a server in a sandbox.",
             code="needs_sandbox",
             field="network",
             remedy="Set `confinement` to `sandbox`, or `network` to `host` or `none`.",
         )
     if sandbox != current and not (principal.platform_admin or by_preset):
         raise Forbidden(
-            "Only a platform administrator may set how a stdio server is confined.",
+            "Only a platform administrator can set the sandbox of a stdio server.",
             code="platform_admin_only",
             field="confinement",
             rule="stdio",
-            remedy="Ask a platform administrator.",
+            remedy="Contact a platform administrator.",
         )
     return sandbox
 
@@ -120,10 +120,10 @@ def _clean_http_sandbox(requested: SandboxConfig) -> SandboxConfig:
         Network.HOST,
     ):
         raise InvalidInput(
-            "Nothing runs here for a server over HTTP, so nothing can be confined.",
+            "An HTTP server doesn't run on this host, so it can't be sandboxed.",
             code="not_for_http",
             field="confinement",
-            remedy="Leave `confinement` and `network` out.",
+            remedy="Omit `confinement` and `network`.",
         )
     return SandboxConfig()
 
@@ -131,7 +131,7 @@ def _clean_http_sandbox(requested: SandboxConfig) -> SandboxConfig:
 def _clean_choice(value: str | None, field: str, choices: list[str]) -> str:
     if value is None or value not in choices:
         raise InvalidInput(
-            format_message("There is no {field} {value!r}.", field=field, value=value),
+            format_message("Unknown {field} {value!r}.", field=field, value=value),
             code=f"unknown_{field}",
             field=field,
             remedy=format_message("Use one of: {choices}.", choices=", ".join(choices)),
@@ -163,7 +163,11 @@ def clean_prices(values: dict[str, int | None]) -> dict[str, int | None]:
                 f"`{name}` is {value!r}.",
                 field=name,
                 remedy=format_message("Use a whole number from 0 to {largest}", largest=largest)
-                + ("; prices are in micro-dollars." if name in PRICE_NAMES else "; 0: no limit."),
+                + (
+                    "; prices are in micro-dollars."
+                    if name in PRICE_NAMES
+                    else "; 0 means no limit."
+                ),
             )
         columns[name] = (value or None) if name == "calls_per_minute" else value
     return columns
@@ -250,14 +254,14 @@ def read_known_fields(config: Any, known: frozenset[str], where: str) -> dict[st
         raise InvalidInput(
             format_message("`{where}` must be an object.", where=where),
             field=where,
-            remedy=format_message("Members: {known}.", known=", ".join(sorted(known))),
+            remedy=format_message("Supported fields: {known}.", known=", ".join(sorted(known))),
         )
     if unknown := sorted(set(config) - known):
         raise InvalidInput(
-            format_message("`{where}` has no member {strange!r}.", where=where, strange=unknown[0]),
+            format_message("`{where}` has no field {strange!r}.", where=where, strange=unknown[0]),
             code="unknown_field",
             field=f"{where}.{unknown[0]}",
-            remedy=format_message("Members: {known}.", known=", ".join(sorted(known))),
+            remedy=format_message("Supported fields: {known}.", known=", ".join(sorted(known))),
         )
     return dict(config)
 
@@ -409,7 +413,7 @@ def mask_auth_config(server: Server) -> dict[str, Any]:
 
 def _clean_name(name: Any) -> str:
     if not isinstance(name, str):
-        raise InvalidInput("The name must be text.", field="name", remedy="Write a short name.")
+        raise InvalidInput("The name must be a string.", field="name", remedy="Use a short name.")
     check_name(name)
     return name.strip()
 
@@ -422,7 +426,7 @@ def _clean_transport(value: Any) -> str:
     if value in HTTP_TRANSPORT_NAMES:
         return Server.Transport.HTTP
     raise InvalidInput(
-        format_message("There is no transport {value!r}.", value=value),
+        format_message("Unknown transport {value!r}.", value=value),
         code="unknown_transport",
         field="transport_type",
         remedy="Use `stdio` for a local program, `http` for a URL (HTTP+SSE is detected), or "
@@ -433,7 +437,7 @@ def _clean_transport(value: Any) -> str:
 def _clean_approval_mode(principal: Principal, value: Any, old: Server | None) -> str:
     if value not in Server.Approval.values:
         raise InvalidInput(
-            format_message("There is no approval mode {value!r}.", value=value),
+            format_message("Unknown review mode {value!r}.", value=value),
             field="approval",
             remedy=format_message(
                 "Use one of: {values}.", values=", ".join(Server.Approval.values)
@@ -458,11 +462,11 @@ def _check_may_set_command(
     if old is not None and dict(spec.endpoint_config) == mask_endpoint_config(old):
         return
     raise Forbidden(
-        "Only a platform administrator may set the command of a stdio server.",
+        "Only a platform administrator can set the command of a stdio server.",
         code="platform_admin_only",
         field="endpoint_config",
         rule="stdio",
-        remedy="Add the server from a preset, or ask a platform administrator.",
+        remedy="Add the server from a preset, or contact a platform administrator.",
     )
 
 
@@ -482,15 +486,15 @@ def _clean_stdio_config(
     command, args, cwd = config.get("command"), config.get("args", []), config.get("cwd")
     if not isinstance(command, str) or not command.strip():
         raise InvalidInput(
-            "A stdio server needs a command.",
+            "A stdio server requires a command.",
             field="endpoint_config.command",
-            remedy="Name a launcher, such as `npx` or `uvx`.",
+            remedy="Specify a launcher, such as `npx` or `uvx`.",
         )
     if not isinstance(args, list) or not all(isinstance(arg, str) for arg in args):
         raise InvalidInput(
             "`args` must be a list of strings.",
             field="endpoint_config.args",
-            remedy='Write each argument by itself: ["-y", "package@1.2.3"].',
+            remedy='List each argument separately: ["-y", "package@1.2.3"].',
         )
     _check_no_placeholders(args, "endpoint_config.args")
     check_launcher(command, args, allowed=list_allowed_launchers())
@@ -517,10 +521,10 @@ def _clean_http_config(
     url = config.get("url")
     if not isinstance(url, str) or not url.strip():
         raise InvalidInput(
-            "An HTTP server needs a URL.",
+            "An HTTP server requires a URL.",
             code="bad_url",
             field="endpoint_config.url",
-            remedy="Write it whole: https://mcp.example.com/mcp.",
+            remedy="Use the full URL: https://mcp.example.com/mcp.",
         )
     _check_no_placeholders([url], "endpoint_config.url")
     try:
@@ -546,7 +550,8 @@ def _clean_named_values(
         return {}
     if not isinstance(raw, Mapping):
         raise InvalidInput(
-            format_message("`{where}` must be an object of strings.", where=where), field=where
+            format_message("`{where}` must be an object with string values.", where=where),
+            field=where,
         )
     values: dict[SecretKey, str | None] = {}
     for name, value in raw.items():
@@ -555,11 +560,11 @@ def _clean_named_values(
             raise InvalidInput(
                 format_message("`{name}` can't be set here.", name=name),
                 field=field_path,
-                remedy="Use another name; those that Bonobot or the protocol set are reserved.",
+                remedy="Use another name. Names that Bonobot or the protocol sets are reserved.",
             )
         if not isinstance(value, str) or re.search(r"[\x00\r\n]", value):
             raise InvalidInput(
-                format_message("The value of `{name}` must be one line of text.", name=name),
+                format_message("The value of `{name}` must be a single line of text.", name=name),
                 field=field_path,
             )
         _check_no_placeholders([value], field_path)
@@ -575,11 +580,11 @@ def _check_masked_values(secrets: Mapping[SecretKey, str | None], old: Server | 
             field_name = "env" if placement == Secret.Placement.ENV else "headers"
             raise InvalidInput(
                 format_message(
-                    "The value of `{name}` is masked, and none is stored yet.", name=name
+                    "The value of `{name}` is masked, but no value is stored yet.", name=name
                 ),
                 code="missing_value",
                 field=f"endpoint_config.{field_name}.{name}",
-                remedy="Write the value itself.",
+                remedy="Enter the value itself.",
             )
 
 
@@ -590,7 +595,7 @@ def _check_no_placeholders(texts: list[str], where: str) -> None:
                 format_message("The value for {found} is missing.", found=match.group()),
                 code="missing_value",
                 field=where,
-                remedy="Fill it in; variables of the environment are not read here.",
+                remedy="Enter the value. Environment variables aren't read here.",
             )
 
 
@@ -605,7 +610,7 @@ def _clean_auth_config(
         return (old.auth_type, dict(old.auth_config), kept_secrets) if old else ("none", {}, {})
     if not isinstance(raw, Mapping) or raw.get("type", "none") not in AUTH_FIELDS:
         raise InvalidInput(
-            "There is no such sign-in.",
+            "Unknown authentication type.",
             field="auth_config.type",
             remedy=format_message("Use one of: {auth_fields}.", auth_fields=", ".join(AUTH_FIELDS)),
         )
@@ -628,12 +633,12 @@ def _clean_auth_config(
                 format_message("`{name}` is missing.", name=name),
                 code="missing_value",
                 field=f"auth_config.{name}",
-                remedy=format_message("A sign-in by `{kind}` needs it.", kind=kind),
+                remedy=format_message("The authentication type `{kind}` requires it.", kind=kind),
             )
         if not isinstance(value, str) or (
             name != "private_key" and re.search(r"[\x00\r\n]", value)
         ):
-            one_line = format_message("`{name}` must be one line of text.", name=name)
+            one_line = format_message("`{name}` must be a single line of text.", name=name)
             raise InvalidInput(one_line, field=f"auth_config.{name}")
         values[Secret.Placement.AUTH, name] = None if value == MASK else value
     return kind, details, values
@@ -642,9 +647,9 @@ def _clean_auth_config(
 def _check_oauth_transport(transport: str) -> None:
     if transport == Server.Transport.STDIO:
         raise InvalidInput(
-            "OAuth is for servers over HTTP.",
+            "OAuth is available only for servers over HTTP.",
             field="auth_config.type",
-            remedy="Give a stdio server its credentials as environment variables.",
+            remedy="Pass credentials to a stdio server as environment variables.",
         )
 
 
@@ -658,7 +663,7 @@ def _check_key_placement(kind: str, details: Mapping[str, Any], transport: str) 
     raise InvalidInput(
         format_message("An API key can't be sent in {place!r} here.", place=placement),
         field="auth_config.in",
-        remedy="Use `header`; an API that wants it takes `query` or `cookie` too.",
+        remedy="Use `header`. An API that requires it also accepts `query` or `cookie`.",
     )
 
 

@@ -171,10 +171,11 @@ def _save_server(server: Server) -> None:
 
 def _build_name_conflict(server: Server) -> Conflict:
     return Conflict(
-        format_message("There is a server named like {server!r} already.", server=server.name),
+        format_message("A server with a name like {server!r} already exists.", server=server.name),
         code="name_taken",
         field="name",
-        remedy="Choose another name; upper and lower case, `-` and spaces count as the same.",
+        remedy="Choose another name. Names that differ only in case, `-`, or spaces count as the "
+        "same.",
     )
 
 
@@ -201,7 +202,9 @@ def _write_secrets(server: Server, checked: ServerColumns, actor: Actor) -> list
     return sorted(f"{place}.{name}" for place, name in written | removed)
 
 
-LAUNCHER_REMEDY = "Name a program on the path, or an absolute path to one; never a shell."
+LAUNCHER_REMEDY = (
+    "Specify a program on the search path, or an absolute path to one. Shells aren't allowed."
+)
 
 
 def create_launcher(principal: Principal, launcher: Launcher) -> None:

@@ -28,7 +28,7 @@ HISTORY_RETENTION = timedelta(days=30)
 
 @shared_task(base=ExclusiveTask)
 def check_due() -> None:
-    """Check every server whose time has come, as many at once as there is room for.
+    """Check all servers that are due, as many in parallel as the limit allows.
 
     Those whose catalogue was marked as out of date, and read by nobody, are read again too.
     """
@@ -67,19 +67,19 @@ def discover_server(server_id: str) -> None:
 
 @shared_task(base=ExclusiveTask)
 def rescan_definitions() -> None:
-    """Have definitions that were read with older rules read again, beside everything else."""
-    get_runtime().spawn(scan_outdated_definitions(), name="read definitions again")
+    """Rescan definitions that were scanned with older rules, in the background."""
+    get_runtime().spawn(scan_outdated_definitions(), name="rescan definitions")
 
 
 @shared_task(base=ExclusiveTask)
 def forget_who_left() -> int:
-    """Delete and withdraw the tokens of people who left; return how many grants."""
+    """Delete and revoke the tokens of former members; return how many grants."""
     return revoke_former_members()
 
 
 @shared_task(base=ExclusiveTask)
 def prune_checks() -> int:
-    """Delete health history: checks and outages after thirty days, error output after a week."""
+    """Delete health history: checks and outages after 30 days, error output after 7 days."""
     oldest_kept = timezone.now() - HISTORY_RETENTION
     old = HealthCheck.objects.filter(created_at__lt=oldest_kept)
     BulkJob.objects.filter(finished_at__lt=oldest_kept).delete()

@@ -97,12 +97,13 @@ def check_name(name: str, others: Iterable[str] = ()) -> None:
     """
     if not name.strip():
         raise InvalidInput(
-            "The server has no name.", code="missing_name", field="name", remedy="Give it a name."
+            "The server has no name.", code="missing_name", field="name", remedy="Enter a name."
         )
     if len(name) > MAX_SERVER_NAME_LENGTH or not _is_readable(name):
         raise InvalidInput(
             format_message(
-                "The name is longer than {longest_server_name} characters or has invisible ones.",
+                "The name is longer than {longest_server_name} characters or contains "
+                "invisible characters.",
                 longest_server_name=MAX_SERVER_NAME_LENGTH,
             ),
             code="bad_name",
@@ -112,18 +113,18 @@ def check_name(name: str, others: Iterable[str] = ()) -> None:
     if mixed := find_mixed_alphabets(name):
         raise InvalidInput(
             format_message(
-                "The name mixes letters of {mixed} in one word.", mixed=" and ".join(mixed)
+                "The name mixes letters from {mixed} within one word.", mixed=" and ".join(mixed)
             ),
             code="confusable_name",
             field="name",
-            remedy="Write each word in one alphabet: look-alike letters hide who is meant.",
+            remedy="Write each word in one alphabet. Look-alike letters can disguise a name.",
         )
     if (other := find_collision(name, others)) is not None:
         raise Conflict(
-            format_message("The name is the same as, or looks like, `{other}`.", other=other),
+            format_message("The name is identical or too similar to `{other}`.", other=other),
             code="name_taken",
             field="name",
-            remedy="Choose a name that can't be mistaken for another server's.",
+            remedy="Choose a name that can't be confused with another server's name.",
         )
 
 
@@ -190,7 +191,7 @@ def parse_rule_target(
     """
     pattern = pattern.strip()
     if not pattern:
-        raise InvalidInput("The rule names no tool.", code="rule_empty", field="pattern")
+        raise InvalidInput("The rule doesn't specify a tool.", code="rule_empty", field="pattern")
     if known and pattern in known:
         slug, own_name = known[pattern]
         return RuleTarget(slug, re.sub(r"([*?\[])", r"[\1]", own_name))
@@ -209,11 +210,11 @@ def _parse_builtin_target(pattern: str) -> RuleTarget:
     if head != pattern and "mcp_".startswith(head):
         raise InvalidInput(
             format_message(
-                "`{pattern}` could mean built-in tools and tools of any server.", pattern=pattern
+                "`{pattern}` could match built-in tools and tools of any server.", pattern=pattern
             ),
             code="rule_ambiguous",
             field="pattern",
-            remedy="Begin with the built-in tool's name, or with `mcp_` and a server.",
+            remedy="Start with the name of the built-in tool, or with `mcp_` and a server.",
         )
     return RuleTarget("", pattern, builtin=True)
 
@@ -246,21 +247,21 @@ def _build_server_error(
             f"`mcp{separator}{_fold(slug, style)}{separator}*`" for slug in candidates[:10]
         )
         return InvalidInput(
-            format_message("`{pattern}` could mean more than one server.", pattern=pattern),
+            format_message("`{pattern}` could match more than one server.", pattern=pattern),
             code="rule_ambiguous",
             field="pattern",
             remedy=format_message(
-                "Write one rule for each server, such as {choices}.", choices=choices
+                "Create one rule per server, such as {choices}.", choices=choices
             ),
             extra={"choices": candidates},
         )
-    listed = ", ".join(f"`{slug}`" for slug in slugs[:10]) or "none yet"
+    listed = ", ".join(f"`{slug}`" for slug in slugs[:10]) or "not set up"
     return InvalidInput(
-        format_message("`{pattern}` names a server that doesn't exist here.", pattern=pattern),
+        format_message("`{pattern}` refers to a server that doesn't exist.", pattern=pattern),
         code="rule_unknown_server",
         field="pattern",
         remedy=format_message(
-            "Begin with `mcp{joint}`, a server and `{joint}`; servers: {listed}.",
+            "Start with `mcp{joint}`, a server and `{joint}`. Servers: {listed}.",
             joint=separator,
             listed=listed,
         ),

@@ -94,7 +94,7 @@ def sit(where: Organization, role: Role | None, name: str = "") -> Desk:
     """Make a person with a role (None: the platform administrator) and sit them down."""
     if role is None:
         return Desk(User.objects.create_superuser(name or f"root-{where.slug}", password="pw"))
-    principal = factories.person(where, role, name)
+    principal = factories.create_member(where, role, name)
     return Desk(User.objects.get(pk=principal.id))
 
 
@@ -105,7 +105,7 @@ def principal_at(desk: Desk, where: Organization) -> Principal:
 
 def web_server(where: Organization, name: str = "web") -> Server:
     """Register an HTTP server that nobody asks."""
-    return factories.http_server(where, "http://127.0.0.1:9/mcp", name)
+    return factories.create_http_server(where, "http://127.0.0.1:9/mcp", name)
 
 
 def offer(server: Server, name: str = "add", **declared: Any) -> Definition:

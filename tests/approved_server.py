@@ -37,8 +37,8 @@ class Published:
 
 def publish(url: str, where: Organization | None = None) -> Published:
     """Register the server at `url`, which may ask back whatever it likes."""
-    where = where or factories.organization()
-    boss = factories.administrator(where)
+    where = where or factories.create_organization()
+    boss = factories.build_administrator(where)
     spec = ServerSpec(
         name="everything",
         transport_type="http",
@@ -50,8 +50,8 @@ def publish(url: str, where: Organization | None = None) -> Published:
         roots=True,
         sampling=Server.Sampling.ALLOW,
     )
-    agent = factories.agent(where)
-    server = factories.ready(where, create_server(boss, spec))
+    agent = factories.create_agent(where)
+    server = factories.approve_server(where, create_server(boss, spec))
     attach_server(boss, agent, server, allowed_resources=["*"], allowed_prompts=["*"])
     set_labels(boss, server, list(server.definitions.all()), [])
     _, token = create_token(boss, name="suite", role=Role.OPERATOR, calls_per_minute=MANY)

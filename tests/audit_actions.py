@@ -4,6 +4,7 @@ import ast
 import re
 from collections.abc import Iterable, Iterator, Mapping
 
+from bonobot.ledger.audit.action_titles import get_action_title
 from tests.architecture.sources import Source
 
 PARAMETER = "action"
@@ -23,7 +24,7 @@ def actions(sources: Iterable[Source]) -> set[str]:
 
 def called(code: str) -> str:
     """Return what an action is called in English, which the catalogue translates."""
-    return code.replace("_", " ")
+    return get_action_title(code)
 
 
 def _places(sources: Iterable[Source]) -> Iterator[tuple[str, set[int]]]:

@@ -44,7 +44,7 @@ class Terminal(StringIO):
 @pytest.fixture
 def acme(transactional_db: None) -> Organization:
     """The only organization, which every verb works in by default."""
-    return factories.organization()
+    return factories.create_organization()
 
 
 @pytest.fixture

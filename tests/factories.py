@@ -1,4 +1,4 @@
-"""The cast of the tests: organizations, people, agents and servers, made by the real operations."""
+"""Create what tests need: organizations, members, agents, servers; by the real services."""
 
 import sys
 from collections.abc import Mapping
@@ -8,6 +8,7 @@ from uuid import uuid4
 
 from django.utils import timezone
 
+from agents import services as agent_services
 from agents.elicitations.forms import parse_elicitation
 from agents.elicitations.services import ElicitationOrigin, create_request
 from agents.model_endpoints.services import ModelEndpointSpec, save_endpoint
@@ -22,7 +23,7 @@ from agents.models import (
     Workflow,
 )
 from agents.policies.services import PolicySpec, set_policy
-from agents.services import AgentSpec, attach_server, create_agent
+from agents.services import AgentSpec, attach_server
 from agents.sessions.services import start_session
 from agents.workflows.services import WorkflowSpec, save_workflow
 from agents.workflows.triggers import TriggerSpec, save_trigger
@@ -45,42 +46,46 @@ from tests.parts import ROOT
 CLOCK = ROOT / "tests" / "servers" / "clock.py"
 
 
-def organization(slug: str = "acme") -> Organization:
-    """Make an organization."""
+def create_organization(slug: str = "acme") -> Organization:
+    """Create an organization."""
     made: Organization = Organization.objects.create(name=slug.title(), slug=slug)
     return made
 
 
-def person(where: Organization, role: Role, name: str = "") -> Principal:
-    """Make a person with a role and return their principal."""
+def create_member(where: Organization, role: Role, name: str = "") -> Principal:
+    """Create a member with a role and return their principal."""
     user = User.objects.create_user(name or f"{role}-{where.slug}", password="pw-for-tests")
     Membership.objects.create(organization=where, user=user, role=role)
     return build_user_principal(user, where)
 
 
-def administrator(where: Organization) -> Principal:
+def build_administrator(where: Organization) -> Principal:
     """Return the platform administrator's principal."""
     return build_cli_principal(where)
 
 
-def agent(where: Organization, slug: str = "helper", mode: str = "all", **more: Any) -> Agent:
-    """Make an agent with the offline model and a policy mode."""
-    boss = administrator(where)
+def create_agent(
+    where: Organization, slug: str = "helper", mode: str = "all", **more: Any
+) -> Agent:
+    """Create an agent with the offline model and a policy mode."""
+    boss = build_administrator(where)
     endpoint = ModelEndpoint.objects.filter(organization=where).first() or save_endpoint(
         boss, ModelEndpointSpec(name="Offline", kind="offline", model="offline")
     )
-    made = create_agent(
+    made = agent_services.create_agent(
         boss, AgentSpec(name=slug.title(), slug=slug, model_endpoint=endpoint, **more)
     )
     set_policy(boss, made, PolicySpec(mode))
     return made
 
 
-def stdio_server(where: Organization, name: str = "time", *, from_pypi: bool = False) -> Server:
+def create_stdio_server(
+    where: Organization, name: str = "time", *, from_pypi: bool = False
+) -> Server:
     """Register a stdio server that tells the time; the real one takes 20 times as long to start."""
     args = ["-m", "mcp_server_time"] if from_pypi else [str(CLOCK)]
     return create_server(
-        administrator(where),
+        build_administrator(where),
         ServerSpec(
             name=name,
             transport_type="stdio",
@@ -89,20 +94,20 @@ def stdio_server(where: Organization, name: str = "time", *, from_pypi: bool = F
     )
 
 
-def http_server(where: Organization, url: str, name: str = "web") -> Server:
+def create_http_server(where: Organization, url: str, name: str = "web") -> Server:
     """Register an HTTP server on the loopback."""
     return create_server(
-        administrator(where),
+        build_administrator(where),
         ServerSpec(
             name=name, transport_type="http", endpoint_config={"url": url}, allow_private=True
         ),
     )
 
 
-def notice(where: Organization, name: str = "Pager") -> Notification:
-    """Make a channel that leads nowhere, with a notice that waits for it."""
+def create_notification(where: Organization, name: str = "Pager") -> Notification:
+    """Create a channel that can't deliver, with a pending notification."""
     spec = NotificationChannelSpec(name, "webhook", url="https://hooks.example.com/x")
-    channel, _secret = save_channel(administrator(where), spec)
+    channel, _secret = save_channel(build_administrator(where), spec)
     made = build_notification(
         channel, "server_down", NotificationSubject("mcp_server", "1", "web"), "Away.", topic="t"
     )
@@ -110,20 +115,20 @@ def notice(where: Organization, name: str = "Pager") -> Notification:
     return made
 
 
-def issuer(where: Organization, url: str, name: str = "Login", **more: Any) -> Issuer:
-    """Take the tokens of an issuer; its name and its URL belong to no other."""
-    return external_issuers.create_issuer(administrator(where), name=name, url=url, **more)
+def create_issuer(where: Organization, url: str, name: str = "Login", **more: Any) -> Issuer:
+    """Create an external issuer with a unique name and URL."""
+    return external_issuers.create_issuer(build_administrator(where), name=name, url=url, **more)
 
 
-def provider(where: Organization, url: str, name: str = "Login", **more: Any) -> Provider:
-    """Let people sign in at an identity provider."""
+def create_provider(where: Organization, url: str, name: str = "Login", **more: Any) -> Provider:
+    """Create an identity provider."""
     said = {"client_id": "bonobot"} | more
-    return sso.create_provider(administrator(where), name=name, url=url, **said)
+    return sso.create_provider(build_administrator(where), name=name, url=url, **said)
 
 
-def ready(where: Organization, server: Server, *agents: Agent) -> Server:
-    """Discover and approve a server, and give it to agents."""
-    boss = administrator(where)
+def approve_server(where: Organization, server: Server, *agents: Agent) -> Server:
+    """Discover a server, approve its definitions and attach it to agents."""
+    boss = build_administrator(where)
     get_runtime().call(run_discovery, server.pk, actor=boss.actor)
     approve_definitions(boss, server)
     for one in agents:
@@ -132,27 +137,27 @@ def ready(where: Organization, server: Server, *agents: Agent) -> Server:
     return server
 
 
-def workflow(of: Agent, name: str = "tell", *, hooks: int = 0, **more: Any) -> Workflow:
-    """Write a workflow of one call that needs no server, and give it to its agent."""
+def create_workflow(of: Agent, name: str = "tell", *, hooks: int = 0, **more: Any) -> Workflow:
+    """Create a workflow of one call that needs no server, and attach it to its agent."""
     source = (
         f"agent: {of.slug}\nsteps:\n  - {{id: look, call: read_skill, arguments: {{name: x}}}}\n"
     )
     spec = WorkflowSpec(**{"name": name, "source": source, "agents": [of.slug]} | more)
-    made = save_workflow(administrator(of.organization), spec)
+    made = save_workflow(build_administrator(of.organization), spec)
     for number in range(hooks):
-        trigger(made, f"hook{number}")
+        create_trigger(made, f"hook{number}")
     return made
 
 
-def trigger(of: Workflow, name: str = "alerts") -> Trigger:
-    """Let a webhook start a workflow."""
+def create_trigger(of: Workflow, name: str = "alerts") -> Trigger:
+    """Create a webhook trigger of a workflow."""
     spec = TriggerSpec(name=name, kind="webhook")
-    return save_trigger(administrator(of.organization), of, spec)[0]
+    return save_trigger(build_administrator(of.organization), of, spec)[0]
 
 
-def question(of: Agent, session: Session | None = None, **more: Any) -> Approval:
-    """Write down a question as the door would, asked by the command line."""
-    boss = administrator(of.organization)
+def create_approval(of: Agent, session: Session | None = None, **more: Any) -> Approval:
+    """Create a pending approval of a call that the command line requested."""
+    boss = build_administrator(of.organization)
     values: dict[str, Any] = {
         "label": "mcp_web_add",
         "own_name": "add",
@@ -160,8 +165,8 @@ def question(of: Agent, session: Session | None = None, **more: Any) -> Approval
         "arguments_digest": "a" * 64,
         "rules_digest": "r" * 64,
         "digest": uuid4().hex * 2,
-        "rule": "agent:ask",
-        "code": "needs_approval",
+        "rule": "policy:ask",
+        "code": "approval_required",
         "reason": "The policy asks about this tool.",
         "expires_at": timezone.now() + timedelta(hours=1),
         "requested_by_kind": boss.kind,
@@ -189,19 +194,19 @@ FORM = {
 }
 
 
-def asked(
+def create_elicitation(
     session: Session, server: Server, params: Mapping[str, Any] = FORM, hours: int = 1
 ) -> ElicitationRequest:
-    """Let a server ask something in a session, as its host would."""
+    """Create an elicitation request of a server in a session."""
     origin = ElicitationOrigin(session.pk, server.pk, server.name, "provision", uuid4())
     return create_request(
         origin, parse_elicitation(params), timezone.now() + timedelta(hours=hours)
     )
 
 
-def rested_session(of: Agent, text: str = "Hello") -> Session:
-    """Make a session whose one message was answered."""
-    session = start_session(administrator(of.organization), of, text)
+def create_answered_session(of: Agent, text: str = "Hello") -> Session:
+    """Create a session whose one message was answered."""
+    session = start_session(build_administrator(of.organization), of, text)
     session.inbox.update(taken_at=timezone.now())
     said = {"role": "assistant", "turn": 1, "text": "Hello yourself.", "calls": []}
     for seq, kind, payload in (
@@ -217,10 +222,12 @@ def rested_session(of: Agent, text: str = "Hello") -> Session:
     return session
 
 
-def waiting_session(of: Agent, text: str = "Add it up", **more: Any) -> tuple[Session, Approval]:
-    """Start a session and let it wait for an answer to its call, as its loop would."""
-    session = start_session(administrator(of.organization), of, text)
-    approval = question(of, session, **more)
+def create_waiting_session(
+    of: Agent, text: str = "Add it up", **more: Any
+) -> tuple[Session, Approval]:
+    """Create a session that waits for the approval of its call, and the approval."""
+    session = start_session(build_administrator(of.organization), of, text)
+    approval = create_approval(of, session, **more)
     Step.objects.create(
         session=session,
         seq=1,

@@ -20,8 +20,8 @@ def everything(where: Organization, mark: str = "") -> dict[str, str]:
 
     Names end in `mark`, so that an organization can have all of it twice.
     """
-    boss = factories.administrator(where)
-    agent = factories.agent(where, f"helper{mark}")
+    boss = factories.build_administrator(where)
+    agent = factories.create_agent(where, f"helper{mark}")
     endpoint = save_endpoint(
         boss, ModelEndpointSpec(name=f"Spare{mark}", kind="offline", model="offline")
     )
@@ -29,7 +29,7 @@ def everything(where: Organization, mark: str = "") -> dict[str, str]:
         organization=where, scope_id=agent.pk, name="s", slug="s", transport_type="http"
     )
     agent.bindings.create(organization=where, server=server)
-    member = factories.person(where, Role.MEMBER, f"member{mark}-{where.slug}")
+    member = factories.create_member(where, Role.MEMBER, f"member{mark}-{where.slug}")
     preset = Preset.objects.create(
         organization=where, slug=f"ours{mark}", name=f"Ours{mark}", transport_type="http"
     )
@@ -40,19 +40,19 @@ def everything(where: Organization, mark: str = "") -> dict[str, str]:
     token, _ = create_token(boss, name=f"spare{mark}", role=Role.AUDITOR)
     note = agent.notes.create(organization=where, title="one", text="Something.")
     skill = save_skill(boss, SkillSpec(name=f"tell{mark}", text="Hello", agents=[agent.slug]))
-    workflow = factories.workflow(agent, f"tell{mark}")
+    workflow = factories.create_workflow(agent, f"tell{mark}")
     run = run_workflow(boss, workflow, {})
-    recording = create_recording(boss, factories.rested_session(agent))
+    recording = create_recording(boss, factories.create_answered_session(agent))
     replayed = create_replay(boss, recording, ReplayOverrides())
-    notice = factories.notice(where, f"Pager{mark}")
-    session, approval = factories.waiting_session(agent, "hello")
+    notice = factories.create_notification(where, f"Pager{mark}")
+    session, approval = factories.create_waiting_session(agent, "hello")
     grant = session.grants.create(
         organization=where, agent=agent, own_name="one", label="one", granted_by="anna"
     )
     (image,) = store_images(where.pk, [ImageData("image/png", b"GIF89a" + where.pk.bytes)])
     session.steps.create(seq=99, kind="notice", state="done", payload={"images": [image]})
     offered = create_invitation(
-        factories.administrator(where), f"anna{mark}@example.com", Role.MEMBER
+        factories.build_administrator(where), f"anna{mark}@example.com", Role.MEMBER
     )
     return {
         "sha256": image["sha256"],
@@ -61,21 +61,25 @@ def everything(where: Organization, mark: str = "") -> dict[str, str]:
         "definition_id": str(definition.pk),
         "session_id": str(session.pk),
         "approval_id": str(approval.pk),
-        "question_id": str(factories.asked(session, server).pk),
+        "question_id": str(factories.create_elicitation(session, server).pk),
         "grant_id": str(grant.pk),
         "endpoint_id": str(endpoint.pk),
         "token_id": str(token.pk),
         "issuer_id": str(
-            factories.issuer(where, f"https://{where.slug}{mark}.example.com", f"Login{mark}").pk
+            factories.create_issuer(
+                where, f"https://{where.slug}{mark}.example.com", f"Login{mark}"
+            ).pk
         ),
         "provider_id": str(
-            factories.provider(where, f"https://{where.slug}{mark}.example.com", f"ID{mark}").pk
+            factories.create_provider(
+                where, f"https://{where.slug}{mark}.example.com", f"ID{mark}"
+            ).pk
         ),
         "workflow_id": str(workflow.pk),
         "run_id": str(run.pk),
         "recording_id": str(recording.pk),
         "replay_id": str(replayed.pk),
-        "trigger_id": str(factories.trigger(workflow).pk),
+        "trigger_id": str(factories.create_trigger(workflow).pk),
         "skill_id": str(skill.pk),
         "note_id": str(note.pk),
         "channel_id": str(notice.channel_id),

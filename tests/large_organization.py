@@ -214,7 +214,7 @@ class Town:
             ("servers, by waiting", f"{servers}?o=-5"),
             ("servers, search", f"{servers}?q=team+42"),
             ("servers, search of a tool", f"{servers}?q=search_issues"),
-            ("servers, in trouble", f"{servers}?status__in=error"),
+            ("servers, with problems", f"{servers}?status__in=error"),
             ("servers, something waits", f"{servers}?waiting=yes"),
             ("servers, private", f"{servers}?scope=private"),
             ("server", url("mcp_servers_server_change", self.server.pk)),
@@ -260,8 +260,8 @@ def town(*, servers: int, each: int, calls: int, founded: datetime | None = None
     `founded` is when its audit begins; now, if nothing is said.
     """
     with time_machine.travel(founded, tick=True) if founded else nullcontext():
-        where = factories.organization("town")
-        agent = factories.agent(where, "mayor")
+        where = factories.create_organization("town")
+        agent = factories.create_agent(where, "mayor")
     [largest] = add_servers(where, 1)
     give(agent, [largest])
     client = Client(headers={"host": "localhost"})

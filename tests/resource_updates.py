@@ -70,7 +70,7 @@ def subscribed(
     readers: Collection[Principal] = (),
 ) -> Server:
     """Register the server and give all of it to an agent; its `readers` sign in for themselves."""
-    boss = factories.administrator(where)
+    boss = factories.build_administrator(where)
     spec = ServerSpec(
         name=name,
         transport_type="http",
@@ -82,7 +82,7 @@ def subscribed(
     server = create_server(boss, spec)
     for one in readers:
         sign_in(server, one)
-    server = factories.ready(where, server)
+    server = factories.approve_server(where, server)
     attach_server(boss, agent, server, allowed_resources=["*"], allowed_prompts=["*"])
     return server
 

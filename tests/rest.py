@@ -89,7 +89,7 @@ class Rest:
 
 def as_role(where: Organization, role: Role, agent: Agent | None = None) -> Rest:
     """Return a client with a new token of this role."""
-    boss = factories.administrator(where)
+    boss = factories.build_administrator(where)
     _, text = create_token(
         boss, name=f"{role} token", role=role, agent_ids=[agent.pk] if agent else []
     )

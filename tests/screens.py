@@ -82,7 +82,7 @@ ADDRESSES = sorted(dict(addresses()).items())
 
 def fill(where: Organization, *, many: int = 1) -> dict[str, UUID]:
     """Fill an organization with one (or many) of everything; return an id of each model."""
-    boss = factories.administrator(where)
+    boss = factories.build_administrator(where)
     for number in range(many):
         server = admin_client.web_server(where, f"web{number}")
         HealthCheck.objects.create(
@@ -90,20 +90,20 @@ def fill(where: Organization, *, many: int = 1) -> dict[str, UUID]:
         )
         for tool in range(many):
             admin_client.offer(server, f"tool{tool}")
-        agent = factories.agent(where, f"helper{number}")
-        flow = factories.workflow(agent, f"flow{number}", hooks=many)
+        agent = factories.create_agent(where, f"helper{number}")
+        flow = factories.create_workflow(agent, f"flow{number}", hooks=many)
         skill = save_skill(boss, SkillSpec(name=f"skill{number}", text="x", agents=[agent.slug]))
         set_budgets(boss, agent, [BudgetLine("tokens", "month", 10), BudgetLine("calls", "day", 5)])
         factories.attach_server(boss, agent, server)
-        session, approval = factories.waiting_session(agent, "hello")
-        question = factories.asked(session, server)
+        session, approval = factories.create_waiting_session(agent, "hello")
+        question = factories.create_elicitation(session, server)
         given = [Attachment("a.gif", GIF), Attachment("notes.txt", b"notes")]
         said = {"text": "Look."} | store_attachments(where.pk, given)
         session.steps.create(seq=99, kind="message", state="done", payload=said)
         token, _text = create_token(boss, name=f"t{number}", role=Role.MEMBER)
-        issuer = factories.issuer(where, f"https://{where.slug}-{number}.example.com")
-        provider = factories.provider(where, f"https://{where.slug}-{number}.example.com")
-        notice = factories.notice(where, f"Pager{number}")
+        issuer = factories.create_issuer(where, f"https://{where.slug}-{number}.example.com")
+        provider = factories.create_provider(where, f"https://{where.slug}-{number}.example.com")
+        notice = factories.create_notification(where, f"Pager{number}")
         asked = create_invitation(
             boss, f"{where.slug}-{number}@example.com", Role.MEMBER
         ).invitation

@@ -23,12 +23,14 @@ from tests.parts import ROOT
 from tests.problem_texts import english, sentences
 
 PRESETS = ROOT / "mcp_servers" / "presets" / "catalogue.json"
-GERMAN = ROOT / "bonobot" / "locale" / "de" / "LC_MESSAGES" / "django.po"
+LOCALES = ROOT / "bonobot" / "locale"
+GERMAN = LOCALES / "de" / "LC_MESSAGES" / "django.po"
+# English texts for some of Django and of the theme, in the words of this product.
+ENGLISH = LOCALES / "en" / "LC_MESSAGES" / "django.po"
 SINGLE = frozenset({"_", "_t", "_lazy", "gettext", "gettext_lazy", "gettext_noop"})
 PLURAL = frozenset({"_n", "ngettext", "ngettext_lazy"})
 HEADER = (
     "Project-Id-Version: Bonobot\n"
-    "Language: de\n"
     "MIME-Version: 1.0\n"
     "Content-Type: text/plain; charset=UTF-8\n"
     "Content-Transfer-Encoding: 8bit\n"
@@ -218,6 +220,7 @@ def update(path: Path = GERMAN) -> list[Message]:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(written(found), encoding="utf-8")
     path.with_suffix(".mo").write_bytes(compiled(found))
+    ENGLISH.with_suffix(".mo").write_bytes(compiled(read(ENGLISH)))
     return sorted(one for one, texts in found.items() if not all(texts))
 
 

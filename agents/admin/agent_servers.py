@@ -70,8 +70,8 @@ DEFINITION_SECTIONS = (
         "resource",
         _("Resources"),
         _(
-            "URIs or patterns such as docs://*, one on each line. A pattern over URIs lets the "
-            "variables of a template span several path segments there."
+            "URIs or patterns such as docs://*, one per line. In a URI pattern, the "
+            "variables of a template can span several path segments."
         ),
         "allowed_resources",
         (Definition.Kind.RESOURCE, Definition.Kind.RESOURCE_TEMPLATE),
@@ -79,7 +79,7 @@ DEFINITION_SECTIONS = (
     DefinitionSection(
         "prompt",
         _("Prompts"),
-        _("Names or patterns such as review_*, one on each line."),
+        _("Names or patterns such as review_*, one per line."),
         "allowed_prompts",
         (Definition.Kind.PROMPT,),
     ),
@@ -184,7 +184,11 @@ class ToolSection:
 
 TOOL_SECTIONS = (
     ToolSection(
-        "tool", _("Tools"), _("It offers no tools."), "allowed_tools", (Definition.Kind.TOOL,)
+        "tool",
+        _("Tools"),
+        _("This server declares no tools."),
+        "allowed_tools",
+        (Definition.Kind.TOOL,),
     ),
 )
 
@@ -384,8 +388,8 @@ def _attach_servers(visit: ObjectRequest) -> HttpResponseBase:
     except Problem:
         return _render_tool_picker(visit, selections)
     for name, count in counts.items():
-        text = _t("%(agent)s gets %(n)d capabilities of %(server)s.")
-        all_text = _t("%(agent)s gets all that %(server)s offers, also later.")
+        text = _t("%(server)s was attached to %(agent)s with %(n)d definitions.")
+        all_text = _t("%(server)s was attached to %(agent)s with all current and future tools.")
         values = {"agent": visit.object, "server": name, "n": count}
         messages.success(visit.request, (all_text if count is None else text) % values)
     return redirect_to_page(visit, "servers")
@@ -433,9 +437,9 @@ def _load_selections(
 def _build_not_found(ids: list[str]) -> NotFound:
     listed_ids = ", ".join(repr(server_id[:40]) for server_id in ids) or "none"
     return NotFound(
-        format_message("There is no such server here: {shown}.", shown=listed_ids),
+        format_message("The server {shown} doesn't exist.", shown=listed_ids),
         field="server",
-        remedy="Choose servers of the organization's pool.",
+        remedy="Choose shared servers of the organization.",
     )
 
 
@@ -542,7 +546,7 @@ def detach_agent_server(visit: ObjectRequest) -> HttpResponseBase:
     """Detach a server from the agent."""
     server = get_attached_server(visit.object, visit.request.POST.get("server", ""))
     detach_server(visit.principal, visit.object, server)
-    text = _t("%(agent)s no longer has %(server)s.")
+    text = _t("%(server)s was detached from %(agent)s.")
     messages.success(visit.request, text % {"agent": visit.object, "server": server.name})
     return redirect_to_page(visit, "servers")
 
@@ -553,8 +557,8 @@ def set_agent_server_enabled(visit: ObjectRequest) -> HttpResponseBase:
     server = get_attached_server(visit.object, visit.request.POST.get("server", ""))
     enabled = visit.request.POST.get("enabled") == "1"
     set_attachment_enabled(visit.principal, visit.object, server, enabled=enabled)
-    enabled_text = _t("%(server)s is connected to %(agent)s, from the next call on.")
-    disabled_text = _t("%(server)s is disconnected from %(agent)s, from the next call on.")
+    enabled_text = _t("%(server)s is enabled for %(agent)s, starting with the next call.")
+    disabled_text = _t("%(server)s is disabled for %(agent)s, starting with the next call.")
     values = {"agent": visit.object, "server": server.name}
     messages.success(visit.request, (enabled_text if enabled else disabled_text) % values)
     return redirect_to_page(visit, "servers")
@@ -577,7 +581,7 @@ def build_destination(agent: Agent) -> ServerDestination:
         attach_server(principal, agent, server)
 
     return ServerDestination(
-        title=_t("A server for %(agent)s alone") % {"agent": agent},
+        title=_t("Add a private server to %(agent)s") % {"agent": agent},
         needs=Action.MANAGE_SERVERS,
         url=build_url,
         build_next_url=build_next_url,

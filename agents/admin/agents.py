@@ -128,12 +128,12 @@ class AgentAdmin(TabbedAdmin):
         """Return when its last session started."""
         return ago(agent.latest)
 
-    @display(description=_("on"), ordering="enabled")
+    @display(description=_("enabled"), ordering="enabled")
     def switch(self, agent: Agent) -> str:
         """Return the switch."""
         return render_to_string("admin/agents/switch.html", {"agent": agent})
 
-    @display(description=_("on"), ordering="enabled")
+    @display(description=_("enabled"), ordering="enabled")
     def is_on(self, agent: Agent) -> str:
         """Return the state of the switch, for people who may not change it."""
         return _t("yes") if agent.enabled else _t("no")
@@ -157,13 +157,13 @@ class AgentAdmin(TabbedAdmin):
                 add_problem_to_form(form, problem)
             else:
                 success_text = _t(
-                    "%(agent)s was made. Give it servers, then say which tools it may use."
+                    "%(agent)s was created. Attach servers, then choose which tools it can use."
                 )
                 messages.success(request, success_text % {"agent": agent})
                 address = reverse("admin:agents_agent_servers", args=[agent.pk])
                 return HttpResponseRedirect(address)
         return render_screen(
-            request, "agents/add.html", title=_("New agent"), form=form, opts=self.opts
+            request, "agents/add.html", title=_("Create agent"), form=form, opts=self.opts
         )
 
     def delete_view(
@@ -175,12 +175,12 @@ class AgentAdmin(TabbedAdmin):
         principal.require(Action.MANAGE_AGENTS)
         if request.method == "POST":
             delete_agent(principal, agent)
-            messages.success(request, _t("%(agent)s was removed.") % {"agent": agent})
+            messages.success(request, _t("%(agent)s was deleted.") % {"agent": agent})
             return HttpResponseRedirect(reverse("admin:agents_agent_changelist"))
         return render_screen(
             request,
             "agents/remove.html",
-            title=_("Remove an agent"),
+            title=_("Delete agent"),
             object=agent,
             opts=self.opts,
             sessions=agent.sessions.count(),
@@ -203,7 +203,7 @@ class AgentDetailsForm(forms.Form):
         required=False,
         max_length=100_000,
         widget=Textarea(attrs={"rows": 10}),
-        help_text=_("What it is to do, and how. The list of its tools is added by itself."),
+        help_text=_("What the agent does, and how. The list of its tools is added automatically."),
     )
 
     def __init__(self, principal: Principal, *args: Any, **kwargs: Any) -> None:
@@ -246,34 +246,40 @@ class AgentConfigurationForm(AgentDetailsForm):
         label=_("Slug"),
         max_length=64,
         widget=TextInput,
-        help_text=_("Names the agent in commands and addresses."),
+        help_text=_("Identifies the agent in commands and URLs."),
     )
     max_turns = _build_limit_field(
-        _("Turns per message"), _("How often the model is asked at most.")
+        _("Turns per message"), _("Maximum number of times the model is called.")
     )
-    max_calls = _build_limit_field(_("Calls per message"), _("Of all tools together."), minimum=0)
+    max_calls = _build_limit_field(_("Calls per message"), _("Across all tools."), minimum=0)
     max_run_s = _build_limit_field(
-        _("Seconds per message"), _("Of running; waiting isn't counted.")
+        _("Seconds per message"), _("Running time only. Waiting time isn't counted.")
     )
-    calls_per_minute = _build_limit_field(_("Calls a minute"), _("Of all its sessions together."))
+    calls_per_minute = _build_limit_field(_("Calls per minute"), _("Across all of its sessions."))
     tool_search_above = _build_limit_field(
         _("Tools shown at once"),
-        _("With more, its model searches for them with find_tools; 0: it is always shown all."),
+        _(
+            "If there are more, the model searches for them with find_tools. Set to 0 to "
+            "always show all tools."
+        ),
         minimum=0,
     )
-    enabled = forms.BooleanField(label=_("Switched on"), required=False, widget=Checkbox)
+    enabled = forms.BooleanField(label=_("Enabled"), required=False, widget=Checkbox)
     members = forms.MultipleChoiceField(
-        label=_("Members who may run it"),
+        label=_("Members who can run it"),
         required=False,
         widget=forms.CheckboxSelectMultiple,
-        help_text=_("Owners and operators may run every agent."),
+        help_text=_("Owners and operators can run every agent."),
     )
 
     may_ask = forms.MultipleChoiceField(
-        label=_("Agents that it may ask"),
+        label=_("Agents it can ask"),
         required=False,
         widget=forms.CheckboxSelectMultiple,
-        help_text=_("By a tool for each, under its policy; what they spend, it pays too."),
+        help_text=_(
+            "Adds one tool per agent, subject to this agent's policy. Usage of these agents "
+            "also counts toward this agent's budgets."
+        ),
     )
 
     def __init__(self, principal: Principal, *args: Any, **kwargs: Any) -> None:
@@ -291,7 +297,7 @@ class AgentConfigurationForm(AgentDetailsForm):
         self.fields["members"].choices = choices  # type: ignore[attr-defined]
 
 
-@AgentAdmin.add_page("configuration", _("Configure"), order=20)
+@AgentAdmin.add_page("configuration", _("Configuration"), order=20)
 def show_configuration(visit: ObjectRequest) -> HttpResponseBase:
     """Show the form, or update the agent."""
     agent: Agent = visit.object
@@ -304,7 +310,7 @@ def show_configuration(visit: ObjectRequest) -> HttpResponseBase:
             agent.refresh_from_db()
             add_problem_to_form(form, problem)
         else:
-            messages.success(visit.request, _t("Saved. It holds on the very next turn."))
+            messages.success(visit.request, _t("Saved. Effective from the next turn."))
             return redirect_to_page(visit, "configuration")
     return visit.render_tab(
         "agents/configuration.html",
@@ -390,9 +396,10 @@ def parse_amount(unit: str, text: str) -> int:
         amount = -1
     if not 0 <= amount <= MAX_LIMIT:
         raise InvalidInput(
-            format_message("{text!r} is no limit.", text=text[:40]),
+            format_message("{text!r} isn't a valid limit.", text=text[:40]),
             field="budgets",
-            remedy="Write a whole number, dollars where money is meant; empty removes it.",
+            remedy="Enter a whole number. For money, enter an amount in dollars. Leave empty to "
+            "delete the budget.",
         )
     return amount
 

@@ -73,7 +73,7 @@ class PersonRequestAdmin(TabbedAdmin):
         """Return False: requests and answers are kept."""
         return False
 
-    @display(description=_("state"), ordering="state")
+    @display(description=_("status"), ordering="state")
     def state_now(self, person_request: Any) -> Any:
         """Return the badge of the state."""
         return self.render_badge(person_request)
@@ -88,12 +88,12 @@ class PersonRequestAdmin(TabbedAdmin):
         """Return the server's name."""
         return make_visible(person_request.server_name, 60) or "–"
 
-    @display(description=_("asked"), ordering="created_at")
+    @display(description=_("requested"), ordering="created_at")
     def asked_at(self, person_request: Any) -> Any:
         """Return when the request was created."""
         return ago(person_request.created_at)
 
-    @display(description=_("answered, or expires"), ordering="expires_at")
+    @display(description=_("answered or expires"), ordering="expires_at")
     def until(self, person_request: Any) -> Any:
         """Return when it was answered or, if it wasn't, when it expires."""
         return ago(person_request.answered_at or person_request.expires_at)
@@ -147,7 +147,7 @@ class ApprovalAdmin(PersonRequestAdmin):
         """Return the rule that requires approval."""
         return make_visible(approval.rule, 60)
 
-    @action(description=_("Deny what is ticked …"), permissions=["answer"])
+    @action(description=_("Deny selected…"), permissions=["answer"])
     def deny_chosen(
         self, request: HttpRequest, queryset: QuerySet[Approval]
     ) -> HttpResponseBase | None:
@@ -171,7 +171,7 @@ class ApprovalAdmin(PersonRequestAdmin):
             except Conflict:
                 continue  # answered or expired in the meantime
             denied_count += 1
-        messages.success(request, _t("%(n)d of the ticked were denied.") % {"n": denied_count})
+        messages.success(request, _t("Calls denied: %(n)d.") % {"n": denied_count})
         return None
 
 
@@ -182,11 +182,11 @@ DEFINITION_KINDS = {
 }
 LABEL_TEXTS = {
     "private_data": _("private data"),
-    "untrusted_content": _("text that anybody may have written"),
-    "sends_out": _("what sends out"),
+    "untrusted_content": _("untrusted content"),
+    "sends_out": _("external effect"),
 }
 ANSWER_MESSAGES = {
-    "approve": _("Approved, for this one call."),
+    "approve": _("Approved for this call only."),
     "approve_session": _("Approved for the rest of the session."),
     "deny": _("Denied."),
 }
@@ -205,7 +205,7 @@ class ApprovalDefinition:
         return diff_json(self.row.pinned, self.row.payload) if self.changed else []
 
 
-@ApprovalAdmin.add_page("change", _("Question"), needs=READERS)
+@ApprovalAdmin.add_page("change", _("Request"), needs=READERS)
 def show_approval(visit: ObjectRequest) -> HttpResponseBase:
     """Show the call, who made it, why it waits, and the possible answers."""
     approval: Approval = visit.object

@@ -52,6 +52,7 @@ from bonobot.core.problems import NotFound, Problem
 from bonobot.core.text.untrusted_text import make_visible
 from bonobot.ledger.api.audit import build_download
 from bonobot.ledger.audit import search as audit_search
+from bonobot.ledger.audit.action_titles import format_action
 from bonobot.ledger.audit.export import ExportFormat
 from bonobot.ledger.audit.verify_chain import VerificationProgress, load_progress
 from bonobot.ledger.models import AuditRow
@@ -81,7 +82,9 @@ def build_verification_urls(
             "at": datetime.now(UTC).isoformat(),
             "then": progress.at if progress else "",
         }
-        messages.success(request, _t("A worker verifies it; this page tells how far it is."))
+        messages.success(
+            request, _t("A worker is verifying the audit log. This page shows its progress.")
+        )
         enqueue_task_on_commit(VERIFY_FURTHER, str(principal.organization_id), afresh)
         return HttpResponseRedirect(f"{reverse(LIST_URL_NAME)}#verification")
 
@@ -193,7 +196,9 @@ def _handle_save_filter(request: HttpRequest, principal: Principal) -> HttpRespo
             raise
         messages.error(request, localize_problem(problem))
         return _redirect_to_list(query)
-    messages.success(request, _t("The filter %(name)s is kept.") % {"name": make_visible(row.name)})
+    messages.success(
+        request, _t("The filter %(name)s was saved.") % {"name": make_visible(row.name)}
+    )
     return _redirect_to_list(row.query)
 
 
@@ -201,7 +206,9 @@ def _handle_delete_filter(request: HttpRequest, principal: Principal) -> HttpRes
     rows: Any = list_filters(principal)
     row: SavedFilter = rows.get_or_404(principal.organization_id, pk=request.POST.get("filter"))
     delete_filter(principal, row)
-    messages.success(request, _t("The filter %(name)s is gone.") % {"name": make_visible(row.name)})
+    messages.success(
+        request, _t("The filter %(name)s was deleted.") % {"name": make_visible(row.name)}
+    )
     return _redirect_to_list(request.POST.get("query", ""))
 
 
@@ -225,7 +232,7 @@ TIME_ORDERINGS = frozenset({"", "1", "-1"})
 class AuditPeriodFilter(DateTimeRangeFilter):
     """A time range filter; a search goes back from its end."""
 
-    column_label = _("asked")
+    column_label = _("requested")
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Model]) -> QuerySet[Model]:
         """Return the rows in the range, and store its bounds on the request."""
@@ -288,7 +295,7 @@ def _parse_search_criteria(request: HttpRequest) -> audit_search.SearchCriteria:
 
 
 EVENT_KINDS = (
-    ("call", _("calls of tools")),
+    ("call", _("tool calls")),
     ("model", _("model turns")),
     ("change", _("changes")),
     ("approval", _("approvals")),
@@ -299,7 +306,7 @@ EVENT_KINDS = (
 class AuditKindFilter(DropdownFilter):
     """A filter by kind: calls, model turns, changes, approvals or connections."""
 
-    title = _("kind")
+    title = _("type")
     parameter_name = "kind"
 
     def lookups(self, request: HttpRequest, model_admin: DjangoModelAdmin) -> Any:
@@ -343,11 +350,6 @@ class AuditNameFilter(_ColumnTitleFilter, FieldTextFilter):
     """A filter by a part of a recorded name."""
 
 
-def format_action(code: str) -> str:
-    """Return the translated title of an action."""
-    return _t(code.replace("_", " "))
-
-
 @register(AuditRow)
 class AuditAdmin(ScopedAdmin):
     """The active organization's audit rows."""
@@ -366,13 +368,13 @@ class AuditAdmin(ScopedAdmin):
         ("opened_at", AuditPeriodFilter),
     )
     search_fields = audit_search.COLUMNS
-    search_help_text = _("Searches names, codes and arguments.")
+    search_help_text = _("Searches names, codes, and arguments.")
     ordering = ("-opened_at", "-seq")
     list_per_page = 50
     actions = None
     list_before_template = "admin/audit/tools.html"
     empty_icon = "receipt_long"
-    empty_text = _("Every call, every change and every sign-in is written here as it happens.")
+    empty_text = _("Every call, change, and sign-in is recorded here as it happens.")
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[AuditRow]:
         """Return the organization's rows without the long JSON columns."""
@@ -420,7 +422,7 @@ class AuditAdmin(ScopedAdmin):
         rows = self.get_changelist_instance(request).get_queryset(request)
         return build_download(rows.defer(None), export_format)
 
-    @display(description=_("when"), ordering="opened_at")
+    @display(description=_("time"), ordering="opened_at")
     def when(self, row: AuditRow) -> Any:
         """Return when the action started."""
         return ago(row.opened_at)
@@ -435,7 +437,7 @@ class AuditAdmin(ScopedAdmin):
         """Return the title of the action, with its code."""
         return format_html('<span title="{}">{}</span>', row.action, format_action(row.action))
 
-    @display(description=_("on"), ordering="resource_name")
+    @display(description=_("resource"), ordering="resource_name")
     def on_what(self, row: AuditRow) -> str:
         """Return the object of the action."""
         name = row.tool_name or row.resource_name or row.resource_id
@@ -452,12 +454,12 @@ class AuditAdmin(ScopedAdmin):
         """Return the server's name."""
         return make_visible(row.server_name, 60) or "–"
 
-    @display(description=_("who"), ordering="actor_label")
+    @display(description=_("actor"), ordering="actor_label")
     def who(self, row: AuditRow) -> str:
         """Return the actor."""
         return make_visible(f"{row.actor_kind}: {row.actor_label or row.actor_id}", 60)
 
-    @display(description=_("took"), ordering="duration_ms")
+    @display(description=_("duration"), ordering="duration_ms")
     def took(self, row: AuditRow) -> str:
         """Return the duration."""
         return milliseconds(row.duration_ms)
@@ -513,7 +515,7 @@ class AuditAdmin(ScopedAdmin):
             row = None
         if row is None:
             raise NotFound(
-                format_message("There is no audit row {object_id!r} here.", object_id=object_id)
+                format_message("The audit entry {object_id!r} doesn't exist.", object_id=object_id)
             )
         return row
 

@@ -37,11 +37,11 @@ ORGANIZATION = "organization"
 class BudgetForm(forms.ModelForm):
     """Owner, unit, period and limit; money is in dollars."""
 
-    whose = forms.ChoiceField(label=_("Whose"), widget=Select)
+    whose = forms.ChoiceField(label=_("Applies to"), widget=Select)
     amount = forms.CharField(
         label=_("Limit"),
         widget=TextInput(attrs={"inputmode": "decimal"}),
-        help_text=_("A whole number; dollars where money is meant."),
+        help_text=_("Enter a whole number. For money, enter an amount in dollars."),
     )
     warn_at = forms.IntegerField(
         label=_("Warn at (%)"), min_value=1, max_value=100, initial=80, widget=IntegerInput
@@ -85,7 +85,7 @@ class BudgetAdmin(ServiceFormAdmin):
 
     # The services check the permission that each owner requires.
     needs_to_change = Action.MANAGE_AGENTS
-    delete_note = _("This limit holds no longer, from the next call on.")
+    delete_note = _("The limit stops applying with the next call.")
     form = BudgetForm
     fields = ("whose", "unit", "period", "amount", "warn_at")
     problem_fields = {"budgets": "amount", "budgets[0].unit": "unit"}
@@ -104,8 +104,8 @@ class BudgetAdmin(ServiceFormAdmin):
     )
     empty_icon = "savings"
     empty_text = _(
-        "A budget bounds what the organization, an agent, each of its sessions or a server may "
-        "spend: tokens, dollars, calls or seconds."
+        "A budget limits what the organization, an agent, each session of an agent, or a "
+        "server can use: tokens, dollars, calls, or seconds."
     )
 
     def get_changelist_instance(self, request: HttpRequest) -> Any:
@@ -133,7 +133,7 @@ class BudgetAdmin(ServiceFormAdmin):
         """Offer no bulk actions: each budget is deleted on its own page."""
         return {}
 
-    @display(description=_("whose"))
+    @display(description=_("belongs to"))
     def owner(self, row: Budget) -> str:
         """Return the owner whose spending counts."""
         name = make_visible(str(row.agent or row.server or row.organization), 80)
@@ -151,7 +151,7 @@ class BudgetAdmin(ServiceFormAdmin):
     def use(self, row: Any) -> SafeString | str:
         """Return a meter of the spending in the current period."""
         if row.each_session:
-            return _t("shown at each session")
+            return _t("shown on each session")
         usage: BudgetUse = row.use
         percent = share(usage.spent, row.limit)
         return format_html(
@@ -167,7 +167,7 @@ class BudgetAdmin(ServiceFormAdmin):
             percent,
         )
 
-    @display(description=_("held by running calls"))
+    @display(description=_("reserved by running calls"))
     def held(self, row: Any) -> str:
         """Return the amount reserved by running calls."""
         return shown_amount(row.use.reserved, row.unit) if row.use.reserved else "–"
@@ -175,7 +175,7 @@ class BudgetAdmin(ServiceFormAdmin):
     @display(description=_("warning"))
     def warning(self, row: Any) -> str:
         """Return the percentage at which people are warned."""
-        return _t("at %(n)d %%") % {"n": row.warn_at}
+        return _t("at %(n)d%%") % {"n": row.warn_at}
 
     def save_form(self, request: HttpRequest, form: Any, change: bool) -> Budget:
         """Save through the service."""
@@ -208,7 +208,7 @@ def _format_owner_key(row: Budget) -> str:
 def _list_owner_choices(principal: Principal) -> list[tuple[str, Any]]:
     agents = list(Agent.objects.for_organization(principal.organization_id))
     servers = Server.objects.for_organization(principal.organization_id)
-    choices: list[tuple[str, Any]] = [(ORGANIZATION, _("the whole organization"))]
+    choices: list[tuple[str, Any]] = [(ORGANIZATION, _("Entire organization"))]
     choices.append((_t("Agents"), [(f"agent:{owner.pk}", owner.name) for owner in agents]))
     choices.append(
         (_t("Each session of"), [(f"session:{owner.pk}", owner.name) for owner in agents])
@@ -223,7 +223,10 @@ def _get_owner(principal: Principal, owner_key: str) -> Owner:
         return Organization.objects.get(pk=principal.organization_id)
     if kind not in ("agent", "session", "server"):
         raise InvalidInput(
-            "That is nobody's budget.", field="whose", remedy="Choose from the list."
+            "A budget must apply to the organization, an agent, each session of an agent, "
+            "or a server.",
+            field="whose",
+            remedy="Choose one from the list.",
         )
     model: Any = Server if kind == "server" else Agent
     owner: Owner = model.objects.get_or_404(principal.organization_id, pk=owner_id)

@@ -67,7 +67,7 @@ def show_builtin_tools(visit: ObjectRequest) -> HttpResponseBase:
             problem = exc
             agent.refresh_from_db()
         else:
-            messages.success(visit.request, _t("Saved. It holds on the very next call."))
+            messages.success(visit.request, _t("Saved. Effective immediately."))
             return redirect_to_page(visit, "builtin")
     may_grant = visit.principal.may(Action.GRANT_HOST_ACCESS)
     return visit.render_tab(
@@ -184,8 +184,8 @@ def _parse_number(posted: QueryDict, name: str, default: int) -> int:
         return default
     if not (text.isascii() and text.isdecimal() and len(text) < 10):
         raise InvalidInput(
-            format_message("{text!r} is no whole number.", text=text[:40]),
+            format_message("{text!r} isn't a whole number.", text=text[:40]),
             field=name,
-            remedy="Write digits, such as 100.",
+            remedy="Enter digits, such as 100.",
         )
     return int(text)

@@ -29,14 +29,16 @@ from bonobot.core.problems import InvalidInput
 from bonobot.core.text.untrusted_text import make_visible
 
 ANSWER_MESSAGES = {
-    "accept": _("Sent to the server as soon as the session goes on."),
-    "decline": _("Declined; the server is told."),
-    "cancel": _("Dismissed; the server is told that nobody answered."),
+    "accept": _("The answer is sent to the server when the session continues."),
+    "decline": _("Declined. The server will be notified."),
+    "cancel": _("Dismissed. The server will be notified that there is no answer."),
 }
 WARNINGS = {
-    "not_encrypted": _("The page is not encrypted: what you enter there can be read on the way."),
-    "unusual_host": _("The host's name has unusual letters: it may only look like another one."),
-    "sign_in_in_address": _("The address holds a sign-in: what stands before the @ is no host."),
+    "not_encrypted": _("The page isn't encrypted. Anything you enter can be read in transit."),
+    "unusual_host": _(
+        "The host name contains unusual characters and may imitate another host name."
+    ),
+    "sign_in_in_address": _("The URL contains credentials: the part before the @ isn't the host."),
 }
 
 
@@ -60,12 +62,12 @@ class ElicitationRequestAdmin(PersonRequestAdmin):
     search_fields = ("message", "server_name", "agent__name", "requested_by")
     change_list_template = "admin/questions/list.html"
 
-    @display(description=_("question"), ordering="message")
+    @display(description=_("request"), ordering="message")
     def asks(self, elicitation_request: ElicitationRequest) -> str:
         """Return the start of the message."""
         return make_visible(elicitation_request.message, 120)
 
-    @display(description=_("asked of"), ordering="requested_by")
+    @display(description=_("addressed to"), ordering="requested_by")
     def asked_of(self, elicitation_request: ElicitationRequest) -> str:
         """Return the person who is asked."""
         return make_visible(elicitation_request.requested_by, 60)
@@ -103,7 +105,7 @@ def build_form(elicitation_request: ElicitationRequest) -> ElicitationForm:
     return ElicitationForm(fields, auto_id=f"q{elicitation_request.pk.hex}_%s")
 
 
-@ElicitationRequestAdmin.add_page("change", _("Question"), needs=READERS)
+@ElicitationRequestAdmin.add_page("change", _("Request"), needs=READERS)
 def show_elicitation_request(visit: ObjectRequest) -> HttpResponseBase:
     """Show the request, its server, and the possible answers."""
     elicitation_request: ElicitationRequest = visit.object

@@ -29,7 +29,7 @@ def set_agent_enabled(visit: ObjectRequest) -> HttpResponseBase | None:
     if not enabled and (confirmation := _render_confirmation(visit)):
         return confirmation
     update_agent(visit.principal, visit.object, AgentSpec(name=visit.object.name, enabled=enabled))
-    text = _t("%(agent)s is on.") if enabled else _t("%(agent)s is off.")
+    text = _t("%(agent)s is enabled.") if enabled else _t("%(agent)s is disabled.")
     messages.success(visit.request, text % {"agent": visit.object})
     return _redirect_back(visit)
 
@@ -41,7 +41,7 @@ def set_server_enabled(visit: ObjectRequest) -> HttpResponseBase | None:
     if not enabled and (confirmation := _render_confirmation(visit)):
         return confirmation
     services.set_server_enabled(visit.principal, visit.object, enabled=enabled)
-    text = _t("%(server)s is on.") if enabled else _t("%(server)s is off.")
+    text = _t("%(server)s is enabled.") if enabled else _t("%(server)s is disabled.")
     messages.success(visit.request, text % {"server": visit.object})
     return _redirect_back(visit)
 
@@ -54,7 +54,7 @@ def _render_confirmation(visit: ObjectRequest) -> HttpResponseBase | None:
     return render_screen(
         visit.request,
         "switch_off.html",
-        title=_t("Switch %(name)s off?") % {"name": visit.object},
+        title=_t("Disable %(name)s?") % {"name": visit.object},
         object=visit.object,
         opts=visit.admin.opts,
         reach=impact,
@@ -76,10 +76,12 @@ def show_kill_switch(request: HttpRequest) -> HttpResponseBase:
     if request.method == "POST":
         if request.POST.get("do") == "resume":
             resume_organization(principal)
-            messages.success(request, _t("It goes on. Sessions that were cancelled stay so."))
+            messages.success(
+                request, _t("The kill switch is disabled. Canceled sessions stay canceled.")
+            )
         else:
             halt_organization(principal, request.POST.get("reason", ""))
-            messages.success(request, _t("Everything is halted."))
+            messages.success(request, _t("The kill switch is enabled."))
         return HttpResponseRedirect(reverse("admin:organization_halt"))
     organization = Organization.objects.get(pk=principal.organization_id)
     return render_screen(

@@ -55,8 +55,8 @@ class ModelEndpointForm(forms.ModelForm):
         required=False,
         widget=SecretInput(),
         help_text=_(
-            "Sealed when it is saved, and never shown again. Vertex AI: the JSON of a service "
-            "account."
+            "Encrypted when saved and never shown again. For Vertex AI, enter the JSON of "
+            "a service account."
         ),
     )
 
@@ -64,31 +64,56 @@ class ModelEndpointForm(forms.ModelForm):
         model = ModelEndpoint
         fields = tuple(name for name in FIELDS if name != "key")
         help_texts = {
-            "kind": _("Anthropic, Google and Amazon need a library each; saving says which."),
+            "kind": _(
+                "Anthropic, Google, and Amazon each require a library. If it's missing, an "
+                "error names it when you save."
+            ),
             "base_url": _(
-                "Of any OpenAI-compatible service: https://api.openai.com/v1. Of Azure the "
-                "resource: https://NAME.openai.azure.com. Elsewhere empty: the provider itself."
+                "For any OpenAI-compatible service, its base URL, such as "
+                "https://api.openai.com/v1. For Azure, the resource: "
+                "https://NAME.openai.azure.com. Otherwise, leave empty to use the "
+                "provider's own URL."
             ),
             "model": _(
-                "As the service names it: gpt-5-mini, qwen3:8b, claude-opus-5, gemini-3-pro; of "
-                "Azure the deployment, of Bedrock the model or inference profile ID."
+                "The model name used by the service, such as gpt-5-mini, qwen3:8b, "
+                "claude-opus-5, or gemini-3-pro. For Azure, the deployment. For Bedrock, "
+                "the model or inference profile ID."
             ),
-            "access_key_id": _("Bedrock: the ID; its secret is the API key. Empty: a Bedrock key."),
-            "region": _("Bedrock: eu-central-1. Vertex AI: europe-west4, or empty for global."),
-            "api_version": _("Azure: 2024-10-21; empty for its v1 API."),
-            "thinking": _("Thoughts are kept for the model that had them, and not shown."),
-            "max_tokens": _("Empty: as the model likes, and 4,096 where a budget stands."),
+            "access_key_id": _(
+                "For Bedrock, the access key ID. Enter its secret as the API key. Leave empty "
+                "to use a Bedrock API key."
+            ),
+            "region": _(
+                "For Bedrock, such as eu-central-1. For Vertex AI, such as europe-west4, or "
+                "leave empty for global."
+            ),
+            "api_version": _("For Azure, such as 2024-10-21. Leave empty for Azure's v1 API."),
+            "thinking": _(
+                "Thinking content is kept for the model that produced it and isn't shown."
+            ),
+            "max_tokens": _(
+                "If empty, the model's default applies, or 4,096 if there is a budget."
+            ),
             "context_window": _(
-                "What a request and its answer may have together. Empty: as the bundled list of "
-                "models says; longer conversations are compacted."
+                "Maximum tokens for a request and its response combined. If empty, the "
+                "value from the bundled model list applies. Longer conversations are "
+                "compacted."
             ),
-            "native_tools": _("Off: tools are described in the prompt and called in XML."),
-            "sees_images": _("Off: images of tools are told in words."),
-            "retries": _("How often a failed request is made again, where that may help."),
-            "fallback": _("Asked instead where this one fails; one that has one goes on to it."),
-            "allow_private": _("For Ollama or vLLM in your own network; platform administrators."),
-            "input_price": _("Micro-dollars per million tokens. Empty: the bundled price list."),
-            "output_price": _("Micro-dollars per million tokens. Empty: the bundled price list."),
+            "native_tools": _("If disabled, tools are described in the prompt and called in XML."),
+            "sees_images": _("If disabled, images from tools are replaced with text."),
+            "retries": _("Maximum retries for a failed request, if retrying can help."),
+            "fallback": _(
+                "Used if this endpoint fails. If the fallback fails too, its own fallback is used."
+            ),
+            "allow_private": _(
+                "For Ollama or vLLM on your own network. Platform administrators only."
+            ),
+            "input_price": _(
+                "Micro-dollars per million tokens. If empty, the bundled price list applies."
+            ),
+            "output_price": _(
+                "Micro-dollars per million tokens. If empty, the bundled price list applies."
+            ),
         }
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -110,14 +135,14 @@ class ModelEndpointAdmin(ServiceFormAdmin):
     """The active organization's model endpoints."""
 
     needs_to_change = Action.MANAGE_AGENTS
-    delete_note = _("Its API key goes with it.")
-    delete_obstacle_note = _("Give these another model first; then it can be removed.")
+    delete_note = _("Its API key is deleted too.")
+    delete_obstacle_note = _("Choose another model for these first. Then you can delete it.")
     form = ModelEndpointForm
     fieldsets = (
         (None, {"fields": PROVIDER_FIELDS}),
-        (_("Answering"), {"fields": RESPONSE_FIELDS}),
-        (_("Failing"), {"fields": FAILURE_FIELDS}),
-        (_("Costs and network"), {"fields": COST_FIELDS}),
+        (_("Responses"), {"fields": RESPONSE_FIELDS}),
+        (_("Failure handling"), {"fields": FAILURE_FIELDS}),
+        (_("Cost and network"), {"fields": COST_FIELDS}),
     )
     problem_fields = {"api_key": "key"}
     list_display = ("name", "kind", "model", "address", "has_key", "fallback", "used_by", "test")
@@ -142,7 +167,7 @@ class ModelEndpointAdmin(ServiceFormAdmin):
         """Offer no bulk actions: an endpoint is deleted on its own page, which can show errors."""
         return {}
 
-    @display(description=_("address"), ordering="base_url")
+    @display(description=_("URL"), ordering="base_url")
     def address(self, endpoint: ModelEndpoint) -> str:
         """Return the URL."""
         return make_visible(endpoint.base_url, 80) or "–"
@@ -185,7 +210,7 @@ class ModelEndpointAdmin(ServiceFormAdmin):
         return render_screen(
             request,
             "agents/try_endpoint.html",
-            title=_("Test a model"),
+            title=_("Test model"),
             opts=self.opts,
             object=endpoint,
             endpoint=endpoint,

@@ -39,11 +39,14 @@ class NoteForm(forms.Form):
         label=_("Text"), max_length=MAX_NOTE_LENGTH, widget=Textarea(attrs={"rows": 6})
     )
     labels = forms.MultipleChoiceField(
-        label=_("Reading it brings"),
+        label=_("Flow labels"),
         required=False,
         choices=[(str(label), LABEL_NAMES[label]) for label in NOTE_LABELS],
         widget=forms.CheckboxSelectMultiple,
-        help_text=_("With both, what sends something out afterwards needs a person's yes."),
+        help_text=_(
+            "If both are set, calls with an external effect require approval after the note is "
+            "read."
+        ),
     )
 
 
@@ -57,7 +60,7 @@ def show_notes(visit: ObjectRequest) -> HttpResponseBase:
     if posted is not None:
         visit.principal.require(Action.MANAGE_AGENTS)
         if form.is_valid() and _save_note(visit, agent, form, selected_note):
-            messages.success(visit.request, _t("The note is kept."))
+            messages.success(visit.request, _t("The note was saved."))
             return redirect_to_page(visit, "notes")
     query = visit.request.GET.get("q", "").strip()
     rows: Any = agent.notes.all()
@@ -81,7 +84,7 @@ def handle_delete_note(visit: ObjectRequest) -> HttpResponseBase:
     agent: Agent = visit.object
     note = agent.notes.get_or_404(agent.organization_id, pk=visit.request.POST.get("note"))
     delete_note(visit.principal, note)
-    messages.success(visit.request, _t("The note is gone."))
+    messages.success(visit.request, _t("The note was deleted."))
     return redirect_to_page(visit, "notes")
 
 
@@ -89,7 +92,7 @@ def handle_delete_note(visit: ObjectRequest) -> HttpResponseBase:
 def handle_clear_notes(visit: ObjectRequest) -> HttpResponseBase:
     """Delete all notes."""
     count = clear_notes(visit.principal, visit.object)
-    messages.success(visit.request, _t("%(n)d notes are gone.") % {"n": count})
+    messages.success(visit.request, _t("Notes deleted: %(n)d.") % {"n": count})
     return redirect_to_page(visit, "notes")
 
 

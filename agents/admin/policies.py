@@ -47,10 +47,10 @@ from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import InvalidInput, NotFound, Problem
 
 MODES = (
-    (ToolPolicy.Mode.NONE, _("None"), _("Every tool is blocked.")),
-    (ToolPolicy.Mode.ALLOWLIST, _("Allow list"), _("Only tools that a rule allows.")),
-    (ToolPolicy.Mode.DENYLIST, _("Deny list"), _("All tools but those that a rule denies.")),
-    (ToolPolicy.Mode.ALL, _("All"), _("Every approved tool of its servers.")),
+    (ToolPolicy.Mode.NONE, _("None"), _("All tools are denied.")),
+    (ToolPolicy.Mode.ALLOWLIST, _("Allowlist"), _("Only tools that a rule allows.")),
+    (ToolPolicy.Mode.DENYLIST, _("Denylist"), _("All tools except those that a rule denies.")),
+    (ToolPolicy.Mode.ALL, _("All"), _("All approved tools of the attached servers.")),
 )
 EFFECT_CHOICES = (
     ("allow", _("allow"), "good"),
@@ -146,7 +146,7 @@ def parse_posted_policy(
     for index, condition_row in enumerate(_parse_condition_rows(posted)):
         if condition_row.effect not in entries_by_effect:
             raise InvalidInput(
-                format_message("There is no effect {effect!r}.", effect=condition_row.effect),
+                format_message("The effect {effect!r} doesn't exist.", effect=condition_row.effect),
                 field=f"conditions[{index}].effect",
             )
         entries_by_effect[condition_row.effect].append(
@@ -198,7 +198,7 @@ def _parse_condition(text: str, index: int) -> dict[str, Any]:
             code="unusable_condition",
             field=f"conditions[{index}].when",
             remedy=format_message(
-                "Write a JSON Schema over the arguments, such as {example}.",
+                "Enter a JSON Schema for the arguments, such as {example}.",
                 example=CONDITION_EXAMPLE,
             ),
         )
@@ -257,7 +257,7 @@ def build_tool_groups(
     return tuple(
         ToolGroup(
             key=key,
-            title=group_tools[0].facts.server_name or _t("Built in"),
+            title=group_tools[0].facts.server_name or _t("Built-in tools"),
             total=len(group_tools),
             allowed=sum(tool.decision.allowed for tool in group_tools),
             asked=sum(tool.decision.verdict == "ask" for tool in group_tools),
@@ -337,7 +337,7 @@ def _save_or_simulate(visit: ObjectRequest, policy: PolicySpec) -> PolicySimulat
     if visit.request.POST.get("do") == "try":
         return simulate_policy(visit.principal, visit.object, policy)
     set_policy(visit.principal, visit.object, policy)
-    messages.success(visit.request, _t("Saved. It holds on the very next call."))
+    messages.success(visit.request, _t("Saved. Effective immediately."))
     return None
 
 
@@ -406,12 +406,12 @@ def show_organization_policy(request: HttpRequest) -> HttpResponseBase:
         except Problem as exc:
             problem, form_data = exc, parse_form_data(request.POST, (), ())
         else:
-            messages.success(request, _t("Saved. It holds on the very next call."))
+            messages.success(request, _t("Saved. Effective immediately."))
             return HttpResponseRedirect(reverse("admin:organization_policy"))
     return render_screen(
         request,
         "organization_policy.html",
-        title=_("Rules of the organization"),
+        title=_("Organization rules"),
         draft=form_data,
         modes=MODES,
         choices=EFFECT_CHOICES,
@@ -461,7 +461,7 @@ def show_explanation(visit: ObjectRequest) -> HttpResponseBase:
             ),
             code="unknown_tool",
             field="tool",
-            remedy="Its policy tab lists its tools; a new one appears after a discovery.",
+            remedy="The agent's Policy tab lists its tools. New tools appear after discovery.",
         )
     problem: Problem | None = None
     arguments = None
@@ -489,12 +489,14 @@ def _parse_arguments(text: str) -> dict[str, Any]:
         arguments = json.loads(text)
     except ValueError as error:
         raise InvalidInput(
-            format_message("The arguments are not JSON: {error}.", error=error),
+            format_message("The arguments aren't valid JSON: {error}.", error=error),
             field="arguments",
-            remedy='Write an object, such as {"timezone": "UTC"}.',
+            remedy='Enter a JSON object, such as {"timezone": "UTC"}.',
         ) from None
     if not isinstance(arguments, dict):
         raise InvalidInput(
-            "The arguments must be an object.", field="arguments", remedy="Write {…}."
+            "The arguments must be a JSON object.",
+            field="arguments",
+            remedy="Enter a JSON object: {…}.",
         )
     return arguments

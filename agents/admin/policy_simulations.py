@@ -29,15 +29,15 @@ from bonobot.core.text.canonical_json import to_canonical_json
 MAX_SHADOW_ROWS = 5_000  # limits of the summary on the page
 MAX_SHADOW_S = 3.0
 CONDITION_SEPARATOR = " when "
-ENFORCED_MESSAGE = _("The draft is the policy now, from the next call on.")
-DISCARDED_MESSAGE = _("The draft is gone; the policy stays as it is.")
+ENFORCED_MESSAGE = _("The draft is now the policy, effective from the next call.")
+DISCARDED_MESSAGE = _("The draft was deleted. The policy is unchanged.")
 DRAFT_ACTIONS: dict[str | None, tuple[Callable[[Principal, Owner], object], Any]] = {
     "enforce": (enforce_draft, ENFORCED_MESSAGE),
     "discard": (delete_draft, DISCARDED_MESSAGE),
 }
 
 
-@AgentAdmin.add_page("what_if", _("What if"), order=41, needs=Action.VIEW_AUDIT)
+@AgentAdmin.add_page("what_if", _("Simulate"), order=41, needs=Action.VIEW_AUDIT)
 def show_simulation(visit: ObjectRequest) -> HttpResponseBase:
     """Show the draft with its shadow results; simulate another policy, or save it as the draft."""
     agent: Agent = visit.object
@@ -72,7 +72,7 @@ def show_organization_simulation(request: HttpRequest) -> HttpResponseBase:
     return render_screen(
         request,
         "organization_what_if.html",
-        title=_("What if the organization ruled otherwise?"),
+        title=_("Simulate organization policy"),
         may_manage=principal.may(Action.MANAGE_ORGANIZATION),
         enforce_url=f"{page_url}?do=enforce",
         discard_url=f"{page_url}?do=discard",
@@ -94,7 +94,10 @@ def _process_form(
             posted_policy = parse_policy(posted)
             if posted.get("do") == "shadow":
                 set_draft(principal, owner, posted_policy)
-                message = _t("It runs in the shadow: recorded with each call, deciding nothing.")
+                message = _t(
+                    "The draft runs in shadow mode: its decisions are recorded with each call "
+                    "but not enforced."
+                )
                 messages.success(request, message)
                 return None
             simulation = simulate_policy(principal, owner, posted_policy)
@@ -172,9 +175,9 @@ def _parse_entry(effect: str, number: int, line: str) -> Entry:
         schema = None
     if not isinstance(schema, dict):
         raise InvalidInput(
-            format_message("The condition of `{tool}` is no JSON object.", tool=tool),
+            format_message("The condition of `{tool}` isn't a JSON object.", tool=tool),
             code="unusable_condition",
             field=f"{effect}[{number}].when",
-            remedy='Write it like: mcp_bank_transfer when {"required": ["amount"]}.',
+            remedy='Use the format: mcp_bank_transfer when {"required": ["amount"]}.',
         )
     return RuleSpec(tool.strip(), schema)

@@ -42,10 +42,10 @@ DIFFERENCE_TITLES = {
     "call_added": _("Call added"),
     "call_missing": _("Call missing"),
     "arguments_changed": _("Arguments changed"),
-    "decision_changed": _("Decided otherwise"),
+    "decision_changed": _("Decision changed"),
     "result_missing": _("No result recorded"),
     "answer_changed": _("Answer changed"),
-    "ending_changed": _("Ended otherwise"),
+    "ending_changed": _("Outcome changed"),
 }
 OVERRIDE_TITLES = {
     "instructions": _("instructions"),
@@ -117,7 +117,8 @@ def compare_messages(
 def handle_record(visit: ObjectRequest) -> HttpResponseBase:
     """Record a session and go to its recording."""
     recording = create_recording(visit.principal, visit.object)
-    messages.success(visit.request, _t("Recorded. Change something here and replay it."))
+    text = _t("Session recorded. Change the instructions, model, or policy, then start a replay.")
+    messages.success(visit.request, text)
     address = reverse("admin:agents_agent_recording", args=[recording.agent_id])
     return HttpResponseRedirect(f"{address}?recording={recording.pk}")
 
@@ -201,7 +202,7 @@ def show_replay(visit: ObjectRequest) -> HttpResponseBase:
 def handle_delete(visit: ObjectRequest) -> HttpResponseBase:
     """Delete a recording with its replays."""
     delete_recording(visit.principal, _get_recording(visit, visit.request.POST.get("recording")))
-    messages.success(visit.request, _t("The recording is gone, with its replays."))
+    messages.success(visit.request, _t("The recording and its replays were deleted."))
     return redirect_to_page(visit, "recordings")
 
 
@@ -214,5 +215,5 @@ def _get_recording(visit: ObjectRequest, pk: str | None) -> Recording:
 def _describe_changes(recording_replay: Replay) -> str:
     """Return the names of the changed values."""
     return ", ".join(str(OVERRIDE_TITLES[name]) for name in recording_replay.changed) or _t(
-        "nothing, the agent as it is"
+        "nothing (agent unchanged)"
     )

@@ -144,7 +144,7 @@ class ToolArgumentForm(forms.Form):
                 f"`{name}`: {errors[0]}",
                 code="invalid_arguments",
                 field="arguments",
-                remedy="Correct the marked field, or write all arguments as JSON.",
+                remedy="Correct the marked field, or enter all arguments as JSON.",
             )
         values = {}
         for index, argument in enumerate(self.asked):
@@ -237,7 +237,7 @@ def _build_text_widget(argument: ToolArgument) -> forms.Widget:
 def _build_help_text(argument: ToolArgument, title: str) -> str:
     row = build_schema_rows({"properties": {argument.name: argument.schema}})[0]
     parts = [row.description or make_visible(title, 200), row.type, *row.bounds]
-    kind = {"lines": _("one on each line"), "json": _("written as JSON")}.get(argument.kind)
+    kind = {"lines": _("one per line"), "json": _("as JSON")}.get(argument.kind)
     return " · ".join(str(part) for part in (*parts, kind) if part)
 
 
@@ -336,8 +336,8 @@ def show_definition_form(visit: ObjectRequest) -> HttpResponseBase:
 def build_not_found(name: str) -> NotFound:
     """Return the error for a definition that no longer exists."""
     return NotFound(
-        format_message("The server offers no {name!r} now.", name=name),
-        remedy=format_message("Choose something else, or refresh the server."),
+        format_message("The server doesn't currently declare {name!r}.", name=name),
+        remedy=format_message("Choose another one, or refresh the server."),
     )
 
 
@@ -500,17 +500,17 @@ def parse_arguments_text(text: str) -> dict[str, Any]:
         arguments = json.loads(text or "{}")
     except ValueError as error:
         raise InvalidInput(
-            format_message("The arguments are not valid JSON: {error}", error=error),
+            format_message("The arguments aren't valid JSON: {error}", error=error),
             code="broken_json",
             field="arguments",
-            remedy='Write one object, such as {"city": "Berlin"}.',
+            remedy='Enter a JSON object, such as {"city": "Berlin"}.',
         ) from None
     if not isinstance(arguments, dict):
         raise InvalidInput(
-            "The arguments must be one JSON object.",
+            "The arguments must be a JSON object.",
             code="invalid_arguments",
             field="arguments",
-            remedy='Write it in braces: {"city": "Berlin"}.',
+            remedy='Enter a JSON object, such as {"city": "Berlin"}.',
         )
     return arguments
 

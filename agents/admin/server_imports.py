@@ -59,10 +59,10 @@ def _read_upload(request: HttpRequest) -> str:
         return bytes(file.read(MAX_FILE_BYTES)).decode("utf-8-sig")
     except UnicodeDecodeError:
         raise InvalidInput(
-            "The file is no text in UTF-8.",
+            "The file isn't UTF-8 text.",
             code="not_text",
             field="file",
-            remedy="Choose the JSON or YAML file that the client keeps.",
+            remedy="Choose the client's JSON or YAML configuration file.",
         ) from None
 
 
@@ -100,7 +100,7 @@ def _apply_import(
             refused=refused,
             shares=server_import.shares,
         )
-    messages.warning(request, _("Nothing was added."))
+    messages.warning(request, _("No servers were added."))
     return _render_page(
         request, destination, text, server_import=server_import, values=choices.values
     )

@@ -189,9 +189,9 @@ def resend_message(visit: ObjectRequest) -> None:
 def cancel_session(visit: ObjectRequest) -> None:
     """Cancel the session."""
     if sessions.cancel_session(visit.principal, visit.object):
-        messages.success(visit.request, _t("It is being cancelled."))
+        messages.success(visit.request, _t("Cancellation requested."))
     else:
-        messages.info(visit.request, _t("Nothing runs here, so there is nothing to cancel."))
+        messages.info(visit.request, _t("Nothing is running, so there is nothing to cancel."))
 
 
 @SessionAdmin.add_object_action("revoke", needs=Action.APPROVE_CALLS)
@@ -201,7 +201,7 @@ def handle_revoke(visit: ObjectRequest) -> None:
     organization_id = visit.principal.organization_id
     grant: SessionApproval = grants.get_or_404(organization_id, pk=visit.request.POST.get("grant"))
     revoke_session_approval(visit.principal, grant)
-    text = _t("%(tool)s is asked about again from the next call on.")
+    text = _t("%(tool)s requires approval again, starting with the next call.")
     messages.success(visit.request, text % {"tool": make_visible(grant.label, 120)})
 
 
@@ -276,7 +276,7 @@ def _build_timeline_events(session: Session, steps: list[Step]) -> list[Timeline
                 key=str(person_request.pk),
                 kind="question",
                 state=person_request.state,
-                title=_t("%(server)s asks")
+                title=_t("Elicitation request from %(server)s")
                 % {"server": make_visible(person_request.server_name, 80)},
                 began=person_request.created_at,
                 ended=person_request.answered_at,
@@ -296,7 +296,7 @@ def _build_timeline_event(step: Step, waits: dict[str, list[TimelineWait]]) -> T
         Step.Kind.MESSAGE: make_visible(str(payload.get("text", "")), 80),
         Step.Kind.MODEL: _t("turn %(n)d") % {"n": step.turn},
         Step.Kind.CALL: make_visible(str(payload.get("name", "")), 80),
-        Step.Kind.END: str(payload.get("code") or _t("done")),
+        Step.Kind.END: str(payload.get("code") or _t("completed")),
     }
     kind: Any = str(step.kind)
     return TimelineEvent(

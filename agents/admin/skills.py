@@ -34,25 +34,26 @@ class SkillForm(AssignableForm):
     name = forms.SlugField(label=_("Name"), max_length=64, widget=TextInput)
     title = forms.CharField(label=_("Title"), max_length=255, required=False, widget=TextInput)
     description = forms.CharField(
-        label=_("What it is for"),
+        label=_("Description"),
         max_length=500,
         required=False,
         widget=TextInput,
-        help_text=_("One line: agents choose by it."),
+        help_text=_("One line. Agents use it to choose a skill."),
     )
     text = forms.CharField(
         label=_("Instructions"),
         max_length=MAX_SKILL_LENGTH,
         strip=False,
         widget=Textarea(attrs={"rows": 14}),
-        help_text=_("An argument stands in it as ${name}."),
+        help_text=_("Use ${name} to insert an argument."),
     )
     arguments = forms.CharField(
         label=_("Arguments"),
         required=False,
         widget=Textarea(attrs={"rows": 4, "spellcheck": "false"}),
         help_text=_(
-            'One in a line: severity! = low ["low", "high"]: how bad it is. ! is required.'
+            'One per line, such as severity! = low ["low", "high"]: how bad it is. ! marks '
+            "a required argument."
         ),
     )
 
@@ -69,14 +70,14 @@ class SkillAdmin(AssignableAdmin):
 
     form_class = SkillForm
     add_template = "skills/add.html"
-    titles = (_("Write a skill"), _("The skill is written."))
+    titles = (_("Create skill"), _("The skill was created."))
     list_display = ("skill", "about", "had_by", "version", "on")
     search_fields = ("name", "title", "description")
-    delete_note = _("Its agents lose it, with all its versions.")
+    delete_note = _("All its versions are also deleted, and it is detached from its agents.")
     empty_icon = "school"
     empty_text = _(
-        "A skill is a set of instructions with a name and arguments. People run it, agents that "
-        "have it read it when they need it."
+        "A skill is a set of instructions with a name and arguments. People run skills. "
+        "Agents read the skills attached to them when they need them."
     )
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Skill]:
@@ -93,7 +94,7 @@ class SkillAdmin(AssignableAdmin):
         """Return the title and the name."""
         return make_visible(str(skill), 80), skill.name
 
-    @display(description=_("what it is for"))
+    @display(description=_("description"))
     def about(self, skill: Skill) -> str:
         """Return the description."""
         return make_visible(skill.description, 120)
@@ -139,14 +140,16 @@ def start_skill_session(visit: ObjectRequest) -> HttpResponseBase:
         if posted.get(f"argument-{argument.name}")
     }
     if not posted.get("agent"):
-        raise InvalidInput("No agent was chosen.", field="agent", remedy="Choose one that has it.")
+        raise InvalidInput(
+            "No agent was selected.", field="agent", remedy="Choose an agent that has this skill."
+        )
     agent = Agent.objects.get_by_name(visit.principal, posted["agent"])
     session = run_skill(visit.principal, skill, agent, values)
     address = reverse("admin:agents_agent_change", args=[agent.pk])
     return HttpResponseRedirect(f"{address}?session={session.pk}")
 
 
-@SkillAdmin.add_page("write", _("Write"), order=20)
+@SkillAdmin.add_page("write", _("Edit"), order=20)
 def edit_skill(visit: ObjectRequest) -> HttpResponseBase:
     """Show the form with earlier versions, or update the skill."""
     skill: Skill = visit.object
@@ -155,7 +158,7 @@ def edit_skill(visit: ObjectRequest) -> HttpResponseBase:
     if posted is not None:
         visit.principal.require(Action.MANAGE_WORKFLOWS)
         if form.try_save(lambda entered: save_skill(visit.principal, entered.build_spec(), skill)):
-            messages.success(visit.request, _t("Saved. It holds on the very next turn."))
+            messages.success(visit.request, _t("Saved. Effective from the next turn."))
             return redirect_to_page(visit, "write")
     return visit.render_tab(
         "skills/write.html",

@@ -40,9 +40,9 @@ class AssignableForm(forms.Form):
     """Base of the forms of skills and workflows: agents and enabled state."""
 
     agents = forms.MultipleChoiceField(
-        label=_("Agents that have it"), required=False, widget=forms.CheckboxSelectMultiple
+        label=_("Agents"), required=False, widget=forms.CheckboxSelectMultiple
     )
-    enabled = forms.BooleanField(label=_("Switched on"), required=False, widget=Checkbox)
+    enabled = forms.BooleanField(label=_("Enabled"), required=False, widget=Checkbox)
 
     def __init__(self, principal: Principal, *args: Any, **kwargs: Any) -> None:
         """Offer the organization's agents."""
@@ -97,7 +97,7 @@ class AssignableAdmin(TabbedAdmin):
         """Offer no bulk actions: each row is deleted on its own page."""
         return {}
 
-    @display(description=_("on"), boolean=True, ordering="enabled")
+    @display(description=_("enabled"), boolean=True, ordering="enabled")
     def on(self, row: Any) -> bool:
         """Return whether it is enabled."""
         return bool(row.enabled)
@@ -226,7 +226,11 @@ def _list_agent_slugs(visit: ObjectRequest, row: Skill | Workflow, *, attached: 
 def _redirect_with_message(
     visit: ObjectRequest, row: Skill | Workflow, page: str, *, attached: bool
 ) -> HttpResponseBase:
-    text = _t("%(agent)s has %(name)s.") if attached else _t("%(agent)s no longer has %(name)s.")
+    text = (
+        _t("%(name)s was attached to %(agent)s.")
+        if attached
+        else _t("%(name)s was detached from %(agent)s.")
+    )
     names = {"agent": make_visible(visit.object.name, 60), "name": make_visible(str(row), 80)}
     messages.success(visit.request, text % names)
     return redirect_to_page(visit, page)

@@ -9,7 +9,7 @@ from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
 
 from agents.admin.workflows import WorkflowAdmin
-from agents.models import Trigger, Workflow
+from agents.models import Session, Trigger, Workflow
 from agents.workflows.queries import build_webhook_url, list_triggers
 from agents.workflows.schedule_times import MAX_PERIOD_S, MIN_PERIOD_S
 from agents.workflows.triggers import (
@@ -25,32 +25,37 @@ from bonobot.accounts.roles import Action
 from bonobot.core.admin.theme import Checkbox, IntegerInput, Select, Textarea, TextInput
 from bonobot.core.problems import Problem
 
+STATUS_LABELS: dict[str | None, Any] = dict(Session.Status.choices)
+
 
 class TriggerForm(forms.Form):
     """The form of a trigger."""
 
     name = forms.SlugField(label=_("Name"), max_length=64, widget=TextInput)
-    kind = forms.ChoiceField(label=_("Started by"), choices=Trigger.Kind.choices, widget=Select)
+    kind = forms.ChoiceField(label=_("Type"), choices=Trigger.Kind.choices, widget=Select)
     every_s = forms.IntegerField(
-        label=_("Every … seconds"),
+        label=_("Interval (seconds)"),
         required=False,
         min_value=MIN_PERIOD_S,
         max_value=MAX_PERIOD_S,
         widget=IntegerInput,
     )
     cron = forms.CharField(
-        label=_("Or a cron expression"),
+        label=_("Cron expression"),
         required=False,
         max_length=100,
         widget=TextInput,
-        help_text=_("Minute, hour, day of month, month, day of week: 30 6 * * mon-fri."),
+        help_text=_(
+            "Replaces the interval. Minute, hour, day of month, month, day of week, such as "
+            "30 6 * * mon-fri."
+        ),
     )
     time_zone = forms.CharField(
-        label=_("Time zone of the expression"),
+        label=_("Time zone"),
         max_length=64,
         initial="UTC",
         widget=TextInput,
-        help_text=_("Such as Europe/Berlin."),
+        help_text=_("For the cron expression, such as Europe/Berlin."),
     )
     inputs = forms.JSONField(
         label=_("Inputs"),
@@ -58,27 +63,25 @@ class TriggerForm(forms.Form):
         initial=dict,
         widget=Textarea(attrs={"rows": 6, "spellcheck": "false", "class": "bb-code"}),
         help_text=_(
-            "Of each run, as JSON. A webhook's may hold ${/body/…}, which points into what was "
-            "sent; left empty, what was sent are the inputs."
+            "Inputs of each run, as JSON. For a webhook, ${/body/…} refers to a value in "
+            "the request body. If empty, the request body is used as the inputs."
         ),
     )
     per_minute = forms.IntegerField(
-        label=_("Runs a minute that a webhook may start"),
+        label=_("Webhook runs per minute"),
         initial=10,
         min_value=1,
         max_value=MAX_PER_MINUTE,
         widget=IntegerInput,
     )
-    enabled = forms.BooleanField(
-        label=_("Switched on"), required=False, initial=True, widget=Checkbox
-    )
+    enabled = forms.BooleanField(label=_("Enabled"), required=False, initial=True, widget=Checkbox)
 
     def clean_inputs(self) -> dict[str, Any]:
         """Return the inputs; raises `ValidationError` if they are not an object."""
         inputs = self.cleaned_data["inputs"]
         if inputs is None or isinstance(inputs, dict):
             return inputs or {}
-        raise forms.ValidationError(_("Write one object: {…}."))
+        raise forms.ValidationError(_("Enter a JSON object: {…}."))
 
 
 @WorkflowAdmin.add_page("triggers", _("Triggers"), order=15)
@@ -93,7 +96,7 @@ def show_triggers(visit: ObjectRequest) -> HttpResponseBase:
         visit.principal.require(Action.MANAGE_WORKFLOWS)
         if form.is_valid() and (saved := _save_trigger(visit, form, selected_trigger)):
             trigger, secret = saved
-            messages.success(visit.request, _t("The trigger is kept."))
+            messages.success(visit.request, _t("The trigger was saved."))
             return (
                 _render_secret(visit, trigger, secret)
                 if secret
@@ -128,15 +131,20 @@ def handle_delete_trigger(visit: ObjectRequest) -> HttpResponseBase:
     delete_trigger(
         visit.principal, get_trigger(visit.object, visit.request.POST.get("trigger", ""))
     )
-    messages.success(visit.request, _t("The trigger is gone; what it started stays."))
+    messages.success(visit.request, _t("The trigger was deleted. Runs it started are kept."))
     return redirect_to_page(visit, "triggers")
 
 
 def _build_context(visit: ObjectRequest) -> dict[str, Any]:
     workflow: Workflow = visit.object
+    # With the columns that the query adds.
+    triggers: list[Any] = list(list_triggers(workflow))
     return {
         "workflow": workflow,
-        "triggers": [(trigger, build_webhook_url(trigger)) for trigger in list_triggers(workflow)],
+        "triggers": [
+            (trigger, build_webhook_url(trigger), STATUS_LABELS.get(trigger.last_status, ""))
+            for trigger in triggers
+        ],
         "may_manage": visit.principal.may(Action.MANAGE_WORKFLOWS),
     }
 

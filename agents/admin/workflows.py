@@ -64,15 +64,18 @@ class WorkflowForm(AssignableForm):
         max_length=MAX_SOURCE_LENGTH,
         strip=False,
         widget=Textarea(attrs={"rows": 24, "spellcheck": "false", "class": "bb-code"}),
-        help_text=_("YAML or JSON: agent, inputs, steps, outputs. ${/inputs/…} and ${/steps/…}."),
+        help_text=_(
+            "YAML or JSON with agent, inputs, steps, and outputs. Use ${/inputs/…} and "
+            "${/steps/…} to refer to values."
+        ),
     )
 
     def __init__(self, principal: Principal, *args: Any, **kwargs: Any) -> None:
         """Set the label and help text of the agents field."""
         super().__init__(principal, *args, **kwargs)
-        self.fields["agents"].label = _("Agents that have it as a tool")
+        self.fields["agents"].label = _("Agents with this tool")
         self.fields["agents"].help_text = _(
-            "Once somebody who approves definitions has approved it as it stands."
+            "Available after someone who can review definitions approves this version."
         )
 
     def add_problem(self, problem: Problem) -> None:
@@ -90,15 +93,15 @@ class WorkflowAdmin(AssignableAdmin):
 
     form_class = WorkflowForm
     add_template = "workflows/add.html"
-    titles = (_("Write a workflow"), _("The workflow is written."))
+    titles = (_("Create workflow"), _("The workflow was created."))
     list_display = ("name", "about", "runs_as", "as_tool", "run_count", "on")
     list_display_links = ("name",)
-    delete_note = _("Its versions and triggers go with it; its runs stay as sessions.")
+    delete_note = _("Its versions and triggers are deleted too. Its runs are kept as sessions.")
     search_fields = ("name", "description", "agent__name")
     empty_icon = "account_tree"
     empty_text = _(
-        "A workflow is a sequence of calls and questions to agents, with inputs, conditions and "
-        "outputs. People, programs and agents start it."
+        "A workflow is a sequence of calls and agent requests with inputs, conditions, and "
+        "outputs. People, clients, and agents can start it."
     )
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Workflow]:
@@ -115,7 +118,7 @@ class WorkflowAdmin(AssignableAdmin):
         )
         return annotated
 
-    @display(description=_("what it does"))
+    @display(description=_("description"))
     def about(self, workflow: Workflow) -> str:
         """Return the description."""
         return make_visible(workflow.description, 120)
@@ -125,7 +128,7 @@ class WorkflowAdmin(AssignableAdmin):
         """Return the agent."""
         return make_visible(workflow.agent.name, 60)
 
-    @display(description=_("as a tool"))
+    @display(description=_("tool status"))
     def as_tool(self, workflow: Workflow) -> str:
         """Return its approval state as a tool."""
         return render_badge(workflow.state)
@@ -196,11 +199,11 @@ def handle_cancel_run(visit: ObjectRequest) -> HttpResponseBase:
     """Cancel a run."""
     run = _get_run(visit, visit.request.POST.get("run"))
     if cancel_session(visit.principal, run.session):
-        messages.success(visit.request, _t("The run is being cancelled."))
+        messages.success(visit.request, _t("Cancellation requested."))
     return redirect_to_page(visit, "run", f"?run={run.pk}")
 
 
-@WorkflowAdmin.add_page("write", _("Write"), order=20)
+@WorkflowAdmin.add_page("write", _("Edit"), order=20)
 def edit_workflow(visit: ObjectRequest) -> HttpResponseBase:
     """Show the definition with earlier versions, or update it."""
     workflow: Workflow = visit.object
@@ -209,7 +212,7 @@ def edit_workflow(visit: ObjectRequest) -> HttpResponseBase:
     if posted is not None:
         visit.principal.require(Action.MANAGE_WORKFLOWS)
         if form.try_save(lambda entered: _save_workflow(visit, entered)):
-            messages.success(visit.request, _t("Saved. Runs that have begun go on as before."))
+            messages.success(visit.request, _t("Saved. Runs in progress aren't affected."))
             return redirect_to_page(visit, "write")
     return visit.render_tab(
         "workflows/write.html",
@@ -225,7 +228,7 @@ def edit_workflow(visit: ObjectRequest) -> HttpResponseBase:
 def handle_approve(visit: ObjectRequest) -> HttpResponseBase:
     """Approve the shown version of the workflow."""
     approve_workflow(visit.principal, visit.object, visit.request.POST.get("digest", ""))
-    messages.success(visit.request, _t("Agents that have it may call it as it stands."))
+    messages.success(visit.request, _t("Approved. Its agents can now call this version."))
     return redirect_to_page(visit, "write")
 
 

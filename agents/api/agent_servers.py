@@ -54,8 +54,8 @@ FROM_POOL = OpenApiExample(
 
 
 ALLOWED_TOOLS_HELP = (
-    "Globs over the server's own tool names: at least one, or `*` for everything that it offers, "
-    "also what comes later."
+    "Glob patterns for the server's tool names: at least one, or `*` for all tools, "
+    "including tools added later."
 )
 
 
@@ -72,42 +72,44 @@ def _build_globs_field(
 
 @extend_schema_serializer(
     examples=[
-        OpenApiExample("Disconnect it for this agent", {"enabled": False}, request_only=True),
+        OpenApiExample("Disable it for this agent", {"enabled": False}, request_only=True),
         OpenApiExample("Two of its tools", {"allowed_tools": ["add", "get_*"]}, request_only=True),
-        OpenApiExample("Everything, also later", {"allowed_tools": ["*"]}, request_only=True),
+        OpenApiExample(
+            "All tools, including future tools", {"allowed_tools": ["*"]}, request_only=True
+        ),
     ]
 )
 class AgentServerBody(VersionedBody):
-    """How much of a server an agent gets; what is left out stays as it is."""
+    """What an agent can use of a server; omitted fields are unchanged."""
 
     enabled = serializers.BooleanField(required=False)
     allowed_tools = _build_globs_field(ALLOWED_TOOLS_HELP)
     denied_tools = _build_globs_field()
     allowed_resources = _build_globs_field(
-        "Globs over URIs and URI templates; `*` ticks all. One over the URI itself, such as "
-        "`file:///srv/docs/*`, lets a template's variables span a `/` there."
+        "Glob patterns for URIs and URI templates; `*` selects all. A pattern for the URI "
+        "itself, such as `file:///srv/docs/*`, lets the template's variables contain `/`."
     )
-    allowed_prompts = _build_globs_field("Globs over the names of its prompts; `*` ticks all.")
+    allowed_prompts = _build_globs_field("Glob patterns for prompt names; `*` selects all.")
 
 
 @extend_schema_serializer(examples=[])
 class AttachServerBody(AgentServerBody):
-    """A pool server for an agent; sent again, it changes how much of it the agent gets."""
+    """A pool server to attach to an agent; if it is already attached, the attachment is updated."""
 
     server_id = serializers.UUIDField()
 
 
 class AgentServerSerializer(ServerDetailSerializer):
-    """A server as an agent has it."""
+    """A server attached to an agent."""
 
     body_classes = (CreateServerBody, AgentServerBody)
 
-    agent_id = serializers.SerializerMethodField(help_text="The agent that was asked for.")
+    agent_id = serializers.SerializerMethodField(help_text="The agent in the request.")
     enabled = serializers.SerializerMethodField(  # type: ignore[assignment]  # more is known here
-        help_text="On for this agent, and on at all."
+        help_text="True if the server is enabled, and enabled for this agent."
     )
     allowed_tools = serializers.SerializerMethodField(
-        help_text="`*`: everything that it offers, also later."
+        help_text="`*` means all tools, including tools added later."
     )
     denied_tools = serializers.SerializerMethodField()
     allowed_resources = serializers.SerializerMethodField(help_text="Empty: none.")
@@ -125,19 +127,19 @@ class AgentServerSerializer(ServerDetailSerializer):
         return server.enabled and self._get_agent_server(server).enabled
 
     def get_allowed_tools(self, server: Server) -> list[str]:
-        """Return the globs of the tools that the agent gets."""
+        """Return the glob patterns of allowed tools."""
         return self._get_agent_server(server).allowed_tools or [EVERYTHING]
 
     def get_denied_tools(self, server: Server) -> list[str]:
-        """Return the globs of the tools that it never gets."""
+        """Return the glob patterns of denied tools."""
         return self._get_agent_server(server).denied_tools
 
     def get_allowed_resources(self, server: Server) -> list[str]:
-        """Return the globs of the resources and templates that are ticked."""
+        """Return the glob patterns of allowed resources and templates."""
         return self._get_agent_server(server).allowed_resources
 
     def get_allowed_prompts(self, server: Server) -> list[str]:
-        """Return the globs of the prompts that are ticked."""
+        """Return the glob patterns of allowed prompts."""
         return self._get_agent_server(server).allowed_prompts
 
     def _get_agent_server(self, server: Server) -> AgentServer:
@@ -153,7 +155,7 @@ CREATE_BODIES = PolymorphicProxySerializer(
 
 
 class AgentServerView(AgentView):
-    """A resource below the servers of one agent."""
+    """Base class for the servers attached to an agent."""
 
     def get_attached_server(self, agent: Agent, server_id: str) -> Server:
         """Return a server that is attached to the agent; raises `NotFound`."""
@@ -190,7 +192,7 @@ class AgentServerListView(AgentServerView):
 
     @describe_operation("list_agent_servers", answer=AgentServerSerializer(many=True))
     def get(self, request: object, agent_id: str) -> Response:
-        """List an agent's servers: its private ones and those of the pool that it has."""
+        """List an agent's servers: its private servers and attached pool servers."""
         agent = self.get_agent(agent_id)
         attached_by_server = {row.server_id: row for row in agent.bindings.all()}
         rows = add_server_annotations(Server.objects.filter(pk__in=attached_by_server), tools=True)
@@ -205,11 +207,12 @@ class AgentServerListView(AgentServerView):
         asks=True,
     )
     def post(self, request: object, agent_id: str) -> Response:
-        """Give an agent a server.
+        """Attach a server to an agent.
 
-        With `server_id` one of the pool's (sent again, the binding is changed, and the answer is
-        200); with a configuration or a `preset` a new one that is private to the agent. Of a
-        pool server the agent gets what `allowed_tools` names, and everything where it is left out.
+        With `server_id`, attach a pool server. If it is already attached, the attachment is updated
+        and the status is 200. With a configuration or a `preset`, create a server that is private
+        to the agent. For a pool server, `allowed_tools` selects the agent's tools; if it is
+        omitted, the agent gets all tools.
         """
         agent = self.get_agent(agent_id)
         if "server_id" in self.list_body_fields():
@@ -251,7 +254,7 @@ class AgentServerDetailView(AgentServerView):
 
     @describe_operation("get_agent_server", answer=AgentServerSerializer)
     def get(self, request: object, agent_id: str, server_id: str) -> Response:
-        """Show a server of an agent with its tools; secrets are masked."""
+        """Get a server of an agent with its tools; secrets are masked."""
         agent = self.get_agent(agent_id)
         return self.show_server(agent, self.get_attached_server(agent, server_id))
 
@@ -259,7 +262,10 @@ class AgentServerDetailView(AgentServerView):
         "replace_agent_server", body=CreateServerBody, answer=AgentServerSerializer, asks=True
     )
     def put(self, request: object, agent_id: str, server_id: str) -> Response:
-        """Change a private server of an agent; one of the pool is changed at /mcp-servers."""
+        """Replace the configuration of an agent's private server.
+
+        To change a pool server, use `/mcp-servers`.
+        """
         agent = self.get_agent(agent_id)
         server = self.get_attached_server(agent, server_id)
         require_private_server(server)
@@ -269,9 +275,9 @@ class AgentServerDetailView(AgentServerView):
 
     @describe_operation("change_agent_server", body=AgentServerBody, answer=AgentServerSerializer)
     def patch(self, request: object, agent_id: str, server_id: str) -> Response:
-        """Connect or disconnect a server for this agent, or choose what the agent gets of it.
+        """Update an attached server: enable or disable it, or select its tools.
 
-        It holds on the very next call, also in sessions that run.
+        Effective on the next call, including in running sessions.
         """
         agent = self.get_agent(agent_id)
         server = self.get_attached_server(agent, server_id)
@@ -281,24 +287,24 @@ class AgentServerDetailView(AgentServerView):
 
     @describe_operation("remove_agent_server", status=204)
     def delete(self, request: object, agent_id: str, server_id: str) -> Response:
-        """Take a server from an agent: a private one is removed, one of the pool is unbound."""
+        """Detach a server from an agent; a private server is deleted."""
         agent = self.get_agent(agent_id)
         detach_server(self.principal, agent, self.get_attached_server(agent, server_id))
         return Response(status=204)
 
 
 class TestAgentServerView(AgentServerView):
-    """A test of one server of an agent."""
+    """Connection test of an agent's server."""
 
     __test__ = False
     rules = {"POST": (Action.MANAGE_AGENTS, Action.MANAGE_SERVERS)}
 
     @describe_operation("test_agent_server", answer=ServerTestSerializer)
     def post(self, request: object, agent_id: str, server_id: str) -> Response:
-        """Connect to a server of an agent now.
+        """Test the connection to a server of an agent.
 
-        A server that doesn't answer is no error of this request: the answer is 200 with the
-        status `error` or `needs_reauth`, the code, and what to do.
+        If the server doesn't respond, the status code is still 200. The response has the status
+        `error` or `needs_reauth`, a code, and a remedy.
         """
         server = self.get_attached_server(self.get_agent(agent_id), server_id)
         return Response(discover_server(self.principal, server))

@@ -13,31 +13,31 @@ from mcp_servers.api.store_labels import TAINTING
 
 
 class AgentStoreSerializer(StrictSerializer):
-    """A store of an agent, and the labels that reading it can bring."""
+    """A data store of an agent, and the flow labels that reading it adds."""
 
     name = serializers.ChoiceField(["workspace", "notes"])
     labels = serializers.ListField(child=serializers.ChoiceField(TAINTING))
 
 
 class AgentStoreLabelsSerializer(StrictSerializer):
-    """What an agent's own stores carry from sessions that wrote there."""
+    """The flow labels of an agent's data stores, set by sessions that wrote to them."""
 
     stores = AgentStoreSerializer(many=True)
 
 
 class AgentStoreLabelsView(AgentView):
-    """The labels of an agent's notes and workspace."""
+    """The flow labels of an agent's notes and workspace."""
 
     rules = {"GET": READ, "DELETE": Action.APPROVE_DEFINITIONS}
 
     @describe_operation("get_agent_store_labels", answer=AgentStoreLabelsSerializer)
     def get(self, request: object, agent_id: str) -> Response:
-        """Show which labels an agent's notes and workspace carry."""
+        """Get the flow labels of an agent's notes and workspace."""
         stores = list_agent_stores(self.get_agent(agent_id))
         return self.respond_row({"stores": stores}, AgentStoreLabelsSerializer)
 
     @describe_operation("clear_agent_store_labels", status=204)
     def delete(self, request: object, agent_id: str) -> Response:
-        """Clear the labels of an agent's notes and workspace; audited."""
+        """Clear the flow labels of an agent's notes and workspace; recorded in the audit log."""
         clear_agent_stores(self.principal, self.get_agent(agent_id))
         return Response(status=204)

@@ -42,7 +42,7 @@ EXAMPLE_SERVER_ID = "b1c84d5e-5c0b-4c55-9d3a-0a7c1c1f2d3e"
 
 
 class PromptArgumentsField(serializers.DictField):
-    """A prompt's arguments: texts by their names."""
+    """A prompt's arguments: strings by name."""
 
     child = serializers.CharField(allow_blank=True, trim_whitespace=False)
 
@@ -53,7 +53,7 @@ class PromptArgumentsField(serializers.DictField):
     ]
 )
 class ReadResourceBody(StrictSerializer):
-    """Which resource is read."""
+    """The resource to read."""
 
     server_id = serializers.UUIDField()
     uri = serializers.CharField(max_length=MAX_URI_LENGTH, trim_whitespace=False)
@@ -69,7 +69,7 @@ class ReadResourceBody(StrictSerializer):
     ]
 )
 class GetPromptBody(StrictSerializer):
-    """Which prompt is filled, with what."""
+    """The prompt to get, and its arguments."""
 
     server_id = serializers.UUIDField()
     name = serializers.CharField(max_length=512, trim_whitespace=False)
@@ -78,7 +78,7 @@ class GetPromptBody(StrictSerializer):
 
 
 class AgentDefinitionView(AgentView):
-    """A resource of what an agent has beside tools."""
+    """Base class for an agent's resources and prompts."""
 
     kinds: tuple[str, ...] = ()
     orderings = ("server",)
@@ -115,7 +115,7 @@ class AgentDefinitionView(AgentView):
 
 
 class AgentResourceListView(AgentDefinitionView):
-    """The resources and templates of an agent."""
+    """The resources and resource templates of an agent."""
 
     rules = {"GET": READ_OR_RUN}
     agent_token_methods = ("GET",)
@@ -123,9 +123,10 @@ class AgentResourceListView(AgentDefinitionView):
 
     @describe_operation("list_agent_resources", answer=EffectiveDefinitionSerializer(many=True))
     def get(self, request: object, agent_id: str) -> Response:
-        """List every resource and template of the agent's servers.
+        """List an agent's resources and resource templates.
 
-        Each says whether the agent may read it and, if not, which rule says so and what to do.
+        Each has the policy decision. If the agent can't read it, the response has the rule and a
+        remedy.
         """
         return self.list_definitions(agent_id)
 
@@ -139,15 +140,16 @@ class AgentPromptListView(AgentDefinitionView):
 
     @describe_operation("list_agent_prompts", answer=EffectiveDefinitionSerializer(many=True))
     def get(self, request: object, agent_id: str) -> Response:
-        """List every prompt of the agent's servers.
+        """List an agent's prompts.
 
-        Each says whether the agent may use it and, if not, which rule says so and what to do.
+        Each has the policy decision. If the agent can't use it, the response has the rule and a
+        remedy.
         """
         return self.list_definitions(agent_id)
 
 
 class ReadResourceView(AgentDefinitionView):
-    """The reading of a resource."""
+    """Read a resource as an agent."""
 
     rules = {"POST": Action.USE_TOOLS}
     agent_token_methods = ("POST",)
@@ -156,10 +158,10 @@ class ReadResourceView(AgentDefinitionView):
         "read_agent_resource", body=ReadResourceBody, answer=CallResultSerializer, calls=True
     )
     def post(self, request: object, agent_id: str) -> Response:
-        """Read a resource as an agent, under its ticks, policy, budgets and limits.
+        """Read a resource as an agent, subject to its policy, budgets, and rate limits.
 
-        The URI is that of a resource, or one that a ticked template means. Its contents are in
-        `result`, as text in `text`.
+        `uri` is the URI of a resource, or one that matches a selected template. The contents are in
+        `result`, and as text in `text`.
         """
         agent = self.get_agent(agent_id)
         body = self.read_body(ReadResourceBody)
@@ -167,7 +169,7 @@ class ReadResourceView(AgentDefinitionView):
 
 
 class GetPromptView(AgentDefinitionView):
-    """The filling of a prompt."""
+    """Get a prompt as an agent."""
 
     rules = {"POST": Action.USE_TOOLS}
     agent_token_methods = ("POST",)
@@ -176,9 +178,10 @@ class GetPromptView(AgentDefinitionView):
         "get_agent_prompt", body=GetPromptBody, answer=CallResultSerializer, calls=True
     )
     def post(self, request: object, agent_id: str) -> Response:
-        """Fill a prompt as an agent; its messages are in `result`, as text in `text`.
+        """Get a prompt with its arguments filled in.
 
-        The text can be sent as a session's message.
+        The messages are in `result`, and as text in `text`. You can send the text as a message of a
+        session.
         """
         agent = self.get_agent(agent_id)
         body = self.read_body(GetPromptBody)
@@ -212,7 +215,7 @@ def _get_sort_key(definition: SnapshotDefinition) -> str:
 
 
 class AgentToolView(AgentView):
-    """A resource of an agent's tools."""
+    """Base class for an agent's tools."""
 
     def get_snapshot(self, agent: Agent) -> CallSnapshot:
         """Return the current snapshot of the agent."""
@@ -228,9 +231,10 @@ class AgentToolListView(AgentToolView):
 
     @describe_operation("list_agent_tools", answer=EffectiveToolSerializer(many=True))
     def get(self, request: object, agent_id: str) -> Response:
-        """List every tool that the agent's servers and Bonobot offer it.
+        """List an agent's tools: tools of its servers, and built-in tools.
 
-        Each says whether the agent may call it and, if not, which rule says so and what to do.
+        Each has the policy decision. If the agent can't call it, the response has the rule and a
+        remedy.
         """
         self.check_parameters()
         snapshot = self.get_snapshot(self.get_agent(agent_id))
@@ -239,19 +243,19 @@ class AgentToolListView(AgentToolView):
 
 
 class ExplainToolView(AgentToolView):
-    """The decision about one tool."""
+    """The decision for one tool."""
 
     rules = {"GET": READ_OR_RUN, "POST": READ_OR_RUN}
     agent_token_methods = ("GET", "POST")
 
     @describe_operation("explain_tool", answer=ExplanationSerializer)
     def get(self, request: object, agent_id: str, name: str) -> Response:
-        """Explain why an agent can, or can't, use a tool: every stage with its verdict."""
+        """Explain why an agent can or can't call a tool; lists the verdict of each stage."""
         return self._explain(agent_id, name, None)
 
     @describe_operation("explain_call", body=ExplainBody, answer=ExplanationSerializer)
     def post(self, request: object, agent_id: str, name: str) -> Response:
-        """Explain what a call with these arguments would come to; nothing is called."""
+        """Explain the decision for a call with these arguments, without calling the tool."""
         self.get_agent(agent_id)
         return self._explain(agent_id, name, self.read_body(ExplainBody)["arguments"])
 
@@ -268,13 +272,13 @@ class ExplainToolView(AgentToolView):
                 ),
                 code="unknown_tool",
                 field="name",
-                remedy="List the agent's tools; a new one appears after its server's discovery.",
+                remedy="List the agent's tools. New tools appear after discovery on their server.",
             )
         return Response(explain_call(self.principal, snapshot, tool, arguments))
 
 
 class CallToolView(AgentToolView):
-    """A call of an agent's tool."""
+    """Call a tool as an agent."""
 
     rules = {"POST": Action.USE_TOOLS}
     agent_token_methods = ("POST",)
@@ -283,9 +287,10 @@ class CallToolView(AgentToolView):
         "call_agent_tool", body=CallToolBody, answer=CallResultSerializer, calls=True
     )
     def post(self, request: object, agent_id: str, name: str) -> Response:
-        """Call a tool as an agent, under its policy, budgets and limits.
+        """Call a tool as an agent, subject to its policy, budgets, and rate limits.
 
-        A refusal is a problem with the rule that refused; an upstream's failure is an outcome.
+        A denied call returns a problem with the rule that denied it. If the server fails, the
+        call's outcome is `error`.
         """
         agent = self.get_agent(agent_id)
         require_run_permission(self.principal, agent)

@@ -38,13 +38,13 @@ from mcp_servers.flow_labels import LABEL_BITS
 MAX_LIMIT = 2**31 - 1
 
 
-@extend_schema_field({**JSON_OBJECT, "description": "Kits by name, with their options."})
+@extend_schema_field({**JSON_OBJECT, "description": "Toolsets by name, with their options."})
 class ToolsetsField(serializers.DictField):
-    """Built-in tools by the name of their kit, each with its options."""
+    """Built-in tools: toolsets by name, each with its options."""
 
 
 class AgentFilter(StrictFilterSet):
-    """What agents are looked for by."""
+    """Filters for the list of agents."""
 
     slug = django_filters.CharFilter()
     enabled = StrictBooleanFilter()
@@ -68,14 +68,14 @@ class AgentFilter(StrictFilterSet):
     ]
 )
 class AgentBody(VersionedBody):
-    """An agent as it is written; what is left out stays, or is at its default."""
+    """An agent to create or update; omitted fields are unchanged or get their default."""
 
     name = serializers.CharField(max_length=255)
     slug = serializers.SlugField(max_length=64, required=False)
     description = serializers.CharField(required=False, allow_blank=True, max_length=500)
     instructions = serializers.CharField(required=False, allow_blank=True, max_length=100_000)
     model_endpoint = serializers.UUIDField(
-        required=False, help_text="Left out: the organization's first one."
+        required=False, help_text="Default: the organization's first model endpoint."
     )
     enabled = serializers.BooleanField(required=False)
     max_turns = serializers.IntegerField(required=False, min_value=1, max_value=MAX_LIMIT)
@@ -86,19 +86,26 @@ class AgentBody(VersionedBody):
         required=False,
         min_value=0,
         max_value=MAX_LIMIT,
-        help_text="With more tools of servers its model searches for them; 0: it is shown all.",
+        help_text=(
+            "If the servers have more tools than this, the model searches for tools. 0: the "
+            "model gets all tools."
+        ),
     )
     builtin_tools = ToolsetsField(
         required=False,
-        help_text="What it has of the built-in tools, each with the options that aren't the usual "
-        'ones: `{"filesystem": {"read_only": true}, "search": {}}`. Replaced as a whole.',
+        help_text=(
+            'The built-in toolsets and their non-default options: `{"filesystem": '
+            '{"read_only": true}, "search": {}}`. Replaces the stored value.'
+        ),
     )
     workspace_folder = serializers.CharField(
         required=False,
         allow_blank=True,
         max_length=1024,
-        help_text="A folder of the host, attached in place of its own one; a platform "
-        "administrator's to say. Blank: its own.",
+        help_text=(
+            "An attached folder of the host, used instead of the agent's own folder. Only a "
+            "platform administrator can set it. Empty: the agent's own folder."
+        ),
     )
     workspace_mib = serializers.IntegerField(
         required=False, min_value=1, max_value=MAX_WORKSPACE_MIB
@@ -109,7 +116,7 @@ class AgentBody(VersionedBody):
 
 
 class AgentSerializer(VersionedSerializer):
-    """An agent; its bounds are per message: model turns, calls, seconds of running."""
+    """An agent. Its limits apply per message: model turns, calls, and run time in seconds."""
 
     body_classes = (AgentBody,)
 
@@ -126,16 +133,20 @@ class AgentSerializer(VersionedSerializer):
     calls_per_minute = serializers.IntegerField()
     tool_search_above = serializers.IntegerField()
     builtin_tools = ToolsetsField()
-    workspace_folder = serializers.CharField(help_text="Attached; blank: its own.")
-    workspace_mib = serializers.IntegerField(help_text="What its own folder may hold.")
-    workspace_files = serializers.IntegerField(help_text="Files and folders in its own one.")
+    workspace_folder = serializers.CharField(
+        help_text="The attached folder; empty: the agent's own folder."
+    )
+    workspace_mib = serializers.IntegerField(help_text="Quota of the agent's own folder, in MiB.")
+    workspace_files = serializers.IntegerField(
+        help_text="Maximum number of files and folders in the agent's own folder."
+    )
     created_at = serializers.DateTimeField()
     updated_at = serializers.DateTimeField()
 
 
 @extend_schema_field({"type": "array", "items": {"type": "string"}})
 class AgentSlugs(serializers.Field):
-    """The agents that have something, as far as who asks sees them."""
+    """The slugs of agents, limited to those that the caller can see."""
 
     def __init__(self, **options: Any) -> None:
         """Use the whole row as the source."""
@@ -156,7 +167,7 @@ class AgentSlugs(serializers.Field):
 
 
 class AgentView(ResourceView):
-    """A resource below one agent."""
+    """Base class for one agent."""
 
     def get_agent(self, agent_id: str) -> Agent:
         """Return the visible agent with this id or slug; raises `NotFound`."""
@@ -176,15 +187,15 @@ class AgentListView(ResourceView):
 
     @describe_operation("list_agents", answer=AgentSerializer(many=True))
     def get(self, request: object) -> Response:
-        """List the agents.
+        """List agents.
 
-        A member sees those that were given to them; a token for one agent sees that one.
+        A member sees the agents assigned to them; a token for one agent sees only that agent.
         """
         return self.respond_page(Agent.objects.visible_to(self.principal), AgentSerializer)
 
     @describe_operation("add_agent", body=AgentBody, answer=AgentSerializer, status=201)
     def post(self, request: object) -> Response:
-        """Make an agent; its tool policy begins with the mode `none`: every tool is blocked."""
+        """Create an agent; its tool policy has the mode `none`, which denies all tools."""
         spec = build_spec(self, self.read_body(AgentBody))
         return self.respond_row(create_agent(self.principal, spec), AgentSerializer, status=201)
 
@@ -202,22 +213,25 @@ class AgentDetailView(AgentView):
 
     @describe_operation("get_agent", answer=AgentSerializer)
     def get(self, request: object, agent_id: str) -> Response:
-        """Show an agent, by id or slug."""
+        """Get an agent, by ID or slug."""
         return self.respond_row(self.get_agent(agent_id), AgentSerializer)
 
     @describe_operation("replace_agent", body=AgentBody, answer=AgentSerializer)
     def put(self, request: object, agent_id: str) -> Response:
-        """Change an agent; it holds on the very next call and turn."""
+        """Replace an agent; effective on the next call and model turn."""
         return self._update_agent(agent_id, partial=False)
 
     @describe_operation("change_agent", body=AgentBody, answer=AgentSerializer)
     def patch(self, request: object, agent_id: str) -> Response:
-        """Change parts of an agent."""
+        """Update an agent."""
         return self._update_agent(agent_id, partial=True)
 
     @describe_operation("remove_agent", status=204)
     def delete(self, request: object, agent_id: str) -> Response:
-        """Remove an agent with its sessions, bindings and private servers; the audit stays."""
+        """Delete an agent.
+
+        Its sessions, server attachments, and private servers are deleted. The audit log is kept.
+        """
         delete_agent(self.principal, self.get_agent(agent_id))
         return Response(status=204)
 
@@ -244,7 +258,7 @@ def build_spec(view: ResourceView, body: dict[str, Any]) -> AgentSpec:
     examples=[OpenApiExample("Two people", {"members": ["anna", "bert"]}, request_only=True)]
 )
 class AgentMembersBody(VersionedBody):
-    """Everybody who may run the agent, by the names that they sign in with."""
+    """All members who can run the agent, by username."""
 
     members = serializers.ListField(
         child=serializers.CharField(max_length=150), allow_empty=True, max_length=1_000
@@ -252,7 +266,7 @@ class AgentMembersBody(VersionedBody):
 
 
 class AgentMemberSerializer(StrictSerializer):
-    """A person whom the agent was given to."""
+    """A member who can run the agent."""
 
     user_id = serializers.UUIDField(source="pk")
     username = serializers.CharField()
@@ -261,7 +275,7 @@ class AgentMemberSerializer(StrictSerializer):
 
 
 class AgentMemberView(AgentView):
-    """A resource below the members of one agent."""
+    """Base class for the members of one agent."""
 
     def list_members(self, agent: Agent) -> Any:
         """Return the users who may run the agent and are still members of the organization."""
@@ -284,7 +298,7 @@ class AgentMemberView(AgentView):
 
 
 class AgentMemberListView(AgentMemberView):
-    """Who may run an agent, beside owners and operators, who may run every one."""
+    """The members who can run an agent; owners and operators can run all agents."""
 
     rules = {
         "GET": READ,
@@ -297,32 +311,32 @@ class AgentMemberListView(AgentMemberView):
 
     @describe_operation("list_agent_members", answer=AgentMemberSerializer(many=True))
     def get(self, request: object, agent_id: str) -> Response:
-        """List the members who may run an agent; owners and operators may run every agent."""
+        """List the members who can run an agent; owners and operators can run all agents."""
         return self.show_members(self.get_agent(agent_id))
 
     @describe_operation(
         "set_agent_members", body=AgentMembersBody, answer=AgentMemberSerializer(many=True)
     )
     def put(self, request: object, agent_id: str) -> Response:
-        """Give an agent to exactly these members of the organization."""
+        """Replace the members who can run an agent."""
         agent = self.get_agent(agent_id)
         return self.set_members(agent, set(self.read_body(AgentMembersBody)["members"]))
 
     @describe_operation("clear_agent_members", status=204)
     def delete(self, request: object, agent_id: str) -> Response:
-        """Take an agent from all its members."""
+        """Remove all members of an agent."""
         set_agent_members(self.principal, self.get_agent(agent_id), ())
         return Response(status=204)
 
 
 class AgentMemberDetailView(AgentMemberView):
-    """One person and one agent."""
+    """One member of one agent."""
 
     rules = {"PUT": Action.MANAGE_AGENTS, "DELETE": Action.MANAGE_AGENTS}
 
     @describe_operation("give_agent", answer=AgentMemberSerializer)
     def put(self, request: object, agent_id: str, user_id: str) -> Response:
-        """Give an agent to one more member; again is harmless."""
+        """Let a member run an agent; repeating the request has no effect."""
         agent = self.get_agent(agent_id)
         with set_not_found_field("user_id"):
             member = Membership.objects.get_or_404(self.organization_id, user=user_id).user
@@ -334,7 +348,7 @@ class AgentMemberDetailView(AgentMemberView):
 
     @describe_operation("take_agent", status=204)
     def delete(self, request: object, agent_id: str, user_id: str) -> Response:
-        """Take an agent from one member; it holds on the very next request."""
+        """Remove a member from an agent; effective on the next request."""
         agent = self.get_agent(agent_id)
         with transaction.atomic():
             lock_rows(Agent.objects.filter(pk=agent.pk))
@@ -347,66 +361,66 @@ class AgentMemberDetailView(AgentMemberView):
 
 
 class WorkspaceSerializer(StrictSerializer):
-    """A workspace; of an attached folder nothing is counted, and it has no quota."""
+    """A workspace. An attached folder has no quota, and its size isn't measured."""
 
-    folder = serializers.CharField(help_text="The attached one; blank: the agent's own.")
+    folder = serializers.CharField(help_text="The attached folder; empty: the agent's own folder.")
     attached = serializers.BooleanField()
     bytes = serializers.IntegerField(allow_null=True)
-    files = serializers.IntegerField(allow_null=True, help_text="And folders.")
+    files = serializers.IntegerField(allow_null=True, help_text="Includes folders.")
     most_bytes = serializers.IntegerField(allow_null=True)
     most_files = serializers.IntegerField(allow_null=True)
     labels = serializers.ListField(
         child=serializers.ChoiceField([label.value for label in LABEL_BITS]),
-        help_text="What sessions that wrote here had seen; whoever reads here has seen it, too.",
+        help_text="Flow labels of sessions that wrote here; reading the workspace adds them.",
     )
 
 
 class AgentWorkspaceView(AgentView):
-    """The folder that an agent's tools work in."""
+    """The folder that an agent's tools use."""
 
     rules = {"GET": Action.VIEW, "DELETE": Action.MANAGE_AGENTS}
 
     @describe_operation("get_workspace", answer=WorkspaceSerializer)
     def get(self, request: object, agent_id: str) -> Response:
-        """Show what an agent's workspace is and how much it holds."""
+        """Get an agent's workspace with its usage."""
         return Response(describe_workspace(self.get_agent(agent_id)))
 
     @describe_operation("empty_workspace", status=204)
     def delete(self, request: object, agent_id: str) -> Response:
-        """Delete everything in an agent's own workspace, and forget what its sessions had seen.
+        """Delete all files in an agent's own workspace, and clear its flow labels.
 
-        An attached folder is refused (`attached_folder`).
+        Not supported for an attached folder (`attached_folder`).
         """
         clear_workspace(self.principal, self.get_agent(agent_id))
         return Response(status=204)
 
 
 @extend_schema_serializer(
-    examples=[OpenApiExample("One", {"may_ask": ["researcher"]}, request_only=True)]
+    examples=[OpenApiExample("One agent", {"may_ask": ["researcher"]}, request_only=True)]
 )
 class CallableAgentsSerializer(VersionedSerializer):
-    """The agents that an agent may ask, each by a tool `ask_{slug}` under its policy."""
+    """The agents that an agent can call, each as the tool `ask_{slug}` under its policy."""
 
     version = VersionField(required=False)
     may_ask = serializers.ListField(child=serializers.CharField(max_length=64))
 
 
 class CallableAgentsView(AgentView):
-    """The agents that an agent may ask."""
+    """The agents that an agent can call."""
 
     rules = {"GET": READ, "PUT": Action.MANAGE_AGENTS}
     agent_token_methods = ("GET",)
 
     @describe_operation("get_callees", answer=CallableAgentsSerializer)
     def get(self, request: object, agent_id: str) -> Response:
-        """Show which agents an agent may ask."""
+        """List the agents that an agent can call."""
         return self._show_callable_agents(self.get_agent(agent_id))
 
     @describe_operation(
         "set_callees", body=CallableAgentsSerializer, answer=CallableAgentsSerializer
     )
     def put(self, request: object, agent_id: str) -> Response:
-        """Say which agents an agent may ask; the root of the tree of sessions pays."""
+        """Replace the agents that an agent can call; usage counts toward the root session."""
         agent = self.get_agent(agent_id)
         set_callable_agents(
             self.principal, agent, self.read_body(CallableAgentsSerializer)["may_ask"]

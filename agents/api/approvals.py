@@ -25,14 +25,14 @@ from bonobot.core.api.serializers import StrictSerializer
 
 
 class ApprovalFilter(StrictFilterSet):
-    """What questions are looked for by."""
+    """Filters for the list of approvals."""
 
     state = django_filters.ChoiceFilter(choices=Approval.State.choices)
-    agent = django_filters.CharFilter(method="filter_by_agent", label="Id or slug of the agent")
+    agent = django_filters.CharFilter(method="filter_by_agent", label="ID or slug of the agent")
     session = django_filters.UUIDFilter(field_name="session_id")
     server = django_filters.CharFilter(field_name="server_name", label="Name of the server")
     tool = django_filters.CharFilter(field_name="own_name", label="The tool's own name")
-    rule = django_filters.CharFilter(field_name="rule", label="The rule that asked")
+    rule = django_filters.CharFilter(field_name="rule", label="The rule that required approval")
     since = django_filters.IsoDateTimeFilter(field_name="created_at", lookup_expr="gte")
     until = django_filters.IsoDateTimeFilter(field_name="created_at", lookup_expr="lt")
 
@@ -44,7 +44,7 @@ class ApprovalFilter(StrictFilterSet):
 
 
 class CallApprovalSerializer(StrictSerializer):
-    """A call that waits for a person, and what was answered."""
+    """An approval: a call that waits for a person, and the decision."""
 
     id = serializers.UUIDField()
     state = serializers.ChoiceField(Approval.State.choices)
@@ -53,17 +53,17 @@ class CallApprovalSerializer(StrictSerializer):
     call_id = serializers.UUIDField()
     server_id = serializers.UUIDField(allow_null=True)
     server = serializers.CharField(source="server_name")
-    tool = serializers.CharField(source="own_name", help_text="Its own name at the server.")
-    name = serializers.CharField(source="label", help_text="As the caller knows it.")
+    tool = serializers.CharField(source="own_name", help_text="The tool's name on its server.")
+    name = serializers.CharField(source="label", help_text="The tool's name as the caller sees it.")
     method = serializers.CharField()
-    arguments = serializers.DictField(help_text="With secrets masked.")
+    arguments = serializers.DictField(help_text="Secrets are masked.")
     arguments_digest = serializers.CharField()
     definition_digest = serializers.CharField()
     rule = serializers.CharField()
     code = serializers.CharField()
     reason = serializers.CharField()
     held = serializers.ListField(
-        child=serializers.CharField(), help_text="What the caller had seen before."
+        child=serializers.CharField(), help_text="Flow labels of the caller before the call."
     )
     requested_by = serializers.CharField()
     created_at = serializers.DateTimeField()
@@ -71,7 +71,7 @@ class CallApprovalSerializer(StrictSerializer):
     decided_at = serializers.DateTimeField(allow_null=True)
     decided_by = serializers.CharField()
     word = serializers.CharField()
-    url = serializers.SerializerMethodField(help_text="Where a person answers it.")
+    url = serializers.SerializerMethodField(help_text="URL of the page where a person decides.")
 
     def get_url(self, approval: Approval) -> str:
         """Return the address of the question's page."""
@@ -79,22 +79,22 @@ class CallApprovalSerializer(StrictSerializer):
 
 
 @extend_schema_serializer(
-    examples=[OpenApiExample("A no", {"answer": "deny", "word": "Use the staging server."})]
+    examples=[OpenApiExample("Deny", {"answer": "deny", "word": "Use the staging server."})]
 )
 class ApprovalAnswerBody(StrictSerializer):
-    """An answer."""
+    """The decision on an approval."""
 
     answer = serializers.ChoiceField([(one, one) for one in ANSWERS])
     word = serializers.CharField(
         required=False,
         allow_blank=True,
         max_length=MAX_WORD_LENGTH,
-        help_text="Told to the model with a no.",
+        help_text="If the call is denied: the reason that the model gets.",
     )
 
 
 class SessionGrantSerializer(StrictSerializer):
-    """A yes to one tool for the rest of a session."""
+    """An approval of a tool for the whole session."""
 
     id = serializers.UUIDField()
     session_id = serializers.UUIDField()
@@ -108,7 +108,7 @@ class SessionGrantSerializer(StrictSerializer):
 
 
 class ApprovalView(ResourceView):
-    """What has a question in its address."""
+    """Base class for one approval."""
 
     def get_approval(self, approval_id: str) -> Approval:
         """Return the visible approval with this id; raises `NotFound`."""
@@ -119,7 +119,7 @@ class ApprovalView(ResourceView):
 
 
 class ApprovalListView(ResourceView):
-    """All questions."""
+    """All approvals."""
 
     rules = {"GET": READ_OR_RUN}
     agent_token_methods = ("GET",)
@@ -129,9 +129,9 @@ class ApprovalListView(ResourceView):
 
     @describe_operation("list_approvals", answer=CallApprovalSerializer(many=True))
     def get(self, request: object) -> Response:
-        """List calls that wait, or waited, for a person, the latest first.
+        """List approvals, latest first.
 
-        `state=waiting` is the inbox. A member sees what they asked themselves.
+        `state=waiting` returns pending approvals. A member sees only approvals of their own calls.
         """
         return self.respond_page(
             Approval.objects.visible_to(self.principal), CallApprovalSerializer
@@ -139,27 +139,27 @@ class ApprovalListView(ResourceView):
 
 
 class ApprovalDetailView(ApprovalView):
-    """One question."""
+    """One approval."""
 
     rules = {"GET": READ_OR_RUN}
     agent_token_methods = ("GET",)
 
     @describe_operation("get_approval", answer=CallApprovalSerializer)
     def get(self, request: object, approval_id: str) -> Response:
-        """Show a question with all that a yes is bound to."""
+        """Get an approval with the details of its call."""
         return self.respond_row(self.get_approval(approval_id), CallApprovalSerializer)
 
 
 class AnswerApprovalView(ApprovalView):
-    """The answer to a question."""
+    """The decision on an approval."""
 
     rules = {"POST": Action.APPROVE_CALLS}
 
     @describe_operation("answer_approval", body=ApprovalAnswerBody, answer=CallApprovalSerializer)
     def post(self, request: object, approval_id: str) -> Response:
-        """Approve the call once or for its session, or deny it; the session goes on by itself.
+        """Approve a call once or for its session, or deny it; the session continues.
 
-        Problems: `already_answered`, `approval_expired`, `own_call` (four eyes).
+        Problems: `already_answered`, `approval_expired`, `own_call` (four-eyes principle).
         """
         approval = self.get_approval(approval_id)
         body = self.read_body(ApprovalAnswerBody)
@@ -168,7 +168,7 @@ class AnswerApprovalView(ApprovalView):
 
 
 class SessionGrantListView(SessionView):
-    """What a session may call without being asked again."""
+    """The tools approved for a whole session."""
 
     rules = {"GET": READ_OR_RUN}
     agent_token_methods = ("GET",)
@@ -176,18 +176,18 @@ class SessionGrantListView(SessionView):
 
     @describe_operation("list_session_grants", answer=SessionGrantSerializer(many=True))
     def get(self, request: object, session_id: str) -> Response:
-        """List what was approved for the rest of a session."""
+        """List the tools approved for a whole session."""
         return self.respond_page(self.get_session(session_id).grants.all(), SessionGrantSerializer)
 
 
 class SessionGrantDetailView(SessionView):
-    """One yes for a session."""
+    """One tool approved for a whole session."""
 
     rules = {"DELETE": Action.APPROVE_CALLS}
 
     @describe_operation("revoke_session_grant", status=204)
     def delete(self, request: object, session_id: str, grant_id: str) -> Response:
-        """Take back a yes for a session; it holds on the very next call."""
+        """Revoke a session approval; effective on the next call."""
         rows: Any = SessionApproval.objects.filter(session=self.get_session(session_id))
         with set_not_found_field("grant_id"):
             grant: SessionApproval = rows.get_or_404(self.organization_id, pk=grant_id)

@@ -22,16 +22,19 @@ MOST_BUDGETS = 24
 
 
 class BudgetBody(StrictSerializer):
-    """One budget; money is counted in millionths of a dollar."""
+    """One budget; amounts of money are in millionths of a dollar."""
 
     unit = serializers.ChoiceField(Budget.Unit.choices)
     period = serializers.ChoiceField(Budget.Period.choices)
     limit = serializers.IntegerField(min_value=0, max_value=MAX_LIMIT)
     each_session = serializers.BooleanField(
-        required=False, help_text="Of an agent: each of its sessions has that much for itself."
+        required=False, help_text="For an agent: the limit applies to each session separately."
     )
     warn_at = serializers.IntegerField(
-        required=False, min_value=1, max_value=100, help_text="In percent; 80 if left out."
+        required=False,
+        min_value=1,
+        max_value=100,
+        help_text="Percentage of the limit at which a warning is sent. Default: 80.",
     )
 
 
@@ -50,13 +53,13 @@ class BudgetBody(StrictSerializer):
     ]
 )
 class BudgetsBody(VersionedBody):
-    """All budgets of one owner."""
+    """All budgets of an owner."""
 
     budgets = serializers.ListField(child=BudgetBody(), max_length=MOST_BUDGETS)
 
 
 class ServerBudgetBody(BudgetBody):
-    """One budget of a server, which uses no tokens."""
+    """One budget of a server; servers don't use tokens."""
 
     unit = serializers.ChoiceField(
         [choice for choice in Budget.Unit.choices if choice[0] != Budget.Unit.TOKENS]
@@ -84,24 +87,26 @@ class ServerBudgetsBody(VersionedBody):
 
 
 class BudgetUseSerializer(StrictSerializer):
-    """A budget and its use in the current period (UTC)."""
+    """A budget and its usage in the current period (UTC)."""
 
     scope = serializers.ChoiceField(
         ["organization", "agent", "session", "server"],
-        help_text="Whose spending counts; what each session spends is shown at the session.",
+        help_text="Whose usage counts. The usage of each session is in the session.",
     )
     unit = serializers.ChoiceField(Budget.Unit.choices, source="line.unit")
     period = serializers.ChoiceField(Budget.Period.choices, source="line.period")
     limit = serializers.IntegerField(source="line.limit")
     each_session = serializers.BooleanField(source="line.each_session")
-    warn_at = serializers.IntegerField(source="line.warn_at", help_text="In percent.")
-    warned = serializers.BooleanField(help_text="As much is spent as people are warned at.")
+    warn_at = serializers.IntegerField(source="line.warn_at", help_text="Percentage of the limit.")
+    warned = serializers.BooleanField(
+        help_text="True if the usage has reached the warning threshold."
+    )
     spent = serializers.IntegerField()
-    reserved = serializers.IntegerField(help_text="Held by calls and turns that still run.")
+    reserved = serializers.IntegerField(help_text="Reserved by running calls and model turns.")
 
 
 class BudgetsSerializer(VersionedSerializer):
-    """All budgets of one owner with their use."""
+    """All budgets of an owner with their usage."""
 
     body_classes = (BudgetsBody,)
 
@@ -116,7 +121,7 @@ class BudgetsSerializer(VersionedSerializer):
 
 
 class BudgetsView(ResourceView):
-    """The budgets of one owner."""
+    """The budgets of an owner."""
 
     def replace_budgets(
         self, owner: Owner, serializer_class: type[StrictSerializer] = BudgetsBody
@@ -139,12 +144,12 @@ class AgentBudgetsView(AgentView, BudgetsView):
 
     @describe_operation("get_budgets", answer=BudgetsSerializer)
     def get(self, request: object, agent_id: str) -> Response:
-        """Show an agent's budgets with what is spent of them."""
+        """Get an agent's budgets with their usage."""
         return self.show_budgets(self.get_agent(agent_id))
 
     @describe_operation("set_budgets", body=BudgetsBody, answer=BudgetsSerializer)
     def put(self, request: object, agent_id: str) -> Response:
-        """Replace an agent's budgets; what was spent stays spent."""
+        """Replace an agent's budgets; the usage is kept."""
         return self.replace_budgets(self.get_agent(agent_id))
 
 
@@ -155,28 +160,28 @@ class ServerBudgetsView(ServerView, BudgetsView):
 
     @describe_operation("get_server_budgets", answer=BudgetsSerializer)
     def get(self, request: object, server_id: str) -> Response:
-        """Show a server's budgets with what all of its callers have spent of them."""
+        """Get a server's budgets with the usage of all callers."""
         return self.show_budgets(self.get_server(server_id))
 
     @describe_operation("set_server_budgets", body=ServerBudgetsBody, answer=BudgetsSerializer)
     def put(self, request: object, server_id: str) -> Response:
-        """Replace a server's budgets; what was spent stays spent."""
+        """Replace a server's budgets; the usage is kept."""
         return self.replace_budgets(self.get_server(server_id), ServerBudgetsBody)
 
 
 class OrganizationBudgetsView(BudgetsView):
-    """The budgets of the organization that the request is for."""
+    """The budgets of the request's organization."""
 
     rules = {"GET": READ, "PUT": Action.MANAGE_ORGANIZATION}
 
     @describe_operation("get_organization_budgets", answer=BudgetsSerializer)
     def get(self, request: object) -> Response:
-        """Show the organization's own budgets with what is spent of them."""
+        """Get the organization's budgets with their usage."""
         return self.show_budgets(self._get_organization())
 
     @describe_operation("set_organization_budgets", body=BudgetsBody, answer=BudgetsSerializer)
     def put(self, request: object) -> Response:
-        """Replace the organization's own budgets; what was spent stays spent."""
+        """Replace the organization's budgets; the usage is kept."""
         return self.replace_budgets(self._get_organization())
 
     def _get_organization(self) -> Organization:

@@ -13,85 +13,88 @@ from mcp_servers.api.serializers import JSON_OBJECT
 MAX_CALL_S = 600
 
 
-@extend_schema_field({**JSON_OBJECT, "description": "As the tool's input schema says."})
+@extend_schema_field({**JSON_OBJECT, "description": "As defined by the tool's input schema."})
 class ToolArgumentsField(serializers.DictField):
-    """A tool's arguments, checked against its own schema by the door."""
+    """A tool's arguments; the call pipeline validates them against the tool's input schema."""
 
 
-@extend_schema_field({**JSON_OBJECT, "description": "The upstream's own JSON."})
+@extend_schema_field({**JSON_OBJECT, "description": "The server's response."})
 class UpstreamResultField(serializers.DictField):
-    """What an upstream answered, unknown fields and all."""
+    """The server's response, including unknown fields."""
 
 
 class EffectiveToolSerializer(StrictSerializer):
-    """A tool of an agent, and whether it may be called."""
+    """A tool of an agent, and whether the agent can call it."""
 
-    name = serializers.CharField(help_text="As models see it.")
+    name = serializers.CharField(help_text="The tool's name as models see it.")
     source = serializers.ChoiceField(["mcp", "builtin"])  # type: ignore[assignment]  # DRF moves it
-    server = serializers.CharField(help_text="Name of its server; blank for built-in tools.")
+    server = serializers.CharField(help_text="Name of its server; empty for built-in tools.")
     server_id = serializers.UUIDField(allow_null=True)
-    tool = serializers.CharField(help_text="The server's own name for it.")
+    tool = serializers.CharField(help_text="The tool's name on its server.")
     description = serializers.CharField()
     input_schema = serializers.DictField()
     decision = serializers.ChoiceField(
-        ["allow", "ask", "deny"], help_text="`ask`: a person has to say yes to each call."
+        ["allow", "ask", "deny"], help_text="`ask`: each call requires approval."
     )
-    allowed = serializers.BooleanField(help_text="Whether a call goes on by itself.")
-    code = serializers.CharField(help_text="Why not; blank where it is allowed.")
+    allowed = serializers.BooleanField(help_text="True if the call needs no approval.")
+    code = serializers.CharField(help_text="Why it isn't allowed; empty if it is.")
     reason = serializers.CharField()
-    rule = serializers.CharField(help_text="The rule that decided.")
+    rule = serializers.CharField(help_text="The rule that made the decision.")
     remedy = serializers.CharField()
 
 
 class EffectiveDefinitionSerializer(StrictSerializer):
-    """A resource, template or prompt of an agent, and whether it may be used."""
+    """A resource, template, or prompt of an agent, and whether the agent can use it."""
 
     kind = serializers.ChoiceField(["resource", "resource_template", "prompt"])
     server = serializers.CharField(help_text="Name of its server.")
     server_id = serializers.UUIDField()
-    name = serializers.CharField(help_text="Its URI, its URI template, or a prompt's name.")
+    name = serializers.CharField(help_text="Its URI or URI template, or the name of a prompt.")
     title = serializers.CharField()
     description = serializers.CharField()
-    mime_type = serializers.CharField(help_text="Blank where the server doesn't say it.")
+    mime_type = serializers.CharField(help_text="Empty if the server doesn't declare it.")
     argument_schema = serializers.DictField(
-        allow_null=True, help_text="Of a prompt: its arguments as a JSON Schema."
+        allow_null=True, help_text="For a prompt: its arguments as JSON Schema."
     )
     allowed = serializers.BooleanField()
-    code = serializers.CharField(help_text="Why not; blank where it is allowed.")
+    code = serializers.CharField(help_text="Why it isn't allowed; empty if it is.")
     reason = serializers.CharField()
-    rule = serializers.CharField(help_text="The rule that decided.")
+    rule = serializers.CharField(help_text="The rule that made the decision.")
     remedy = serializers.CharField()
 
 
 class ExplanationStageSerializer(StrictSerializer):
-    """What one stage of the door says by itself."""
+    """The verdict of one stage of the call pipeline."""
 
     stage = serializers.CharField()
     verdict = serializers.ChoiceField(
-        ["allow", "ask", "deny", "skip"], help_text="`skip`: it has no say this time."
+        ["allow", "ask", "deny", "skip"], help_text="`skip`: the stage doesn't apply."
     )
-    allows = serializers.BooleanField(help_text="Whether it doesn't refuse.")
+    allows = serializers.BooleanField(help_text="True unless the stage denies the call.")
     rule = serializers.CharField()
     code = serializers.CharField()
     reason = serializers.CharField()
     remedy = serializers.CharField()
-    who = serializers.CharField(help_text="The roles that can change what this stage says.")
+    who = serializers.CharField(help_text="The roles that can change this stage's verdict.")
 
 
 class ExplanationSerializer(StrictSerializer):
-    """Why an agent can, or can't, use a tool."""
+    """Why an agent can or can't call a tool."""
 
     tool = serializers.CharField()
     decision = serializers.ChoiceField(["allow", "ask", "deny"])
-    allowed = serializers.BooleanField(help_text="Whether the call would go on by itself.")
+    allowed = serializers.BooleanField(help_text="True if the call needs no approval.")
     first = serializers.CharField(
-        help_text="The first stage that refuses, else the first that asks; blank: none does."
+        help_text=(
+            "The first stage that denies the call, or else the first that requires approval; "
+            "empty if there is none."
+        )
     )
     code = serializers.CharField()
     rule = serializers.CharField()
     reason = serializers.CharField()
     remedy = serializers.CharField()
-    who = serializers.CharField(help_text="The roles that can change the outcome.")
+    who = serializers.CharField(help_text="The roles that can change the decision.")
     stages = ExplanationStageSerializer(many=True)
 
 
@@ -99,7 +102,7 @@ class ExplanationSerializer(StrictSerializer):
     examples=[OpenApiExample("With arguments", {"arguments": {"timezone": "Europe/Berlin"}})]
 )
 class ExplainBody(StrictSerializer):
-    """The arguments of the call that is asked about."""
+    """The arguments of the call to explain."""
 
     arguments = ToolArgumentsField()
 
@@ -108,7 +111,7 @@ class ExplainBody(StrictSerializer):
     examples=[OpenApiExample("A call", {"arguments": {"timezone": "Europe/Berlin"}})]
 )
 class CallToolBody(StrictSerializer):
-    """A call's arguments."""
+    """The arguments of a call."""
 
     arguments = ToolArgumentsField(required=False)
     timeout_s = serializers.FloatField(required=False, min_value=0.1, max_value=MAX_CALL_S)
@@ -117,7 +120,7 @@ class CallToolBody(StrictSerializer):
 @extend_schema_serializer(
     examples=[
         OpenApiExample(
-            "An answer",
+            "A result",
             {
                 "call_id": "0191f2d0-7f0c-7c3e-9d1f-0d5f2b8f6a11",
                 "outcome": "ok",
@@ -137,44 +140,44 @@ class CallToolBody(StrictSerializer):
     ]
 )
 class CallResultSerializer(StrictSerializer):
-    """What came of an admitted call; an upstream's failure is an outcome too."""
+    """The result of a call; a failure of the server is an outcome, not a problem."""
 
-    call_id = serializers.UUIDField(allow_null=True, help_text="Its row in the audit.")
+    call_id = serializers.UUIDField(allow_null=True, help_text="ID of the audit entry.")
     outcome = serializers.ChoiceField(["ok", "error", "unknown"])
     is_error = serializers.BooleanField()
-    text = serializers.CharField(help_text="As models see it: cleaned and bounded.")
+    text = serializers.CharField(help_text="The result as models see it: sanitized and truncated.")
     result = UpstreamResultField()
     code = serializers.CharField()
     remedy = serializers.CharField()
     duration_ms = serializers.IntegerField()
-    cost_microusd = serializers.IntegerField(help_text="What the server takes for it.")
+    cost_microusd = serializers.IntegerField(help_text="The server's price for the call.")
     server = serializers.CharField()
     tool = serializers.CharField()
     sanitized = serializers.DictField(
         child=serializers.IntegerField(),
-        help_text="What was removed from the text or made inert, by rule.",
+        help_text="Number of text passages removed or neutralized, by rule.",
     )
     flagged = serializers.DictField(
         child=serializers.IntegerField(),
-        help_text="What in the text reads like orders to a model, by rule.",
+        help_text="Number of text passages that look like instructions to a model, by rule.",
     )
 
 
 class StepImageSerializer(StrictSerializer):
-    """An image of a step, which `/images/{sha256}` shows."""
+    """An image of a step; download it from `/images/{sha256}`."""
 
     sha256 = serializers.CharField()
     media_type = serializers.CharField()
-    size = serializers.IntegerField(help_text="Bytes.")
-    name = serializers.CharField(required=False, help_text="Where a person attached it.")
+    size = serializers.IntegerField(help_text="Size in bytes.")
+    name = serializers.CharField(required=False, help_text="File name, if a person attached it.")
 
 
 class StepFileSerializer(StepImageSerializer):
-    """A text that a person attached, which `/files/{sha256}` shows."""
+    """A text file that a person attached; download it from `/files/{sha256}`."""
 
 
 class StepModelSerializer(StrictSerializer):
-    """The model endpoint that was asked."""
+    """The model endpoint that was used."""
 
     id = serializers.CharField()
     name = serializers.CharField()
@@ -183,7 +186,7 @@ class StepModelSerializer(StrictSerializer):
 
 
 class CallProgressSerializer(StrictSerializer):
-    """How far a call has come, as its server says."""
+    """The progress of a call, as reported by its server."""
 
     done = serializers.FloatField()
     total = serializers.FloatField(allow_null=True)
@@ -191,7 +194,7 @@ class CallProgressSerializer(StrictSerializer):
 
 
 class StepSerializer(StrictSerializer):
-    """One step; which of the later members are there depends on its kind."""
+    """One step of a session; the optional fields depend on its kind."""
 
     seq = serializers.IntegerField()
     kind = serializers.ChoiceField(Step.Kind.choices)
@@ -204,7 +207,7 @@ class StepSerializer(StrictSerializer):
     text = serializers.CharField(required=False)
     by = serializers.CharField(required=False)
     replaces = serializers.IntegerField(
-        required=False, help_text="This message supersedes the steps from here up to itself."
+        required=False, help_text="The first of the earlier steps that this message replaces."
     )
     name = serializers.CharField(required=False)
     arguments = serializers.DictField(required=False, allow_null=True)
@@ -214,19 +217,23 @@ class StepSerializer(StrictSerializer):
     flagged = serializers.DictField(
         child=serializers.IntegerField(),
         required=False,
-        help_text="What in a result reads like orders to a model, by rule.",
+        help_text=(
+            "Number of text passages of a result that look like instructions to a model, by rule."
+        ),
     )
     sanitized = serializers.DictField(
         child=serializers.IntegerField(),
         required=False,
-        help_text="What was removed from a result or made inert, by rule.",
+        help_text="Number of text passages of a result removed or neutralized, by rule.",
     )
-    progress = CallProgressSerializer(required=False, help_text="How far a running call has come.")
+    progress = CallProgressSerializer(required=False, help_text="The progress of a running call.")
     images = StepImageSerializer(many=True, required=False)
     files = StepFileSerializer(many=True, required=False)
     finish = serializers.CharField(required=False)
     endpoint = StepModelSerializer(required=False)
-    wait_s = serializers.FloatField(required=False, help_text="Before a model is asked again.")
+    wait_s = serializers.FloatField(
+        required=False, help_text="Seconds before the model is called again."
+    )
     usage = serializers.DictField(required=False)
     cost_microusd = serializers.IntegerField(required=False)
     answer = serializers.CharField(required=False)
@@ -241,7 +248,7 @@ EXAMPLE_MESSAGE = "What time is it in Asia/Tokyo?"
 
 
 class AttachmentBody(StrictSerializer):
-    """A file that is sent with a message."""
+    """A file attached to a message."""
 
     name = serializers.CharField(max_length=255)
     content = serializers.CharField(
@@ -261,29 +268,33 @@ class MessageBody(StrictSerializer):
         max_length=MAX_MESSAGE_LENGTH, trim_whitespace=False, allow_blank=True
     )
     attachments = AttachmentBody(
-        many=True, required=False, help_text=f"At most {MAX_ATTACHMENTS}; the body is bounded, too."
+        many=True,
+        required=False,
+        help_text=f"At most {MAX_ATTACHMENTS}; the size of the body is limited.",
     )
 
 
 @extend_schema_serializer(
     examples=[
-        OpenApiExample("The last message, as it was", {}),
-        OpenApiExample("Another one, in other words", {"seq": 5, "message": EXAMPLE_MESSAGE}),
+        OpenApiExample("Resend the last message", {}),
+        OpenApiExample("Replace an earlier message", {"seq": 5, "message": EXAMPLE_MESSAGE}),
     ]
 )
 class ResendMessageBody(StrictSerializer):
-    """A message that is sent anew, in its place."""
+    """A message to resend or replace."""
 
     seq = serializers.IntegerField(
-        required=False, min_value=1, help_text="Of the message; the last one if left out."
+        required=False,
+        min_value=1,
+        help_text="Number of the message's step. Default: the last message.",
     )
     message = serializers.CharField(
         required=False,
         max_length=MAX_MESSAGE_LENGTH,
         trim_whitespace=False,
         allow_blank=True,
-        help_text="What it says now; the same as before if left out.",
+        help_text="The new text. Default: the current text.",
     )
     attachments = AttachmentBody(
-        many=True, required=False, help_text="Beside those that it has already."
+        many=True, required=False, help_text="Added to the message's current attachments."
     )

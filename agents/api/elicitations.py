@@ -18,10 +18,10 @@ from bonobot.core.api.serializers import StrictSerializer
 
 
 class ElicitationRequestFilter(StrictFilterSet):
-    """What questions are looked for by."""
+    """Filters for the list of elicitation requests."""
 
     state = django_filters.ChoiceFilter(choices=ElicitationRequest.State.choices)
-    agent = django_filters.CharFilter(method="filter_by_agent", label="Id or slug of the agent")
+    agent = django_filters.CharFilter(method="filter_by_agent", label="ID or slug of the agent")
     session = django_filters.UUIDFilter(field_name="session_id")
     server = django_filters.CharFilter(field_name="server_name", label="Name of the server")
 
@@ -33,7 +33,7 @@ class ElicitationRequestFilter(StrictFilterSet):
 
 
 class ElicitationRequestSerializer(StrictSerializer):
-    """What a server asks (its own text: don't trust it), and what was answered."""
+    """An elicitation request of a server (untrusted text), and the answer."""
 
     id = serializers.UUIDField()
     state = serializers.ChoiceField(ElicitationRequest.State.choices)
@@ -42,28 +42,33 @@ class ElicitationRequestSerializer(StrictSerializer):
     call_id = serializers.UUIDField(allow_null=True)
     server_id = serializers.UUIDField()
     server = serializers.CharField(source="server_name")
-    tool = serializers.CharField(source="own_name", help_text="Blank: during one of its calls.")
+    tool = serializers.CharField(
+        source="own_name", help_text="Empty if the request was sent during a call of another kind."
+    )
     mode = serializers.ChoiceField(ElicitationRequest.Mode.choices)
     message = serializers.CharField()
     requested_schema = serializers.DictField(
-        source="schema", help_text="Of a form: JSON Schema of a flat object."
+        source="schema", help_text="For a form: JSON Schema of a flat object."
     )
     url_to_visit = serializers.CharField(
-        source="url", help_text="Of a web page: the whole address. It was not fetched."
+        source="url", help_text="For a web page: the full URL. Bonobot doesn't fetch it."
     )
     flags = serializers.ListField(
         child=serializers.CharField(),
         help_text="`secret:FIELD`, `not_encrypted`, `unusual_host`, `sign_in_in_address`.",
     )
-    requested_by = serializers.CharField(help_text="Who is asked.")
+    requested_by = serializers.CharField(help_text="Who is asked to answer.")
     created_at = serializers.DateTimeField()
-    expires_at = serializers.DateTimeField(help_text="Then the server is told `cancel`.")
+    expires_at = serializers.DateTimeField(
+        help_text="After this time, the server receives `cancel`."
+    )
     answered_at = serializers.DateTimeField(allow_null=True)
     answered_by = serializers.CharField()
     completed_at = serializers.DateTimeField(
-        allow_null=True, help_text="When the server said that it is done on the web page."
+        allow_null=True,
+        help_text="When the server reported that the person finished on the web page.",
     )
-    url = serializers.SerializerMethodField(help_text="Where a person answers it.")
+    url = serializers.SerializerMethodField(help_text="URL of the page where a person answers.")
 
     def get_url(self, elicitation_request: ElicitationRequest) -> str:
         """Return the address of the question's page."""
@@ -73,20 +78,20 @@ class ElicitationRequestSerializer(StrictSerializer):
 @extend_schema_serializer(
     examples=[
         OpenApiExample("A value", {"action": "accept", "content": {"name": "Ada"}}),
-        OpenApiExample("A no", {"action": "decline"}),
+        OpenApiExample("Decline", {"action": "decline"}),
     ]
 )
 class ElicitationAnswerBody(StrictSerializer):
-    """An answer."""
+    """The answer to an elicitation request."""
 
     action = serializers.ChoiceField([(one, one) for one in ANSWERS])
     content = serializers.DictField(
-        required=False, help_text="With `accept` of a form: values by the names of its fields."
+        required=False, help_text="With `accept` of a form: values by field name."
     )
 
 
 class ElicitationRequestView(ResourceView):
-    """What has a question in its address."""
+    """Base class for one elicitation request."""
 
     def get_elicitation_request(self, question_id: str) -> ElicitationRequest:
         """Return the visible request with this id; raises `NotFound`."""
@@ -99,7 +104,7 @@ class ElicitationRequestView(ResourceView):
 
 
 class ElicitationRequestListView(ResourceView):
-    """All questions."""
+    """All elicitation requests."""
 
     rules = {"GET": READ_OR_RUN}
     agent_token_methods = ("GET",)
@@ -109,9 +114,9 @@ class ElicitationRequestListView(ResourceView):
 
     @describe_operation("list_questions", answer=ElicitationRequestSerializer(many=True))
     def get(self, request: object) -> Response:
-        """List what servers ask people, or asked, the latest first.
+        """List elicitation requests, latest first.
 
-        `state=waiting` is the inbox. A member sees those of their own sessions.
+        `state=waiting` returns pending requests. A member sees only requests of their own sessions.
         """
         return self.respond_page(
             ElicitationRequest.objects.visible_to(self.principal), ElicitationRequestSerializer
@@ -119,21 +124,21 @@ class ElicitationRequestListView(ResourceView):
 
 
 class ElicitationRequestDetailView(ElicitationRequestView):
-    """One question."""
+    """One elicitation request."""
 
     rules = {"GET": READ_OR_RUN}
     agent_token_methods = ("GET",)
 
     @describe_operation("get_question", answer=ElicitationRequestSerializer)
     def get(self, request: object, question_id: str) -> Response:
-        """Show a question with the form that it asks for, or the page to visit."""
+        """Get an elicitation request with its form or its web page."""
         return self.respond_row(
             self.get_elicitation_request(question_id), ElicitationRequestSerializer
         )
 
 
 class AnswerElicitationView(ElicitationRequestView):
-    """The answer to a question."""
+    """The answer to an elicitation request."""
 
     rules = {"POST": Action.RUN_AGENTS}
 
@@ -141,10 +146,11 @@ class AnswerElicitationView(ElicitationRequestView):
         "answer_question", body=ElicitationAnswerBody, answer=ElicitationRequestSerializer
     )
     def post(self, request: object, question_id: str) -> Response:
-        """Answer a server's question; the session goes on by itself.
+        """Answer an elicitation request; the session continues.
 
-        Only who started the session may; where no person did, whoever approves calls. Problems:
-        `already_answered`, `question_expired`, `not_yours`, `bad_answer`, `secret_in_answer`.
+        Only the person who started the session can answer; if no person started it, anyone who can
+        approve calls. Problems: `already_answered`, `question_expired`, `not_yours`, `bad_answer`,
+        `secret_in_answer`.
         """
         elicitation_request = self.get_elicitation_request(question_id)
         body = self.read_body(ElicitationAnswerBody)

@@ -20,7 +20,7 @@ from mcp_servers.flow_labels import FlowLabel
 
 
 class HeldLabelsSerializer(StrictSerializer):
-    """Labels that are held now; with both of them, what sends out needs a person's yes."""
+    """Current flow labels; with both, calls with an external effect require approval."""
 
     held = serializers.ListField(
         child=serializers.ChoiceField(
@@ -31,36 +31,36 @@ class HeldLabelsSerializer(StrictSerializer):
 
 
 class AgentHeldLabelsView(AgentView):
-    """What an agent holds."""
+    """The flow labels of an agent."""
 
     rules = {"GET": READ, "DELETE": Action.MANAGE_AGENTS}
 
     @describe_operation("get_agent_held", answer=HeldLabelsSerializer)
     def get(self, request: object, agent_id: str) -> Response:
-        """Show which labels an agent holds from calls without a session (24 h idle ends it)."""
+        """Get an agent's flow labels from calls without a session; they expire after 24 hours."""
         held = list_agent_labels(self.get_agent(agent_id))
         return self.respond_row({"held": held, "at": timezone.now()}, HeldLabelsSerializer)
 
     @describe_operation("clear_agent_held", status=204)
     def delete(self, request: object, agent_id: str) -> Response:
-        """Let go of what an agent and its tokens hold; audited."""
+        """Clear the flow labels of an agent and its tokens; recorded in the audit log."""
         clear_agent_labels(self.principal, self.get_agent(agent_id))
         return Response(status=204)
 
 
 class TokenHeldLabelsView(TokenView):
-    """What a token holds."""
+    """The flow labels of a token."""
 
     rules = {"GET": Action.MANAGE_TOKENS, "DELETE": Action.MANAGE_AGENTS}
 
     @describe_operation("get_token_held", answer=HeldLabelsSerializer)
     def get(self, request: object, token_id: str) -> Response:
-        """Show which labels a token holds from calls without a session (24 h idle ends it)."""
+        """Get a token's flow labels from calls without a session; they expire after 24 hours."""
         held = list_token_labels(self.get_token(token_id))
         return self.respond_row({"held": held, "at": timezone.now()}, HeldLabelsSerializer)
 
     @describe_operation("clear_token_held", status=204)
     def delete(self, request: object, token_id: str) -> Response:
-        """Let go of what a token holds; audited."""
+        """Clear the flow labels of a token; recorded in the audit log."""
         clear_token_labels(self.principal, self.get_token(token_id))
         return Response(status=204)

@@ -22,12 +22,12 @@ COPIED_FIELDS = tuple(one.name for one in fields(ModelEndpointSpec) if one.name 
 MAX_PRICE = 2**53
 MAX_TOKENS = 10_000_000
 MAX_TOKENS_HELP = (
-    "How long an answer may be; null: as the model likes, and 4096 where a budget stands."
+    "Maximum tokens of a response; null: the model's default, or 4096 if a budget applies."
 )
 CONTEXT_WINDOW_HELP = (
-    "Tokens of a request with its answer; null: as the bundled list of models says."
+    "Context window in tokens, including the response; null: from the bundled model list."
 )
-PRICE_HELP = "Micro-dollars per million tokens; null: as the bundled price list says."
+PRICE_HELP = "Micro-dollars per million tokens; null: from the bundled price list."
 
 
 def _build_price_field() -> serializers.IntegerField:
@@ -61,11 +61,11 @@ def _build_price_field() -> serializers.IntegerField:
             },
             request_only=True,
         ),
-        OpenApiExample("Built in", {"name": "Offline", "kind": "offline"}, request_only=True),
+        OpenApiExample("Built-in tools", {"name": "Offline", "kind": "offline"}, request_only=True),
     ]
 )
 class ModelEndpointBody(VersionedBody):
-    """A model endpoint as it is written."""
+    """A model endpoint to create or update."""
 
     name = serializers.CharField(max_length=255)
     kind = serializers.ChoiceField(ModelEndpoint.Kind.choices, required=False)
@@ -76,23 +76,23 @@ class ModelEndpointBody(VersionedBody):
         allow_blank=True,
         max_length=10_000,
         write_only=True,
-        help_text=f"Kept when left out or `{MASK}`; blank removes it.",
+        help_text=f"Unchanged if omitted or `{MASK}`; empty: deleted.",
     )
     allow_private = serializers.BooleanField(required=False)
     timeout_s = serializers.IntegerField(required=False, min_value=1, max_value=3_600)
     input_price = _build_price_field()
     output_price = _build_price_field()
     region = serializers.CharField(
-        required=False, allow_blank=True, max_length=64, help_text="Of Bedrock and Vertex AI."
+        required=False, allow_blank=True, max_length=64, help_text="For Bedrock and Vertex AI."
     )
     access_key_id = serializers.CharField(
         required=False,
         allow_blank=True,
         max_length=128,
-        help_text="Bedrock; its secret: api_key.",
+        help_text="For Bedrock; the secret key is `api_key`.",
     )
     api_version = serializers.CharField(
-        required=False, allow_blank=True, max_length=32, help_text="Of Azure; blank: its v1 API."
+        required=False, allow_blank=True, max_length=32, help_text="For Azure; empty: the v1 API."
     )
     max_tokens = serializers.IntegerField(
         required=False,
@@ -112,20 +112,20 @@ class ModelEndpointBody(VersionedBody):
         ModelEndpoint.Thinking.choices, required=False, allow_blank=True
     )
     native_tools = serializers.BooleanField(
-        required=False, help_text="False: tools are described in the prompt and called in XML."
+        required=False, help_text="False: tools are described in the prompt, and called in XML."
     )
     sees_images = serializers.BooleanField(required=False)
     retries = serializers.IntegerField(required=False, min_value=0, max_value=10)
     fallback = serializers.UUIDField(
         required=False,
         allow_null=True,
-        help_text="Asked where this one fails.",
+        help_text="Model endpoint that is used if this one fails.",
     )
     falls_over = serializers.ChoiceField(ModelEndpoint.FallsOver.choices, required=False)
 
 
 class ModelEndpointSerializer(VersionedSerializer):
-    """A model endpoint as it is read; its key shows as set or not."""
+    """A model endpoint; the API key is masked."""
 
     body_classes = (ModelEndpointBody,)
 
@@ -135,7 +135,7 @@ class ModelEndpointSerializer(VersionedSerializer):
     kind = serializers.ChoiceField(ModelEndpoint.Kind.choices)
     base_url = serializers.CharField()
     model = serializers.CharField()
-    api_key = serializers.SerializerMethodField(help_text=f"`{MASK}`, or blank if there is none.")
+    api_key = serializers.SerializerMethodField(help_text=f"`{MASK}`, or empty if there is none.")
     allow_private = serializers.BooleanField()
     timeout_s = serializers.IntegerField()
     input_price = serializers.IntegerField(allow_null=True, help_text=PRICE_HELP)
@@ -161,7 +161,7 @@ class ModelEndpointSerializer(VersionedSerializer):
 
 
 class EndpointTestErrorSerializer(StrictSerializer):
-    """Why a model didn't answer, and what to do."""
+    """Why the model didn't respond, and what to do."""
 
     code = serializers.CharField()
     detail = serializers.CharField()
@@ -169,14 +169,16 @@ class EndpointTestErrorSerializer(StrictSerializer):
 
 
 class EndpointTestSerializer(StrictSerializer):
-    """What came of asking a model endpoint something small."""
+    """The result of a test request to a model endpoint."""
 
     status = serializers.ChoiceField([("ok", "ok"), ("error", "error")])
-    answer = serializers.CharField(allow_null=True, help_text="The beginning of what it said.")
+    answer = serializers.CharField(allow_null=True, help_text="The beginning of the response.")
     duration_ms = serializers.IntegerField(allow_null=True)
     input_tokens = serializers.IntegerField(allow_null=True)
     output_tokens = serializers.IntegerField(allow_null=True)
-    cost_microusd = serializers.IntegerField(allow_null=True, help_text="Millionths of a dollar.")
+    cost_microusd = serializers.IntegerField(
+        allow_null=True, help_text="In millionths of a dollar."
+    )
     error = EndpointTestErrorSerializer(allow_null=True)
 
 
@@ -189,7 +191,7 @@ class ModelEndpointListView(ResourceView):
 
     @describe_operation("list_model_endpoints", answer=ModelEndpointSerializer(many=True))
     def get(self, request: object) -> Response:
-        """List the model endpoints."""
+        """List model endpoints."""
         rows = ModelEndpoint.objects.for_organization(self.organization_id)
         return self.respond_page(rows, ModelEndpointSerializer)
 
@@ -197,7 +199,7 @@ class ModelEndpointListView(ResourceView):
         "add_model_endpoint", body=ModelEndpointBody, answer=ModelEndpointSerializer, status=201
     )
     def post(self, request: object) -> Response:
-        """Make a model endpoint: at one of the known providers, or the offline model."""
+        """Create a model endpoint for a known provider or the offline model."""
         spec = _build_spec(self, self.read_body(ModelEndpointBody))
         return self.respond_row(
             save_endpoint(self.principal, spec), ModelEndpointSerializer, status=201
@@ -216,26 +218,26 @@ class ModelEndpointDetailView(ResourceView):
 
     @describe_operation("get_model_endpoint", answer=ModelEndpointSerializer)
     def get(self, request: object, endpoint_id: str) -> Response:
-        """Show a model endpoint; its key is never shown."""
+        """Get a model endpoint; the API key is masked."""
         return self.respond_row(_get_endpoint(self, endpoint_id), ModelEndpointSerializer)
 
     @describe_operation(
         "replace_model_endpoint", body=ModelEndpointBody, answer=ModelEndpointSerializer
     )
     def put(self, request: object, endpoint_id: str) -> Response:
-        """Change a model endpoint; a key that is left out or masked stays."""
+        """Replace a model endpoint; an omitted or masked API key is unchanged."""
         return self._update_endpoint(endpoint_id, partial=False)
 
     @describe_operation(
         "change_model_endpoint", body=ModelEndpointBody, answer=ModelEndpointSerializer
     )
     def patch(self, request: object, endpoint_id: str) -> Response:
-        """Change parts of a model endpoint."""
+        """Update a model endpoint."""
         return self._update_endpoint(endpoint_id, partial=True)
 
     @describe_operation("remove_model_endpoint", status=204)
     def delete(self, request: object, endpoint_id: str) -> Response:
-        """Remove a model endpoint that no agent uses."""
+        """Delete a model endpoint that isn't used by an agent."""
         delete_endpoint(self.principal, _get_endpoint(self, endpoint_id))
         return Response(status=204)
 
@@ -249,17 +251,18 @@ class ModelEndpointDetailView(ResourceView):
 
 
 class TestModelEndpointView(ResourceView):
-    """A test of one model endpoint."""
+    """Test of one model endpoint."""
 
     __test__ = False
     rules = {"POST": Action.MANAGE_AGENTS}
 
     @describe_operation("test_model_endpoint", answer=EndpointTestSerializer)
     def post(self, request: object, endpoint_id: str) -> Response:
-        """Ask a model endpoint something small now; the request is in the audit, and is paid for.
+        """Test a model endpoint.
 
-        A model that doesn't answer is no error of this request: the answer is 200 with the status
-        `error`, the code, and what to do.
+        Sends a short request, which is recorded in the audit log and has a cost. If the model
+        doesn't respond, the status code is still 200. The response has the status `error`, a code,
+        and a remedy.
         """
         empty_result: dict[str, Any] = dict.fromkeys(EndpointTestSerializer().fields)
         try:

@@ -21,10 +21,10 @@ LABELS = [str(label) for label in NOTE_LABELS]
 
 
 class NoteFilter(StrictFilterSet):
-    """What notes are looked for by."""
+    """Filters for the list of notes."""
 
     q = django_filters.CharFilter(
-        method="filter_by_query", label="Words; the notes that hold one of them"
+        method="filter_by_query", label="Words; returns notes that contain any of them"
     )
 
     def filter_by_query(self, rows: Any, name: str, value: str) -> Any:
@@ -42,14 +42,14 @@ class NoteFilter(StrictFilterSet):
     ]
 )
 class NoteBody(VersionedBody):
-    """A note as it is written."""
+    """A note to create or update."""
 
     title = serializers.CharField(max_length=MAX_TITLE_LENGTH)
     text = serializers.CharField(max_length=MAX_NOTE_LENGTH)
     labels = serializers.ListField(
         child=serializers.ChoiceField(LABELS),
         required=False,
-        help_text="What reading it brings: whoever reads the note holds these labels.",
+        help_text="Flow labels that reading the note adds.",
     )
 
 
@@ -63,12 +63,14 @@ class NoteSerializer(VersionedSerializer):
     text = serializers.CharField()
     labels = serializers.SerializerMethodField()
     written_by = serializers.CharField()
-    session_id = serializers.UUIDField(allow_null=True, help_text="In which session, if in one.")
+    session_id = serializers.UUIDField(
+        allow_null=True, help_text="The session that wrote it, if any."
+    )
     created_at = serializers.DateTimeField()
     updated_at = serializers.DateTimeField()
 
     def get_labels(self, note: Note) -> list[str]:
-        """Return what reading it brings."""
+        """Return the flow labels that reading the note adds."""
         return [str(label) for label in note.brought]
 
 
@@ -83,12 +85,12 @@ class AgentNoteListView(AgentView):
 
     @describe_operation("list_notes", answer=NoteSerializer(many=True))
     def get(self, request: object, agent_id: str) -> Response:
-        """List an agent's notes, the newest first."""
+        """List an agent's notes, newest first."""
         return self.respond_page(self.get_agent(agent_id).notes.all(), NoteSerializer)
 
     @describe_operation("add_note", body=NoteBody, answer=NoteSerializer, status=201)
     def post(self, request: object, agent_id: str) -> Response:
-        """Write a note for an agent."""
+        """Create a note for an agent."""
         agent = self.get_agent(agent_id)
         note = save_note(self.principal, agent, NoteSpec(**self.read_body(NoteBody)))
         return self.respond_row(note, NoteSerializer, status=201)
@@ -101,12 +103,12 @@ class AgentNoteDetailView(AgentView):
 
     @describe_operation("get_note", answer=NoteSerializer)
     def get(self, request: object, agent_id: str, note_id: str) -> Response:
-        """Show a note."""
+        """Get a note."""
         return self.respond_row(self._get_note(agent_id, note_id), NoteSerializer)
 
     @describe_operation("change_note", body=NoteBody, answer=NoteSerializer)
     def patch(self, request: object, agent_id: str, note_id: str) -> Response:
-        """Change parts of a note; what reading it brings stays unless it is said."""
+        """Update a note; its flow labels are unchanged if omitted."""
         note = self._get_note(agent_id, note_id)
         stored_values = {"title": note.title, "text": note.text, "labels": note.brought}
         spec = NoteSpec(**(stored_values | self.read_body(NoteBody, partial=True)))
@@ -114,7 +116,7 @@ class AgentNoteDetailView(AgentView):
 
     @describe_operation("remove_note", status=204)
     def delete(self, request: object, agent_id: str, note_id: str) -> Response:
-        """Remove a note."""
+        """Delete a note."""
         delete_note(self.principal, self._get_note(agent_id, note_id))
         return Response(status=204)
 

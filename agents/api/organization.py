@@ -19,30 +19,32 @@ from bonobot.accounts.services import save_organization
 from bonobot.core.api.serializers import StrictSerializer, VersionedBody, VersionedSerializer
 
 MAX_CALLS_PER_MINUTE = 1_000_000
-AUDIT_DAYS_HELP = "That rows of the audit stay; 0: for ever, null: as the settings say."
-CALLS_PER_MINUTE_HELP = "Of all agents and tokens together; 0: no limit, null: as the settings say."
+AUDIT_DAYS_HELP = "Retention of the audit log in days; 0: unlimited, null: from the settings."
+CALLS_PER_MINUTE_HELP = (
+    "Calls per minute of all agents and tokens together; 0: no limit, null: from the settings."
+)
 
 
 class OrganizationSerializer(VersionedSerializer):
-    """An organization, and what its kill switch would stop (or has left) now."""
+    """An organization, and what its kill switch would stop or has stopped."""
 
     id = serializers.UUIDField()
     name = serializers.CharField()
     slug = serializers.CharField()
     halted_at = serializers.DateTimeField(
-        allow_null=True, help_text="Since when nothing runs and no call is made; null: it goes."
+        allow_null=True, help_text="When the kill switch was activated; null: not activated."
     )
     running_sessions = serializers.IntegerField(source="reach.running")
     waiting_sessions = serializers.IntegerField(source="reach.waiting")
-    agents = serializers.IntegerField(source="reach.agents", help_text="Switched on.")
-    servers = serializers.IntegerField(source="reach.servers", help_text="Switched on.")
-    four_eyes = serializers.BooleanField(help_text="Nobody approves the calls they asked for.")
-    second_factor = serializers.BooleanField(help_text="Everybody needs a second factor.")
-    single_sign_on = serializers.BooleanField(
-        help_text="Everybody signs in by an identity provider."
+    agents = serializers.IntegerField(source="reach.agents", help_text="Number of enabled agents.")
+    servers = serializers.IntegerField(
+        source="reach.servers", help_text="Number of enabled servers."
     )
+    four_eyes = serializers.BooleanField(help_text="People can't approve their own calls.")
+    second_factor = serializers.BooleanField(help_text="Two-factor authentication is required.")
+    single_sign_on = serializers.BooleanField(help_text="Single sign-on is required.")
     approval_hours = serializers.IntegerField(
-        allow_null=True, help_text="Hours to answer a call; null: as the platform has it."
+        allow_null=True, help_text="Hours until an approval expires; null: the platform's default."
     )
     calls_per_minute = serializers.IntegerField(allow_null=True, help_text=CALLS_PER_MINUTE_HELP)
     audit_days = serializers.IntegerField(allow_null=True, help_text=AUDIT_DAYS_HELP)
@@ -51,12 +53,12 @@ class OrganizationSerializer(VersionedSerializer):
 @extend_schema_serializer(
     examples=[
         OpenApiExample(
-            "Stricter", {"four_eyes": True, "approval_hours": 4, "calls_per_minute": 600}
+            "Stricter settings", {"four_eyes": True, "approval_hours": 4, "calls_per_minute": 600}
         )
     ]
 )
 class OrganizationBody(VersionedBody):
-    """What an owner sets."""
+    """Settings of an organization."""
 
     name = serializers.CharField(max_length=255)
     four_eyes = serializers.BooleanField()
@@ -85,13 +87,13 @@ OrganizationSerializer.body_classes = (OrganizationBody,)
     ]
 )
 class HaltBody(StrictSerializer):
-    """Why everything is halted, for the audit and the people whose sessions end."""
+    """The reason, for the audit log and for the people whose sessions are canceled."""
 
     reason = serializers.CharField(required=False, allow_blank=True, max_length=MAX_REASON_LENGTH)
 
 
 class OrganizationView(ResourceView):
-    """A resource of the organization that is worked in."""
+    """Base class for the current organization."""
 
     def show_organization(self, organization: Organization) -> Response:
         """Return the response with the organization's current state."""
@@ -100,18 +102,18 @@ class OrganizationView(ResourceView):
 
 
 class OrganizationDetailView(OrganizationView):
-    """The organization that is worked in."""
+    """The current organization."""
 
     rules = {"GET": READ, "PATCH": Action.MANAGE_ORGANIZATION}
 
     @describe_operation("get_organization", answer=OrganizationSerializer)
     def get(self, request: object) -> Response:
-        """Show the organization, whether it is halted, and what a halt would stop."""
+        """Get the organization, whether it is halted, and what a halt would stop."""
         return self.show_organization(Organization.objects.get(pk=self.organization_id))
 
     @describe_operation("change_organization", body=OrganizationBody, answer=OrganizationSerializer)
     def patch(self, request: object) -> Response:
-        """Change its name, how calls that wait for a person are answered, its rate, its memory."""
+        """Update the organization: name, approvals, security, rate limit, audit retention."""
         organization = Organization.objects.get(pk=self.organization_id)
         for name, value in self.read_body(OrganizationBody, partial=True).items():
             setattr(organization, name, value)
@@ -126,9 +128,10 @@ class HaltOrganizationView(OrganizationView):
 
     @describe_operation("halt_organization", body=HaltBody, answer=OrganizationSerializer)
     def post(self, request: object) -> Response:
-        """Halt everything: every call and model turn is refused, running sessions are cancelled.
+        """Halt the organization: deny all calls and model turns, and cancel running sessions.
 
-        It holds at once and on every host, until somebody resumes; again is harmless.
+        Effective immediately on all hosts until the organization is resumed. Repeating the request
+        has no effect.
         """
         return self.show_organization(
             halt_organization(self.principal, self.read_body(HaltBody).get("reason", ""))
@@ -136,11 +139,11 @@ class HaltOrganizationView(OrganizationView):
 
 
 class ResumeOrganizationView(OrganizationView):
-    """The way back."""
+    """Resume after a halt."""
 
     rules = {"POST": Action.MANAGE_ORGANIZATION}
 
     @describe_operation("resume_organization", answer=OrganizationSerializer)
     def post(self, request: object) -> Response:
-        """Let the organization go on; sessions that were cancelled stay so."""
+        """Resume the organization; canceled sessions stay canceled."""
         return self.show_organization(resume_organization(self.principal))

@@ -29,7 +29,7 @@ from bonobot.core.api.serializers import VersionedSerializer, VersionField
 
 MAX_RULES = 1_000
 MAX_NAME_LENGTH = 600
-PATTERN_HELP = "Tool names as models see them, or globs: `mcp_github_*`, `read_result`."
+PATTERN_HELP = "Tool names as models see them, or glob patterns: `mcp_github_*`, `read_result`."
 
 
 @extend_schema_field(
@@ -48,7 +48,7 @@ PATTERN_HELP = "Tool names as models see them, or globs: `mcp_github_*`, `read_r
     }
 )
 class PolicyRuleField(serializers.Field):
-    """A name or glob, or an object of one with the condition that the arguments must fit."""
+    """A name or pattern, or an object with a pattern and a condition on the arguments."""
 
     default_error_messages = {"invalid": 'A name, or {"tool": …, "when": {…}}.'}
 
@@ -83,7 +83,7 @@ def _build_rules_field(prefix: str) -> serializers.ListField:
 @extend_schema_serializer(
     examples=[
         OpenApiExample(
-            "Only these",
+            "Only these tools",
             {
                 "mode": "allowlist",
                 "allow": ["mcp_time_*", "read_result"],
@@ -99,14 +99,14 @@ def _build_rules_field(prefix: str) -> serializers.ListField:
     ]
 )
 class PolicySerializer(VersionedSerializer):
-    """A tool policy, the same for MCP and built-in tools."""
+    """A tool policy, for MCP tools and built-in tools."""
 
     version = VersionField(required=False)
     # The service validates the mode; its error lists the valid modes.
     mode = serializers.CharField(help_text=f"One of: {', '.join(ToolPolicy.Mode.values)}.")
     allow = _build_rules_field("Allowed.")
-    ask = _build_rules_field("Wants a person's yes.")
-    deny = _build_rules_field("Denied, whatever else says.")
+    ask = _build_rules_field("Requires approval.")
+    deny = _build_rules_field("Denied, even if another rule allows it.")
 
 
 def build_policy_spec(body: Mapping[str, Any]) -> PolicySpec:
@@ -122,12 +122,12 @@ class AgentPolicyView(AgentView):
 
     @describe_operation("get_tool_policy", answer=PolicySerializer)
     def get(self, request: object, agent_id: str) -> Response:
-        """Show an agent's tool policy in the words that a PUT takes."""
+        """Get an agent's tool policy, in the format of a PUT request."""
         return self._show_policy(self.get_agent(agent_id))
 
     @describe_operation("set_tool_policy", body=PolicySerializer, answer=PolicySerializer)
     def put(self, request: object, agent_id: str) -> Response:
-        """Replace an agent's tool policy; it holds on the very next call."""
+        """Replace an agent's tool policy; effective on the next call."""
         agent = self.get_agent(agent_id)
         set_policy(self.principal, agent, build_policy_spec(self.read_body(PolicySerializer)))
         return self._show_policy(agent)
@@ -144,10 +144,10 @@ class OrganizationPolicyView(ResourceView):
 
     @describe_operation("get_organization_tool_policy", answer=PolicySerializer)
     def get(self, request: object) -> Response:
-        """Show what the organization rules.
+        """Get the organization's tool policy.
 
-        What it denies, or asks about, holds for every agent; its mode and what it allows decide
-        about calls that are made without an agent.
+        Its deny and approval rules apply to all agents. Its mode and allow rules apply to calls
+        without an agent.
         """
         return self._show_policy(self._get_organization())
 
@@ -155,7 +155,7 @@ class OrganizationPolicyView(ResourceView):
         "set_organization_tool_policy", body=PolicySerializer, answer=PolicySerializer
     )
     def put(self, request: object) -> Response:
-        """Replace the organization's tool policy; it holds on the very next call."""
+        """Replace the organization's tool policy; effective on the next call."""
         organization = self._get_organization()
         set_policy(
             self.principal, organization, build_policy_spec(self.read_body(PolicySerializer))

@@ -31,51 +31,59 @@ from bonobot.core.api.serializers import StrictSerializer
     ]
 )
 class PolicySimulationBody(PolicySerializer):
-    """A policy to try, and on how many days."""
+    """A policy to simulate, and the number of days."""
 
     days = serializers.IntegerField(
         required=False,
         default=DEFAULT_DAYS,
         min_value=1,
         max_value=MAX_DAYS,
-        help_text="Counted back.",
+        help_text="Number of days before now.",
     )
 
 
 class SimulationGroupSerializer(StrictSerializer):
-    """Calls of one tool with the same fate."""
+    """Calls of one tool with the same decisions."""
 
     agent_id = serializers.UUIDField(allow_null=True)
     agent = serializers.CharField()
     server_id = serializers.UUIDField(allow_null=True)
     server = serializers.CharField(help_text="Empty for built-in tools.")
-    tool = serializers.CharField(help_text="By its server's own name.")
+    tool = serializers.CharField(help_text="The tool's name on its server.")
     before = serializers.CharField(
-        allow_null=True, help_text="`allow`, `ask`, `deny`; null where nobody can tell."
+        allow_null=True, help_text="`allow`, `ask`, or `deny`; null if it can't be determined."
     )
-    after = serializers.CharField(allow_null=True, help_text="As `before`.")
-    rule = serializers.CharField(help_text="What decides afterwards.")
+    after = serializers.CharField(allow_null=True, help_text="Same values as `before`.")
+    rule = serializers.CharField(help_text="The rule that makes the new decision.")
     calls = serializers.IntegerField()
     samples = serializers.ListField(
-        child=serializers.UUIDField(), help_text="A few of their audit entries."
+        child=serializers.UUIDField(), help_text="IDs of some of the audit entries."
     )
 
 
 class PolicySimulationSerializer(StrictSerializer):
-    """What would flip, in calls."""
+    """The calls whose decision would change."""
 
     since = serializers.DateTimeField()
-    until = serializers.DateTimeField(allow_null=True, help_text="Of the oldest row read.")
-    rows = serializers.IntegerField(help_text="Audit rows read, the newest first.")
-    calls = serializers.IntegerField(help_text="A row with repeats stands for several.")
+    until = serializers.DateTimeField(
+        allow_null=True, help_text="Time of the oldest audit entry that was read."
+    )
+    rows = serializers.IntegerField(help_text="Number of audit entries read, newest first.")
+    calls = serializers.IntegerField(
+        help_text="Number of calls; an entry with repeats counts as several."
+    )
     same = serializers.IntegerField()
     flipped = serializers.IntegerField()
-    undecidable = serializers.IntegerField(help_text="A condition reads what is masked or cut.")
-    elsewhere = serializers.IntegerField(help_text="Refused by something else than rules.")
-    otherwise = serializers.IntegerField(help_text="Decided otherwise then than it would be now.")
+    undecidable = serializers.IntegerField(
+        help_text="A condition depends on a masked or truncated value."
+    )
+    elsewhere = serializers.IntegerField(help_text="Denied for a reason other than a rule.")
+    otherwise = serializers.IntegerField(
+        help_text="The current policy would decide differently than the audit log shows."
+    )
     complete = serializers.BooleanField()
     stopped = serializers.CharField(
-        allow_null=True, help_text="`rows` or `time`: the bound that ended the reading early."
+        allow_null=True, help_text="`rows` or `time`: the limit that stopped the simulation early."
     )
     flips = SimulationGroupSerializer(many=True)
     unsure = SimulationGroupSerializer(many=True)
@@ -84,7 +92,7 @@ class PolicySimulationSerializer(StrictSerializer):
 @extend_schema_serializer(
     examples=[
         OpenApiExample(
-            "A stricter one",
+            "A stricter policy",
             {
                 "mode": "allowlist",
                 "allow": ["mcp_time_*"],
@@ -96,13 +104,13 @@ class PolicySimulationSerializer(StrictSerializer):
     ]
 )
 class ShadowDraftSerializer(PolicySerializer):
-    """A policy that stands in the shadow."""
+    """A policy in shadow mode."""
 
     since = serializers.DateTimeField()
 
 
 class PolicySimulationView(ResourceView):
-    """What is done with a policy, whoever its owner is."""
+    """Base class for policy simulations of any owner."""
 
     def simulate_policy(self, owner: Owner) -> Response:
         """Return what another policy would have decided."""
@@ -142,7 +150,7 @@ class PolicySimulationView(ResourceView):
 
 
 class OrganizationSimulationView(PolicySimulationView):
-    """The same for the organization's own policy."""
+    """Base class for simulations of the organization's policy."""
 
     @property
     def organization(self) -> Organization:
@@ -151,7 +159,7 @@ class OrganizationSimulationView(PolicySimulationView):
 
 
 class SimulatePolicyView(AgentView, PolicySimulationView):
-    """Another policy over past calls."""
+    """Simulation of an agent's policy."""
 
     rules = {"POST": Action.VIEW_AUDIT}
 
@@ -159,61 +167,64 @@ class SimulatePolicyView(AgentView, PolicySimulationView):
         "replay_tool_policy", body=PolicySimulationBody, answer=PolicySimulationSerializer
     )
     def post(self, request: object, agent_id: str) -> Response:
-        """Say what a changed tool policy would have decided about an agent's calls.
+        """Simulate a tool policy on an agent's past calls.
 
-        Nothing is changed. At most 50,000 rows and 10 seconds, the newest calls first.
+        Changes nothing. Reads at most 50,000 audit entries for up to 10 seconds, newest first.
         """
         return self.simulate_policy(self.get_agent(agent_id))
 
 
 class PolicyDraftView(AgentView, PolicySimulationView):
-    """The draft in the shadow of an agent's policy."""
+    """The draft of an agent's policy in shadow mode."""
 
     rules = {"GET": READ, "PUT": Action.MANAGE_AGENTS, "DELETE": Action.MANAGE_AGENTS}
     agent_token_methods = ("GET",)
 
     @describe_operation("get_tool_policy_draft", answer=ShadowDraftSerializer)
     def get(self, request: object, agent_id: str) -> Response:
-        """Show the policy that runs in the shadow; a 404 (`no_draft`) where none does."""
+        """Get an agent's policy draft in shadow mode; 404 (`no_draft`) if there is none."""
         return self.show_draft(self.get_agent(agent_id))
 
     @describe_operation(
         "set_tool_policy_draft", body=PolicySerializer, answer=ShadowDraftSerializer
     )
     def put(self, request: object, agent_id: str) -> Response:
-        """Run a policy in the shadow: the audit says what it would decide, and nothing else is."""
+        """Set an agent's policy draft in shadow mode.
+
+        The audit log records what the draft would decide. The draft has no other effect.
+        """
         return self.update_draft(self.get_agent(agent_id))
 
     @describe_operation("discard_tool_policy_draft", status=204)
     def delete(self, request: object, agent_id: str) -> Response:
-        """Drop the policy that runs in the shadow."""
+        """Delete an agent's policy draft."""
         return self.delete_draft(self.get_agent(agent_id))
 
 
 class PolicyDraftSummaryView(AgentView, PolicySimulationView):
-    """What the draft would have decided."""
+    """Summary of what an agent's draft would decide."""
 
     rules = {"GET": Action.VIEW_AUDIT}
 
     @describe_operation("get_tool_policy_shadow", answer=PolicySimulationSerializer)
     def get(self, request: object, agent_id: str) -> Response:
-        """Sum up what the draft would have decided otherwise since it stands."""
+        """Summarize the calls that an agent's policy draft would decide differently."""
         return self.summarize_draft(self.get_agent(agent_id))
 
 
 class EnforceDraftView(AgentView, PolicySimulationView):
-    """The draft becomes the policy."""
+    """Enforce an agent's draft."""
 
     rules = {"POST": Action.MANAGE_AGENTS}
 
     @describe_operation("enforce_tool_policy_draft", answer=PolicySerializer)
     def post(self, request: object, agent_id: str) -> Response:
-        """Make the draft the agent's tool policy; it holds on the very next call."""
+        """Enforce an agent's policy draft as its policy; effective on the next call."""
         return self.enforce_draft(self.get_agent(agent_id))
 
 
 class SimulateOrganizationPolicyView(OrganizationSimulationView):
-    """Another policy of the organization over past calls."""
+    """Simulation of the organization's policy."""
 
     rules = {"POST": Action.VIEW_AUDIT}
 
@@ -223,15 +234,15 @@ class SimulateOrganizationPolicyView(OrganizationSimulationView):
         answer=PolicySimulationSerializer,
     )
     def post(self, request: object) -> Response:
-        """Say what a changed policy of the organization would have decided about all its calls.
+        """Simulate a tool policy on the organization's past calls.
 
-        Nothing is changed. At most 50,000 rows and 10 seconds, the newest calls first.
+        Changes nothing. Reads at most 50,000 audit entries for up to 10 seconds, newest first.
         """
         return self.simulate_policy(self.organization)
 
 
 class OrganizationDraftView(OrganizationSimulationView):
-    """The draft in the shadow of the organization's policy."""
+    """The draft of the organization's policy in shadow mode."""
 
     rules = {
         "GET": READ,
@@ -241,39 +252,42 @@ class OrganizationDraftView(OrganizationSimulationView):
 
     @describe_operation("get_organization_tool_policy_draft", answer=ShadowDraftSerializer)
     def get(self, request: object) -> Response:
-        """Show the policy that runs in the shadow; a 404 (`no_draft`) where none does."""
+        """Get the organization's policy draft in shadow mode; 404 (`no_draft`) if there is none."""
         return self.show_draft(self.organization)
 
     @describe_operation(
         "set_organization_tool_policy_draft", body=PolicySerializer, answer=ShadowDraftSerializer
     )
     def put(self, request: object) -> Response:
-        """Run a policy in the shadow: the audit says what it would decide, and nothing else is."""
+        """Set the organization's policy draft in shadow mode.
+
+        The audit log records what the draft would decide. The draft has no other effect.
+        """
         return self.update_draft(self.organization)
 
     @describe_operation("discard_organization_tool_policy_draft", status=204)
     def delete(self, request: object) -> Response:
-        """Drop the policy that runs in the shadow."""
+        """Delete the organization's policy draft."""
         return self.delete_draft(self.organization)
 
 
 class OrganizationDraftSummaryView(OrganizationSimulationView):
-    """What the organization's draft would have decided."""
+    """Summary of what the organization's draft would decide."""
 
     rules = {"GET": Action.VIEW_AUDIT}
 
     @describe_operation("get_organization_tool_policy_shadow", answer=PolicySimulationSerializer)
     def get(self, request: object) -> Response:
-        """Sum up what the draft would have decided otherwise since it stands."""
+        """Summarize the calls that the organization's policy draft would decide differently."""
         return self.summarize_draft(self.organization)
 
 
 class EnforceOrganizationDraftView(OrganizationSimulationView):
-    """The organization's draft becomes its policy."""
+    """Enforce the organization's draft."""
 
     rules = {"POST": Action.MANAGE_ORGANIZATION}
 
     @describe_operation("enforce_organization_tool_policy_draft", answer=PolicySerializer)
     def post(self, request: object) -> Response:
-        """Make the draft the organization's tool policy; it holds on the very next call."""
+        """Enforce the organization's policy draft as its policy; effective on the next call."""
         return self.enforce_draft(self.organization)

@@ -26,19 +26,21 @@ from bonobot.core.problems import NotFound
 from mcp_servers.api.serializers import JSON_OBJECT
 
 
-@extend_schema_field({**JSON_OBJECT, "description": "Messages, turns, and calls with results."})
+@extend_schema_field(
+    {**JSON_OBJECT, "description": "Messages, model turns, and calls with results."}
+)
 class TranscriptField(serializers.DictField):
-    """A conversation."""
+    """The transcript of a session."""
 
 
 class RecordingFilter(StrictFilterSet):
-    """What recordings are looked for by."""
+    """Filters for the list of recordings."""
 
     agent = django_filters.CharFilter(field_name="agent__slug", label="Slug of the agent")
 
 
 class RecordingReplayFilter(StrictFilterSet):
-    """What replays are looked for by."""
+    """Filters for the list of replays."""
 
     status = django_filters.ChoiceFilter(choices=Replay.Status.choices)
     differs = StrictBooleanFilter()
@@ -63,19 +65,19 @@ class RecordingSerializer(StrictSerializer):
     id = serializers.UUIDField()
     agent_id = serializers.UUIDField()
     agent = serializers.CharField(source="agent.slug")
-    session_id = serializers.UUIDField(help_text="It may be gone.")
+    session_id = serializers.UUIDField(help_text="The session; it may have been deleted.")
     title = serializers.CharField()
     turns = serializers.IntegerField()
     calls = serializers.IntegerField()
     tokens = serializers.IntegerField()
     cost_microusd = serializers.IntegerField()
-    size = serializers.IntegerField(help_text="In bytes.")
+    size = serializers.IntegerField(help_text="Size in bytes.")
     made_by = serializers.CharField()
     created_at = serializers.DateTimeField()
 
 
 class RecordingDetailSerializer(RecordingSerializer):
-    """A recorded session with all that was said and done."""
+    """A recorded session with its transcript."""
 
     conversation = TranscriptField()
 
@@ -83,7 +85,7 @@ class RecordingDetailSerializer(RecordingSerializer):
 @extend_schema_serializer(
     examples=[
         OpenApiExample(
-            "Another prompt under a stricter policy",
+            "Other instructions and a stricter policy",
             {
                 "instructions": "Answer in one sentence.",
                 "policy": {"mode": "allowlist", "allow": ["mcp_time_*"]},
@@ -93,7 +95,7 @@ class RecordingDetailSerializer(RecordingSerializer):
     ]
 )
 class ReplayRecordingBody(StrictSerializer):
-    """What is otherwise; what is left out is as it is now."""
+    """Changes for the replay; omitted fields use the agent's current values."""
 
     instructions = serializers.CharField(
         required=False, allow_blank=True, max_length=MAX_INSTRUCTIONS_LENGTH
@@ -105,7 +107,7 @@ class ReplayRecordingBody(StrictSerializer):
 
 
 class ReplayOverridesSerializer(StrictSerializer):
-    """What is otherwise; what is as it is now is not there."""
+    """Changes for the replay; unchanged fields are omitted."""
 
     instructions = serializers.CharField(required=False)
     endpoint = serializers.CharField(required=False)
@@ -121,20 +123,27 @@ class TranscriptDifferenceSerializer(StrictSerializer):
             *("result_missing", "answer_changed", "ending_changed"),
         ]
     )
-    message = serializers.IntegerField(help_text="Number of the message, from 1.")
+    message = serializers.IntegerField(help_text="Number of the message, starting at 1.")
     turn = serializers.IntegerField(
-        help_text="Of the replay; of the recording for what is missing. 0: of none."
+        help_text=(
+            "Model turn of the replay, or of the recording if the call is missing in the "
+            "replay. 0: none."
+        )
     )
     tool = serializers.CharField()
-    before = serializers.CharField(help_text="Arguments as JSON, a verdict, or a code.")
+    before = serializers.CharField(help_text="Arguments as JSON, a decision, or a code.")
     after = serializers.CharField()
-    rule = serializers.CharField(help_text="What decides in the replay.")
-    code = serializers.CharField(help_text="`not_recorded` where there was no result to give.")
-    diff = serializers.ListField(child=serializers.CharField(), help_text="Of an answer.")
+    rule = serializers.CharField(help_text="The rule that decided in the replay.")
+    code = serializers.CharField(
+        help_text="`not_recorded` if the recording has no result for the call."
+    )
+    diff = serializers.ListField(
+        child=serializers.CharField(), help_text="Differences between the answers."
+    )
 
 
 class TranscriptUsageSerializer(StrictSerializer):
-    """What one side took."""
+    """The usage of a recording or replay."""
 
     turns = serializers.IntegerField()
     calls = serializers.IntegerField()
@@ -143,7 +152,7 @@ class TranscriptUsageSerializer(StrictSerializer):
 
 
 class ReplayUsageSerializer(StrictSerializer):
-    """What both sides took."""
+    """The usage of the recording and the replay."""
 
     before = TranscriptUsageSerializer()
     after = TranscriptUsageSerializer()
@@ -156,7 +165,9 @@ class RecordingReplaySerializer(StrictSerializer):
     recording_id = serializers.UUIDField()
     status = serializers.ChoiceField(Replay.Status.choices)
     changed = ReplayOverridesSerializer()
-    differs = serializers.BooleanField(allow_null=True, help_text="Null until it is done.")
+    differs = serializers.BooleanField(
+        allow_null=True, help_text="Null until the replay has finished."
+    )
     tokens = serializers.IntegerField()
     cost_microusd = serializers.IntegerField()
     error_code = serializers.CharField()
@@ -167,7 +178,7 @@ class RecordingReplaySerializer(StrictSerializer):
 
 
 class RecordingReplayDetailSerializer(RecordingReplaySerializer):
-    """A replay with what came of it."""
+    """A replay with its results."""
 
     differences = TranscriptDifferenceSerializer(many=True)
     sides = serializers.SerializerMethodField()
@@ -183,7 +194,7 @@ class RecordingReplayDetailSerializer(RecordingReplaySerializer):
 
 
 class RecordingView(ResourceView):
-    """A resource of one recording."""
+    """Base class for one recording."""
 
     def get_recording(self, recording_id: str) -> Recording:
         """Return the visible recording with this id; raises `NotFound`."""
@@ -204,7 +215,7 @@ class RecordingListView(ResourceView):
 
     @describe_operation("list_recordings", answer=RecordingSerializer(many=True))
     def get(self, request: object) -> Response:
-        """List the recordings, the newest first."""
+        """List recordings, newest first."""
         rows: Any = Recording.objects.visible_to(self.principal)
         return self.respond_page(
             rows.select_related("agent").defer("conversation"), RecordingSerializer
@@ -214,7 +225,7 @@ class RecordingListView(ResourceView):
         "record_session", body=RecordSessionBody, answer=RecordingSerializer, status=201
     )
     def post(self, request: object) -> Response:
-        """Record a session that rests; secrets are masked."""
+        """Record a session that isn't running; secrets are masked."""
         rows: Any = Session.objects.visible_to(self.principal).select_related("agent")
         try:
             session = rows.get_or_404(
@@ -236,12 +247,12 @@ class RecordingDetailView(RecordingView):
 
     @describe_operation("get_recording", answer=RecordingDetailSerializer)
     def get(self, request: object, recording_id: str) -> Response:
-        """Show a recording with its conversation."""
+        """Get a recording with its transcript."""
         return self.respond_row(self.get_recording(recording_id), RecordingDetailSerializer)
 
     @describe_operation("remove_recording", status=204)
     def delete(self, request: object, recording_id: str) -> Response:
-        """Remove a recording with its replays."""
+        """Delete a recording with its replays."""
         delete_recording(self.principal, self.get_recording(recording_id))
         return Response(status=204)
 
@@ -257,7 +268,7 @@ class RecordingReplayListView(RecordingView):
 
     @describe_operation("list_recording_replays", answer=RecordingReplaySerializer(many=True))
     def get(self, request: object, recording_id: str) -> Response:
-        """List the replays of a recording, the newest first."""
+        """List the replays of a recording, newest first."""
         rows = self.get_recording(recording_id).replays.defer("conversation", "differences")
         return self.respond_page(rows, RecordingReplaySerializer)
 
@@ -268,9 +279,10 @@ class RecordingReplayListView(RecordingView):
         status=201,
     )
     def post(self, request: object, recording_id: str) -> Response:
-        """Replay a recording with the agent as it would be; its model is really asked.
+        """Replay a recording with a changed agent.
 
-        Calls are decided and answered from the recording: nothing is sent to a server.
+        The model is called. Calls are decided, but their results come from the recording: nothing
+        is sent to servers.
         """
         recording, body = self.get_recording(recording_id), self.read_body(ReplayRecordingBody)
         policy = body.pop("policy", None)
@@ -289,7 +301,7 @@ class RecordingReplayDetailView(RecordingView):
 
     @describe_operation("get_recording_replay", answer=RecordingReplayDetailSerializer)
     def get(self, request: object, recording_id: str, replay_id: str) -> Response:
-        """Show a replay with what differs."""
+        """Get a replay with the differences from the recording."""
         rows: Any = Replay.objects.filter(recording=self.get_recording(recording_id))
         with set_not_found_field("replay_id"):
             recording_replay = rows.select_related("recording").get_or_404(

@@ -43,20 +43,21 @@ METHODS = (
                 "params": {"name": "get_current_time", "arguments": {"timezone": "Asia/Tokyo"}},
             },
         ),
-        OpenApiExample("What it offers", {"method": "tools/list"}),
+        OpenApiExample("List tools", {"method": "tools/list"}),
         OpenApiExample(
             "A resource", {"method": "resources/read", "params": {"uri": "docs://intro"}}
         ),
     ]
 )
 class ExecuteBody(StrictSerializer):
-    """What is asked of a server, in MCP's own words."""
+    """A request to a server, with a method of MCP."""
 
     method = serializers.CharField(help_text=f"One of: {', '.join(METHODS)}.")
     params = serializers.DictField(required=False)
     timeout_s = serializers.FloatField(required=False, min_value=0.1, max_value=MAX_CALL_S)
     unapproved = serializers.BooleanField(
-        required=False, help_text="Try what waits; for those who may approve it."
+        required=False,
+        help_text="Use a definition that is pending review; requires permission to approve it.",
     )
 
 
@@ -74,7 +75,7 @@ class ReadResourceParams(StrictSerializer):
 
 
 class CompletionReferenceSerializer(StrictSerializer):
-    """What is completed: a prompt by its name, or a resource by its template."""
+    """The completion's reference: a prompt by name, or a resource by template."""
 
     type = serializers.ChoiceField(["ref/prompt", "ref/resource"])
     name = serializers.CharField(required=False, trim_whitespace=False)
@@ -96,10 +97,11 @@ class ExecuteServerRequestView(ServerView):
 
     @describe_operation("execute", body=ExecuteBody, answer=CallResultSerializer, calls=True)
     def post(self, request: object, server_id: str) -> Response:
-        """Ask a server without an agent, by MCP's own methods.
+        """Send a request to a server without an agent, by MCP method.
 
-        Calls, reads, prompts and completions go through the door, under the organization's policy,
-        the token's limits and the audit. Lists name what may be used; `initialize` connects now.
+        Calls, resource reads, prompts, and completions use the call pipeline, with the
+        organization's policy, the token's limits, and the audit log. Lists contain only what the
+        caller can use. `initialize` connects to the server.
         """
         server = self.get_server(server_id)
         body = self.read_body(ExecuteBody)
@@ -114,7 +116,7 @@ class ExecuteServerRequestView(ServerView):
         }.get(body["method"])
         if handler is None:
             raise InvalidInput(
-                format_message("There is no method {method!r} here.", method=body["method"]),
+                format_message("Unknown method {method!r}.", method=body["method"]),
                 code="unknown_method",
                 field="method",
                 remedy=format_message("Use one of: {methods}.", methods=", ".join(METHODS)),

@@ -34,28 +34,28 @@ STATES = ("asking", "connected", "error", "needs_reauth", "disabled")
 
 
 class ServerProgressSerializer(StrictSerializer):
-    """One server, as far as it is."""
+    """The progress of one server."""
 
     server_id = serializers.UUIDField()
     name = serializers.CharField()
     state = serializers.ChoiceField(
-        STATES, help_text="`asking` until it has answered, or failed to, for the first time."
+        STATES, help_text="`asking` until the server has connected or failed for the first time."
     )
-    code = serializers.CharField(help_text="Of the failure, blank if none.")
-    detail = serializers.CharField(help_text="What failed and what to do.")
-    tools = serializers.IntegerField(help_text="How many it offers.")
-    waiting = serializers.IntegerField(help_text="How many definitions wait for approval.")
+    code = serializers.CharField(help_text="Code of the failure; empty if there is none.")
+    detail = serializers.CharField(help_text="What failed, and what to do.")
+    tools = serializers.IntegerField(help_text="Number of tools.")
+    waiting = serializers.IntegerField(help_text="Number of definitions pending review.")
 
 
 @extend_schema_field({"type": "object", "additionalProperties": {"type": "integer"}})
 class StateCountsField(serializers.DictField):
-    """How many servers are in each state."""
+    """The number of servers in each state."""
 
 
 class ImportProgressSerializer(StrictSerializer):
-    """How far all of them are."""
+    """The progress of an import."""
 
-    done = serializers.BooleanField(help_text="Every one was asked, or isn't to be asked.")
+    done = serializers.BooleanField(help_text="True if no server is still `asking`.")
     total = serializers.IntegerField()
     counts = StateCountsField()
     servers = ServerProgressSerializer(many=True)
@@ -112,68 +112,71 @@ def _build_names_field(help_text: str) -> serializers.ListField:
 
 @extend_schema_serializer(
     examples=[
-        OpenApiExample("What would be added", {"text": EXAMPLE_TEXT}),
+        OpenApiExample("Preview an import", {"text": EXAMPLE_TEXT}),
         OpenApiExample(
-            "Add it, on this host", {"text": EXAMPLE_TEXT, "apply": True, "allow_private": ["docs"]}
+            "Import, with a private address",
+            {"text": EXAMPLE_TEXT, "apply": True, "allow_private": ["docs"]},
         ),
     ]
 )
 class ImportBody(StrictSerializer):
-    """A pasted configuration of any client, and what a person decided about it."""
+    """The configuration of an MCP client to import, and its options."""
 
     text = serializers.CharField(max_length=MAX_TEXT_LENGTH, trim_whitespace=False)
     apply = serializers.BooleanField(
-        required=False, help_text="Add the entries that hold; left out, nothing is written."
+        required=False, help_text="Add the valid entries. Default: preview only."
     )
     fill = serializers.DictField(
         child=serializers.CharField(allow_blank=True),
         required=False,
-        help_text="Values of the parameters (`${NAME}`) that the text leaves open.",
+        help_text="Values for the parameters (`${NAME}`) in the text.",
     )
     allow_private = _build_names_field(
-        "Entries whose private address a platform administrator allows."
+        "Entries whose private address is allowed; requires a platform administrator."
     )
-    chosen = _build_names_field("Entries to add; left out, all that hold.")
+    chosen = _build_names_field("Entries to add. Default: all valid entries.")
 
 
 @extend_schema_field({"type": "array", "items": JSON_OBJECT})
 class ObjectListField(serializers.JSONField):
-    """A list of objects that another module describes."""
+    """A list of objects."""
 
 
 @extend_schema_field(ENDPOINT_CONFIG)
 class PreviewEndpointConfigField(serializers.JSONField):
-    """`endpoint_config` as it may be read."""
+    """`endpoint_config` with secrets masked."""
 
 
 @extend_schema_field(AUTH_CONFIG)
 class PreviewAuthConfigField(serializers.JSONField):
-    """`auth_config` as it may be read."""
+    """`auth_config` with secrets masked."""
 
 
 class ImportEntrySerializer(StrictSerializer):
-    """One server of the text: what became, or would become, of it."""
+    """One server of the configuration, and what happens to it."""
 
     name = serializers.CharField()
     slug = serializers.CharField()
-    line = serializers.IntegerField(help_text="Where it begins in the text.")
+    line = serializers.IntegerField(help_text="Line number in the text.")
     transport_type = serializers.CharField()
     endpoint_config = PreviewEndpointConfigField()
     auth_config = PreviewAuthConfigField()
     enabled = serializers.BooleanField()
-    parameters = ObjectListField(help_text="What has to be filled: name, label, secret, fields.")
-    problems = ObjectListField(help_text="Why it can't be added as it stands: code, field, remedy.")
-    notices = ObjectListField(help_text="What should be known, though it doesn't stand against it.")
-    private = serializers.BooleanField(help_text="Its address is a private one.")
+    parameters = ObjectListField(help_text="Parameters to fill in: name, label, secret, fields.")
+    problems = ObjectListField(help_text="Why the entry can't be added: code, field, remedy.")
+    notices = ObjectListField(help_text="Notes that don't prevent adding the entry.")
+    private = serializers.BooleanField(help_text="True if its address is private.")
     allowed_tools = serializers.ListField(
-        child=serializers.CharField(), help_text="The tools that it is kept to; empty: all."
+        child=serializers.CharField(), help_text="The allowed tools; empty: all."
     )
     action = serializers.ChoiceField(["add", "refuse", "leave out", "added"])
-    server_id = serializers.UUIDField(allow_null=True, help_text="The server, once it is added.")
+    server_id = serializers.UUIDField(
+        allow_null=True, help_text="ID of the server, after it is added."
+    )
 
 
 class AgentOverrideSerializer(StrictSerializer):
-    """What one agent gets of one server, as `bot_overrides` says."""
+    """What one agent gets of one server, from `bot_overrides`."""
 
     agent = serializers.CharField()
     server = serializers.CharField()
@@ -181,27 +184,31 @@ class AgentOverrideSerializer(StrictSerializer):
     action = serializers.ChoiceField(["give", "take", "keep", "refuse"])
     allowed_tools = serializers.ListField(child=serializers.CharField())
     denied_tools = serializers.ListField(child=serializers.CharField())
-    problems = ObjectListField(help_text="Why it can't be given: code, field, remedy.")
+    problems = ObjectListField(help_text="Why it can't be attached: code, field, remedy.")
 
 
 class ServerImportSerializer(StrictSerializer):
-    """What became, or would become, of a text."""
+    """The result or preview of an import."""
 
     applied = serializers.BooleanField()
     entries = ImportEntrySerializer(many=True)
     overrides = AgentOverrideSerializer(many=True)
     problems = ObjectListField(
-        help_text="What is wrong beside the servers: code, field, line, remedy."
+        help_text="Problems outside the server entries: code, field, line, remedy."
     )
-    notices = ObjectListField(help_text="What should be known of the whole text.")
+    notices = ObjectListField(help_text="Notes on the whole text.")
     progress = serializers.CharField(
         allow_null=True,
-        help_text="Where to read how far the added servers are: workers ask them now.",
+        help_text="URL for the progress of the added servers, which workers scan now.",
     )
 
 
 SERVER_PARAMETER = OpenApiParameter(
-    "server", UUID, many=True, required=True, description="A server's id; repeat it for several."
+    "server",
+    UUID,
+    many=True,
+    required=True,
+    description="ID of a server; repeat the parameter for several.",
 )
 
 
@@ -214,19 +221,19 @@ class ImportServersView(ResourceView):
         "import_progress", answer=ImportProgressSerializer, parameters=[SERVER_PARAMETER]
     )
     def get(self, request: object) -> Response:
-        """Return how far servers are that were added together, as `progress` of an import asks.
+        """Get the progress of servers that were added by an import.
 
-        Each is `asking` until it has answered, or failed to, for the first time; `done` says that
-        nothing more is to be waited for.
+        A server is `asking` until it has connected or failed for the first time. `done` is true if
+        no server is still `asking`.
         """
         server_ids = list(dict.fromkeys(self.request.query_params.getlist("server")))
         if not 1 <= len(server_ids) <= MAX_SERVERS:
             raise InvalidInput(
-                format_message("{count} servers are named.", count=len(server_ids)),
+                format_message("{count} servers were specified.", count=len(server_ids)),
                 code="invalid",
                 field="server",
                 remedy=format_message(
-                    "Name 1 to {most_servers}, as the `progress` of an import does.",
+                    "Specify 1 to {most_servers} servers, as in the `progress` of an import.",
                     most_servers=MAX_SERVERS,
                 ),
             )
@@ -235,12 +242,13 @@ class ImportServersView(ResourceView):
 
     @describe_operation("import_servers", body=ImportBody, answer=ServerImportSerializer)
     def post(self, request: object) -> Response:
-        """Preview a pasted configuration, or add what it describes.
+        """Import servers from a pasted configuration, or preview the import.
 
-        The text may be what any client keeps (`mcpServers`, `servers`, a bare map, one server).
-        With `apply` each entry is added whole or not at all; the others keep their problems. A
-        server's `allowed_tools` and the `bot_overrides` beside the servers are taken over. The
-        answer doesn't wait for the servers: a worker asks them, and `progress` says how far.
+        The text can be the configuration of any MCP client (`mcpServers`, `servers`, a map of
+        servers, or one server). With `apply`, each entry is added completely or not at all; entries
+        with problems are skipped. `allowed_tools` of servers and `bot_overrides` are imported. The
+        response doesn't wait for the servers: workers scan them, and `progress` is the URL of their
+        progress.
         """
         body = self.read_body(ImportBody)
         choices = ImportChoices(
@@ -268,7 +276,7 @@ def _parse_server_id(text: str) -> UUID:
         return UUID(text)
     except ValueError:
         raise NotFound(
-            format_message("There is no MCP server {text!r} here.", text=text[:64]),
+            format_message("The server {text!r} doesn't exist.", text=text[:64]),
             field="server",
-            remedy="Use the ids that the import answered.",
+            remedy="Use the IDs that the import returned.",
         ) from None

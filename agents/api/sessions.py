@@ -52,10 +52,10 @@ MAX_STEPS = 500
 
 
 class SessionFilter(StrictFilterSet):
-    """What sessions are looked for by."""
+    """Filters for the list of sessions."""
 
     status = django_filters.ChoiceFilter(choices=Session.Status.choices)
-    agent = django_filters.CharFilter(method="filter_by_agent", label="Id or slug of the agent")
+    agent = django_filters.CharFilter(method="filter_by_agent", label="ID or slug of the agent")
     since = django_filters.IsoDateTimeFilter(field_name="created_at", lookup_expr="gte")
     until = django_filters.IsoDateTimeFilter(field_name="created_at", lookup_expr="lt")
 
@@ -70,17 +70,17 @@ class SessionFilter(StrictFilterSet):
     examples=[OpenApiExample("A first message", {"message": EXAMPLE_MESSAGE})]
 )
 class StartSessionBody(MessageBody):
-    """A session as it is started."""
+    """A session to start."""
 
     working_dir = serializers.CharField(
         required=False,
         max_length=1024,
-        help_text="A folder of the host; only a platform administrator may attach one.",
+        help_text="An attached folder of the host; only a platform administrator can set it.",
     )
 
 
 class SessionSerializer(StrictSerializer):
-    """A conversation with an agent."""
+    """A session of an agent."""
 
     id = serializers.UUIDField()
     agent_id = serializers.UUIDField()
@@ -91,7 +91,8 @@ class SessionSerializer(StrictSerializer):
     error_detail = serializers.CharField()
     started_by = serializers.CharField()
     parent_id = serializers.UUIDField(
-        allow_null=True, help_text="The session that began this one; null for what people start."
+        allow_null=True,
+        help_text="The session that started this one; null if a person or a token started it.",
     )
     turns = serializers.IntegerField()
     calls = serializers.IntegerField()
@@ -104,7 +105,7 @@ class SessionSerializer(StrictSerializer):
 
 
 class HeldLabelSerializer(StrictSerializer):
-    """A label that a session holds, and the first call that brought it."""
+    """A flow label of a session, and the first call that added it."""
 
     label = serializers.ChoiceField(  # type: ignore[assignment]  # DRF moves it
         [str(FlowLabel.PRIVATE_DATA), str(FlowLabel.UNTRUSTED_CONTENT)]
@@ -118,14 +119,18 @@ class SessionDetailSerializer(SessionSerializer):
     """A session with its steps."""
 
     held = serializers.SerializerMethodField(
-        help_text="What it has seen: with both labels, what sends out needs a person's yes."
+        help_text=(
+            "Flow labels of the session; with both, calls with an external effect require approval."
+        )
     )
 
     budgets = serializers.SerializerMethodField(
-        help_text="What its agent gives each session, with what this one has spent of it."
+        help_text="The agent's budgets for each session, with the usage of this session."
     )
-    steps = serializers.SerializerMethodField(help_text=f"At most {MAX_STEPS} behind `after`.")
-    more_steps = serializers.SerializerMethodField(help_text="Whether there are more behind these.")
+    steps = serializers.SerializerMethodField(help_text=f"At most {MAX_STEPS} steps after `after`.")
+    more_steps = serializers.SerializerMethodField(
+        help_text="True if there are more steps after these."
+    )
 
     @extend_schema_field(HeldLabelSerializer(many=True))
     def get_held(self, session: Session) -> Any:
@@ -148,13 +153,13 @@ class SessionDetailSerializer(SessionSerializer):
 
 
 class CancelSessionSerializer(StrictSerializer):
-    """What a wish to cancel did."""
+    """The result of a cancellation."""
 
-    cancelled = serializers.BooleanField(help_text="False where nothing was running.")
+    cancelled = serializers.BooleanField(help_text="False if nothing was running.")
 
 
 class SessionView(ResourceView):
-    """A resource below one session."""
+    """Base class for one session."""
 
     def get_session(self, session_id: str) -> Session:
         """Return the visible session with this id; raises `NotFound`."""
@@ -183,7 +188,7 @@ class SessionListView(SessionView):
 
     @describe_operation("list_sessions", answer=SessionSerializer(many=True))
     def get(self, request: object) -> Response:
-        """List sessions, the latest first; a member sees their own."""
+        """List sessions, latest first; a member sees their own sessions."""
         rows = Session.objects.visible_to(self.principal).select_related("agent")
         return self.respond_page(rows, SessionSerializer)
 
@@ -199,7 +204,7 @@ class AgentSessionListView(AgentView):
 
     @describe_operation("list_agent_sessions", answer=SessionSerializer(many=True))
     def get(self, request: object, agent_id: str) -> Response:
-        """List the sessions of an agent, the latest first; a member sees their own."""
+        """List an agent's sessions, latest first; a member sees their own sessions."""
         agent = self.get_agent(agent_id)
         rows = Session.objects.visible_to(self.principal).filter(agent=agent)
         return self.respond_page(rows.select_related("agent"), SessionSerializer)
@@ -208,7 +213,7 @@ class AgentSessionListView(AgentView):
         "start_session", body=StartSessionBody, answer=SessionSerializer, status=201
     )
     def post(self, request: object, agent_id: str) -> Response:
-        """Start a session with a first message; a worker takes it from here."""
+        """Start a session with a first message; it runs in a worker."""
         agent = self.get_agent(agent_id)
         body = self.read_body(StartSessionBody)
         folder = body.get("working_dir", "")
@@ -220,7 +225,7 @@ class AgentSessionListView(AgentView):
 
 
 SEQ_SCHEMA = {"type": "integer", "minimum": 0, "default": 0}
-AFTER_PARAMETER = OpenApiParameter("after", SEQ_SCHEMA, description="Only steps behind this `seq`.")
+AFTER_PARAMETER = OpenApiParameter("after", SEQ_SCHEMA, description="Only steps after this `seq`.")
 
 
 class SessionDetailView(SessionView):
@@ -231,7 +236,7 @@ class SessionDetailView(SessionView):
 
     @describe_operation("get_session", answer=SessionDetailSerializer, parameters=[AFTER_PARAMETER])
     def get(self, request: object, session_id: str) -> Response:
-        """Show a session with its steps: messages, model turns, calls, notices."""
+        """Get a session with its steps: messages, model turns, calls, notices."""
         session = self.get_session(session_id)
         after = parse_seq(self.request.query_params.get("after", "0"), "after")
         steps = list(session.steps.filter(seq__gt=after).order_by("seq")[: MAX_STEPS + 1])
@@ -239,14 +244,14 @@ class SessionDetailView(SessionView):
 
 
 class CancelSessionView(SessionView):
-    """The wish to cancel a session."""
+    """Cancellation of a session."""
 
     rules = {"POST": Action.RUN_AGENTS}
     agent_token_methods = ("POST",)
 
     @describe_operation("cancel_session", answer=CancelSessionSerializer)
     def post(self, request: object, session_id: str) -> Response:
-        """Cancel what a session does; a message sent later begins anew."""
+        """Cancel a session; a later message continues it."""
         return Response({"cancelled": cancel_session(self.principal, self.get_session(session_id))})
 
 
@@ -259,7 +264,7 @@ class SessionImageView(SessionView):
 
     @describe_operation("get_session_image", answer={(200, "image/*"): OpenApiTypes.BINARY})
     def get(self, request: object, session_id: str, sha256: str) -> HttpResponse:
-        """Show an image of a step (`images`): PNG, JPEG, GIF or WebP."""
+        """Get an image of a step (`images`): PNG, JPEG, GIF, or WebP."""
         return build_blob_response(get_session_blob(self.get_session(session_id), sha256))
 
 
@@ -267,7 +272,7 @@ def parse_seq(text: str, field: str) -> int:
     if text.isascii() and text.isdigit() and len(text) <= 9:
         return int(text)
     raise InvalidInput(
-        f"`{field}` is {text[:20]!r}.", field=field, remedy="Send the number of a step, or nothing."
+        f"`{field}` is {text[:20]!r}.", field=field, remedy="Send a step number, or omit the field."
     )
 
 
@@ -280,15 +285,17 @@ LAST_EVENT_ID = OpenApiParameter(
     "Last-Event-ID",
     int,
     OpenApiParameter.HEADER,
-    description="The last id that was seen; the stream goes on behind it.",
+    description="ID of the last event received; the stream continues after it.",
 )
 STREAM_RESPONSE = OpenApiResponse(
     OpenApiTypes.STR,
-    description="Events: `message`, `model`, `call`, `notice`, `end` are steps (`data` is the "
-    "step, and the one with an `id` is final); `text` adds to the text of a step that isn't final "
-    "(`seq`, `at`: behind so many characters, `text`); `progress` says how far a call has come "
-    "(`seq`, `done`, `total`, `message`); `state` how the session stands (`status`); `rest`, the "
-    "last, what came of it.",
+    description=(
+        "Events: `message`, `model`, `call`, `notice`, and `end` are steps (`data` is the "
+        "step; an event with an `id` is final); `text` adds text to a step that isn't final "
+        "(`seq`, `at`: offset in characters, `text`); `progress` is the progress of a call "
+        "(`seq`, `done`, `total`, `message`); `state` is the status of the session "
+        "(`status`); `rest` is the last event, with the result."
+    ),
     examples=[
         OpenApiExample(
             "A finished call",
@@ -311,12 +318,13 @@ class SessionEventsView(SessionView):
         parameters=[LAST_EVENT_ID, AFTER_PARAMETER],
     )
     def get(self, request: object, session_id: str) -> StreamingHttpResponse:
-        """Follow a session until it rests (server-sent events).
+        """Stream the events of a session until it ends or waits (server-sent events).
 
-        Steps that are not final come without an id, as often as they change: put them in each
-        other's place by `seq`. A stream that broke, or ended after ten minutes without `rest`, goes
-        on with the last id in `Last-Event-ID`, wherever it stood: what isn't final comes again as
-        it stands then. `after` is for the first time, where a browser can't send a header.
+        Steps that aren't final have no ID and are sent each time they change: replace the earlier
+        version with the same `seq`. If the stream breaks, or ends after ten minutes without `rest`,
+        reconnect with the last ID in `Last-Event-ID`; steps that aren't final are sent again with
+        their current content. Use `after` for the first connection if the client can't set headers,
+        such as a browser.
         """
         session = self.get_session(session_id)
         if last := self.request.headers.get("Last-Event-ID"):
@@ -371,7 +379,7 @@ class SendMessageView(SessionView):
 
     @describe_operation("send_message", body=MessageBody, answer=SessionSerializer, status=202)
     def post(self, request: object, session_id: str) -> Response:
-        """Send a message; a resting session goes on, a running one takes it up next."""
+        """Send a message; a running session handles it in its next turn."""
         session = self.get_session(session_id)
         body = self.read_body(MessageBody)
         files = decode_attachments(body.get("attachments", ()))
@@ -380,7 +388,7 @@ class SendMessageView(SessionView):
 
 
 class ResendMessageView(SessionView):
-    """A message that is sent anew, in its place."""
+    """Resend or replace a message."""
 
     rules = {"POST": Action.RUN_AGENTS}
     agent_token_methods = ("POST",)
@@ -389,10 +397,10 @@ class ResendMessageView(SessionView):
         "retry_message", body=ResendMessageBody, answer=SessionSerializer, status=202
     )
     def post(self, request: object, session_id: str) -> Response:
-        """Send a message anew, as it was or in other words, in a session that rests.
+        """Resend or replace a message in a session that isn't running.
 
-        It takes the place of the earlier one and of all behind it: those steps stay, the new
-        message names the first of them (`replaces`), and the agent is told of none of them.
+        The new message replaces the earlier one and all steps after it. Those steps are kept, and
+        the new message names the first of them (`replaces`), but the agent no longer sees them.
         """
         session = self.get_session(session_id)
         body = self.read_body(ResendMessageBody)
@@ -402,7 +410,7 @@ class ResendMessageView(SessionView):
 
 
 class SessionExportView(SessionView):
-    """A session written down."""
+    """Export of a session."""
 
     rules = {"GET": READ_OR_RUN}
     agent_token_methods = ("GET",)
@@ -417,13 +425,13 @@ class SessionExportView(SessionView):
         parameters=[FORMAT_PARAMETER],
     )
     def get(self, request: object, session_id: str) -> HttpResponse:
-        """Return a whole session, as Markdown for people or as JSON with every step."""
+        """Export a session, as Markdown or as JSON with all steps."""
         session = self.get_session(session_id)
         return build_file_response(session, self.request.query_params.get("as", "markdown"))
 
 
 class SessionFileView(SessionView):
-    """A text file that somebody attached to a message."""
+    """A text file attached to a message."""
 
     rules = {"GET": READ_OR_RUN}
     agent_token_methods = ("GET",)
@@ -431,7 +439,7 @@ class SessionFileView(SessionView):
 
     @describe_operation("get_session_file", answer={(200, "text/plain"): OpenApiTypes.STR})
     def get(self, request: object, session_id: str, sha256: str) -> HttpResponse:
-        """Show a text file of a message (`files`)."""
+        """Get a text file of a message (`files`)."""
         return build_blob_response(
             get_session_blob(self.get_session(session_id), sha256, payload_key="files")
         )

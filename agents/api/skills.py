@@ -24,12 +24,12 @@ from bonobot.core.api.serializers import NumberedBody, StrictSerializer, Version
 
 
 class SkillFilter(StrictFilterSet):
-    """What skills are looked for by."""
+    """Filters for the list of skills."""
 
     name = django_filters.CharFilter()
     enabled = StrictBooleanFilter()
     agent = django_filters.CharFilter(
-        method="filter_by_agent", label="Slug of an agent that has it"
+        method="filter_by_agent", label="Slug of an agent with the skill attached"
     )
 
     def filter_by_agent(self, rows: SkillQuerySet, name: str, value: str) -> SkillQuerySet:
@@ -41,7 +41,7 @@ class SkillFilter(StrictFilterSet):
 
 
 class SkillArgumentSerializer(StrictSerializer):
-    """A declared argument; it stands in the text as `${name}`."""
+    """A declared argument; `${name}` in the text is replaced with its value."""
 
     name = serializers.CharField(max_length=64)
     description = serializers.CharField(required=False, allow_blank=True, max_length=500)
@@ -50,7 +50,7 @@ class SkillArgumentSerializer(StrictSerializer):
     choices = serializers.ListField(
         child=serializers.CharField(max_length=500),
         required=False,
-        help_text="Nothing else is taken.",
+        help_text="The allowed values; empty: any value.",
     )
 
 
@@ -60,7 +60,7 @@ class SkillArgumentSerializer(StrictSerializer):
             "A skill",
             {
                 "name": "release-notes",
-                "description": "Writes the notes of a release",
+                "description": "Writes release notes",
                 "text": "Write release notes for ${version}: what is new, what was fixed.",
                 "arguments": [{"name": "version", "required": True}],
                 "agents": ["helper"],
@@ -70,7 +70,7 @@ class SkillArgumentSerializer(StrictSerializer):
     ]
 )
 class SkillBody(NumberedBody):
-    """A skill as it is written; what is left out stays, or is at its default."""
+    """A skill to create or update; omitted fields are unchanged or get their default."""
 
     name = serializers.SlugField(max_length=64)
     title = serializers.CharField(required=False, allow_blank=True, max_length=255)
@@ -81,7 +81,7 @@ class SkillBody(NumberedBody):
     agents = serializers.ListField(
         child=serializers.CharField(max_length=64),
         required=False,
-        help_text="Slugs of the agents that have it.",
+        help_text="Slugs of the agents that the skill is attached to.",
     )
 
 
@@ -98,14 +98,14 @@ class SkillSerializer(VersionedSerializer):
     arguments = SkillArgumentSerializer(many=True)
     enabled = serializers.BooleanField()
     version = serializers.IntegerField()  # type: ignore[assignment]  # it numbers what it says
-    digest = serializers.CharField(help_text="SHA-256 over all that it says.")
+    digest = serializers.CharField(help_text="SHA-256 digest of the whole definition.")
     agents = AgentSlugs()
     created_at = serializers.DateTimeField()
     updated_at = serializers.DateTimeField()
 
 
 class SkillVersionSerializer(StrictSerializer):
-    """What a skill said in one of its versions."""
+    """One version of a skill."""
 
     number = serializers.IntegerField()
     digest = serializers.CharField()
@@ -118,7 +118,7 @@ class SkillVersionSerializer(StrictSerializer):
 
 
 class SkillValuesField(serializers.DictField):
-    """Values of a skill's arguments, by their names."""
+    """Values of a skill's arguments, by name."""
 
     child = serializers.CharField(
         max_length=MAX_ARGUMENT_LENGTH, allow_blank=True, trim_whitespace=False
@@ -148,13 +148,13 @@ class RenderedSkillSerializer(StrictSerializer):
     ]
 )
 class RunSkillBody(RenderSkillBody):
-    """Which agent runs a skill, and with which arguments."""
+    """The agent that runs the skill, and the arguments."""
 
-    agent = serializers.CharField(max_length=64, help_text="Id or slug.")
+    agent = serializers.CharField(max_length=64, help_text="ID or slug.")
 
 
 class SkillView(ResourceView):
-    """A resource of one skill."""
+    """Base class for one skill."""
 
     def get_skill(self, skill_id: str) -> Skill:
         """Return the visible skill with this id or name; raises `NotFound`."""
@@ -174,13 +174,13 @@ class SkillListView(ResourceView):
 
     @describe_operation("list_skills", answer=SkillSerializer(many=True))
     def get(self, request: object) -> Response:
-        """List the skills; a member and a token for one agent see what their agents have."""
+        """List skills; a member or a token for one agent sees the skills of their agents."""
         rows: Any = Skill.objects.visible_to(self.principal)
         return self.respond_page(rows.prefetch_related("given__agent"), SkillSerializer)
 
     @describe_operation("add_skill", body=SkillBody, answer=SkillSerializer, status=201)
     def post(self, request: object) -> Response:
-        """Write a skill."""
+        """Create a skill."""
         skill = save_skill(self.principal, SkillSpec(**self.read_body(SkillBody)))
         return self.respond_row(skill, SkillSerializer, status=201)
 
@@ -197,19 +197,19 @@ class SkillDetailView(SkillView):
 
     @describe_operation("get_skill", answer=SkillSerializer)
     def get(self, request: object, skill_id: str) -> Response:
-        """Show a skill, by id or name."""
+        """Get a skill, by ID or name."""
         return self.respond_row(self.get_skill(skill_id), SkillSerializer)
 
     @describe_operation("change_skill", body=SkillBody, answer=SkillSerializer)
     def patch(self, request: object, skill_id: str) -> Response:
-        """Change parts of a skill; another text or other arguments are a new version."""
+        """Update a skill; changing the text or the arguments creates a version."""
         skill = self.get_skill(skill_id)
         spec = SkillSpec(**({"name": skill.name} | self.read_body(SkillBody, partial=True)))
         return self.respond_row(save_skill(self.principal, spec, skill), SkillSerializer)
 
     @describe_operation("remove_skill", status=204)
     def delete(self, request: object, skill_id: str) -> Response:
-        """Remove a skill with its versions."""
+        """Delete a skill with its versions."""
         delete_skill(self.principal, self.get_skill(skill_id))
         return Response(status=204)
 
@@ -224,19 +224,19 @@ class SkillVersionListView(SkillView):
 
     @describe_operation("list_skill_versions", answer=SkillVersionSerializer(many=True))
     def get(self, request: object, skill_id: str) -> Response:
-        """List what a skill said in its versions, the newest first."""
+        """List the versions of a skill, newest first."""
         return self.respond_page(self.get_skill(skill_id).versions.all(), SkillVersionSerializer)
 
 
 class RenderSkillView(SkillView):
-    """A skill with arguments."""
+    """A skill with its arguments filled in."""
 
     rules = {"POST": READ_OR_RUN}
     agent_token_methods = ("POST",)
 
     @describe_operation("render_skill", body=RenderSkillBody, answer=RenderedSkillSerializer)
     def post(self, request: object, skill_id: str) -> Response:
-        """Return a skill's text with its arguments filled in; nothing is run."""
+        """Render a skill's text with its arguments filled in, without running it."""
         skill = self.get_skill(skill_id)
         arguments = self.read_body(RenderSkillBody).get("arguments", {})
         return Response({"text": render_skill(build_template(skill), arguments)})
@@ -250,7 +250,7 @@ class RunSkillView(SkillView):
 
     @describe_operation("run_skill", body=RunSkillBody, answer=SessionSerializer, status=201)
     def post(self, request: object, skill_id: str) -> Response:
-        """Start a session of an agent that has the skill, with its text as the first message."""
+        """Run a skill: start a session with the skill's text as its first message."""
         skill, body = self.get_skill(skill_id), self.read_body(RunSkillBody)
         with set_not_found_field("agent"):
             agent = Agent.objects.get_by_name(self.principal, body["agent"])

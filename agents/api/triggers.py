@@ -56,33 +56,42 @@ WEBHOOK_EXAMPLE = {
     ]
 )
 class TriggerBody(VersionedBody):
-    """A trigger as it is written; what is left out stays."""
+    """A trigger to create or update; omitted fields are unchanged."""
 
     name = serializers.SlugField(max_length=64)
     kind = serializers.ChoiceField(Trigger.Kind.choices)
     enabled = serializers.BooleanField(required=False)
     inputs = WorkflowInputsField(
         required=False,
-        help_text="Of each run. Of a webhook with `${/body/…}`; empty: what was sent are they.",
+        help_text="Inputs of each run; `${/body/…}` for a webhook. Empty: the webhook's body.",
     )
     every_s = serializers.IntegerField(
-        required=False, min_value=MIN_PERIOD_S, max_value=MAX_PERIOD_S, help_text="Seconds."
+        required=False,
+        min_value=MIN_PERIOD_S,
+        max_value=MAX_PERIOD_S,
+        help_text="Interval in seconds.",
     )
     cron = serializers.CharField(
         required=False,
         max_length=100,
-        help_text="Instead: minute, hour, day of month, month, day of week.",
+        help_text=(
+            "Cron expression, instead of an interval: minute, hour, day of month, month, day "
+            "of week."
+        ),
     )
     time_zone = serializers.CharField(
-        required=False, max_length=64, help_text="Of the cron expression; UTC."
+        required=False, max_length=64, help_text="Time zone of the cron expression. Default: UTC."
     )
     per_minute = serializers.IntegerField(
-        required=False, min_value=1, max_value=MAX_PER_MINUTE, help_text="Of a webhook."
+        required=False,
+        min_value=1,
+        max_value=MAX_PER_MINUTE,
+        help_text="For a webhook: maximum deliveries per minute.",
     )
 
 
 class TriggerSerializer(VersionedSerializer):
-    """A trigger, with what came of it last."""
+    """A trigger with the result of its last run."""
 
     body_classes = (TriggerBody,)
 
@@ -95,13 +104,17 @@ class TriggerSerializer(VersionedSerializer):
     cron = serializers.CharField()
     time_zone = serializers.CharField()
     per_minute = serializers.IntegerField()
-    next_at = serializers.DateTimeField(allow_null=True, help_text="When a schedule is due.")
+    next_at = serializers.DateTimeField(allow_null=True, help_text="The next run of a schedule.")
     last_at = serializers.DateTimeField(allow_null=True)
-    last_code = serializers.CharField(help_text="Why the last run didn't begin; blank if it did.")
+    last_code = serializers.CharField(
+        help_text="Why the last run didn't start; empty if it started."
+    )
     last_run_id = serializers.UUIDField(allow_null=True)
     last_status = serializers.ChoiceField(Session.Status.choices, allow_null=True)
-    has_secret = serializers.SerializerMethodField(help_text="Without one a webhook is closed.")
-    url = serializers.SerializerMethodField(help_text="Where a webhook is sent to.")
+    has_secret = serializers.SerializerMethodField(
+        help_text="A webhook without a secret accepts no deliveries."
+    )
+    url = serializers.SerializerMethodField(help_text="URL of the webhook.")
 
     def get_has_secret(self, trigger: Trigger) -> bool:
         """Tell whether it has a secret."""
@@ -113,10 +126,10 @@ class TriggerSerializer(VersionedSerializer):
 
 
 class NewTriggerSerializer(TriggerSerializer):
-    """A trigger that was just made, or given another secret."""
+    """A trigger that was created or got a new secret."""
 
     hook_secret = serializers.SerializerMethodField(
-        help_text="A webhook's secret: keep it, it isn't shown again. Blank for a schedule."
+        help_text="A webhook's secret: store it, it isn't shown again. Empty for a schedule."
     )
 
     def get_hook_secret(self, trigger: Trigger) -> str:
@@ -125,7 +138,7 @@ class NewTriggerSerializer(TriggerSerializer):
 
 
 class TriggerView(WorkflowView):
-    """A resource of one workflow's triggers."""
+    """Base class for a workflow's triggers."""
 
     def get_trigger(self, workflow_id: str, trigger_id: str) -> Trigger:
         """Return the trigger with this id or name; raises `NotFound`."""
@@ -154,14 +167,14 @@ class TriggerListView(TriggerView):
 
     @describe_operation("list_workflow_triggers", answer=TriggerSerializer(many=True))
     def get(self, request: object, workflow_id: str) -> Response:
-        """List what starts a workflow by itself, each with its last run."""
+        """List a workflow's triggers, each with its last run."""
         return self.respond_page(list_triggers(self.get_workflow(workflow_id)), TriggerSerializer)
 
     @describe_operation(
         "add_workflow_trigger", body=TriggerBody, answer=NewTriggerSerializer, status=201
     )
     def post(self, request: object, workflow_id: str) -> Response:
-        """Add a schedule or a webhook; the answer is where a webhook's secret is shown."""
+        """Create a schedule or a webhook; the response has the webhook's secret."""
         workflow, spec = self.get_workflow(workflow_id), TriggerSpec(**self.read_body(TriggerBody))
         trigger, secret = save_trigger(self.principal, workflow, spec)
         return self.show_trigger(trigger, NewTriggerSerializer, status=201, text=secret)
@@ -178,12 +191,12 @@ class TriggerDetailView(TriggerView):
 
     @describe_operation("get_workflow_trigger", answer=TriggerSerializer)
     def get(self, request: object, workflow_id: str, trigger_id: str) -> Response:
-        """Show a trigger, by id or name."""
+        """Get a trigger, by ID or name."""
         return self.show_trigger(self.get_trigger(workflow_id, trigger_id), TriggerSerializer)
 
     @describe_operation("change_workflow_trigger", body=TriggerBody, answer=TriggerSerializer)
     def patch(self, request: object, workflow_id: str, trigger_id: str) -> Response:
-        """Change parts of a trigger, or switch it on or off; its kind stays."""
+        """Update a trigger, or enable or disable it; its kind can't be changed."""
         trigger = self.get_trigger(workflow_id, trigger_id)
         spec = TriggerSpec(**({"name": trigger.name} | self.read_body(TriggerBody, partial=True)))
         changed, _ = save_trigger(self.principal, trigger.workflow, spec, trigger)
@@ -191,7 +204,7 @@ class TriggerDetailView(TriggerView):
 
     @describe_operation("remove_workflow_trigger", status=204)
     def delete(self, request: object, workflow_id: str, trigger_id: str) -> Response:
-        """Remove a trigger; what it started stays."""
+        """Delete a trigger; the runs it started are kept."""
         delete_trigger(self.principal, self.get_trigger(workflow_id, trigger_id))
         return Response(status=204)
 
@@ -203,7 +216,7 @@ class RotateTriggerSecretView(TriggerView):
 
     @describe_operation("replace_trigger_secret", answer=NewTriggerSerializer)
     def post(self, request: object, workflow_id: str, trigger_id: str) -> Response:
-        """Give a webhook another secret; the earlier one opens nothing from now on."""
+        """Rotate a webhook's secret; the earlier secret stops working immediately."""
         trigger = self.get_trigger(workflow_id, trigger_id)
         return self.show_trigger(
             trigger, NewTriggerSerializer, text=replace_secret(self.principal, trigger)
@@ -217,39 +230,41 @@ DELIVERY_PARAMETERS = [
         IDEMPOTENCY_HEADER,
         str,
         OpenApiParameter.HEADER,
-        description="What the sender calls this delivery: sent again, it starts nothing.",
+        description="The sender's ID for this delivery; sending it again starts nothing.",
     ),
     OpenApiParameter(
         "Authorization",
         str,
         OpenApiParameter.HEADER,
-        description="`Bearer` and the trigger's secret, where the body isn't signed.",
+        description="`Bearer` and the trigger's secret, if the body isn't signed.",
     ),
     OpenApiParameter(
         TIMESTAMP_HEADER,
         str,
         OpenApiParameter.HEADER,
-        description="Of a signed body: seconds since 1970, at most five minutes off.",
+        description="For a signed body: seconds since 1970, at most five minutes off.",
     ),
     OpenApiParameter(
         SIGNATURE_HEADER,
         str,
         OpenApiParameter.HEADER,
-        description="`v1=` and the hexadecimal HMAC-SHA256, by the secret, of the timestamp, "
-        "a dot, and the body.",
+        description=(
+            "`v1=` and the hexadecimal HMAC-SHA256, with the secret as the key, of the "
+            "timestamp, a period, and the body."
+        ),
     ),
 ]
 
 
 class WebhookSchema(ResourceViewSchema):
-    """Describes what is opened by a secret instead of a role."""
+    """The schema of operations that are authorized by a secret instead of a role."""
 
     def get_override_parameters(self) -> list[Any]:
         """Return the headers of a delivery."""
         return DELIVERY_PARAMETERS
 
     def _describe_roles(self) -> str:
-        return "none is needed; the trigger's secret opens it"
+        return "none; authorized by the trigger's secret"
 
 
 class WebhookDeliverySerializer(StrictSerializer):
@@ -278,10 +293,11 @@ class WebhookView(APIView):
         calls=True,
     )
     def post(self, request: Request, hook_id: str) -> Response:
-        """Start a run of a workflow with what is sent.
+        """Deliver a webhook: start a run of a workflow with the body.
 
-        By the trigger's secret as a bearer or by a signature of the body. 200 answers a delivery
-        that came before, with its run as it stands; a signature starts one run. At most 256 KiB.
+        Authenticate with the trigger's secret as a bearer token, or with a signature of the body.
+        The status code 200 means that the delivery was received before; the response has its run.
+        Each signature starts one run. Maximum size: 256 KiB.
         """
         body = _read_body(request)
         credentials = _read_credentials(request)
@@ -298,9 +314,9 @@ def _read_body(request: Request) -> bytes:
     if len(body) > MAX_BODY_BYTES:
         raise BodyTooLarge(
             format_message(
-                "The body has more than {largest_body} bytes.", largest_body=MAX_BODY_BYTES
+                "The request body is larger than {largest_body} bytes.", largest_body=MAX_BODY_BYTES
             ),
-            remedy="Send less of it.",
+            remedy="Send a smaller body.",
         )
     return body
 
@@ -320,7 +336,7 @@ def _parse_delivery_id(request: Request) -> str:
         delivery_id.isascii() and delivery_id.isprintable()
     ):
         raise InvalidInput(
-            "The delivery's id is too long, or has characters that can't be seen.",
+            "The delivery ID is too long, or contains non-printable characters.",
             code="bad_idempotency_key",
             field=IDEMPOTENCY_HEADER,
             remedy=format_message(

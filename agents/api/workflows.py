@@ -43,26 +43,30 @@ outputs: {found: "${/steps/look/text}"}
 """
 
 
-@extend_schema_field({**JSON_OBJECT, "description": "As the workflow's input schema says."})
+@extend_schema_field({**JSON_OBJECT, "description": "As defined by the workflow's input schema."})
 class WorkflowInputsField(serializers.DictField):
     """Inputs of a run."""
 
 
-@extend_schema_field({**JSON_OBJECT, "nullable": True, "description": "Null until it has ended."})
+@extend_schema_field(
+    {**JSON_OBJECT, "nullable": True, "description": "Null until the run has ended."}
+)
 class WorkflowOutputsField(serializers.DictField):
     """Outputs of a run."""
 
 
 class WorkflowFilter(StrictFilterSet):
-    """What workflows are looked for by."""
+    """Filters for the list of workflows."""
 
     name = django_filters.CharFilter()
     enabled = StrictBooleanFilter()
-    agent = django_filters.CharFilter(field_name="agent__slug", label="Slug of whom it runs as")
+    agent = django_filters.CharFilter(
+        field_name="agent__slug", label="Slug of the agent that runs it"
+    )
 
 
 class WorkflowRunFilter(StrictFilterSet):
-    """What runs are looked for by."""
+    """Filters for the list of runs."""
 
     status = django_filters.CharFilter(field_name="session__status")
     via = django_filters.ChoiceFilter(choices=WorkflowRun.Via.choices)
@@ -74,20 +78,20 @@ class WorkflowRunFilter(StrictFilterSet):
     ]
 )
 class WorkflowBody(NumberedBody):
-    """A workflow as it is written; what is left out stays."""
+    """A workflow to create or update; omitted fields are unchanged."""
 
     name = serializers.SlugField(max_length=64)
     source = serializers.CharField(  # type: ignore[assignment]  # DRF moves it
         required=False,
         max_length=MAX_SOURCE_LENGTH,
         trim_whitespace=False,
-        help_text="Its definition, as YAML or JSON.",
+        help_text="The definition, as YAML or JSON.",
     )
     enabled = serializers.BooleanField(required=False)
     agents = serializers.ListField(
         child=serializers.CharField(max_length=64),
         required=False,
-        help_text="Slugs of the agents that have it as a tool.",
+        help_text="Slugs of the agents that have the workflow as a tool.",
     )
 
 
@@ -99,13 +103,14 @@ class WorkflowSerializer(VersionedSerializer):
     id = serializers.UUIDField()
     name = serializers.CharField()
     description = serializers.CharField()
-    agent = serializers.CharField(source="agent.slug", help_text="As whom it runs.")
+    agent = serializers.CharField(source="agent.slug", help_text="The agent that runs it.")
     source = serializers.CharField()  # type: ignore[assignment]  # as above
     enabled = serializers.BooleanField()
     version = serializers.IntegerField()  # type: ignore[assignment]  # it numbers what it says
-    digest = serializers.CharField(help_text="SHA-256 over all that it says.")
+    digest = serializers.CharField(help_text="SHA-256 digest of the whole definition.")
     state = serializers.ChoiceField(
-        ["approved", "pending", "changed"], help_text="How it stands as a tool of other agents."
+        ["approved", "pending", "changed"],
+        help_text="Review state of the workflow as a tool of other agents.",
     )
     agents = AgentSlugs()
     created_at = serializers.DateTimeField()
@@ -113,7 +118,7 @@ class WorkflowSerializer(VersionedSerializer):
 
 
 class WorkflowVersionSerializer(StrictSerializer):
-    """What a workflow said in one of its versions."""
+    """One version of a workflow."""
 
     number = serializers.IntegerField()
     digest = serializers.CharField()
@@ -125,23 +130,25 @@ class WorkflowVersionSerializer(StrictSerializer):
 @extend_schema_serializer(
     examples=[
         OpenApiExample(
-            "What was read",
+            "The reviewed version",
             {"digest": "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"},
             request_only=True,
         )
     ]
 )
 class ApproveWorkflowBody(StrictSerializer):
-    """What was looked at."""
+    """The version to approve."""
 
-    digest = serializers.CharField(max_length=64, help_text="Of the version that was read.")
+    digest = serializers.CharField(
+        max_length=64, help_text="Digest of the version that was reviewed."
+    )
 
 
 @extend_schema_serializer(
     examples=[OpenApiExample("Inputs", {"inputs": {"title": "disk full"}}, request_only=True)]
 )
 class RunWorkflowBody(StrictSerializer):
-    """What a run is given."""
+    """The inputs of a run."""
 
     inputs = WorkflowInputsField(required=False)
 
@@ -152,17 +159,17 @@ class WorkflowStepSerializer(StrictSerializer):
     id = serializers.CharField()
     state = serializers.ChoiceField(
         ["waiting", "running", "done", "failed", "unknown", "skipped"],
-        help_text="`waiting`: it is not its turn yet.",
+        help_text="`waiting`: the step hasn't started.",
     )
-    tool = serializers.CharField(help_text="What it calls; blank before its turn.")
-    text = serializers.CharField(help_text="What came of it.")
+    tool = serializers.CharField(help_text="The tool that it calls; empty until it starts.")
+    text = serializers.CharField(help_text="The result of the step.")
     code = serializers.CharField()
     call_id = serializers.UUIDField(allow_null=True)
     duration_ms = serializers.IntegerField(allow_null=True)
 
 
 class WorkflowRunSerializer(StrictSerializer):
-    """A run of a workflow; its session shows every call."""
+    """A run of a workflow; its session has all calls."""
 
     id = serializers.UUIDField()
     workflow = serializers.CharField(source="name")
@@ -186,7 +193,7 @@ class WorkflowRunDetailSerializer(WorkflowRunSerializer):
 
 
 class WorkflowView(ResourceView):
-    """A resource of one workflow."""
+    """Base class for one workflow."""
 
     def get_workflow(self, workflow_id: str) -> Workflow:
         """Return the visible workflow with this id or name; raises `NotFound`."""
@@ -217,14 +224,14 @@ class WorkflowListView(ResourceView):
 
     @describe_operation("list_workflows", answer=WorkflowSerializer(many=True))
     def get(self, request: object) -> Response:
-        """List the workflows; a member and a token for one agent see those of their agents."""
+        """List workflows; a member or a token for one agent sees those of their agents."""
         rows: Any = Workflow.objects.visible_to(self.principal)
         rows = rows.select_related("agent").prefetch_related("given__agent")
         return self.respond_page(rows, WorkflowSerializer)
 
     @describe_operation("add_workflow", body=WorkflowBody, answer=WorkflowSerializer, status=201)
     def post(self, request: object) -> Response:
-        """Write a workflow; what is wrong in its definition is named by its path."""
+        """Create a workflow; errors in its definition have a path."""
         workflow = save_workflow(self.principal, WorkflowSpec(**self.read_body(WorkflowBody)))
         return self.respond_row(workflow, WorkflowSerializer, status=201)
 
@@ -241,12 +248,12 @@ class WorkflowDetailView(WorkflowView):
 
     @describe_operation("get_workflow", answer=WorkflowSerializer)
     def get(self, request: object, workflow_id: str) -> Response:
-        """Show a workflow, by id or name."""
+        """Get a workflow, by ID or name."""
         return self.respond_row(self.get_workflow(workflow_id), WorkflowSerializer)
 
     @describe_operation("change_workflow", body=WorkflowBody, answer=WorkflowSerializer)
     def patch(self, request: object, workflow_id: str) -> Response:
-        """Change parts of a workflow; runs that have begun go on as they began."""
+        """Update a workflow; current runs continue with the version they started with."""
         workflow = self.get_workflow(workflow_id)
         values = {"name": workflow.name} | self.read_body(WorkflowBody, partial=True)
         updated = save_workflow(self.principal, WorkflowSpec(**values), workflow)
@@ -254,7 +261,7 @@ class WorkflowDetailView(WorkflowView):
 
     @describe_operation("remove_workflow", status=204)
     def delete(self, request: object, workflow_id: str) -> Response:
-        """Remove a workflow with its versions and triggers; its runs stay."""
+        """Delete a workflow with its versions and triggers; its runs are kept."""
         delete_workflow(self.principal, self.get_workflow(workflow_id))
         return Response(status=204)
 
@@ -269,20 +276,20 @@ class WorkflowVersionListView(WorkflowView):
 
     @describe_operation("list_workflow_versions", answer=WorkflowVersionSerializer(many=True))
     def get(self, request: object, workflow_id: str) -> Response:
-        """List what a workflow said in its versions, the newest first."""
+        """List the versions of a workflow, newest first."""
         return self.respond_page(
             self.get_workflow(workflow_id).versions.all(), WorkflowVersionSerializer
         )
 
 
 class ApproveWorkflowView(WorkflowView):
-    """The approval of a workflow as a tool."""
+    """Approval of a workflow as a tool."""
 
     rules = {"POST": Action.APPROVE_DEFINITIONS}
 
     @describe_operation("approve_workflow", body=ApproveWorkflowBody, answer=WorkflowSerializer)
     def post(self, request: object, workflow_id: str) -> Response:
-        """Approve a workflow as it was read, so that agents that have it may call it."""
+        """Approve the reviewed version of a workflow as a tool of other agents."""
         workflow, digest = (
             self.get_workflow(workflow_id),
             self.read_body(ApproveWorkflowBody)["digest"],
@@ -303,7 +310,7 @@ class WorkflowRunListView(WorkflowView):
 
     @describe_operation("list_workflow_runs", answer=WorkflowRunSerializer(many=True))
     def get(self, request: object, workflow_id: str) -> Response:
-        """List the runs of a workflow, the newest first."""
+        """List the runs of a workflow, newest first."""
         rows: Any = WorkflowRun.objects.visible_to(self.principal)
         rows = rows.filter(workflow=self.get_workflow(workflow_id)).select_related("session__agent")
         answer = self.respond_page(rows, WorkflowRunSerializer)
@@ -315,7 +322,7 @@ class WorkflowRunListView(WorkflowView):
         "run_workflow", body=RunWorkflowBody, answer=WorkflowRunDetailSerializer, status=201
     )
     def post(self, request: object, workflow_id: str) -> Response:
-        """Start a run; its inputs are checked first."""
+        """Run a workflow; its inputs are validated first."""
         workflow, body = self.get_workflow(workflow_id), self.read_body(RunWorkflowBody)
         run = run_workflow(self.principal, workflow, body.get("inputs", {}))
         return self.respond_row(run, WorkflowRunDetailSerializer, status=201)
@@ -329,18 +336,18 @@ class WorkflowRunDetailView(WorkflowView):
 
     @describe_operation("get_workflow_run", answer=WorkflowRunDetailSerializer)
     def get(self, request: object, run_id: str) -> Response:
-        """Show a run with its steps."""
+        """Get a workflow run with its steps."""
         return self.respond_row(self.get_run(run_id), WorkflowRunDetailSerializer)
 
 
 class CancelWorkflowRunView(WorkflowView):
-    """The end of a run."""
+    """Cancellation of a run."""
 
     rules = {"POST": Action.RUN_AGENTS}
     agent_token_methods = ("POST",)
 
     @describe_operation("cancel_workflow_run", answer=WorkflowRunDetailSerializer)
     def post(self, request: object, run_id: str) -> Response:
-        """Have a run cancelled, with what it began; one that rests stays as it is."""
+        """Cancel a workflow run and the sessions it started; an ended run is unchanged."""
         cancel_session(self.principal, self.get_run(run_id).session)
         return self.respond_row(self.get_run(run_id), WorkflowRunDetailSerializer)

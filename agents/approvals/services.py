@@ -128,26 +128,28 @@ def expire_overdue() -> int:
 def _check_answer(principal: Principal, approval: Approval, answer: str, word: str) -> None:
     if answer not in ANSWERS:
         raise InvalidInput(
-            format_message("There is no answer {said!r}.", said=answer),
+            format_message("{said!r} isn't a valid answer.", said=answer),
             field="answer",
             remedy=format_message("Use one of: {answers}.", answers=", ".join(ANSWERS)),
         )
     if answer == "approve_session" and not approval.may_be_granted:
         raise InvalidInput(
-            "This can't be allowed for a session.", field="answer", remedy="Approve it once."
+            "This call can't be approved for a session.", field="answer", remedy="Approve it once."
         )
     if len(word) > MAX_WORD_LENGTH:
         raise InvalidInput(
-            format_message("The word has {count} characters.", count=len(word)),
+            format_message("The comment has {count} characters.", count=len(word)),
             field="word",
-            remedy=format_message("At most {word_length} are taken.", word_length=MAX_WORD_LENGTH),
+            remedy=format_message(
+                "Use at most {word_length} characters.", word_length=MAX_WORD_LENGTH
+            ),
         )
     if answer != "deny" and is_own_call(principal, approval):
         raise Forbidden(
-            "You asked for this call yourself.",
+            "You requested this call.",
             code="own_call",
             rule="organization:four_eyes",
-            remedy="Somebody else who may approve calls has to answer.",
+            remedy="Someone else who can approve calls must answer.",
         )
 
 
@@ -186,10 +188,10 @@ def _save_decision(
         return
     approval.refresh_from_db()
     if approval.state in (Approval.State.WAITING, Approval.State.EXPIRED):
-        raise Conflict("This question has expired, and that is a no.", code="approval_expired")
+        raise Conflict("This approval has expired. The call is denied.", code="approval_expired")
     raise Conflict(
         format_message(
-            "This question was answered already: {state} by {decided_by}.",
+            "This approval was already answered: {state} by {decided_by}.",
             state=approval.state,
             decided_by=approval.decided_by or "–",
         ),
@@ -280,12 +282,14 @@ def notify_approvers(approval: Approval) -> None:
     if approval.agent:
         name = approval.agent.name
         summary = format_message(
-            "The agent {agent} wants to call {called}, asked by {who}.", agent=name, **values
+            "The agent {agent} requests approval to call {called}, on behalf of {who}.",
+            agent=name,
+            **values,
         )
     else:
-        summary = format_message("{who} wants to call {called}.", **values)
+        summary = format_message("{who} requests approval to call {called}.", **values)
     deadline = format_message(
-        "Without an answer until {until} UTC it is refused.",
+        "If there is no answer by {until} UTC, the call is denied.",
         until=f"{approval.expires_at:%Y-%m-%d %H:%M}",
     )
     notify(

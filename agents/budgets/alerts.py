@@ -29,8 +29,8 @@ UNIT_LABELS: dict[str, str] = {
     Budget.Unit.MONEY: "micro-dollars",
 }
 PERIOD_LABELS: dict[str, str] = {
-    Budget.Period.DAY: "a day",
-    Budget.Period.MONTH: "a month",
+    Budget.Period.DAY: "per day",
+    Budget.Period.MONTH: "per month",
     Budget.Period.TOTAL: "in total",
 }
 
@@ -107,13 +107,13 @@ def _format_message(row: Budget, use: BudgetUse, event: str) -> str:
     }
     if event == "budget_warning":
         return format_message(
-            "The budget of {whose} is nearly spent: {spent:,} of {limit:,} {unit} {period}. "
-            "Raise it, or expect refusals.",
+            "The budget of {whose} is almost exhausted: {spent:,} of {limit:,} {unit} "
+            "{period}. Raise the budget to avoid denied calls.",
             **values,
         )
     return format_message(
-        "The budget of {whose} is spent: {spent:,} of {limit:,} {unit} {period}. Calls are refused "
-        "until the next period, or until somebody raises it.",
+        "The budget of {whose} is exhausted: {spent:,} of {limit:,} {unit} {period}. Calls "
+        "are denied until the next period or until the budget is raised.",
         **values,
     )
 

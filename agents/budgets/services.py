@@ -100,12 +100,12 @@ def set_budgets(principal: Principal, owner: Owner, lines: Sequence[BudgetLine])
         if _get_line_key(line) in {_get_line_key(earlier_line) for earlier_line in lines[:index]}:
             raise InvalidInput(
                 format_message(
-                    "There are two budgets of {unit} per {period}.",
+                    "There are two budgets for {unit} per {period}.",
                     unit=line.unit,
                     period=line.period,
                 ),
                 field=f"budgets[{index}]",
-                remedy="Keep one of them.",
+                remedy="Remove the duplicate.",
             )
     organization_id = owner.pk if isinstance(owner, Organization) else owner.organization_id
     with record_change(
@@ -213,7 +213,7 @@ def _check_line(line: BudgetLine, field_path: str, owner: Owner) -> None:
     ):
         if value not in allowed_values:
             raise InvalidInput(
-                format_message("There is no {name} {value!r} here.", name=name, value=value),
+                format_message("{value!r} isn't a valid {name}.", name=name, value=value),
                 field=f"{field_path}.{name}",
                 remedy=format_message("Use one of: {known}.", known=", ".join(allowed_values)),
             )
@@ -225,7 +225,7 @@ def _check_line(line: BudgetLine, field_path: str, owner: Owner) -> None:
         )
     if not 1 <= line.warn_at <= 100:
         raise InvalidInput(
-            format_message("A warning at {warn_at} percent.", warn_at=line.warn_at),
+            format_message("`warn_at` is {warn_at} percent.", warn_at=line.warn_at),
             field=f"{field_path}.warn_at",
             remedy="Use a whole number from 1 to 100.",
         )
@@ -233,7 +233,7 @@ def _check_line(line: BudgetLine, field_path: str, owner: Owner) -> None:
         raise InvalidInput(
             "Only agents have sessions.",
             field=f"{field_path}.each_session",
-            remedy="Set it at the agent.",
+            remedy="Set it on the agent.",
         )
 
 

@@ -54,7 +54,7 @@ class CommandSandbox:
         _require_working_sandbox()
         if self.root.resolve() != self.root:
             raise ServerSandboxUnavailable(
-                "the workspace leads elsewhere", "Attach the folder itself."
+                "the workspace path resolves to another folder", "Attach the folder itself."
             )
         bind_arguments = [
             argument
@@ -94,8 +94,8 @@ def _require_working_sandbox() -> None:
             _build_bwrap_arguments(network, forbids_namespaces=False)
         ):
             raise ServerSandboxUnavailable(
-                format_message("the sandbox doesn't work here: {said}", said=failure),
-                "Allow this user to make user and mount namespaces, as for confined servers.",
+                format_message("the sandbox doesn't work on this host: {said}", said=failure),
+                "Allow this user to create user and mount namespaces.",
             )
     _seen.add("works")
 
@@ -132,7 +132,7 @@ class SandboxUnavailable(Problem):
 
     code = "sandbox_unavailable"
     status = 503
-    title = "No sandbox"
+    title = "Sandbox unavailable"
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +187,7 @@ async def run_command(
     except ServerSandboxUnavailable as problem:
         raise SandboxUnavailable(
             format_message(
-                "Commands can't be put into a sandbox on this host: {problem}.", problem=problem
+                "Commands can't run in a sandbox on this host: {problem}.", problem=problem
             ),
             remedy=problem.remedy,
         ) from None

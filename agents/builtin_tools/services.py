@@ -75,9 +75,9 @@ def clean_toolset_spec(principal: Principal, agent: Agent, spec: Spec) -> Spec:
         value = getattr(spec, name)
         if value is not None and not 1 <= value <= maximum:
             raise InvalidInput(
-                format_message("{value} is out of bounds.", value=value),
+                format_message("{value} is out of range.", value=value),
                 field=name,
-                remedy=format_message("Write a number of 1 to {most:,}.", most=maximum),
+                remedy=format_message("Enter a number from 1 to {most:,}.", most=maximum),
             )
     return spec
 
@@ -119,9 +119,9 @@ def clear_workspace(principal: Principal, agent: Agent) -> None:
     principal.require(Action.MANAGE_AGENTS)
     if agent.workspace_folder:
         raise Conflict(
-            "The agent works in an attached folder, which is not deleted from here.",
+            "The agent uses an attached folder, which can't be deleted here.",
             code="attached_folder",
-            remedy="Detach it first, or empty it where it is.",
+            remedy="Detach the folder first, or delete its contents on the host.",
         )
     workspace = build_workspace(agent.organization_id, agent.pk, build_toolbox(agent))
     with record_change(
@@ -151,11 +151,11 @@ def _clean_workspace_folder(agent: Agent, path: str) -> str:
         ):
             raise InvalidInput(
                 format_message(
-                    "{found!r} lies in another agent's folder, or holds it.", found=str(folder)
+                    "{found!r} is inside another agent's folder, or contains it.", found=str(folder)
                 ),
                 code="nested_folders",
                 field="workspace_folder",
-                remedy="Attach a folder beside it, or the very same one.",
+                remedy="Attach a folder that doesn't overlap with it, or attach the same folder.",
             )
     return str(folder)
 
@@ -169,9 +169,9 @@ def _iterate_other_folders(agent: Agent) -> Iterator[Path]:
 def _require_platform_admin(principal: Principal, field: str, action: str) -> None:
     if not principal.may(Action.GRANT_HOST_ACCESS):
         raise Forbidden(
-            format_message("Only a platform administrator may {what}.", what=action),
+            format_message("Only a platform administrator can {what}.", what=action),
             code="platform_admin_only",
             field=field,
             rule="platform_admin",
-            remedy="Ask a platform administrator.",
+            remedy="Contact a platform administrator.",
         )

@@ -67,7 +67,7 @@ class Toolset:
 
 _READ_ONLY = ToolsetOption(
     "read_only",
-    format_message("Reading only"),
+    format_message("Read-only"),
     "flag",
     False,
     format_message("Only tools that change nothing."),
@@ -77,7 +77,7 @@ _NETWORK = ToolsetOption(
     format_message("Network"),
     "flag",
     False,
-    format_message("Commands reach the network of this host, its own addresses too."),
+    format_message("Commands can reach this host's network, including its own addresses."),
     restricted=True,
 )
 TOOLSETS: dict[str, Toolset] = {
@@ -86,51 +86,54 @@ TOOLSETS: dict[str, Toolset] = {
         Toolset(
             NOTES_TOOLSET,
             format_message("Notes"),
-            format_message("Keep and search what it wants to know in later sessions."),
+            format_message("Save and search notes across sessions."),
         ),
         Toolset(
             "filesystem",
             format_message("Files and folders"),
-            format_message("List, read, write, move and delete files."),
+            format_message("List, read, write, move, and delete files."),
             (_READ_ONLY,),
         ),
         Toolset(
             "edit",
             format_message("Editing"),
-            format_message("Change passages of a file, several at once or none."),
+            format_message(
+                "Change several passages of a file at once. If one doesn't match, nothing is "
+                "changed."
+            ),
         ),
         Toolset(
             "search",
-            format_message("Searching"),
-            format_message("Find files by name and lines by what they say."),
+            format_message("Search"),
+            format_message("Find files by name and lines by content."),
         ),
         Toolset(
             "git",
             format_message("Git"),
-            format_message("See and commit changes of a repository in the workspace."),
+            format_message("View and commit changes of a repository in the workspace."),
             (_READ_ONLY,),
         ),
         Toolset(
             "shell",
             format_message("Commands"),
-            format_message("Run commands in a sandbox that holds the workspace alone."),
+            format_message("Run commands in a sandbox that contains only the workspace."),
             (
                 _NETWORK,
                 ToolsetOption(
                     "time_s",
-                    format_message("Time in seconds"),
+                    format_message("Time (seconds)"),
                     "number",
                     60,
-                    format_message("Seconds that a command may take."),
+                    format_message("Maximum run time of a command, in seconds."),
                     1,
                     600,
                 ),
                 ToolsetOption(
                     "memory_mib",
-                    format_message("Memory in MiB"),
+                    format_message("Memory (MiB)"),
                     "number",
                     1024,
-                    format_message("MiB that a process may write to."),
+                    format_message("Writable memory per process, in MiB."),
                     64,
                     16384,
                 ),
@@ -139,7 +142,7 @@ TOOLSETS: dict[str, Toolset] = {
                     format_message("Processes"),
                     "number",
                     128,
-                    format_message("Processes at the same time."),
+                    format_message("Maximum number of concurrent processes."),
                     8,
                     4096,
                 ),
@@ -156,21 +159,23 @@ TOOLSETS: dict[str, Toolset] = {
                     format_message("Hosts"),
                     "texts",
                     (),
-                    format_message("Only these hosts (`*.example.com`); none: all."),
+                    format_message(
+                        "Allowed hosts, such as `*.example.com`. Leave empty to allow all."
+                    ),
                 ),
                 ToolsetOption(
                     "methods",
                     format_message("Methods"),
                     "texts",
                     ("GET", "HEAD"),
-                    format_message("The HTTP methods that it may use."),
+                    format_message("Allowed HTTP methods."),
                 ),
                 ToolsetOption(
                     "allow_private",
                     format_message("Private addresses"),
                     "flag",
                     False,
-                    format_message("Private addresses, too."),
+                    format_message("Also allow private addresses."),
                     restricted=True,
                 ),
             ),
@@ -214,9 +219,9 @@ def clean_toolsets(value: Any) -> dict[str, dict[str, Any]]:
         value = {name: {} for name in value}
     if not isinstance(value, Mapping):
         raise InvalidInput(
-            "It must be a list of names, or an object of names with their options.",
+            "It must be a list of names, or an object that maps names to options.",
             field="builtin_tools",
-            remedy="Write, for example, [filesystem, search].",
+            remedy="Use, for example, [filesystem, search].",
         )
     return {toolset.name: options for toolset, options in _iterate_cleaned_toolsets(value)}
 
@@ -265,18 +270,16 @@ def _iterate_cleaned_toolsets(
         toolset = TOOLSETS.get(name)
         if toolset is None:
             raise InvalidInput(
-                format_message(
-                    "There are no built-in tools {name!r} to switch on.", name=str(name)[:60]
-                ),
+                format_message("The built-in tools {name!r} don't exist.", name=str(name)[:60]),
                 code="unknown_kit",
                 field="builtin_tools",
-                remedy=format_message("There are: {kits}.", kits=", ".join(TOOLSETS)),
+                remedy=format_message("Available: {kits}.", kits=", ".join(TOOLSETS)),
             )
         if options in (None, True):
             options = {}
         if not isinstance(options, Mapping):
             raise _build_option_error(
-                name, "It must be an object of options.", "Write {} for the usual ones."
+                name, "It must be an object of options.", "Use {} for the defaults."
             )
         yield toolset, dict(_iterate_changed_options(toolset, options))
 
@@ -290,8 +293,8 @@ def _iterate_changed_options(
             known_names = ", ".join(known_option.name for known_option in toolset.options) or "none"
             raise _build_option_error(
                 f"{toolset.name}.{str(name)[:60]}",
-                "There is no such option.",
-                format_message("There are: {there}.", there=known_names),
+                "The option doesn't exist.",
+                format_message("Available: {there}.", there=known_names),
             )
         cleaned = _clean_option_value(toolset, option, value)
         if cleaned != option.default and cleaned != list(
@@ -310,12 +313,12 @@ def _clean_option_value(toolset: Toolset, option: ToolsetOption, value: Any) -> 
         allowed_range = f"{option.minimum:,} to {option.maximum:,}"
         raise _build_option_error(
             path,
-            format_message("{value} is out of its bounds.", value=value),
-            format_message("Write a number of {bounds}.", bounds=allowed_range),
+            format_message("{value} is out of range.", value=value),
+            format_message("Use a number from {bounds}.", bounds=allowed_range),
         )
     if option.kind == "texts" and isinstance(value, list | tuple):
         return [_clean_text(path, option, item) for item in value[: MAX_HOSTS + 1]]
-    kind_labels = {"flag": "true or false", "number": "a whole number", "texts": "a list of texts"}
+    kind_labels = {"flag": "true or false", "number": "an integer", "texts": "a list of strings"}
     raise _build_option_error(
         path,
         format_message("It must be {kinds}.", kinds=kind_labels[option.kind]),
@@ -330,13 +333,11 @@ def _clean_text(path: str, option: ToolsetOption, value: Any) -> str:
     if option.name == "hosts" and len(text) < 254 and _HOST.fullmatch(text.lower()):
         return text.lower()
     remedy = (
-        format_message("Use some of: {methods}.", methods=", ".join(HTTP_METHODS))
+        format_message("Use one or more of: {methods}.", methods=", ".join(HTTP_METHODS))
         if option.name == "methods"
-        else "Write host names, such as `docs.example.com` or `*.example.com`."
+        else "Use host names, such as `docs.example.com` or `*.example.com`."
     )
-    raise _build_option_error(
-        path, format_message("{text!r} can't be used.", text=text[:80]), remedy
-    )
+    raise _build_option_error(path, format_message("{text!r} isn't valid.", text=text[:80]), remedy)
 
 
 def _build_option_error(path: str, detail: str, remedy: str) -> InvalidInput:

@@ -40,7 +40,7 @@ class QuotaExceeded(Problem):
 
     code = "quota_exceeded"
     status = 409
-    title = "The workspace is full"
+    title = "Workspace full"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class Workspace:
             raise NotFound(
                 "The agent's folder can't be opened.",
                 code="no_workspace",
-                remedy="Its administrator attaches another one, or looks at the folder.",
+                remedy="Ask its administrator to attach another folder or to check this one.",
             ) from error
 
     def measure_usage(self, folder: ConfinedFolder) -> FolderUsage:
@@ -87,14 +87,14 @@ class Workspace:
         if usage.is_partial or files > self.max_files or size > self.max_bytes:
             raise QuotaExceeded(
                 format_message(
-                    "The workspace may hold {most_bytes:,} bytes in {most_files:,} "
-                    "files and folders; it holds {size:,} bytes in {files:,}.",
+                    "The workspace limit is {most_bytes:,} bytes in {most_files:,} files "
+                    "and folders. It contains {size:,} bytes in {files:,}.",
                     most_bytes=self.max_bytes,
                     most_files=self.max_files,
                     size=usage.size,
                     files=usage.file_count,
                 ),
-                remedy="Delete what isn't needed any more, or ask for a larger workspace.",
+                remedy="Delete what is no longer needed, or request a larger workspace.",
             )
 
 
@@ -103,7 +103,7 @@ def build_workspace(
 ) -> Workspace:
     """Return the workspace of an agent; raises `NotFound` for calls without an agent."""
     if agent_id is None:
-        raise NotFound("Only an agent has a workspace.", code="no_workspace")
+        raise NotFound("Only agents have a workspace.", code="no_workspace")
     return Workspace(
         root=Path(toolbox.folder) if toolbox.folder else get_own_folder(organization_id, agent_id),
         attached=bool(toolbox.folder),
@@ -144,17 +144,17 @@ def clean_attached_folder(path: str) -> str:
     with suppress(OSError, RuntimeError):
         folder = folder.resolve()
     if "\0" in path or not folder.is_dir():
-        raise _build_attach_error(path, "There is no such folder", "Name an existing folder.")
+        raise _build_attach_error(path, "The folder doesn't exist", "Enter an existing folder.")
     own_folders = [Path(settings.BASE_DIR), Path(settings.BONOBOT_VAR).resolve(), Path(sys.prefix)]
     if any(
         folder.is_relative_to(reserved) or reserved.is_relative_to(folder)
         for reserved in own_folders
     ):
-        detail = "It holds Bonobot's own files, or is among them"
-        raise _build_attach_error(path, detail, "Attach a folder apart from them.")
+        detail = "It contains Bonobot's own files or is inside them"
+        raise _build_attach_error(path, detail, "Attach a folder outside Bonobot's own files.")
     if folder == Path("/") or any(folder.is_relative_to(reserved) for reserved in SYSTEM_FOLDERS):
         raise _build_attach_error(
-            path, "It belongs to the system", "Attach a folder with work in it."
+            path, "It is a system folder", "Attach a folder that contains only work files."
         )
     return str(folder)
 

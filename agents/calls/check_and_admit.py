@@ -90,9 +90,9 @@ async def admit_call(request: CallRequest) -> AdmittedCall:
         else:
             return AdmittedCall(request, snapshot, target, admission)
     last_error = CallRefused(
-        "The rules changed while this call was being decided.",
+        "The rules changed while this call was being evaluated.",
         code="rules_changing",
-        remedy="Try again in a moment.",
+        remedy="Try again shortly.",
         status=503,
     )
     await _record_refusal(request, snapshot, target, last_error)
@@ -113,11 +113,11 @@ async def redecide_call(request: CallRequest, admitted: AdmittedCall) -> Admitte
     if decision.verdict == "ask" and target.digest != admitted.target.digest:
         raise CallRefused(
             format_message(
-                "`{tool}` was declared anew while it was being called.", tool=request.tool
+                "The definition of `{tool}` changed during the call.", tool=request.tool
             ),
             code="definition_changed",
             rule=decision.rule,
-            remedy="Call it again: a person is asked about it as it is now.",
+            remedy="Call it again. Approval is then requested for the current definition.",
         )
     return AdmittedCall(request, snapshot, target, admitted.admission)
 
@@ -150,7 +150,7 @@ async def _prepare_request(
             return await _prepare_request(request, fresh=True)
         kind, key = _get_snapshot_key(request)
         raise NotFound(
-            format_message("There is no {kind} {key!r} here.", kind=kind, key=str(key)), field=kind
+            format_message("The {kind} {key!r} doesn't exist.", kind=kind, key=str(key)), field=kind
         )
     await ensure_masker_loaded(snapshot)
     return request, snapshot
@@ -178,7 +178,7 @@ def _get_snapshot_key(request: CallRequest) -> tuple[str, UUID | None]:
 async def _load_snapshot(request: CallRequest, *, fresh: bool) -> CallSnapshot:
     kind, key = _get_snapshot_key(request)
     if key is None:
-        raise NotFound("Name an agent or a server.", field="agent")
+        raise NotFound("Specify an agent or a server.", field="agent")
     snapshot = None if fresh else get_snapshot_cache().find_cached(kind, key)
     if snapshot is None:
         snapshot = await get_runtime().run_orm(get_snapshot_cache().load, kind, key)

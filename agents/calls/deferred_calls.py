@@ -171,9 +171,9 @@ def _recover_call(row: DeferredCall) -> None:
         _filter_leased(row).update(state=State.READY, updated_at=timezone.now())
         return
     problem = Problem(
-        "The process that made this call ended before it knew what came of it.",
+        "The process that made this call ended before the outcome was known.",
         code="outcome_unknown",
-        remedy="Look what it did before you make it again.",
+        remedy="Check the result of the call before you retry it.",
     )
     _update_state(row, _filter_leased(row), State.DONE, {"refused": _build_error(problem)})
 

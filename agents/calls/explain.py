@@ -53,7 +53,7 @@ CHANGED_BY: Mapping[str, Action | None] = {
     "definition_refused": None,
     "tool_gone": None,
 }
-CALLER, SERVER_MAKERS = "whoever calls", "the server's makers"
+CALLER, SERVER_MAKERS = "the caller", "the server's developers"
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +141,9 @@ def _explain_resolution(tool: SnapshotTool) -> StageExplanation:
         "allow",
         "resolve",
         reason=format_message(
-            "It is the tool `{own_name}`, {whose}.", own_name=tool.facts.own_name, whose=origin
+            "The call resolves to the tool `{own_name}`, {whose}.",
+            own_name=tool.facts.own_name,
+            whose=origin,
         ),
     )
 
@@ -160,7 +162,7 @@ def _explain_arguments(tool: SnapshotTool, arguments: Arguments | None) -> Stage
             "arguments", "deny", "arguments", problem.code, reason, problem.remedy
         )
     return StageExplanation(
-        "arguments", "allow", "arguments", reason="They fit the tool's input schema."
+        "arguments", "allow", "arguments", reason="The arguments match the tool's input schema."
     )
 
 
@@ -175,14 +177,14 @@ def _build_stage_explanation(name: str, stage_verdict: StageVerdict) -> StageExp
 def _explain_approval(verdicts: list[StageVerdict]) -> StageExplanation:
     asking_verdict = next((verdict for verdict in verdicts if verdict.asks), None)
     if asking_verdict is None:
-        return StageExplanation("consent", "allow", reason="No rule asks a person.")
+        return StageExplanation("consent", "allow", reason="No rule requires approval.")
     return StageExplanation(
         "consent",
         "ask",
         asking_verdict.rule,
         "approval_required",
-        "A person has to say yes to this very call, or to the tool for one session.",
-        "The call writes the question; it is answered in the approvals inbox.",
+        "A person must approve this call, or the tool for one session.",
+        "The call creates an approval request on the Approvals page.",
     )
 
 
@@ -194,7 +196,7 @@ def _explain_flow_labels(
     adds = ", ".join(tool.labels) or "nothing"
     seen = ", ".join(decode_labels(held)) or "nothing"
     reason = format_message(
-        "Held outside a session: {seen}; the tool's labels: {adds}.", seen=seen, adds=adds
+        "Seen outside a session: {seen}. Labels of the tool: {adds}.", seen=seen, adds=adds
     )
     if FlowLabel.SENDS_OUT in tool.labels and held & HELD_LABELS == HELD_LABELS:
         return StageExplanation(
@@ -203,10 +205,11 @@ def _explain_flow_labels(
             "flow",
             "flow_needs_approval",
             format_message(
-                "{reason} Private data and untrusted content were seen, and it can send them out.",
+                "{reason} Private data and untrusted content were seen, and the tool can "
+                "send them out.",
                 reason=reason,
             ),
-            "A person looks at the call and answers in the approvals inbox.",
+            "Someone who can approve calls must approve it on the Approvals page.",
         )
     return StageExplanation("flow", "allow", "flow", reason=reason)
 
@@ -231,7 +234,7 @@ def _explain_rate_limit(snapshot: CallSnapshot) -> StageExplanation:
     # Round up: a partly regained call doesn't count yet.
     remaining = max(0, rate_charge.burst - -(-max(0, tat - now) // interval))
     reason = format_message(
-        "{left} of {burst} calls are free at once; {per_minute} a minute come back.",
+        "{left} of {burst} calls are available now. {per_minute} become available per minute.",
         left=remaining,
         burst=rate_charge.burst,
         per_minute=rate_charge.per_minute,
@@ -262,16 +265,16 @@ def _explain_budgets(snapshot: CallSnapshot, tool: SnapshotTool) -> StageExplana
     for limit, key in zip(limits, keys, strict=True):
         used = to_whole_units(limit.unit, cells[key].spent + cells[key].reserved)
         remaining = max(0, limit.limit - used)
-        period = {"day": "a day", "month": "a month"}.get(limit.period, "in total")
+        period = {"day": "per day", "month": "per month"}.get(limit.period, "in total")
         descriptions.append(
             f"{_format_remaining(limit.unit, remaining, limit.limit)} {period} ({limit.scope})"
         )
         if not remaining and limit.unit == "calls":
             exhausted_key = exhausted_key or key
-    reason = format_message("Left: {said}.", said="; ".join(descriptions))
+    reason = format_message("Remaining: {said}.", said="; ".join(descriptions))
     if not exhausted_key:
         return StageExplanation("budgets", "allow", reason=reason)
-    remedy = "Wait for the next period, or ask who may to raise the budget."
+    remedy = "Wait for the next period, or ask someone with permission to raise the budget."
     return StageExplanation("budgets", "deny", exhausted_key, "budget_exhausted", reason, remedy)
 
 
@@ -307,14 +310,14 @@ def find_no_tools_reason(snapshot: CallSnapshot) -> NoToolsReason | None:
         return NoToolsReason(stage.code, stage.reason, stage.remedy)
     if not snapshot.servers:
         return NoToolsReason(
-            "no_server", "The agent has no server.", "Give it one on its servers tab."
+            "no_server", "The agent has no server.", "Attach one on the agent's Servers tab."
         )
     available_tools = [tool for tool in mcp_tools if tool.facts.state != "gone"]
     if not available_tools:
         return NoToolsReason(
             "nothing_offered",
-            "Its servers have offered no tool so far.",
-            "Refresh them and look at their health.",
+            "The agent's servers haven't declared any tools.",
+            "Refresh the servers and check their health.",
         )
     return _find_main_reason(available_tools, snapshot)
 
@@ -324,8 +327,8 @@ def _find_main_reason(tools: list[SnapshotTool], snapshot: CallSnapshot) -> NoTo
     if snapshot.effective_policy.policy.mode == "none":
         return NoToolsReason(
             "denied_by_policy",
-            "The tool policy's mode is `none`: it blocks every tool.",
-            "An operator or owner can choose another mode on the agent's policy tab.",
+            "The tool policy mode `none` denies every tool.",
+            "An operator or owner can choose another mode on the agent's Policy tab.",
         )
     code, count = Counter(tool.decision.code for tool in tools).most_common(1)[0]
     decision = next(tool.decision for tool in tools if tool.decision.code == code)
@@ -334,7 +337,7 @@ def _find_main_reason(tools: list[SnapshotTool], snapshot: CallSnapshot) -> NoTo
     return NoToolsReason(
         code,
         format_message(
-            "{count} of its {total} tools are refused alike: {reason}",
+            "{count} of its {total} tools are denied for the same reason: {reason}",
             count=count,
             total=len(tools),
             reason=decision.reason,

@@ -64,7 +64,7 @@ async def _send_call(
 ) -> dict[str, Any]:
     snapshot, target = admitted.snapshot, admitted.target
     if request.may_send is not None and not await request.may_send():
-        raise CallSuperseded("Another process took this session over before the call was sent.")
+        raise CallSuperseded("Another process took over this session before the call was sent.")
     if (builtin := target.builtin if isinstance(target, SnapshotTool) else None) is not None:
         context = _build_tool_context(request, admitted, make_call)
         return await run_builtin_tool(builtin, context, request.arguments)

@@ -84,7 +84,7 @@ def write_incomplete_result(
     if open_requests or incomplete.kind != "task":
         pending_call.round += 1
     if pending_call.round > MAX_ROUNDS:
-        raise InvalidInputRequest(f"it asks for more than {MAX_ROUNDS} times")
+        raise InvalidInputRequest(f"it requested input more than {MAX_ROUNDS} times")
     pending_call.kind = incomplete.kind
     pending_call.requests = make_storable(open_requests)
     pending_call.request_state = incomplete.state
@@ -228,7 +228,7 @@ async def send_leg(
             result = await send_request(
                 request.method, {**params, "requestState": incomplete and incomplete.state}
             )
-        raise InvalidInputRequest(f"it wants to be asked again more than {MAX_ROUNDS} times")
+        raise InvalidInputRequest(f"it required more than {MAX_ROUNDS} retries")
     except InvalidInputRequest as fault:
         raise build_protocol_error(endpoint, str(fault)) from None
     except UpstreamError as error:
@@ -258,7 +258,7 @@ async def save_pending_call(
         if incomplete is None or request.relay:
             return None
         if request.session_id is None or request.host is None:
-            raise InvalidInputRequest("it asks for input where nobody was offered to give it")
+            raise InvalidInputRequest("it requested input, but the caller can't provide any")
         write = partial(write_incomplete_result, server_id=server.id, name=server.name)
         own_name = admitted.target.facts.own_name
         return (await get_runtime().run_orm(partial(write, own=own_name), request, incomplete)).pk
@@ -302,14 +302,14 @@ async def _poll_task(
     while True:
         if timezone.now() >= continuation.ends_at:
             await send_request("tasks/cancel", task_params)
-            raise _build_task_error(endpoint, "task_expired", "did not finish it in time")
+            raise _build_task_error(endpoint, "task_expired", "the task didn't finish in time")
         try:
             task, failures = await send_request("tasks/get", task_params), 0
         except UpstreamError as problem:
             failures += 1
             if problem.rpc_code == UNKNOWN_TASK_CODE:
                 raise _build_task_error(
-                    endpoint, "task_lost", "does not know it any more"
+                    endpoint, "task_lost", "the server no longer knows the task"
                 ) from problem
             if not problem.retryable and problem.code != "call_timeout":
                 raise
@@ -342,7 +342,7 @@ def _parse_task_result(
     if status == "failed":
         raise build_rpc_error(endpoint, task.get("error"))
     if status == "cancelled":
-        raise _build_task_error(endpoint, "task_cancelled", "gave it up")
+        raise _build_task_error(endpoint, "task_cancelled", "the server canceled the task")
     if status != "input_required":
         return None
     try:
@@ -357,12 +357,12 @@ def _parse_task_result(
 def _build_task_error(endpoint: ServerEndpoint, code: str, event: str) -> UpstreamError:
     return UpstreamError(
         format_message(
-            "`{endpoint}` made a task of this call, and {what}.", endpoint=endpoint.name, what=event
+            "`{endpoint}` ran this call as a task, but {what}.", endpoint=endpoint.name, what=event
         ),
         code=code,
         server=endpoint.name,
         sent=True,
-        remedy="Call it again if that does no harm.",
+        remedy="Retry the call only if running it twice is safe.",
     )
 
 
@@ -399,7 +399,7 @@ async def send_task_request(
         tool is not None and tool.facts.server_id == task.server_id and tool.decision.is_callable
     )
     if tool is None or server is None or not is_callable or not server.enabled:
-        raise NotFound("There is no such task.", code="unknown_task")
+        raise NotFound("The task doesn't exist.", code="unknown_task")
     endpoint = await resolve_user_endpoint(server.endpoint, request.principal, request.session_id)
     meta = {"_meta": dict(request.relay.meta)} if request.relay and request.relay.meta else {}
     response = await get_connection_pool().send_request(

@@ -31,20 +31,20 @@ class ApprovalRequired(CallRefused):
     """A person must approve the call first; `extra` has the approval's id and URL."""
 
     code = "approval_required"
-    title = "A person has to allow this call"
+    title = "Approval required"
 
     def __init__(self, approval: Approval) -> None:
         self.approval_id = approval.pk
         page_url = build_page_url(approval)
         super().__init__(
             format_message(
-                "{reason} It waits for an answer until {expires_at:%Y-%m-%d %H:%M} UTC.",
+                "{reason} The approval expires at {expires_at:%Y-%m-%d %H:%M} UTC.",
                 reason=approval.reason,
                 expires_at=approval.expires_at,
             ),
             rule=approval.rule,
             remedy=format_message(
-                "It is answered at {where}; after a yes, the same call may be sent again.",
+                "Answer at {where}. After approval, the same call can be retried.",
                 where=page_url,
             ),
             extra={
@@ -118,7 +118,9 @@ def build_refusal(approval: Approval) -> CallRefused | None:
             "approval_denied",
             format_message("{decided_by} denied this call.", decided_by=approval.decided_by),
         )
-    return _build_denial(approval, "approval_expired", "Nobody answered in time, and that is a no.")
+    return _build_denial(
+        approval, "approval_expired", "The approval expired without an answer. The call is denied."
+    )
 
 
 def is_denied(approval: Approval) -> bool:
@@ -222,12 +224,12 @@ def _load_held_labels(request: CallRequest) -> list[str]:
 
 
 def _build_denial(approval: Approval, code: str, reason: str) -> CallRefused:
-    comment = f" They say: {approval.word}" if approval.word else ""
+    comment = f" Message: {approval.word}" if approval.word else ""
     return CallRefused(
         f"{reason}{comment}",
         code=code,
         rule=approval.rule,
-        remedy="Do without this call, or ask the person what to do instead.",
+        remedy="Continue without this call, or ask the person what to do instead.",
     )
 
 

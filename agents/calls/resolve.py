@@ -65,11 +65,11 @@ def build_not_found_error(request: CallRequest, snapshot: CallSnapshot) -> NotFo
     server = snapshot.servers.get(request.server_id) if request.server_id else None
     if request.method != "tools/call" and snapshot.agent_id and server is None:
         return NotFound(
-            format_message("{whose} does not have this server.", whose=owner),
+            format_message("{whose} doesn't have this server attached.", whose=owner),
             code="not_bound",
             field="server_id",
             rule="resolve",
-            remedy="Give the agent the server first.",
+            remedy="Attach the server to the agent first.",
         )
     return build_unknown_name_error(owner, request.noun, request.tool)
 
@@ -84,7 +84,7 @@ def build_unknown_name_error(owner: str, noun: str, name: str) -> NotFound:
         remedy={
             "tool": "List the tools that can be called, or refresh the server.",
             "resource": "List the resources and templates that can be read, or refresh the server.",
-        }.get(noun, "List the prompts that can be used, or refresh the server."),
+        }.get(noun, "List the available prompts, or refresh the server."),
     )
 
 

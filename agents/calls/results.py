@@ -207,10 +207,12 @@ def parse_incomplete_result(
         return None
     state = result.get("requestState")
     if state is not None and (not isinstance(state, str) or len(state) > MAX_STATE_LENGTH):
-        raise InvalidInputRequest(f"its state is no text of at most {MAX_STATE_LENGTH} characters")
+        raise InvalidInputRequest(
+            f"its state must be a string of at most {MAX_STATE_LENGTH} characters"
+        )
     requests = parse_input_requests(result.get("inputRequests") or {}, may_ask)
     if state is None and not requests:
-        raise InvalidInputRequest("it asks for input without saying which")
+        raise InvalidInputRequest("it requested input without specifying it")
     return IncompleteResult("input", requests, state)
 
 
@@ -220,7 +222,7 @@ def parse_task(result: Mapping[str, Any], may_ask: Collection[str]) -> Incomplet
         result.get(name) for name in ("taskId", "pollIntervalMs", "ttlMs")
     )
     if not isinstance(task_id, str) or not 0 < len(task_id) <= MAX_KEY_LENGTH:
-        raise InvalidInputRequest("its task has no usable id")
+        raise InvalidInputRequest("its task has no valid ID")
     requests: Mapping[str, dict[str, Any]] = {}
     if result.get("status") == "input_required":
         requests = parse_input_requests(result.get("inputRequests") or {}, may_ask)
@@ -232,16 +234,18 @@ def parse_task(result: Mapping[str, Any], may_ask: Collection[str]) -> Incomplet
 def parse_input_requests(requests: Any, may_ask: Collection[str]) -> dict[str, dict[str, Any]]:
     """Return the input requests by key; raises `InvalidInputRequest`."""
     if not isinstance(requests, dict) or len(requests) > MAX_INPUT_REQUESTS:
-        raise InvalidInputRequest(f"it asks for more than {MAX_INPUT_REQUESTS} things at once")
+        raise InvalidInputRequest(f"it sent more than {MAX_INPUT_REQUESTS} requests at once")
     if estimate_size(requests, MAX_REQUESTS_SIZE) > MAX_REQUESTS_SIZE:
-        raise InvalidInputRequest("it asks at too great length")
+        raise InvalidInputRequest("its requests are too large")
     parsed = {}
     for key, input_request in requests.items():
         method = input_request.get("method") if isinstance(input_request, dict) else None
         if not 0 < len(key) <= MAX_KEY_LENGTH or not isinstance(method, str):
-            raise InvalidInputRequest("it asks without a key or a method")
+            raise InvalidInputRequest("it sent a request without a key or a method")
         if KINDS_BY_METHOD.get(method) not in may_ask:
-            raise InvalidInputRequest(f"it asks for `{method[:60]}`, which it was not offered")
+            raise InvalidInputRequest(
+                f"it requested `{method[:60]}`, which the client doesn't support"
+            )
         params = input_request.get("params")
         parsed[key] = {"method": method, "params": params if isinstance(params, dict) else {}}
     return parsed

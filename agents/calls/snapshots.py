@@ -457,7 +457,7 @@ def _load_agent_snapshot(agent_id: UUID) -> CallSnapshot:
     agent = Agent.objects.filter(pk=agent_id).select_related("tool_policy").first()
     if agent is None:
         raise NotFound(
-            format_message("There is no agent {key!r}.", key=str(agent_id)), field="agent"
+            format_message("The agent {key!r} doesn't exist.", key=str(agent_id)), field="agent"
         )
     generation = load_policy_generation(agent.organization_id)
     # Read again after the generation, so that the row isn't older than it.
@@ -514,7 +514,7 @@ def _load_server_snapshot(server_id: UUID) -> CallSnapshot:
     server = Server.objects.filter(pk=server_id).first()
     if server is None:
         raise NotFound(
-            format_message("There is no server {key!r}.", key=str(server_id)), field="server"
+            format_message("The server {key!r} doesn't exist.", key=str(server_id)), field="server"
         )
     generation = load_policy_generation(server.organization_id)
     server = (

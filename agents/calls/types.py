@@ -22,7 +22,7 @@ class CallRefused(Problem):
 
     code = "denied_by_policy"
     status = 403
-    title = "The call was refused"
+    title = "Call denied"
 
 
 class CallSuperseded(Problem):
@@ -30,7 +30,7 @@ class CallSuperseded(Problem):
 
     code = "superseded"
     status = 409
-    title = "Somebody else makes this call"
+    title = "Superseded by another process"
 
 
 class CallIncomplete(Exception):
@@ -46,14 +46,14 @@ class OutcomeUnrecorded(Problem):
 
     code = "outcome_unrecorded"
     status = 503
-    title = "The call was made, its outcome could not be written"
+    title = "Call made, outcome not recorded"
 
     def __init__(self, cause: Problem) -> None:
         super().__init__(
             format_message(
-                "The call was made, but its outcome could not be written. {cause}", cause=cause
+                "The call was made, but its outcome couldn't be recorded. {cause}", cause=cause
             ),
-            remedy="Look what it did before you make it again.",
+            remedy="Check the result of the call before you retry it.",
         )
 
 

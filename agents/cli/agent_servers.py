@@ -30,8 +30,10 @@ CHOICES = ("tools", "without", "resource", "prompt")
 
 
 def _add_status_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("servers", metavar="SERVER", nargs="*", help="only these (default: all)")
-    parser.add_argument("--agent", metavar="SLUG", help="only what this agent has")
+    parser.add_argument(
+        "servers", metavar="SERVER", nargs="*", help="Only these servers (default: all)"
+    )
+    parser.add_argument("--agent", metavar="SLUG", help="Only servers attached to this agent")
     command_group.add_watch_arguments(parser)
 
 
@@ -101,7 +103,7 @@ def _render_status(statuses: list[dict[str, Any]]) -> RenderableType:
         for status in statuses
     ]
     columns = (
-        *("NAME", "STATE", "LATENCY", "CONNECTED", "FAILURES", "NOTICES", "SIGN-IN"),
+        *("NAME", "STATE", "LATENCY", "CONNECTED", "FAILURES", "NOTIFICATIONS", "SIGN-IN"),
         "LAST ERROR",
     )
     empty = "No servers yet. Add one: bonobot mcp add NAME --url URL"
@@ -128,8 +130,8 @@ def _format_age(timestamp: Any) -> str:
 
 
 def _add_attachment_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("server", metavar="SERVER", help="slug, name or id")
-    parser.add_argument("--agent", metavar="SLUG", help="for this agent only")
+    parser.add_argument("server", metavar="SERVER", help="Slug, name, or ID of the server")
+    parser.add_argument("--agent", metavar="SLUG", help="Only for this agent")
 
 
 def _add_connect_arguments(parser: argparse.ArgumentParser) -> None:
@@ -140,16 +142,19 @@ def _add_connect_arguments(parser: argparse.ArgumentParser) -> None:
         dest="tools",
         action="append",
         metavar="A,B",
-        help="the agent gets these (names or globs); '*' is everything, also what comes later",
+        help="Tools to select for the agent: names or globs. '*': all current and future tools",
     )
     parser.add_argument(
-        "--without", action="append", metavar="A,B", help="the agent never gets these"
+        "--without", action="append", metavar="A,B", help="Tools to exclude for the agent"
     )
     parser.add_argument(
-        "--resource", action="append", metavar="URI", help="tick resources (URI, template or glob)"
+        "--resource",
+        action="append",
+        metavar="URI",
+        help="Resource to select: URI, template, or glob",
     )
     parser.add_argument(
-        "--prompt", action="append", metavar="NAME", help="tick prompts (name or glob)"
+        "--prompt", action="append", metavar="NAME", help="Prompt to select: name or glob"
     )
 
 
@@ -163,9 +168,9 @@ def _connect_server(cli: CommandContext, options: argparse.Namespace) -> None:
     chosen_options = [name for name in CHOICES if getattr(options, name)]
     if chosen_options:
         raise InvalidInput(
-            "What is given is chosen for an agent.",
+            "Definitions can be selected only for an agent.",
             field=f"--{chosen_options[0]}",
-            remedy="Add --agent SLUG; `bonobot mcp tools` switches tools for everybody.",
+            remedy="Add --agent SLUG. To enable or disable tools for everyone: bonobot mcp tools",
         )
     if not server.enabled:
         set_server_enabled(cli.principal, server, enabled=True)
@@ -222,14 +227,16 @@ def _disconnect_server(cli: CommandContext, options: argparse.Namespace) -> None
         set_server_enabled(cli.principal, server, enabled=False)
     cli.emit(_serialize_server(server))
     cli.print_message(
-        make_visible(f"{server.name} is disconnected for everybody, from the next call on.")
+        make_visible(f"{server.name} was disabled for everyone. Effective from the next call.")
     )
 
 
 def _show_attachment(cli: CommandContext, agent: Agent, server: Server, *, connected: bool) -> None:
     cli.emit({"agent": agent.slug, "server": server.slug, "connected": connected})
-    verb = "has" if connected else "no longer has"
-    cli.print_message(make_visible(f"{agent.slug} {verb} {server.name}, from the next call on."))
+    outcome = "enabled" if connected else "disabled"
+    cli.print_message(
+        make_visible(f"{server.name} was {outcome} for {agent.slug}. Effective from the next call.")
+    )
 
 
 def _get_agent(cli: CommandContext, slug: str) -> Agent:
@@ -238,9 +245,13 @@ def _get_agent(cli: CommandContext, slug: str) -> Agent:
 
 
 def _add_tools_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("server", metavar="SERVER", help="slug, name or id")
-    parser.add_argument("--enable", action="append", metavar="TOOL", help="a name or glob")
-    parser.add_argument("--disable", action="append", metavar="TOOL", help="a name or glob")
+    parser.add_argument("server", metavar="SERVER", help="Slug, name, or ID of the server")
+    parser.add_argument(
+        "--enable", action="append", metavar="TOOL", help="Tool to enable: name or glob"
+    )
+    parser.add_argument(
+        "--disable", action="append", metavar="TOOL", help="Tool to disable: name or glob"
+    )
 
 
 def _handle_tools(cli: CommandContext, options: argparse.Namespace) -> None:
@@ -255,12 +266,17 @@ def _handle_tools(cli: CommandContext, options: argparse.Namespace) -> None:
             row.enabled = should_enable
     serialized = [_serialize_tool(row) for row in tools]
     rows = [
-        (tool["name"], tool["state"], "on" if tool["enabled"] else "off", tool["description"])
+        (
+            tool["name"],
+            tool["state"],
+            "enabled" if tool["enabled"] else "disabled",
+            tool["description"],
+        )
         for tool in serialized
     ]
-    empty = f"No tools yet: bonobot mcp refresh {server.slug}"
+    empty = f"No tools yet. Refresh the server: bonobot mcp refresh {server.slug}"
     cli.emit(
-        serialized, build_table("TOOL", "STATE", "SWITCH", "DESCRIPTION", rows=rows, empty=empty)
+        serialized, build_table("TOOL", "STATE", "STATUS", "DESCRIPTION", rows=rows, empty=empty)
     )
 
 
@@ -273,10 +289,10 @@ def _match_tools(
         matched = {row.name for row in tools if matches_tool_name(pattern, row.name)}
         if not matched:
             raise NotFound(
-                f"{server.name} has no tool {pattern!r}.",
+                f"{server.name} has no tool that matches {pattern!r}.",
                 code="unknown_tool",
                 field=field,
-                remedy=f"`bonobot mcp tools {server.slug}` lists them.",
+                remedy=f"List its tools with: bonobot mcp tools {server.slug}",
             )
         matches |= matched
     return matches
@@ -295,14 +311,14 @@ def _serialize_tool(row: Definition) -> dict[str, Any]:
 VERBS = (
     CommandVerb(
         "status",
-        "Show how the servers are: state, latency, last error.",
+        "Show the state, latency, and last error of each server",
         _show_status,
         _add_status_arguments,
         ("mcp status", "mcp status --watch", "mcp status time --json"),
     ),
     CommandVerb(
         "connect",
-        "Switch a server on and discover it; with --agent, give it to that agent.",
+        "Enable a server and discover its definitions. With --agent, attach it to that agent.",
         _connect_server,
         _add_connect_arguments,
         (
@@ -315,14 +331,14 @@ VERBS = (
     ),
     CommandVerb(
         "disconnect",
-        "Switch a server off, for everybody or for one agent; it holds on the next call.",
+        "Disable a server for everyone or for one agent, effective from the next call",
         _disconnect_server,
         _add_attachment_arguments,
         ("mcp disconnect time", "mcp disconnect time --agent demo"),
     ),
     CommandVerb(
         "tools",
-        "List a server's tools with their state, and switch them on or off.",
+        "List a server's tools with their state, or enable and disable them",
         _handle_tools,
         _add_tools_arguments,
         ("mcp tools git", "mcp tools git --disable 'git_commit' --disable 'git_reset'"),

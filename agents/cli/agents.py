@@ -22,16 +22,16 @@ from bonobot.core.problems import InvalidInput, NotFound
 from bonobot.core.text.untrusted_text import make_visible
 
 _LIMIT_HELP = {
-    "max_turns": "model turns per message",
-    "max_calls": "calls per message",
-    "max_run_s": "seconds of running per message",
-    "calls_per_minute": "calls a minute, of all its sessions together",
-    "tool_search_above": "with more tools of servers than this its model searches; 0: never",
+    "max_turns": "Maximum model turns per message",
+    "max_calls": "Maximum calls per message",
+    "max_run_s": "Maximum running time per message, in seconds",
+    "calls_per_minute": "Maximum calls per minute, for all sessions of the agent combined",
+    "tool_search_above": "Use tool search if the agent has more server tools than this. 0: never",
 }
 
 
 def _add_limit_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("slug", metavar="SLUG")
+    parser.add_argument("slug", metavar="SLUG", help="Slug of the agent")
     for name in AGENT_LIMITS:
         flag = f"--{name.replace('_', '-')}"
         parser.add_argument(flag, dest=name, type=int, metavar="N", help=_LIMIT_HELP[name])
@@ -44,9 +44,9 @@ def _set_limits(cli: CommandContext, options: argparse.Namespace) -> None:
     for name, value in limits.items():
         if value < 0:
             raise InvalidInput(
-                f"{value} is no number of {_LIMIT_HELP[name]}.",
+                f"{value} isn't a valid limit.",
                 field=f"--{name.replace('_', '-')}",
-                remedy="Give a whole number that is not below zero.",
+                remedy="Use a whole number of 0 or more.",
             )
     if limits:
         agent = update_agent(cli.principal, agent, AgentSpec(name=agent.name, **limits))
@@ -57,7 +57,7 @@ def _set_limits(cli: CommandContext, options: argparse.Namespace) -> None:
 
 SET_VERB = CommandVerb(
     "set",
-    "Show or change an agent's bounds, and how many tools its model is shown at once.",
+    "Show or change an agent's limits",
     _set_limits,
     _add_limit_arguments,
     (
@@ -122,7 +122,7 @@ def _render_agents(agents: list[dict[str, Any]]) -> Any:
         )
         for a in agents
     ]
-    empty = "No agents yet. Make one: bonobot agents add NAME"
+    empty = "No agents yet. Create one: bonobot agents add NAME"
     columns = (
         "SLUG",
         "NAME",
@@ -135,16 +135,18 @@ def _render_agents(agents: list[dict[str, Any]]) -> Any:
 
 
 def _add_create_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", metavar="NAME")
-    parser.add_argument("--slug")
-    parser.add_argument("--instructions", default="")
-    parser.add_argument("--description", default="")
-    parser.add_argument("--model", metavar="SLUG", help="a model endpoint (default: the first)")
+    parser.add_argument("name", metavar="NAME", help="Name of the agent")
+    parser.add_argument("--slug", help="Slug of the agent (default: derived from the name)")
+    parser.add_argument("--instructions", default="", help="Instructions for the agent")
+    parser.add_argument("--description", default="", help="Description of the agent")
+    parser.add_argument(
+        "--model", metavar="SLUG", help="Slug of a model endpoint (default: the first one)"
+    )
     parser.add_argument(
         "--builtin",
         action="append",
         choices=list(TOOLSETS),
-        help="built-in tools that it has; may be given several times",
+        help="Built-in toolset to enable. Repeatable",
     )
 
 
@@ -164,27 +166,29 @@ def _create_agent(cli: CommandContext, options: argparse.Namespace) -> None:
     )
     agent = create_agent(cli.principal, spec)
     cli.emit(serialize_agent(agent))
-    cli.print_message(f"{agent.slug} is made; its policy blocks every tool until you change it:")
+    cli.print_message(
+        f"{agent.slug} was created. Its policy denies every tool until you change it:"
+    )
     cli.print_message(f"bonobot agents policy {agent.slug} --mode all")
 
 
 def _add_policy_arguments(parser: argparse.ArgumentParser) -> None:
     owners = parser.add_mutually_exclusive_group(required=True)
-    owners.add_argument("slug", metavar="SLUG", nargs="?", help="the agent")
+    owners.add_argument("slug", metavar="SLUG", nargs="?", help="Slug of the agent")
     owners.add_argument(
-        "--organization", action="store_true", help="the organization's own, over every agent"
+        "--organization",
+        action="store_true",
+        help="The organization's policy, which applies to every agent",
     )
     policy_simulations.add_policy_arguments(parser)
     draft_actions = parser.add_mutually_exclusive_group()
     draft_actions.add_argument(
-        "--shadow", action="store_true", help="only record what it would decide, beside the policy"
+        "--shadow",
+        action="store_true",
+        help="Save as a draft in shadow mode: record its decisions without enforcing them",
     )
-    draft_actions.add_argument(
-        "--enforce", action="store_true", help="make what runs in the shadow the policy"
-    )
-    draft_actions.add_argument(
-        "--discard", action="store_true", help="drop what runs in the shadow"
-    )
+    draft_actions.add_argument("--enforce", action="store_true", help="Make the draft the policy")
+    draft_actions.add_argument("--discard", action="store_true", help="Delete the draft")
 
 
 def _handle_policy(cli: CommandContext, options: argparse.Namespace) -> None:
@@ -218,9 +222,9 @@ def _handle_policy(cli: CommandContext, options: argparse.Namespace) -> None:
         build_table(
             "TOOL",
             "DECISION",
-            "WHY",
+            "REASON",
             rows=[(t["name"], t["decision"], t["code"]) for t in effective],
-            empty="This agent has no tools: give it a server first.",
+            empty="This agent has no tools. Attach a server first.",
         ),
     )
     cli.print_message(policy_simulations.format_policy(current_policy))
@@ -228,9 +232,11 @@ def _handle_policy(cli: CommandContext, options: argparse.Namespace) -> None:
 
 
 def _add_explain_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("slug", metavar="SLUG")
-    parser.add_argument("tool", metavar="TOOL")
-    parser.add_argument("--arguments", metavar="JSON", help="what a call with these would come to")
+    parser.add_argument("slug", metavar="SLUG", help="Slug of the agent")
+    parser.add_argument("tool", metavar="TOOL", help="Name of the tool")
+    parser.add_argument(
+        "--arguments", metavar="JSON", help="Explain a call with these arguments, as a JSON object"
+    )
 
 
 def _explain_decision(cli: CommandContext, options: argparse.Namespace) -> None:
@@ -239,10 +245,10 @@ def _explain_decision(cli: CommandContext, options: argparse.Namespace) -> None:
     tool = snapshot.tools.get(options.tool)
     if tool is None:
         raise NotFound(
-            f"The agent `{agent.slug}` has no tool {options.tool!r}.",
+            f"The agent `{agent.slug}` doesn't have the tool {options.tool!r}.",
             code="unknown_tool",
             field="TOOL",
-            remedy=f"`bonobot agents policy {agent.slug}` lists its tools.",
+            remedy=f"List its tools with: bonobot agents policy {agent.slug}",
         )
     text = options.arguments
     arguments = policy_simulations.parse_json_object(text, "--arguments") if text else None
@@ -260,7 +266,7 @@ def _explain_decision(cli: CommandContext, options: argparse.Namespace) -> None:
     columns = ("STAGE", "", "RULE", "REASON", "WHO CAN CHANGE IT")
     cli.emit(explanation, build_table(*columns, rows=rows, empty=""))
     if explanation["allowed"]:
-        cli.print_message("allowed")
+        cli.print_message("Allowed.")
         return
     stage_name = explanation["first"].replace("_", " ")
     cli.print_message(
@@ -275,7 +281,7 @@ def _delete_agent(cli: CommandContext, options: argparse.Namespace) -> None:
     agent = get_agent(cli, options.slug)
     delete_agent(cli.principal, agent)
     cli.emit({"removed": options.slug})
-    cli.print_message(f"{options.slug} is removed.")
+    cli.print_message(f"{options.slug} was deleted.")
 
 
 def _build_enable_handler(enabled: bool) -> Callable[[CommandContext, argparse.Namespace], None]:
@@ -284,30 +290,32 @@ def _build_enable_handler(enabled: bool) -> Callable[[CommandContext, argparse.N
         update_agent(cli.principal, agent, AgentSpec(name=agent.name, enabled=enabled))
         cli.emit({"slug": agent.slug, "enabled": agent.enabled})
         cli.print_message(
-            f"{agent.slug} is on." if enabled else f"{agent.slug} is off; its sessions end."
+            f"{agent.slug} was enabled."
+            if enabled
+            else f"{agent.slug} was disabled. Its sessions are canceled."
         )
 
     return set_enabled
 
 
 def _add_slug_argument(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("slug", metavar="SLUG")
+    parser.add_argument("slug", metavar="SLUG", help="Slug of the agent")
 
 
 VERBS = (
     CommandVerb(
         "list",
-        "List the agents, with their sessions that run or wait.",
+        "List agents with their numbers of running and waiting sessions",
         _list_agents,
         command_group.add_watch_arguments,
         ("agents list --json", "agents list --watch"),
     ),
     CommandVerb(
-        "add", "Make an agent.", _create_agent, _add_create_arguments, ("agents add Helper",)
+        "add", "Create an agent", _create_agent, _add_create_arguments, ("agents add Helper",)
     ),
     CommandVerb(
         "run",
-        "Give an agent a message and wait for its answer.",
+        "Send a message to an agent and wait for the answer",
         sessions.handle_run,
         sessions.add_run_arguments,
         (
@@ -318,7 +326,7 @@ VERBS = (
     ),
     CommandVerb(
         "chat",
-        "Talk to an agent, in the terminal or from a pipe (a message a line).",
+        "Chat with an agent in the terminal, or from a pipe with one message per line",
         chat.run_chat,
         chat.add_chat_arguments,
         (
@@ -329,27 +337,27 @@ VERBS = (
     ),
     CommandVerb(
         "retry",
-        "Send a message of a session again, in its place, and wait for the answer.",
+        "Resend a message of a session in place of the original and wait for the answer",
         sessions.handle_retry,
         sessions.add_retry_arguments,
         (
             "agents retry 0198c0de-…",
-            'agents retry 0198c0de-… --message 5 --text "In other words"',
+            'agents retry 0198c0de-… --message 5 --text "Use the staging server"',
         ),
     ),
     CommandVerb(
         "export-session",
-        "Write a session down: as Markdown, or as JSON with every step.",
+        "Export a session as Markdown, or as JSON with all steps",
         sessions.handle_export,
         sessions.add_export_arguments,
         (
-            "agents export-session 0198c0de-… --output talk.md",
+            "agents export-session 0198c0de-… --output session.md",
             "agents export-session 0198c0de-… --as json",
         ),
     ),
     CommandVerb(
         "policy",
-        "Show or change which tools an agent may call.",
+        "Show or change the policy of an agent or of the organization",
         _handle_policy,
         _add_policy_arguments,
         (
@@ -364,28 +372,28 @@ VERBS = (
     SET_VERB,
     CommandVerb(
         "enable",
-        "Switch an agent on.",
+        "Enable an agent",
         _build_enable_handler(True),
         _add_slug_argument,
         ("agents enable demo",),
     ),
     CommandVerb(
         "disable",
-        "Switch an agent off: its sessions end, nothing of it runs.",
+        "Disable an agent and cancel its sessions",
         _build_enable_handler(False),
         _add_slug_argument,
         ("agents disable demo",),
     ),
     CommandVerb(
         "remove",
-        "Remove an agent with its sessions, bindings and own servers; the audit stays.",
+        "Delete an agent, its sessions, and its private servers. The audit log is kept.",
         _delete_agent,
         _add_slug_argument,
         ("agents remove demo",),
     ),
     CommandVerb(
         "explain",
-        "Say why an agent can, or can't, use a tool.",
+        "Explain why an agent can or can't call a tool",
         _explain_decision,
         _add_explain_arguments,
         (
@@ -402,19 +410,21 @@ def _handle_callable_agents(cli: CommandContext, options: argparse.Namespace) ->
         set_callable_agents(cli.principal, agent, () if options.none else options.others)
     callable_agents = list_callable_agents(agent)
     cli.emit({"agent": agent.slug, "may_ask": callable_agents})
-    cli.print_message(f"{agent.slug} may ask: {', '.join(callable_agents) or 'nobody'}")
+    cli.print_message(f"{agent.slug} can call: {', '.join(callable_agents) or 'no agents'}")
 
 
 def _add_callable_agents_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("slug", metavar="SLUG")
-    parser.add_argument("others", metavar="OTHER", nargs="*", help="slugs of all that it may ask")
-    parser.add_argument("--none", action="store_true", help="let it ask nobody")
+    parser.add_argument("slug", metavar="SLUG", help="Slug of the agent")
+    parser.add_argument(
+        "others", metavar="OTHER", nargs="*", help="Slugs of all agents it can call"
+    )
+    parser.add_argument("--none", action="store_true", help="Remove all agents it can call")
 
 
 CALLABLE_AGENT_VERBS = (
     CommandVerb(
         "may-ask",
-        "Show or say which agents an agent may ask.",
+        "Show or set which agents an agent can call",
         _handle_callable_agents,
         _add_callable_agents_arguments,
         ("agents may-ask demo", "agents may-ask demo researcher writer"),

@@ -62,7 +62,7 @@ def answer_pending_requests(
     if cli.can_ask and pending and not is_own_call(cli.principal, pending[0]):
         for approval in pending:
             _print_approval(cli, approval)
-            resolve_approval(cli.principal, approval, cli.choose("May this call be made?", ANSWERS))
+            resolve_approval(cli.principal, approval, cli.choose("Approve this call?", ANSWERS))
         return True
     if not wait:
         return False
@@ -71,9 +71,9 @@ def answer_pending_requests(
     while _is_waiting(session):
         if time.monotonic() > deadline:
             raise ServiceUnavailable(
-                f"The session {session.pk} still waits for a person.",
+                f"The session {session.pk} is still waiting for a person.",
                 code="still_waiting",
-                remedy="bonobot approvals list",
+                remedy="List the pending approvals: bonobot approvals list",
             )
         command_group.pause(POLL_INTERVAL_S)
     return True
@@ -84,11 +84,12 @@ def show_pending_requests(cli: CommandContext, session: Session) -> None:
     elicitations.show_elicitation_requests(cli, session)
     for approval in session.approvals.waiting():
         cli.print_message(
-            f"{make_visible(approval.label, 120)} waits for a person: "
+            f"{make_visible(approval.label, 120)} requires approval: "
             f"{make_visible(approval.reason)}"
         )
         cli.print_message(
-            f"bonobot approvals approve {approval.pk}   (or deny; or {build_page_url(approval)})"
+            f"bonobot approvals approve {approval.pk}   "
+            f"(or deny, or open {build_page_url(approval)})"
         )
 
 
@@ -103,9 +104,9 @@ def _get_approval(cli: CommandContext, pk: str) -> Approval:
 
 def _list_approvals(cli: CommandContext, options: argparse.Namespace) -> None:
     def render_approvals(approvals: list[dict[str, Any]]) -> Any:
-        columns = ("ID", "STATE", "CALL", "SERVER", "AGENT", "ASKED BY", "EXPIRES")
+        columns = ("ID", "STATE", "CALL", "SERVER", "AGENT", "REQUESTED BY", "EXPIRES")
         rows = [elicitations.build_row(approval, *SHOWN_FIELDS[:-1]) for approval in approvals]
-        return build_table(*columns, rows=rows, empty="No call waits for a person.")
+        return build_table(*columns, rows=rows, empty="No pending approvals.")
 
     elicitations.list_requests(cli, options, Approval, serialize_approval, render_approvals)
 
@@ -120,10 +121,10 @@ def _show_approval(cli: CommandContext, options: argparse.Namespace) -> None:
 def _print_approval(cli: CommandContext, approval: Approval) -> None:
     serialized = serialize_approval(approval)
     rows = [
-        (name, serialized[name])
-        for name in (*SHOWN_FIELDS, "rule", "reason", "decided_by", "word", "url")
+        (name, serialized[name]) for name in (*SHOWN_FIELDS, "rule", "reason", "decided_by", "url")
     ]
-    rows.append(("seen before", ", ".join(approval.held)))
+    rows.append(("message to model", approval.word))
+    rows.append(("flow labels seen", ", ".join(approval.held)))
     cli.emit(None, build_table("", "", rows=[row for row in rows if row[1]], empty=""))
     if not cli.as_json:
         text = make_visible(JSON.from_data(approval.arguments).text.plain)
@@ -132,7 +133,9 @@ def _print_approval(cli: CommandContext, approval: Approval) -> None:
 
 def _add_approve_arguments(parser: argparse.ArgumentParser) -> None:
     elicitations.add_id_argument(parser)
-    parser.add_argument("--session", action="store_true", help="for the rest of its session")
+    parser.add_argument(
+        "--session", action="store_true", help="Approve the tool for the whole session"
+    )
 
 
 def _approve_call(cli: CommandContext, options: argparse.Namespace) -> None:
@@ -142,7 +145,7 @@ def _approve_call(cli: CommandContext, options: argparse.Namespace) -> None:
 
 def _add_deny_arguments(parser: argparse.ArgumentParser) -> None:
     elicitations.add_id_argument(parser)
-    parser.add_argument("--word", default="", help="told to the model")
+    parser.add_argument("--word", default="", help="Message to the model")
 
 
 def _deny_call(cli: CommandContext, options: argparse.Namespace) -> None:
@@ -158,28 +161,28 @@ def _decide_call(cli: CommandContext, pk: str, decision: str, message: str = "")
 VERBS = (
     CommandVerb(
         "list",
-        f"List the latest {elicitations.MAX_LISTED} calls that wait for a person.",
+        f"List the latest {elicitations.MAX_LISTED} approvals (default: pending ones)",
         _list_approvals,
         partial(elicitations.add_list_arguments, model=Approval),
         ("approvals list", "approvals list --watch", "approvals list --state all --json"),
     ),
     CommandVerb(
         "show",
-        "Show what is asked, with the exact arguments.",
+        "Show an approval with the exact arguments of the call",
         _show_approval,
         elicitations.add_id_argument,
         ("approvals show 0198c0de-…",),
     ),
     CommandVerb(
         "approve",
-        "Let a call through once, or its tool for the session.",
+        "Approve a call once, or its tool for the whole session",
         _approve_call,
         _add_approve_arguments,
         ("approvals approve 0198c0de-…", "approvals approve 0198c0de-… --session"),
     ),
     CommandVerb(
         "deny",
-        "Deny a call, with a word to the model.",
+        "Deny a call, with an optional message to the model",
         _deny_call,
         _add_deny_arguments,
         ('approvals deny 0198c0de-… --word "Use the staging server."',),

@@ -53,9 +53,9 @@ def _set_budgets(cli: CommandContext, options: argparse.Namespace) -> None:
     owner = _get_owner(cli, options)
     if not options.lines and not options.none:
         raise InvalidInput(
-            "No budget is given.",
+            "No budget was specified.",
             field="LINE",
-            remedy=f"Write {LINE_FORMAT}, or --none for no budgets.",
+            remedy=f"Use the format {LINE_FORMAT}, or --none to delete all budgets.",
         )
     set_budgets(cli.principal, owner, [_parse_line(text) for text in options.lines])
     rows = list_budgets(owner).select_related("agent", "server", "organization")
@@ -76,13 +76,13 @@ def _print_budgets(cli: CommandContext, rows: list[Budget]) -> None:
             if budget["scope"] == "session"
             else _format_amount(budget["unit"], budget["spent"]),
             _format_amount(budget["unit"], budget["reserved"]),
-            "warned"
+            "sent"
             if budget["warned"] and budget["scope"] != "session"
-            else f"at {budget['warn_at']} %",
+            else f"at {budget['warn_at']}%",
         )
         for budget in serialized
     ]
-    columns = ("WHOSE", "UNIT", "PERIOD", "LIMIT", "SPENT", "HELD", "WARNING")
+    columns = ("APPLIES TO", "UNIT", "PERIOD", "LIMIT", "SPENT", "RESERVED", "WARNING")
     empty = "No budgets yet. Set one: bonobot budgets set --agent SLUG tokens/day=200000"
     cli.emit(serialized, build_table(*columns, rows=table_rows, empty=empty))
 
@@ -104,7 +104,9 @@ def _get_owner(cli: CommandContext, options: argparse.Namespace) -> Owner:
 def _parse_line(text: str) -> BudgetLine:
     match = _LINE_PATTERN.fullmatch(text)
     if match is None:
-        raise InvalidInput(f"{text!r} is no budget.", field="LINE", remedy=f"Write {LINE_FORMAT}.")
+        raise InvalidInput(
+            f"{text!r} isn't a valid budget.", field="LINE", remedy=f"Use the format {LINE_FORMAT}."
+        )
     session_prefix, unit, period, limit, warn_at = match.groups()
     is_money = unit == "dollars"
     try:
@@ -112,7 +114,9 @@ def _parse_line(text: str) -> BudgetLine:
     except InvalidOperation:
         amount = Decimal("0.5")
     if amount != int(amount):
-        raise InvalidInput(f"{limit!r} is no limit.", field="LINE", remedy="Write a whole number.")
+        raise InvalidInput(
+            f"{limit!r} isn't a valid limit.", field="LINE", remedy="Use a whole number."
+        )
     return BudgetLine(
         Budget.Unit.MONEY.value if is_money else unit,
         period,
@@ -126,17 +130,23 @@ def _set_server_prices(cli: CommandContext, options: argparse.Namespace) -> None
     server = get_server(cli, options.server)
     set_prices(cli.principal, server, **collect_price_options(options))
     cli.emit(server_json(server))
-    rate = f"{server.calls_per_minute} calls a minute" if server.calls_per_minute else "no limit"
+    rate = (
+        f"{server.calls_per_minute} calls per minute"
+        if server.calls_per_minute
+        else "no rate limit"
+    )
     cli.print_message(
-        f"{server.name}: ${server.call_price / MICRO:g} a call, "
-        f"${server.second_price / MICRO:g} a second, {rate}"
+        f"{server.name}: ${server.call_price / MICRO:g} per call, "
+        f"${server.second_price / MICRO:g} per second, {rate}"
     )
 
 
 def _add_owner_arguments(parser: argparse.ArgumentParser) -> None:
     owners = parser.add_mutually_exclusive_group()
-    owners.add_argument("--agent", metavar="SLUG", help="those of an agent and its sessions")
-    owners.add_argument("--server", metavar="SERVER", help="those of a server: slug, name or id")
+    owners.add_argument("--agent", metavar="SLUG", help="Budgets of an agent and its sessions")
+    owners.add_argument(
+        "--server", metavar="SERVER", help="Budgets of a server: its slug, name, or ID"
+    )
 
 
 def _add_set_arguments(parser: argparse.ArgumentParser) -> None:
@@ -145,28 +155,28 @@ def _add_set_arguments(parser: argparse.ArgumentParser) -> None:
         "lines",
         metavar="LINE",
         nargs="*",
-        help=f"{LINE_FORMAT}; units: tokens, dollars, calls, seconds; periods: day, month, total; "
-        "session: for each session of the agent; PERCENT: when to warn",
+        help=f"{LINE_FORMAT}. Units: tokens, dollars, calls, seconds. Periods: day, month, total. "
+        "session: applies to each session of the agent. PERCENT: usage at which to warn.",
     )
-    parser.add_argument("--none", action="store_true", help="have no budgets any more")
+    parser.add_argument("--none", action="store_true", help="Delete all budgets")
 
 
 def _add_server_price_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("server", metavar="SERVER", help="slug, name or id")
+    parser.add_argument("server", metavar="SERVER", help="Slug, name, or ID of the server")
     add_price_arguments(parser)
 
 
 VERBS = (
     CommandVerb(
         "list",
-        "List the budgets with what is spent of them.",
+        "List budgets with the amounts spent",
         _list_budgets,
         _add_owner_arguments,
         ("budgets list", "budgets list --agent helper --json"),
     ),
     CommandVerb(
         "set",
-        "Replace the budgets of the organization, an agent or a server.",
+        "Replace the budgets of the organization, an agent, or a server",
         _set_budgets,
         _add_set_arguments,
         (
@@ -180,7 +190,7 @@ VERBS = (
 PRICING = (
     CommandVerb(
         "price",
-        "Say what calls of a server cost and how often it may be called, or show it.",
+        "Show or set the cost and rate limit of calls to a server",
         _set_server_prices,
         _add_server_price_arguments,
         ("mcp price search --call-price 0.005", "mcp price gpu --second-price 0.0004"),

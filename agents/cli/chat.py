@@ -74,10 +74,17 @@ CONTINUATION = "\\"
 
 def add_chat_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `chat`."""
-    parser.add_argument("slug", metavar="SLUG")
-    parser.add_argument("--session", metavar="ID", help="go on with this one")
-    parser.add_argument("--attach", action="append", metavar="FILE", help="to the first message")
-    parser.add_argument("--working-dir", default="", help="a folder to attach")
+    parser.add_argument("slug", metavar="SLUG", help="Slug of the agent")
+    parser.add_argument("--session", metavar="ID", help="Continue this session")
+    parser.add_argument(
+        "--attach",
+        action="append",
+        metavar="FILE",
+        help="Image or text file for the first message. Repeatable",
+    )
+    parser.add_argument(
+        "--working-dir", default="", help="Folder on this host to use as the working directory"
+    )
 
 
 def run_chat(cli: CommandContext, options: argparse.Namespace) -> None:
@@ -87,9 +94,9 @@ def run_chat(cli: CommandContext, options: argparse.Namespace) -> None:
     session = get_session(cli, options.session) if options.session else None
     if session is not None and session.agent_id != agent.pk:
         raise NotFound(
-            f"The session {session.pk} is with another agent, `{session.agent.slug}`.",
+            f"The session {session.pk} belongs to another agent, `{session.agent.slug}`.",
             field="--session",
-            remedy=f"bonobot agents chat {session.agent.slug} --session {session.pk}",
+            remedy=f"Run: bonobot agents chat {session.agent.slug} --session {session.pk}",
         )
     chat = TerminalChat(cli, agent, session, options.working_dir)
     chat.attachments = read_attachments(options.attach or ())
@@ -126,7 +133,7 @@ class TerminalChat:
         """Print the agent's name and the latest steps."""
         if self._is_interactive:
             self.cli.print_message(
-                f"{make_visible(self.agent.name)} listens. /help says what else you can do."
+                f"Chat with {make_visible(self.agent.name)}. Enter /help for a list of commands."
             )
         if self.session is None:
             return
@@ -149,7 +156,7 @@ class TerminalChat:
             except EOFError:
                 return
             except KeyboardInterrupt:
-                self.cli.print_message("\nCtrl-D leaves.")
+                self.cli.print_message("\nPress Ctrl-D to exit.")
 
     def handle_line(self, line: str) -> bool:
         """Handle a line and print problems; return False if it ends the chat."""
@@ -180,7 +187,7 @@ class TerminalChat:
         """The session; raises `InvalidInput` before the first message."""
         if self.session is None:
             raise InvalidInput(
-                "Nothing was said yet.", field="message", remedy="Write a message first."
+                "No message was sent yet.", field="message", remedy="Send a message first."
             )
         return self.session
 
@@ -217,7 +224,7 @@ class TerminalChat:
 
     def _cancel_session(self, session: Session) -> None:
         """Cancel the session and wait until that is stored; a second Ctrl-C stops waiting."""
-        self.cli.print_message("Cancelling …")
+        self.cli.print_message("Canceling…")
         with suppress(KeyboardInterrupt):
             if cancel_session(self.cli.principal, session):
                 # If this process runs the session, handle the cancellation now.
@@ -235,7 +242,7 @@ class TerminalChat:
         if session.status == Session.Status.WAITING:
             approvals.show_pending_requests(self.cli, session)
         elif session.status == Session.Status.CANCELLED:
-            self.cli.print_message("Cancelled.")
+            self.cli.print_message("Canceled.")
         elif session.error_detail:
             self.cli.print_message(f"{session.status}: {make_visible(session.error_detail)}")
 
@@ -247,7 +254,7 @@ class TerminalChat:
             suggestions = get_close_matches(name, COMMANDS, n=1, cutoff=0.7)
             if suggestions:
                 self.cli.print_message(
-                    f"Did you mean {suggestions[0]}? Begin with // to send it as a message."
+                    f"Did you mean {suggestions[0]}? To send this as a message, start it with //."
                 )
                 return True
         self.send_message(line.removeprefix("/") if line.startswith("//") else line)
@@ -286,7 +293,7 @@ def _show_help(chat: TerminalChat, argument: str) -> bool:
     for name, command in COMMANDS.items():
         chat.cli.print_message(f"{name:<10} {command.help}")
     chat.cli.print_message(
-        "Ctrl-C cancels what the agent does, Ctrl-D leaves; a line that ends with \\ goes on."
+        "Ctrl-C cancels the current turn. Ctrl-D exits. End a line with \\ to continue on the next."
     )
     return True
 
@@ -298,7 +305,7 @@ def _retry_last_message(chat: TerminalChat, argument: str) -> bool:
 
 def _replace_last_message(chat: TerminalChat, argument: str) -> bool:
     if not argument:
-        raise InvalidInput("/edit what?", field="message", remedy="Write the new words behind it.")
+        raise InvalidInput("/edit requires a text.", field="message", remedy="Use: /edit TEXT")
     chat.retry_message(argument)
     return True
 
@@ -306,7 +313,7 @@ def _replace_last_message(chat: TerminalChat, argument: str) -> bool:
 def _attach_file(chat: TerminalChat, argument: str) -> bool:
     chat.attachments += read_attachments([argument])
     names = ", ".join(make_visible(attachment.name, 120) for attachment in chat.attachments)
-    chat.cli.print_message(f"The next message carries: {names}.")
+    chat.cli.print_message(f"Attached to the next message: {names}.")
     return True
 
 
@@ -314,7 +321,7 @@ def _export_chat(chat: TerminalChat, argument: str) -> bool:
     form = "json" if argument.endswith(".json") else "markdown"
     path = Path(argument or build_filename(chat.started_session, form)).expanduser()
     write_text_file(path, export_session(chat.started_session, form), "/export")
-    chat.cli.print_message(f"Written to {path}.")
+    chat.cli.print_message(f"Saved to {path}.")
     return True
 
 
@@ -323,9 +330,9 @@ def _show_call(chat: TerminalChat, argument: str) -> bool:
     matches = [step for step in calls if argument in ("", str(step.seq))]
     if not matches:
         raise NotFound(
-            f"There is no call #{argument}." if argument else "No call was made yet.",
+            f"Call #{argument} doesn't exist." if argument else "No calls yet.",
             field="/show",
-            remedy="Name the number behind a call.",
+            remedy="Use the number shown after a call.",
         )
     chat.cli.out.print(render_call(build_step_data(matches[-1]), full=True))
     return True
@@ -343,12 +350,16 @@ def _end_chat(chat: TerminalChat, argument: str) -> bool:
 
 
 COMMANDS = {
-    "/help": ChatCommand("what you can do", _show_help),
-    "/retry": ChatCommand("send the last message again", _retry_last_message),
-    "/edit": ChatCommand("say it in other words: /edit WORDS", _replace_last_message),
-    "/attach": ChatCommand("an image or a text for the next message: /attach FILE", _attach_file),
-    "/show": ChatCommand("a call as a whole: /show, or /show NUMBER", _show_call),
-    "/export": ChatCommand("write the conversation down: /export [FILE.md or .json]", _export_chat),
-    "/session": ChatCommand("how to go on with this conversation later", _show_resume_command),
-    "/quit": ChatCommand("leave", _end_chat),
+    "/help": ChatCommand("Show this help", _show_help),
+    "/retry": ChatCommand("Resend the last message", _retry_last_message),
+    "/edit": ChatCommand("Replace the last message: /edit TEXT", _replace_last_message),
+    "/attach": ChatCommand(
+        "Attach an image or text file to the next message: /attach FILE", _attach_file
+    ),
+    "/show": ChatCommand("Show a call in full: /show or /show NUMBER", _show_call),
+    "/export": ChatCommand("Export the session: /export [FILE.md or FILE.json]", _export_chat),
+    "/session": ChatCommand(
+        "Show the command to continue this session later", _show_resume_command
+    ),
+    "/quit": ChatCommand("Exit", _end_chat),
 }

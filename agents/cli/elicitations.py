@@ -29,13 +29,18 @@ def get_request(cli: CommandContext, model: Any, pk: str) -> Any:
 
 def add_list_arguments(parser: argparse.ArgumentParser, model: Any) -> None:
     """Add `--state` and the watch options."""
-    parser.add_argument("--state", default="waiting", choices=[*model.State.values, "all"])
+    parser.add_argument(
+        "--state",
+        default="waiting",
+        choices=[*model.State.values, "all"],
+        help="Only this state (default: waiting)",
+    )
     command_group.add_watch_arguments(parser)
 
 
 def add_id_argument(parser: argparse.ArgumentParser) -> None:
     """Add the id argument."""
-    parser.add_argument("id", metavar="ID", help="id of the question, as listed")
+    parser.add_argument("id", metavar="ID", help="ID, as shown by `list`")
 
 
 def list_requests(
@@ -98,7 +103,7 @@ def answer_at_terminal(cli: CommandContext, session: Session) -> bool:
         return False
     for question in pending:
         _print_elicitation_request(cli, question)
-        if not cli.confirm("Answer it?"):
+        if not cli.confirm("Answer this request?"):
             answer_request(cli.principal, question, "decline")
             continue
         content = {}
@@ -112,10 +117,11 @@ def show_elicitation_requests(cli: CommandContext, session: Session) -> None:
     """Print the session's pending elicitation requests and how to answer them."""
     for question in session.questions.waiting():
         cli.print_message(
-            f"{make_visible(question.server_name, 120)} asks: {make_visible(question.message, 500)}"
+            f"{make_visible(question.server_name, 120)} requests input: "
+            f"{make_visible(question.message, 500)}"
         )
         cli.print_message(
-            f"bonobot questions answer {question.pk} accept   (or {build_page_url(question)})"
+            f"bonobot questions answer {question.pk} accept   (or open {build_page_url(question)})"
         )
 
 
@@ -138,7 +144,9 @@ def _parse_value(field: ElicitationField, text: str) -> Any:
         return int(text) if field.kind == "integer" else float(text)
     except ValueError:
         raise InvalidInput(
-            f"`{field.name}` is no {field.kind}.", field=field.name, remedy="Write digits."
+            f"`{field.name}` isn't a valid {field.kind}.",
+            field=field.name,
+            remedy="Enter a number.",
         ) from None
 
 
@@ -153,8 +161,8 @@ def _list_elicitation_requests(cli: CommandContext, options: argparse.Namespace)
             [*build_row(request, *SHOWN_FIELDS[:-1]), request["message"][:80]]
             for request in requests
         ]
-        columns = ("ID", "STATE", "SERVER", "AGENT", "ASKED OF", "EXPIRES", "QUESTION")
-        return build_table(*columns, rows=rows, empty="No server asks anything.")
+        columns = ("ID", "STATE", "SERVER", "AGENT", "REQUESTED FROM", "EXPIRES", "MESSAGE")
+        return build_table(*columns, rows=rows, empty="No elicitation requests.")
 
     list_requests(cli, options, ElicitationRequest, serialize_elicitation_request, render_requests)
 
@@ -183,9 +191,15 @@ def _print_elicitation_request(cli: CommandContext, question: ElicitationRequest
 
 def _add_answer_arguments(parser: argparse.ArgumentParser) -> None:
     add_id_argument(parser)
-    parser.add_argument("action", choices=["accept", "decline", "cancel"])
-    parser.add_argument("--content", default="", metavar="JSON", help="the values of the form")
-    parser.add_argument("--set", action="append", metavar="NAME=VALUE", help="one value of it")
+    parser.add_argument(
+        "action", choices=["accept", "decline", "cancel"], help="Response to the server"
+    )
+    parser.add_argument(
+        "--content", default="", metavar="JSON", help="Form values as a JSON object"
+    )
+    parser.add_argument(
+        "--set", action="append", metavar="NAME=VALUE", help="One form value. Repeatable"
+    )
 
 
 def _answer_elicitation_request(cli: CommandContext, options: argparse.Namespace) -> None:
@@ -204,14 +218,16 @@ def _build_content(
     try:
         content = json.loads(options.content) if options.content else {}
     except ValueError as error:
-        raise InvalidInput(f"It is no JSON: {error}.", field="--content") from None
+        raise InvalidInput(
+            f"The form values are not valid JSON: {error}.", field="--content"
+        ) from None
     if not isinstance(content, dict):
-        raise InvalidInput("It is no JSON object.", field="--content")
+        raise InvalidInput("The form values must be a JSON object.", field="--content")
     fields_by_name = {field.name: field for field in fields}
     for pair in options.set or ():
         name, separator, value = pair.partition("=")
         if not separator:
-            raise InvalidInput(f"{pair!r} is not like NAME=VALUE.", field="--set")
+            raise InvalidInput(f"{pair!r} doesn't have the format NAME=VALUE.", field="--set")
         content[name] = (
             _parse_value(fields_by_name[name], value) if name in fields_by_name else value
         )
@@ -221,21 +237,21 @@ def _build_content(
 VERBS = (
     CommandVerb(
         "list",
-        f"List the latest {MAX_LISTED} questions that wait for a person.",
+        f"List the latest {MAX_LISTED} elicitation requests (default: pending ones)",
         _list_elicitation_requests,
         partial(add_list_arguments, model=ElicitationRequest),
         ("questions list", "questions list --watch", "questions list --state all --json"),
     ),
     CommandVerb(
         "show",
-        "Show what a server asks: its form, or the page to visit.",
+        "Show an elicitation request with its form fields or URL",
         _show_elicitation_request,
         add_id_argument,
         ("questions show 0198c0de-…",),
     ),
     CommandVerb(
         "answer",
-        "Answer a server's question; the session goes on by itself.",
+        "Answer an elicitation request. The session continues automatically.",
         _answer_elicitation_request,
         _add_answer_arguments,
         (

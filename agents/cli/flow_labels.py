@@ -44,20 +44,22 @@ def _show_labels(cli: CommandContext, name: str, labels: tuple[str, ...]) -> Non
     label_names = [str(label) for label in labels]
     cli.emit({"name": name, "held": label_names})
     cli.print_message(
-        f"{name} holds {', '.join(label_names) or 'nothing'} from calls without a session."
+        f"Flow labels of {name} from calls without a session: {', '.join(label_names) or 'none'}."
     )
 
 
 def _add_slug_argument(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("slug", metavar="SLUG")
+    parser.add_argument("slug", metavar="SLUG", help="Slug of the agent")
 
 
 def _add_key_argument(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("key", metavar="KEY", help="the token's public key, as listed")
+    parser.add_argument(
+        "key", metavar="KEY", help="Public key of the token, as shown by `tokens list`"
+    )
 
 
-HELD_HELP = "Show which flow labels {} holds from calls without a session."
-CLEAR_HELP = "Let go of what {} holds from calls without a session; audited."
+HELD_HELP = "Show the flow labels of {} from calls without a session"
+CLEAR_HELP = "Clear the flow labels of {} from calls without a session. Recorded in the audit log."
 OF_AGENTS = (
     CommandVerb(
         "held",

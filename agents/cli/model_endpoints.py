@@ -22,42 +22,104 @@ _OPTION_FIELDS = tuple(
 
 
 def _add_endpoint_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--model", metavar="NAME", help="as the provider names it")
-    parser.add_argument("--url", dest="base_url", metavar="URL", help="default: the provider's own")
-    parser.add_argument("--key", metavar="KEY", help="use ${VAR}; sealed, never shown again")
-    parser.add_argument("--access-key-id", metavar="ID", help="Bedrock; its secret is the key")
-    parser.add_argument("--region", metavar="R", help="Bedrock and Vertex AI")
-    parser.add_argument("--api-version", metavar="V", help="Azure; default: its v1 API")
-    parser.add_argument("--allow-private", action="store_true", default=None)
-    parser.add_argument("--timeout", dest="timeout_s", type=int, metavar="S")
-    parser.add_argument("--retries", type=int, metavar="N")
-    parser.add_argument("--fallback", metavar="SLUG", help='asked where this one fails; "": none')
-    parser.add_argument("--falls-over", choices=ModelEndpoint.FallsOver.values)
-    parser.add_argument("--thinking", choices=ModelEndpoint.Thinking.values, metavar="EFFORT")
-    parser.add_argument("--max-output-tokens", dest="max_tokens", type=int, metavar="N")
-    parser.add_argument("--context-window", type=int, metavar="N", help="tokens of a whole request")
-    parser.add_argument("--sees-images", action=argparse.BooleanOptionalAction)
-    parser.add_argument("--native-tools", action=argparse.BooleanOptionalAction)
-    parser.add_argument("--input-price", type=int, metavar="N", help="micro-dollars a million")
-    parser.add_argument("--output-price", type=int, metavar="N", help="micro-dollars a million")
+    parser.add_argument("--model", metavar="NAME", help="Model name, as used by the provider")
+    parser.add_argument(
+        "--url", dest="base_url", metavar="URL", help="Base URL (default: the provider's)"
+    )
+    parser.add_argument(
+        "--key",
+        metavar="KEY",
+        help="API key. Use ${VAR} to read it from the environment. "
+        "Encrypted when saved and never shown again.",
+    )
+    parser.add_argument(
+        "--access-key-id",
+        metavar="ID",
+        help="AWS access key ID, for Bedrock. Pass its secret with --key.",
+    )
+    parser.add_argument("--region", metavar="R", help="Region, for Bedrock and Vertex AI")
+    parser.add_argument(
+        "--api-version", metavar="V", help="API version, for Azure (default: the v1 API)"
+    )
+    parser.add_argument(
+        "--allow-private",
+        action="store_true",
+        default=None,
+        help="Allow a private or loopback address",
+    )
+    _add_failure_arguments(parser)
+    _add_model_arguments(parser)
+
+
+def _add_failure_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--timeout", dest="timeout_s", type=int, metavar="S", help="Timeout in seconds"
+    )
+    parser.add_argument("--retries", type=int, metavar="N", help="Maximum number of retries")
+    parser.add_argument(
+        "--fallback", metavar="SLUG", help='Endpoint to use if this one fails. "": none'
+    )
+    parser.add_argument(
+        "--falls-over", choices=ModelEndpoint.FallsOver.values, help="When to use the fallback"
+    )
+
+
+def _add_model_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--thinking",
+        choices=ModelEndpoint.Thinking.values,
+        metavar="EFFORT",
+        help="Thinking effort: off, low, medium, or high. '': model default",
+    )
+    parser.add_argument(
+        "--max-output-tokens",
+        dest="max_tokens",
+        type=int,
+        metavar="N",
+        help="Maximum output tokens per turn",
+    )
+    parser.add_argument(
+        "--context-window", type=int, metavar="N", help="Context window of the model, in tokens"
+    )
+    parser.add_argument(
+        "--sees-images",
+        action=argparse.BooleanOptionalAction,
+        help="Whether the model accepts images",
+    )
+    parser.add_argument(
+        "--native-tools",
+        action=argparse.BooleanOptionalAction,
+        help="Whether the model supports tool calls",
+    )
+    parser.add_argument(
+        "--input-price", type=int, metavar="N", help="Micro-dollars per million input tokens"
+    )
+    parser.add_argument(
+        "--output-price", type=int, metavar="N", help="Micro-dollars per million output tokens"
+    )
 
 
 def _add_create_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", metavar="NAME")
-    parser.add_argument("--kind", default="openai", choices=ModelEndpoint.Kind.values)
+    parser.add_argument("name", metavar="NAME", help="Name of the model endpoint")
+    parser.add_argument(
+        "--kind",
+        default="openai",
+        choices=ModelEndpoint.Kind.values,
+        help="Kind of API (default: openai)",
+    )
     _add_endpoint_arguments(parser)
 
 
 def _add_update_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("slug", metavar="SLUG")
-    parser.add_argument("--name")
-    parser.add_argument("--kind", choices=ModelEndpoint.Kind.values)
+    parser.add_argument("slug", metavar="SLUG", help="Slug of the model endpoint")
+    parser.add_argument("--name", help="New name")
+    parser.add_argument("--kind", choices=ModelEndpoint.Kind.values, help="Kind of API")
     _add_endpoint_arguments(parser)
 
 
 def _create_endpoint(cli: CommandContext, options: argparse.Namespace) -> None:
     endpoint = save_endpoint(cli.principal, _build_spec(cli, options, {"api_key": ""}))
-    _show_endpoint(cli, endpoint, "is added")
+    _show_endpoint(cli, endpoint, "was created")
 
 
 def _update_endpoint(cli: CommandContext, options: argparse.Namespace) -> None:
@@ -68,7 +130,7 @@ def _update_endpoint(cli: CommandContext, options: argparse.Namespace) -> None:
     _show_endpoint(
         cli,
         save_endpoint(cli.principal, _build_spec(cli, options, stored_values), endpoint),
-        "is changed",
+        "was updated",
     )
 
 
@@ -85,15 +147,15 @@ def _list_endpoints(cli: CommandContext, options: argparse.Namespace) -> None:
         )
         for endpoint in serialized
     ]
-    empty = "No model endpoints yet: bonobot models add NAME --kind KIND --model MODEL"
+    empty = "No model endpoints yet. Create one: bonobot models add NAME --kind KIND --model MODEL"
     cli.emit(
         serialized,
-        build_table("SLUG", "KIND", "MODEL", "ADDRESS", "FALLBACK", rows=table_rows, empty=empty),
+        build_table("SLUG", "KIND", "MODEL", "URL", "FALLBACK", rows=table_rows, empty=empty),
     )
 
 
 def _add_slug_argument(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("slug", metavar="SLUG")
+    parser.add_argument("slug", metavar="SLUG", help="Slug of the model endpoint")
 
 
 def _delete_endpoint(cli: CommandContext, options: argparse.Namespace) -> None:
@@ -101,12 +163,12 @@ def _delete_endpoint(cli: CommandContext, options: argparse.Namespace) -> None:
     serialized = serialize_endpoint(endpoint)
     delete_endpoint(cli.principal, endpoint)
     cli.emit(serialized)
-    cli.print_message(f"{endpoint.name} is removed.")
+    cli.print_message(f"{endpoint.name} was deleted.")
 
 
 def _test_endpoint(cli: CommandContext, options: argparse.Namespace) -> None:
     endpoint = _get_endpoint(cli, options.slug)
-    with cli.show_spinner(f"Asking {endpoint.name}"):
+    with cli.show_spinner(f"Testing {endpoint.name}…"):
         result = try_endpoint(cli.principal, endpoint)
     cli.emit(result.as_dict())
     cli.print_message(f"{endpoint.name} answered in {result.duration_ms} ms: {result.answer!r}")
@@ -125,7 +187,7 @@ def serialize_endpoint(endpoint: ModelEndpoint) -> dict[str, Any]:
 
 def _show_endpoint(cli: CommandContext, endpoint: ModelEndpoint, outcome: str) -> None:
     cli.emit(serialize_endpoint(endpoint))
-    cli.print_message(f"{endpoint.name} {outcome} as `{endpoint.slug}`.")
+    cli.print_message(f"{endpoint.name} (`{endpoint.slug}`) {outcome}.")
 
 
 def _build_spec(
@@ -150,10 +212,10 @@ def _get_endpoint(cli: CommandContext, slug: str) -> ModelEndpoint:
 
 
 VERBS = (
-    CommandVerb("list", "List the model endpoints.", _list_endpoints, examples=("models list",)),
+    CommandVerb("list", "List model endpoints", _list_endpoints, examples=("models list",)),
     CommandVerb(
         "add",
-        "Add a model endpoint.",
+        "Create a model endpoint",
         _create_endpoint,
         _add_create_arguments,
         (
@@ -163,21 +225,21 @@ VERBS = (
     ),
     CommandVerb(
         "set",
-        "Change a model endpoint; what isn't said stays.",
+        "Update a model endpoint. Options that are not specified stay unchanged.",
         _update_endpoint,
         _add_update_arguments,
         ("models set claude --fallback local", "models set claude --thinking high"),
     ),
     CommandVerb(
         "test",
-        "Ask a model endpoint something small; it is paid for, and in the audit.",
+        "Send a short test request. It is billed and recorded in the audit log.",
         _test_endpoint,
         _add_slug_argument,
         ("models test local", "models test claude --json"),
     ),
     CommandVerb(
         "remove",
-        "Remove a model endpoint that nothing uses.",
+        "Delete an unused model endpoint",
         _delete_endpoint,
         _add_slug_argument,
         ("models remove local",),

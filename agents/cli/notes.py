@@ -33,8 +33,8 @@ def _list_notes(cli: CommandContext, options: argparse.Namespace) -> None:
         (n.title, make_visible(n.text, MAX_TEXT_SHOWN), ", ".join(n.brought), n.written_by)
         for n in notes
     ]
-    empty = "No notes. Write one: bonobot notes write AGENT TITLE TEXT"
-    table = build_table("TITLE", "TEXT", "BRINGS", "BY", rows=table_rows, empty=empty)
+    empty = "No notes. Create one: bonobot notes write AGENT TITLE TEXT"
+    table = build_table("TITLE", "TEXT", "FLOW LABELS", "WRITTEN BY", rows=table_rows, empty=empty)
     cli.emit([serialize_note(note) for note in notes], table)
 
 
@@ -43,60 +43,64 @@ def _write_note(cli: CommandContext, options: argparse.Namespace) -> None:
     existing_note = agent.notes.filter(title=options.title).first()
     spec = NoteSpec(options.title, options.text, tuple(options.label or ()))
     cli.emit(serialize_note(save_note(cli.principal, agent, spec, existing_note)))
-    cli.print_message(f"{agent.slug} has the note {make_visible(options.title, MAX_TEXT_SHOWN)!r}.")
+    cli.print_message("The note was saved.")
 
 
 def _delete_note(cli: CommandContext, options: argparse.Namespace) -> None:
     note = get_note(cli.principal, get_agent(cli, options.agent), options.title)
     delete_note(cli.principal, note)
     cli.emit(serialize_note(note))
-    cli.print_message("The note is gone.")
+    cli.print_message("The note was deleted.")
 
 
 def _add_agent_argument(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("agent", metavar="AGENT", help="slug of the agent")
+    parser.add_argument("agent", metavar="AGENT", help="Slug of the agent")
 
 
 def _add_list_arguments(parser: argparse.ArgumentParser) -> None:
     _add_agent_argument(parser)
-    parser.add_argument("--search", metavar="WORDS", help="those that the agent would find")
+    parser.add_argument(
+        "--search", metavar="WORDS", help="Only notes that an agent finds with this search"
+    )
 
 
 def _add_write_arguments(parser: argparse.ArgumentParser) -> None:
     _add_agent_argument(parser)
-    parser.add_argument("title", metavar="TITLE", help="a note of this title is replaced")
-    parser.add_argument("text", metavar="TEXT")
+    parser.add_argument(
+        "title", metavar="TITLE", help="Title. A note with the same title is replaced."
+    )
+    parser.add_argument("text", metavar="TEXT", help="Content of the note")
     parser.add_argument(
         "--label",
         action="append",
         choices=[str(label) for label in NOTE_LABELS],
-        help="what reading it brings; may be given twice",
+        help="Flow label that the session gets when it reads the note. Repeatable",
     )
 
 
 def _add_delete_arguments(parser: argparse.ArgumentParser) -> None:
     _add_agent_argument(parser)
-    parser.add_argument("title", metavar="TITLE", help="title or id")
+    parser.add_argument("title", metavar="TITLE", help="Title or ID of the note")
 
 
 VERBS = (
     CommandVerb(
         "list",
-        "List the notes of an agent.",
+        "List the notes of an agent",
         _list_notes,
         _add_list_arguments,
         ("notes list helper", "notes list helper --search 'release day' --json"),
     ),
     CommandVerb(
         "write",
-        "Write a note for an agent, or replace the one of this title.",
+        "Create a note for an agent, or replace the note with the same title",
         _write_note,
         _add_write_arguments,
         ("notes write helper 'Release day' 'Releases go out on Tuesdays.'",),
     ),
     CommandVerb(
         "remove",
-        "Remove a note of an agent.",
+        "Delete a note of an agent",
         _delete_note,
         _add_delete_arguments,
         ("notes remove helper 'Release day'",),

@@ -20,33 +20,41 @@ def _get_organization(cli: CommandContext) -> Organization:
 
 def add_export_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `export`."""
-    parser.add_argument("folder", type=Path, metavar="FOLDER", help="a new or empty one")
+    parser.add_argument("folder", type=Path, metavar="FOLDER", help="New or empty folder")
 
 
 def handle_export(cli: CommandContext, options: argparse.Namespace) -> None:
     """Write everything of an organization into a folder."""
     organization = _get_organization(cli)
-    with cli.show_spinner("Writing"):
+    with cli.show_spinner("Exporting…"):
         result = organization_offboarding.export_organization(
             cli.principal, organization, options.folder
         )
     cli.emit(asdict(result) | {"folder": str(options.folder)})
     cli.print_message(
-        f"{result.rows} rows and {result.audit_rows} of the audit are in {options.folder}."
+        f"Exported {result.rows} rows and {result.audit_rows} audit entries to {options.folder}."
     )
-    cli.print_message("Secrets are not in it: they have to be entered again wherever it goes.")
+    cli.print_message("Secrets are not included. Enter them again after you import the data.")
 
 
 def add_delete_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `delete`."""
-    parser.add_argument("--confirm", metavar="SLUG", help="its name again: nothing brings it back")
-    parser.add_argument("--dry-run", action="store_true", help="say what would be removed")
+    parser.add_argument(
+        "--confirm",
+        metavar="SLUG",
+        help="Slug of the organization, to confirm. This can't be undone.",
+    )
+    parser.add_argument(
+        "--dry-run", action="store_true", help="Show what would be deleted without deleting it"
+    )
     export_options = parser.add_mutually_exclusive_group()
     export_options.add_argument(
-        "--export", type=Path, metavar="FOLDER", help="write everything there first"
+        "--export", type=Path, metavar="FOLDER", help="Export all data to this folder first"
     )
     export_options.add_argument(
-        "--without-export", action="store_true", help="keep nothing, no audit either"
+        "--without-export",
+        action="store_true",
+        help="Delete without an export, including the audit log",
     )
 
 
@@ -60,25 +68,25 @@ def handle_delete(cli: CommandContext, options: argparse.Namespace) -> None:
         return
     if options.confirm != organization.slug:
         raise InvalidInput(
-            "Nothing was removed: its name has to be said again.",
+            "Nothing was deleted because the deletion was not confirmed.",
             code="not_confirmed",
             field="--confirm",
             remedy=f"Add --confirm {organization.slug}.",
         )
     if options.export is None and not options.without_export:
         raise InvalidInput(
-            "Nothing was removed: nobody said what is to be kept.",
+            "Nothing was deleted because no export option was specified.",
             code="not_confirmed",
             field="--export",
-            remedy="Add --export FOLDER, or --without-export: then its audit is gone, too.",
+            remedy="Add --export FOLDER, or --without-export to delete the audit log as well.",
         )
-    with cli.show_spinner("Removing"):
+    with cli.show_spinner("Deleting…"):
         result = organization_offboarding.delete_organization(
             cli.principal, organization, options.export
         )
     cli.emit(asdict(result) | {"folder": str(options.export or "")})
     cli.print_message(
-        f"{result.organization} is gone, with {result.rows} rows. People's accounts stay."
+        f"{result.organization} was deleted with {result.rows} rows. User accounts are kept."
     )
 
 
@@ -111,13 +119,14 @@ def _show_organization(cli: CommandContext, options: argparse.Namespace) -> None
     cli.emit(serialized, build_table("", "", rows=rows, empty=""))
     if organization.halted_at is not None:
         cli.print_message(
-            f"It is halted. Let it go on: bonobot org resume --org {organization.slug}"
+            "The kill switch is enabled. "
+            f"To disable it: bonobot org resume --org {organization.slug}"
         )
 
 
 def _add_create_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("slug", metavar="SLUG", help="short name, as `--org` takes it")
-    parser.add_argument("--name", default="", help="what people read (default: the slug)")
+    parser.add_argument("slug", metavar="SLUG", help="Short name, used with `--org`")
+    parser.add_argument("--name", default="", help="Display name (default: the slug)")
 
 
 def _create_organization(cli: CommandContext, options: argparse.Namespace) -> None:
@@ -125,9 +134,8 @@ def _create_organization(cli: CommandContext, options: argparse.Namespace) -> No
     # The principal belongs to no organization yet; its audit shows a CLI principal.
     save_organization(build_cli_principal(organization), organization, adding=True)
     cli.emit(_serialize_organization(organization, load_impact(organization)))
-    cli.print_message(
-        f"{organization.slug} is made. Invite its owner: bonobot members invite EMAIL --role owner"
-    )
+    cli.print_message(f"{organization.slug} was created. Invite its owner:")
+    cli.print_message("bonobot members invite EMAIL --role owner")
 
 
 def _parse_number_or_default(text: str) -> int | None:
@@ -141,39 +149,40 @@ def _add_update_arguments(parser: argparse.ArgumentParser) -> None:
         type=_parse_number_or_default,
         metavar="N",
         default=UNSET,
-        help="of all agents and tokens together; 0: no limit, default: as the settings say",
+        help="Rate limit for all agents and tokens combined. 0: no limit. "
+        "default: the settings value",
     )
     parser.add_argument(
         "--approval-hours",
         type=_parse_number_or_default,
         metavar="N",
         default=UNSET,
-        help="hours to answer a call that waits; default: as the settings say",
+        help="Hours until a pending approval expires. default: the settings value",
     )
     parser.add_argument(
         "--audit-days",
         type=_parse_number_or_default,
         metavar="N",
         default=UNSET,
-        help="days that rows of the audit stay; 0: for ever, default: as the settings say",
+        help="Days to keep audit entries. 0: no limit. default: the settings value",
     )
     parser.add_argument(
         "--four-eyes",
         action=argparse.BooleanOptionalAction,
         default=UNSET,
-        help="nobody approves the calls they asked for",
+        help="Prevent people from approving calls they requested",
     )
     parser.add_argument(
         "--second-factor",
         action=argparse.BooleanOptionalAction,
         default=UNSET,
-        help="everybody needs a second factor",
+        help="Require a second factor",
     )
     parser.add_argument(
         "--single-sign-on",
         action=argparse.BooleanOptionalAction,
         default=UNSET,
-        help="everybody signs in by an identity provider; --no-… lets passwords in again",
+        help="Require sign-in with an identity provider, or allow passwords with --no-…",
     )
 
 
@@ -182,9 +191,9 @@ def _update_organization(cli: CommandContext, options: argparse.Namespace) -> No
     changes = {name: value for name in names if (value := getattr(options, name)) is not UNSET}
     if not changes:
         raise InvalidInput(
-            "Nothing is said.",
+            "No option was specified.",
             field="org set",
-            remedy="Give one of the options that `bonobot org set --help` lists.",
+            remedy="Use at least one option. List them with: bonobot org set --help",
         )
     organization = _get_organization(cli)
     for name, value in changes.items():
@@ -197,49 +206,56 @@ def _update_organization(cli: CommandContext, options: argparse.Namespace) -> No
 
 
 def _add_halt_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--reason", default="", help="for the audit, and those whose sessions end")
-    parser.add_argument("--yes", action="store_true", help="don't ask first")
+    parser.add_argument(
+        "--reason",
+        default="",
+        help="Reason, shown in the audit log and to people whose sessions are canceled",
+    )
+    parser.add_argument("--yes", action="store_true", help="Don't ask for confirmation")
 
 
 def _halt_organization(cli: CommandContext, options: argparse.Namespace) -> None:
     organization = _get_organization(cli)
     impact = load_impact(organization)
     question = (
-        f"Halt {organization.slug}? {impact.running} running and {impact.waiting} waiting sessions "
-        f"are cancelled, {impact.agents} agents and {impact.servers} servers stand still."
+        f"Enable the kill switch of {organization.slug}? {impact.running} running and "
+        f"{impact.waiting} waiting sessions will be canceled. {impact.agents} agents and "
+        f"{impact.servers} servers will be stopped."
     )
     if not options.yes and not cli.confirm(question):
         raise InvalidInput(
-            f"Nothing was halted. It would stop {impact.running} running and {impact.waiting} "
-            f"waiting sessions of {impact.agents} agents.",
+            f"The kill switch was not enabled. It would cancel {impact.running} running and "
+            f"{impact.waiting} waiting sessions and stop {impact.agents} agents.",
             code="not_confirmed",
             field="--yes",
-            remedy="Confirm it with --yes.",
+            remedy="Add --yes to confirm.",
         )
     organization = halt_organization(cli.principal, options.reason)
     cli.emit(_serialize_organization(organization, impact))
     cli.print_message(
-        f"{organization.slug} is halted: every call and model turn is refused from now on."
+        f"The kill switch of {organization.slug} is enabled. All calls and model turns are denied."
     )
-    cli.print_message(f"Let it go on: bonobot org resume --org {organization.slug}")
+    cli.print_message(f"To disable it: bonobot org resume --org {organization.slug}")
 
 
 def _resume_organization(cli: CommandContext, options: argparse.Namespace) -> None:
     organization = resume_organization(cli.principal)
     cli.emit(_serialize_organization(organization, load_impact(organization)))
-    cli.print_message(f"{organization.slug} goes on; sessions that were cancelled stay so.")
+    cli.print_message(
+        f"The kill switch of {organization.slug} is disabled. Canceled sessions stay canceled."
+    )
 
 
 VERBS = (
     CommandVerb(
         "show",
-        "Show the organization, and what a halt would stop.",
+        "Show the organization and what the kill switch would stop",
         _show_organization,
         examples=("org show",),
     ),
     CommandVerb(
         "set",
-        "Set the organization's rate, how calls that wait are answered, how long the audit stays.",
+        "Update the organization's rate limit, approval rules, sign-in rules, and audit retention",
         _update_organization,
         _add_update_arguments,
         (
@@ -250,21 +266,21 @@ VERBS = (
     ),
     CommandVerb(
         "halt",
-        "Stop everything: refuse every call and turn, cancel every session.",
+        "Enable the kill switch: deny all calls and model turns, and cancel all sessions",
         _halt_organization,
         _add_halt_arguments,
         ("org halt", 'org halt --yes --reason "leaked credential" --org acme'),
     ),
     CommandVerb(
         "export",
-        "Write everything of the organization into a folder.",
+        "Export all data of the organization to a folder",
         handle_export,
         add_export_arguments,
         ("org export acme-2026-11-22 --org acme",),
     ),
     CommandVerb(
         "delete",
-        "Remove the organization with all that is its own.",
+        "Delete the organization and all its data",
         handle_delete,
         add_delete_arguments,
         (
@@ -273,11 +289,11 @@ VERBS = (
         ),
     ),
     CommandVerb(
-        "resume", "Let a halted organization go on.", _resume_organization, examples=("org resume",)
+        "resume", "Disable the kill switch", _resume_organization, examples=("org resume",)
     ),
     CommandVerb(
         "add",
-        "Make an organization.",
+        "Create an organization",
         _create_organization,
         _add_create_arguments,
         ("org add acme", "org add acme --name 'Acme Ltd'"),

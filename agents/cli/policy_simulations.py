@@ -47,12 +47,24 @@ MAX_SECONDS = 300.0  # a person waits at the terminal and can stop it
 def add_policy_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the policy options; what isn't given stays unchanged."""
     parser.add_argument(
-        "--policy", metavar="FILE", help="mode, allow, ask and deny as JSON or YAML; -: from stdin"
+        "--policy",
+        metavar="FILE",
+        help="JSON or YAML file with mode, allow, ask, and deny. -: standard input",
     )
-    parser.add_argument("--mode", choices=("none", "allowlist", "denylist", "all"))
-    parser.add_argument("--allow", action="append", metavar="TOOL", help="a name or glob")
-    parser.add_argument("--ask", action="append", metavar="TOOL", help="wants a person's yes")
-    parser.add_argument("--deny", action="append", metavar="TOOL", help="a name or glob")
+    parser.add_argument(
+        "--mode", choices=("none", "allowlist", "denylist", "all"), help="Policy mode"
+    )
+    for effect, effect_help in (
+        ("allow", "Tool to allow"),
+        ("ask", "Tool that requires approval"),
+        ("deny", "Tool to deny"),
+    ):
+        parser.add_argument(
+            f"--{effect}",
+            action="append",
+            metavar="TOOL",
+            help=f"{effect_help}: name, glob, or JSON rule with a condition. Repeatable",
+        )
 
 
 def handle_organization_policy(cli: CommandContext, options: argparse.Namespace) -> None:
@@ -66,7 +78,8 @@ def handle_organization_policy(cli: CommandContext, options: argparse.Namespace)
     cli.emit({**current_policy.as_dict(), "draft": draft.as_dict() if draft else None})
     cli.print_message(format_policy(current_policy))
     cli.print_message(
-        "What it denies or asks about holds for every agent; the rest without an agent."
+        "Deny and ask rules apply to every agent. "
+        "Allow rules and the mode apply to calls without an agent."
     )
     show_draft(cli, organization, draft)
 
@@ -75,10 +88,10 @@ def show_draft(cli: CommandContext, owner: Owner, draft: ShadowDraft | None) -> 
     """Print the draft in shadow mode and how to simulate it."""
     if draft is not None:
         owner_option = f"--agent {owner.slug}" if isinstance(owner, Agent) else "--organization"
-        cli.print_message(f"In its shadow since {draft.since:%Y-%m-%d %H:%M}:")
+        cli.print_message(f"Draft in shadow mode since {draft.since:%Y-%m-%d %H:%M}:")
         cli.print_message(format_policy(draft.spec))
         cli.print_message(
-            f"What it would have decided: bonobot audit replay {owner_option} --shadow"
+            f"To show what it would have decided: bonobot audit replay {owner_option} --shadow"
         )
 
 
@@ -103,10 +116,10 @@ def apply_draft_options(cli: CommandContext, owner: Owner, options: argparse.Nam
         policy = collect_policy_options(owner, options)
         if policy is None:
             raise InvalidInput(
-                "Nothing says what is to run in the shadow.",
+                "No draft policy was specified.",
                 code="no_policy",
                 field="--shadow",
-                remedy="Add --policy FILE, or --mode, --allow, --ask or --deny.",
+                remedy="Add --policy FILE, --mode, --allow, --ask, or --deny.",
             )
         set_draft(cli.principal, owner, policy)
     elif options.enforce:
@@ -134,9 +147,9 @@ def _parse_rule(text: str) -> Entry:
     if set(rule) == {"tool", "when"} and isinstance(tool, str) and isinstance(when, dict):
         return RuleSpec(tool, when)
     raise InvalidInput(
-        "A rule with a condition needs a tool and its condition.",
+        "A rule with a condition requires a tool and a condition.",
         field="--allow, --ask or --deny",
-        remedy='Write {"tool": "mcp_bank_transfer", "when": {JSON Schema over the arguments}}.',
+        remedy='Use the format {"tool": "mcp_bank_transfer", "when": {JSON Schema}}.',
     )
 
 
@@ -146,7 +159,9 @@ def parse_json_object(text: str, field: str) -> dict[str, Any]:
         value = json.loads(text)
         if isinstance(value, dict):
             return value
-    raise InvalidInput("That is not a JSON object.", field=field, remedy='Write {"name": "value"}.')
+    raise InvalidInput(
+        "The value isn't a JSON object.", field=field, remedy='Use the format {"name": "value"}.'
+    )
 
 
 def _read_policy_file(path: str) -> PolicySpec:
@@ -170,25 +185,35 @@ def _get_first_error(errors: Any) -> Any:
 
 def _build_file_error(path: str, reason: str) -> InvalidInput:
     return InvalidInput(
-        f"{path!r} can't be used: {reason}",
+        f"The policy file {path!r} can't be used: {reason}",
         code="unusable_file",
         field="--policy",
-        remedy='Write it like {"mode": "allowlist", "allow": ["mcp_time_*"]}.',
+        remedy='Use the format {"mode": "allowlist", "allow": ["mcp_time_*"]}.',
     )
 
 
 def _add_simulation_arguments(parser: argparse.ArgumentParser) -> None:
     owners = parser.add_mutually_exclusive_group(required=True)
-    owners.add_argument("--agent", metavar="SLUG", help="whose calls and policy")
+    owners.add_argument("--agent", metavar="SLUG", help="Use the calls and policy of this agent")
     owners.add_argument(
-        "--organization", action="store_true", help="all calls, and the organization's own policy"
-    )
-    parser.add_argument("--days", type=int, default=DEFAULT_DAYS, help=f"default: {DEFAULT_DAYS}")
-    parser.add_argument(
-        "--rows", type=int, default=MAX_ROWS, help=f"at most so many (default: {MAX_ROWS})"
+        "--organization", action="store_true", help="Use all calls and the organization's policy"
     )
     parser.add_argument(
-        "--shadow", action="store_true", help="what the draft has recorded since it stands"
+        "--days",
+        type=int,
+        default=DEFAULT_DAYS,
+        help=f"Number of past days (default: {DEFAULT_DAYS})",
+    )
+    parser.add_argument(
+        "--rows",
+        type=int,
+        default=MAX_ROWS,
+        help=f"Maximum number of audit entries (default: {MAX_ROWS})",
+    )
+    parser.add_argument(
+        "--shadow",
+        action="store_true",
+        help="Use the recorded decisions of the draft in shadow mode",
     )
     add_policy_arguments(parser)
 
@@ -200,7 +225,7 @@ def _replay_audit(cli: CommandContext, options: argparse.Namespace) -> None:
         if options.organization
         else Agent.objects.get_or_404(organization_id, slug=options.agent)
     )
-    with cli.show_spinner("Reading the audit …"):
+    with cli.show_spinner("Reading the audit log…"):
         simulation = _simulate_policy(cli, owner, options)
     cli.emit(simulation.as_dict(), _render_simulation(simulation))
     for line in _summarize_simulation(simulation):
@@ -216,25 +241,30 @@ def _simulate_policy(
         simulation = simulate_shadow_policy(cli.principal, owner, **limits)
         if simulation is None:
             raise NotFound(
-                f"Nothing runs in the shadow of the policy of `{owner.slug}`.",
+                f"The policy of `{owner.slug}` has no draft in shadow mode.",
                 code="no_draft",
                 field="--shadow",
-                remedy=f"bonobot agents policy {format_owner_option(owner)} --shadow --mode …",
+                remedy="Create one first: "
+                f"bonobot agents policy {format_owner_option(owner)} --shadow --mode …",
             )
         return simulation
     if policy is None:
         raise InvalidInput(
-            "Nothing says which policy to try.",
+            "No policy to simulate was specified.",
             code="no_policy",
             field="--policy",
-            remedy="Add --policy FILE, or --mode, --allow, --ask or --deny; or --shadow.",
+            remedy="Add --policy FILE, --mode, --allow, --ask, --deny, or --shadow.",
         )
     return simulate_policy(cli.principal, owner, policy, days=options.days, **limits)
 
 
 def _render_simulation(simulation: PolicySimulation) -> Any:
     rows = [_build_row(group) for group in (*simulation.flips, *simulation.unsure)]
-    empty = "Nothing flips." if simulation.rows else "No call was made in this time."
+    empty = (
+        "No decisions change."
+        if simulation.rows
+        else "No calls in this period, so there is nothing to compare."
+    )
     columns = ("SERVER", "TOOL", "BEFORE", "AFTER", "CALLS", "RULE")
     return build_table(*columns, rows=rows, empty=empty)
 
@@ -254,19 +284,19 @@ def _build_row(group: SimulationGroup) -> tuple[Any, ...]:
 def _summarize_simulation(simulation: PolicySimulation) -> list[str]:
     lines = [
         f"{simulation.calls} calls since {simulation.since:%Y-%m-%d %H:%M}: "
-        f"{simulation.flipped} flip, "
-        f"{simulation.same} stay, {simulation.undecidable} undecidable, "
-        f"{simulation.elsewhere} refused by something else than rules."
+        f"{simulation.flipped} changed, {simulation.same} unchanged, "
+        f"{simulation.undecidable} undecidable, "
+        f"{simulation.elsewhere} denied for reasons other than rules."
     ]
     if simulation.otherwise:
         lines.append(
-            f"{simulation.otherwise} were decided in another way then than they would be now."
+            f"{simulation.otherwise} were decided differently than the current policy would decide."
         )
     if simulation.stopped and simulation.until:
         lines.append(
-            f"Stopped at its limit of {simulation.stopped}: these are the first (newest) "
-            f"{simulation.rows} "
-            f"rows, back to {simulation.until:%Y-%m-%d %H:%M}. Give fewer --days, or more --rows."
+            f"Stopped because the limit for {simulation.stopped} was reached. Covered: the newest "
+            f"{simulation.rows} entries, back to {simulation.until:%Y-%m-%d %H:%M}. "
+            "Use fewer --days or more --rows."
         )
     return lines
 
@@ -275,7 +305,7 @@ def _summarize_simulation(simulation: PolicySimulation) -> list[str]:
 AUDIT_VERBS = (
     CommandVerb(
         "replay",
-        "Say what another policy would have decided about past calls.",
+        "Simulate another policy on past calls",
         _replay_audit,
         _add_simulation_arguments,
         (

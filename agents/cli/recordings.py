@@ -36,10 +36,10 @@ DIFFERENCE_LABELS = {
     "call_added": "call added",
     "call_missing": "call missing",
     "arguments_changed": "arguments changed",
-    "decision_changed": "decided otherwise",
+    "decision_changed": "decision changed",
     "result_missing": "no result recorded",
     "answer_changed": "answer changed",
-    "ending_changed": "ended otherwise",
+    "ending_changed": "outcome changed",
 }
 
 
@@ -52,7 +52,7 @@ def _record_session(cli: CommandContext, options: argparse.Namespace) -> None:
     recording = create_recording(cli.principal, sessions.get_session(cli, options.session))
     cli.emit(_serialize_row(RecordingSerializer, recording))
     cli.print_message(
-        f"Recorded with {recording.turns} turns and {recording.calls} calls. Try a change on it:"
+        f"Recorded {recording.turns} turns and {recording.calls} calls. To test a change on it:"
     )
     cli.print_message(f"bonobot agents replay {recording.pk} --instructions-file FILE")
 
@@ -75,7 +75,7 @@ def _list_recordings(cli: CommandContext, options: argparse.Namespace) -> None:
         )
         for recording in serialized
     ]
-    empty = "No recordings yet. Make one: bonobot agents record SESSION"
+    empty = "No recordings yet. Create one: bonobot agents record SESSION"
     cli.emit(
         serialized,
         build_table("ID", "AGENT", "SESSION", "TURNS", "CALLS", rows=table_rows, empty=empty),
@@ -87,7 +87,7 @@ def _delete_recording(cli: CommandContext, options: argparse.Namespace) -> None:
     serialized = _serialize_row(RecordingSerializer, recording)
     delete_recording(cli.principal, recording)
     cli.emit(serialized)
-    cli.print_message("The recording is gone, with its replays.")
+    cli.print_message("The recording and its replays were deleted.")
 
 
 def _replay_recording(cli: CommandContext, options: argparse.Namespace) -> None:
@@ -99,7 +99,7 @@ def _replay_recording(cli: CommandContext, options: argparse.Namespace) -> None:
     )
     new_replay = create_replay(cli.principal, recording, overrides)
     if not options.no_wait:
-        with cli.show_spinner("Replaying …"):
+        with cli.show_spinner("Replaying…"):
             _wait_for_replay(new_replay, options.timeout)
     new_replay = Replay.objects.select_related("recording").get(pk=new_replay.pk)
     serialized = _serialize_row(RecordingReplayDetailSerializer, new_replay)
@@ -119,7 +119,7 @@ def _wait_for_replay(pending_replay: Replay, timeout_s: float) -> None:
             raise ServiceUnavailable(
                 f"The replay {pending_replay.pk} is still running after {timeout_s:.0f} s.",
                 code="still_running",
-                remedy="It goes on; look at it in the admin, or give a longer --timeout.",
+                remedy="It continues to run. View it in the admin, or use a longer --timeout.",
             )
         sleep(POLL_INTERVAL_S)
 
@@ -137,10 +137,10 @@ def _render_differences(replay_data: dict[str, Any]) -> Any:
         )
         for difference in replay_data["differences"]
     ]
-    empty = {"done": "Nothing differs.", "failed": ""}.get(
-        replay_data["status"], "It is being made."
+    empty = {"done": "No differences.", "failed": ""}.get(
+        replay_data["status"], "Replay in progress."
     )
-    columns = ("MESSAGE", "TURN", "WHAT", "TOOL", "BEFORE", "AFTER", "CODE")
+    columns = ("MESSAGE", "TURN", "DIFFERENCE", "TOOL", "BEFORE", "AFTER", "CODE")
     return build_table(*columns, rows=rows, empty=empty)
 
 
@@ -167,44 +167,56 @@ def _get_recording(cli: CommandContext, pk: str) -> Recording:
 
 
 def _add_session_argument(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("session", metavar="SESSION", help="its id")
+    parser.add_argument("session", metavar="SESSION", help="ID of the session")
 
 
 def _add_recording_argument(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("recording", metavar="RECORDING", help="its id")
+    parser.add_argument("recording", metavar="RECORDING", help="ID of the recording")
 
 
 def _add_agent_argument(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("slug", metavar="SLUG", nargs="?", help="those of one agent")
+    parser.add_argument("slug", metavar="SLUG", nargs="?", help="Only recordings of this agent")
 
 
 def _add_replay_arguments(parser: argparse.ArgumentParser) -> None:
     _add_recording_argument(parser)
-    parser.add_argument("--instructions-file", metavar="FILE", help="other instructions; -: stdin")
-    parser.add_argument("--endpoint", metavar="NAME", help="slug of another model endpoint")
+    parser.add_argument(
+        "--instructions-file",
+        metavar="FILE",
+        help="File with other instructions. -: standard input",
+    )
+    parser.add_argument("--endpoint", metavar="NAME", help="Slug of another model endpoint")
     add_policy_arguments(parser)
-    parser.add_argument("--no-wait", action="store_true", help="only have it made")
-    parser.add_argument("--timeout", type=float, default=3600, metavar="SECONDS")
+    parser.add_argument(
+        "--no-wait", action="store_true", help="Start the replay without waiting for it"
+    )
+    parser.add_argument(
+        "--timeout",
+        type=float,
+        default=3600,
+        metavar="SECONDS",
+        help="Maximum time to wait, in seconds (default: 3600)",
+    )
 
 
 VERBS = (
     CommandVerb(
         "record",
-        "Keep a session to try changes of its agent on it.",
+        "Record a session to test changes of its agent on it",
         _record_session,
         _add_session_argument,
         ("agents record 0198c0de-…",),
     ),
     CommandVerb(
         "recordings",
-        "List the recorded sessions.",
+        "List recordings",
         _list_recordings,
         _add_agent_argument,
         ("agents recordings demo", "agents recordings --json"),
     ),
     CommandVerb(
         "replay",
-        "Tell a recording to the agent as it would be; exit status 1 where something differs.",
+        "Replay a recording with other settings. The exit status is 1 if the replay differs.",
         _replay_recording,
         _add_replay_arguments,
         (
@@ -215,7 +227,7 @@ VERBS = (
     ),
     CommandVerb(
         "remove-recording",
-        "Remove a recording with its replays.",
+        "Delete a recording and its replays",
         _delete_recording,
         _add_recording_argument,
         ("agents remove-recording 0198c0de-…",),

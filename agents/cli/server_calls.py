@@ -38,7 +38,7 @@ def _test_tool(cli: CommandContext, options: argparse.Namespace) -> None:
         server_id=server.pk,
         allow_unapproved=options.unapproved,
     )
-    with cli.show_spinner(f"Calling {options.tool} …"):
+    with cli.show_spinner(f"Calling {options.tool}…"):
         outcome = get_runtime().call(pipeline.make_call, request)
     cli.emit(outcome.as_dict())
     cli.print_message(make_visible(outcome.text))
@@ -51,10 +51,10 @@ def _parse_arguments(text: str) -> dict[str, Any]:
         arguments = json.loads(text)
     except json.JSONDecodeError as error:
         raise InvalidInput(
-            f"The arguments are not JSON: {error.msg} at character {error.pos}.",
+            f"The arguments are not valid JSON: {error.msg} at character {error.pos}.",
             code="broken_json",
             field="ARGUMENTS",
-            remedy="""Quote them for the shell: '{"timezone": "Europe/Berlin"}'""",
+            remedy="""Quote them for your shell: '{"timezone": "Europe/Berlin"}'""",
         ) from None
     if not isinstance(arguments, dict):
         raise InvalidInput("The arguments must be a JSON object.", field="ARGUMENTS")
@@ -73,8 +73,8 @@ def _list_resources(cli: CommandContext, options: argparse.Namespace) -> None:
         )
         for definition in definitions
     ]
-    empty = f"No resources are known; to ask anew: bonobot mcp refresh {options.server}"
-    columns = ("KIND", "URI OR TEMPLATE", "TYPE", "CAN BE READ", "ABOUT")
+    empty = f"No resources. Refresh the server: bonobot mcp refresh {options.server}"
+    columns = ("KIND", "URI OR TEMPLATE", "TYPE", "ALLOWED", "DESCRIPTION")
     cli.emit(
         definitions,
         build_table(*columns, rows=_format_availability(definitions, rows, 3), empty=empty),
@@ -92,8 +92,8 @@ def _list_prompts(cli: CommandContext, options: argparse.Namespace) -> None:
         )
         for definition in definitions
     ]
-    empty = f"No prompts are known; to ask anew: bonobot mcp refresh {options.server}"
-    columns = ("PROMPT", "ARGUMENTS", "CAN BE USED", "ABOUT")
+    empty = f"No prompts. Refresh the server: bonobot mcp refresh {options.server}"
+    columns = ("PROMPT", "ARGUMENTS", "ALLOWED", "DESCRIPTION")
     cli.emit(
         definitions,
         build_table(*columns, rows=_format_availability(definitions, rows, 2), empty=empty),
@@ -131,7 +131,7 @@ def _call_server(
         server_id=server.pk,
         allow_unapproved=options.unapproved,
     )
-    with cli.show_spinner(f"Asking {server.name} …"):
+    with cli.show_spinner(f"Calling {server.name}…"):
         outcome = get_runtime().call(pipeline.make_call, request)
     cli.emit(outcome.as_dict())
     cli.print_message(make_visible(outcome.text))
@@ -209,69 +209,77 @@ def _format_availability(
 
 
 def _add_listing_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("server", metavar="SERVER", help="slug, name or id")
-    parser.add_argument("--agent", metavar="SLUG", help="as this agent, with what it may use")
+    parser.add_argument("server", metavar="SERVER", help="Slug, name, or ID of the server")
+    parser.add_argument("--agent", metavar="SLUG", help="Act as this agent, with its policy")
 
 
 def _add_call_arguments(parser: argparse.ArgumentParser) -> None:
     _add_listing_arguments(parser)
     parser.add_argument(
-        "--unapproved", action="store_true", help="try a definition that waits for approval"
+        "--unapproved", action="store_true", help="Allow a definition that is pending review"
     )
 
 
 def _add_read_arguments(parser: argparse.ArgumentParser) -> None:
     _add_call_arguments(parser)
-    parser.add_argument("uri", metavar="URI", help="of a resource, or one that a template means")
+    parser.add_argument(
+        "uri", metavar="URI", help="URI of a resource, or one that matches a template"
+    )
 
 
 def _add_prompt_arguments(parser: argparse.ArgumentParser) -> None:
     _add_call_arguments(parser)
-    parser.add_argument("name", metavar="NAME", help="the server's own name of the prompt")
-    parser.add_argument("arguments", metavar="K=V", nargs="*", help="the prompt's arguments")
+    parser.add_argument("name", metavar="NAME", help="Name of the prompt on the server")
+    parser.add_argument("arguments", metavar="K=V", nargs="*", help="Arguments of the prompt")
 
 
 def _add_test_tool_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("server", metavar="SERVER", help="slug, name or id")
-    parser.add_argument("tool", metavar="TOOL", help="the server's own name of the tool")
-    parser.add_argument("arguments", metavar="ARGUMENTS", nargs="?", default="{}", help="JSON")
+    parser.add_argument("server", metavar="SERVER", help="Slug, name, or ID of the server")
+    parser.add_argument("tool", metavar="TOOL", help="Name of the tool on the server")
     parser.add_argument(
-        "--unapproved", action="store_true", help="try a definition that waits for approval"
+        "arguments",
+        metavar="ARGUMENTS",
+        nargs="?",
+        default="{}",
+        help="Arguments as a JSON object (default: {})",
+    )
+    parser.add_argument(
+        "--unapproved", action="store_true", help="Allow a definition that is pending review"
     )
 
 
 VERBS = (
     CommandVerb(
         "test-tool",
-        "Call a tool through the door, without an agent.",
+        "Call a tool without an agent. Policies, limits, and the audit log apply.",
         _test_tool,
         _add_test_tool_arguments,
         ("""mcp test-tool time get_current_time '{"timezone": "Asia/Tokyo"}'""",),
     ),
     CommandVerb(
         "resources",
-        "List a server's resources and templates, and what can be read of them.",
+        "List a server's resources and templates, and whether they can be read",
         _list_resources,
         _add_listing_arguments,
         ("mcp resources docs", "mcp resources docs --agent demo --json"),
     ),
     CommandVerb(
         "prompts",
-        "List a server's prompts with their arguments.",
+        "List a server's prompts with their arguments",
         _list_prompts,
         _add_listing_arguments,
         ("mcp prompts docs", "mcp prompts docs --agent demo"),
     ),
     CommandVerb(
         "read",
-        "Read a resource through the door.",
+        "Read a resource. Policies, limits, and the audit log apply.",
         _read_resource,
         _add_read_arguments,
         ("mcp read docs docs://intro", "mcp read docs docs://pages/7 --agent demo --json"),
     ),
     CommandVerb(
         "prompt",
-        "Fill a prompt through the door and show its messages.",
+        "Get the messages of a prompt. Policies, limits, and the audit log apply.",
         _get_prompt,
         _add_prompt_arguments,
         ("mcp prompt docs review book=Emma tone=kindly", "mcp prompt docs plain --agent demo"),

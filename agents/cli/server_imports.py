@@ -32,6 +32,10 @@ from mcp_servers.models import Server
 from mcp_servers.presets.catalog import load_catalog
 from mcp_servers.presets.installed_programs import InstalledProgram, list_installed_programs
 
+# How the actions of a plan are shown.
+_ENTRY_ACTIONS = {"refuse": "invalid", "leave out": "skip"}
+_SHARE_ACTIONS = {"give": "attach", "take": "detach", "keep": "unchanged", "refuse": "invalid"}
+
 
 @dataclass(kw_only=True)
 class ImportReport(ServerImport):
@@ -53,19 +57,34 @@ class ImportReport(ServerImport):
 
 
 def _add_import_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", metavar="FILE", nargs="?", help="JSON or YAML; - reads stdin")
     parser.add_argument(
-        "--from", dest="client", choices=CLIENT_NAMES, help="a client on this machine"
+        "file", metavar="FILE", nargs="?", help="JSON or YAML file. -: standard input"
     )
     parser.add_argument(
-        "--installed", action="store_true", help="known servers installed on this machine"
+        "--from",
+        dest="client",
+        choices=CLIENT_NAMES,
+        help="Import from this client on this machine",
     )
-    parser.add_argument("--only", action="append", metavar="NAME", help="only this entry")
-    parser.add_argument("--set", action="append", metavar="K=V", help="a value for ${K}")
-    parser.add_argument("--allow-private", action="store_true", help="allow private addresses")
-    parser.add_argument("--approve", action="store_true", help="approve what is found")
-    parser.add_argument("--dry-run", action="store_true", help="show it, change nothing")
-    parser.add_argument("--yes", action="store_true", help="add what holds, without asking")
+    parser.add_argument(
+        "--installed", action="store_true", help="Import preset servers installed on this machine"
+    )
+    parser.add_argument(
+        "--only", action="append", metavar="NAME", help="Import only this server. Repeatable"
+    )
+    parser.add_argument(
+        "--set", action="append", metavar="K=V", help="Value for the placeholder ${K}. Repeatable"
+    )
+    parser.add_argument(
+        "--allow-private", action="store_true", help="Allow private and loopback addresses"
+    )
+    parser.add_argument("--approve", action="store_true", help="Approve all discovered definitions")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="Show the plan without changing anything"
+    )
+    parser.add_argument(
+        "--yes", action="store_true", help="Add all valid servers without asking for confirmation"
+    )
 
 
 def _import_servers(cli: CommandContext, options: argparse.Namespace) -> None:
@@ -95,10 +114,10 @@ def complete_import(cli: CommandContext, options: argparse.Namespace, report: Im
 def _read_source(cli: CommandContext, options: argparse.Namespace) -> tuple[str, str]:
     if bool(options.file) + bool(options.client) + options.installed != 1:
         raise InvalidInput(
-            "Name one source.",
+            "Specify exactly one source.",
             code="no_source",
             field="FILE",
-            remedy="FILE, or - for stdin, or --installed, or --from with one of: "
+            remedy="Use FILE, - for standard input, --installed, or --from with one of: "
             f"{', '.join(CLIENT_NAMES)}.",
         )
     if options.file == "-":
@@ -109,7 +128,7 @@ def _read_source(cli: CommandContext, options: argparse.Namespace) -> tuple[str,
     file = read_client_config(options.client, machine)
     cli.print_message(f"Reading {file.path}")
     for other in file.other_paths:
-        cli.print_message(f"Also there, not read: {other}")
+        cli.print_message(f"Also found, but not read: {other}")
     return str(file.path), file.text
 
 
@@ -132,10 +151,10 @@ def _plan_import(
 def _check_entry_names(options: argparse.Namespace, names: set[str]) -> None:
     if unknown_names := sorted(set(options.only or ()) - names):
         raise InvalidInput(
-            f"There is no entry {unknown_names[0]!r} in it.",
+            f"The source has no server {unknown_names[0]!r}.",
             code="unknown_entry",
             field="--only",
-            remedy=f"Its entries: {', '.join(sorted(names))}.",
+            remedy=f"Use one of: {', '.join(sorted(names))}.",
         )
 
 
@@ -151,7 +170,7 @@ def _plan_installed_servers(cli: CommandContext, options: argparse.Namespace) ->
     ]
     _check_entry_names(options, {entry.name for entry in entries})
     planned = plan_entries(cli.principal, entries, ImportChoices(chosen=options.only))
-    return ImportReport(source="this machine", planned=planned)
+    return ImportReport(source="loopback address", planned=planned)
 
 
 def _collect_secrets(program: InstalledProgram) -> dict[str, str]:
@@ -171,7 +190,9 @@ def _confirm_import(cli: CommandContext, options: argparse.Namespace, report: Im
     if sys.stdin.isatty() and not cli.as_json:
         return cli.confirm(question)
     if report.problems:
-        cli.print_message("Nothing was added, because some of it is refused: --yes adds the rest.")
+        cli.print_message(
+            "Nothing was added because some servers have problems. To add the rest, use --yes."
+        )
         return False
     return True
 
@@ -195,7 +216,7 @@ def _show_plan(cli: CommandContext, report: ImportReport) -> None:
         return
     rows = [
         (
-            planned.as_dict()["action"],
+            _ENTRY_ACTIONS.get(action := planned.as_dict()["action"], action),
             planned.entry.name,
             planned.entry.transport_type,
             _format_endpoint(planned),
@@ -203,13 +224,16 @@ def _show_plan(cli: CommandContext, report: ImportReport) -> None:
         for planned in report.planned
     ]
     cli.out.print(
-        build_table("", "NAME", "TRANSPORT", "WHERE", rows=rows, empty="There is nothing to add.")
+        build_table("", "NAME", "TRANSPORT", "ENDPOINT", rows=rows, empty="Nothing to add.")
     )
     for share in report.shares:
         tools = ", ".join(share.share.allowed) or "all tools"
-        without = f" but {', '.join(share.share.denied)}" if share.share.denied else ""
+        without = f" except {', '.join(share.share.denied)}" if share.share.denied else ""
         cli.print_message(
-            make_visible(f"{share.action} {share.share.server} → {share.agent}: {tools}{without}")
+            make_visible(
+                f"{_SHARE_ACTIONS.get(share.action, share.action)} {share.share.server} → "
+                f"{share.agent}: {tools}{without}"
+            )
         )
     for planned in report.planned:
         for problem in planned.problems:
@@ -224,9 +248,9 @@ def _show_plan(cli: CommandContext, report: ImportReport) -> None:
         for planned in report.planned
         for problem in planned.problems
     ):
-        cli.print_message("→ Give values in the environment, or by --set NAME=VALUE.")
+        cli.print_message("→ Set the values in the environment or with --set NAME=VALUE.")
     if any(planned.private and planned.problems for planned in report.planned):
-        cli.print_message("→ If these private addresses are meant: --allow-private")
+        cli.print_message("→ To allow these private addresses, use --allow-private.")
 
 
 def _collect_warnings(report: ImportReport) -> Sequence[str]:
@@ -279,7 +303,7 @@ def _show_result(cli: CommandContext, report: ImportReport) -> None:
 VERBS = (
     CommandVerb(
         "import",
-        "Add the servers of a client's configuration: shown first, then added and discovered.",
+        "Import servers from a client configuration or this machine. Shows a plan first.",
         _import_servers,
         _add_import_arguments,
         (

@@ -122,7 +122,7 @@ class SessionRenderer:
                 for _, step in sorted(self._open_steps.items())
                 for part in self._render_open_step(step)
             ]
-            self._live.update(Group(*(parts or [Spinner("dots", "The agent is working …")])))
+            self._live.update(Group(*(parts or [Spinner("dots", "The agent is working…")])))
 
     def _render_open_step(self, step: dict[str, Any]) -> Iterator[RenderableType]:
         if step["kind"] == Step.Kind.CALL:
@@ -131,7 +131,7 @@ class SessionRenderer:
             end = "\n".join(text.splitlines()[-max(4, self._cli.out.height - FREE_ROWS) :])
             yield render_model_text(end, formatted=True)
         else:
-            yield Spinner("dots", "The agent is thinking …")
+            yield Spinner("dots", "The agent is thinking…")
 
 
 def render_call(data: dict[str, Any], *, full: bool = False) -> RenderableType:
@@ -192,21 +192,38 @@ EventHandler = Callable[[list[SessionEvent]], object]
 
 def add_send_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options for attachments and waiting."""
-    parser.add_argument("--attach", action="append", metavar="FILE", help="an image or a text")
+    parser.add_argument(
+        "--attach",
+        action="append",
+        metavar="FILE",
+        help="Image or text file to attach. Repeatable",
+    )
     add_wait_arguments(parser)
 
 
 def add_wait_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options for waiting."""
-    parser.add_argument("--timeout", type=float, default=3600, metavar="SECONDS")
-    parser.add_argument("--wait", action="store_true", help="also for a person's answer to a call")
+    parser.add_argument(
+        "--timeout",
+        type=float,
+        default=3600,
+        metavar="SECONDS",
+        help="Maximum time to wait, in seconds (default: 3600)",
+    )
+    parser.add_argument(
+        "--wait",
+        action="store_true",
+        help="Also wait for pending approvals and elicitation requests",
+    )
 
 
 def add_run_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `run`."""
-    parser.add_argument("slug", metavar="SLUG")
-    parser.add_argument("text", metavar="TEXT", help="the message")
-    parser.add_argument("--working-dir", default="", help="a folder to attach")
+    parser.add_argument("slug", metavar="SLUG", help="Slug of the agent")
+    parser.add_argument("text", metavar="TEXT", help="Message to send")
+    parser.add_argument(
+        "--working-dir", default="", help="Folder on this host to use as the working directory"
+    )
     add_send_arguments(parser)
 
 
@@ -222,9 +239,14 @@ def handle_run(cli: CommandContext, options: argparse.Namespace) -> None:
 
 def add_retry_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `retry`."""
-    parser.add_argument("session", metavar="SESSION", help="its id")
-    parser.add_argument("--message", type=int, metavar="SEQ", help="default: the last one")
-    parser.add_argument("--text", help="what it says now; default: the same")
+    parser.add_argument("session", metavar="SESSION", help="ID of the session")
+    parser.add_argument(
+        "--message",
+        type=int,
+        metavar="SEQ",
+        help="Number of the message to resend (default: the last one)",
+    )
+    parser.add_argument("--text", help="New text of the message (default: unchanged)")
     add_send_arguments(parser)
 
 
@@ -258,7 +280,7 @@ def _read_attachment(path: Path) -> Attachment:
             f"The file {str(path)!r} can't be read: {error.strerror}.",
             code="unusable_file",
             field="--attach",
-            remedy="Name an image or a text file.",
+            remedy="Use an image or text file.",
         ) from None
 
 
@@ -309,7 +331,7 @@ def show_session_steps(
         raise ServiceUnavailable(
             f"The session {session.pk} is still running after {timeout_s:.0f} s.",
             code="still_running",
-            remedy="It goes on; look at it in the admin, or give a longer --timeout.",
+            remedy="It continues to run. View it in the admin, or use a longer --timeout.",
         ) from None
 
 
@@ -357,8 +379,8 @@ def _list_sessions(cli: CommandContext, options: argparse.Namespace) -> None:
         (f"{session['created_at']:%m-%d %H:%M}", *(session[name] for name in names))
         for session in serialized
     ]
-    columns = ("WHEN", "ID", "AGENT", "STATUS", "ABOUT", "BY", "CALLS")
-    empty = 'There is none. Begin one: bonobot agents run SLUG "text"'
+    columns = ("CREATED", "ID", "AGENT", "STATUS", "TITLE", "STARTED BY", "CALLS")
+    empty = 'No sessions. Start one: bonobot agents run SLUG "TEXT"'
     cli.emit(serialized, build_table(*columns, rows=table_rows, empty=empty))
 
 
@@ -367,30 +389,32 @@ def _cancel_session(cli: CommandContext, options: argparse.Namespace) -> None:
     was_requested = cancel_session(cli.principal, session)
     cli.emit({"id": str(session.pk), "cancelled": was_requested})
     cli.print_message(
-        "It is being cancelled." if was_requested else "There was nothing to cancel: it has ended."
+        "Cancellation requested." if was_requested else "The session has already ended."
     )
 
 
 def _add_list_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("slug", metavar="SLUG", nargs="?", help="only those of this agent")
-    parser.add_argument("--status", choices=Session.Status.values, help="only those in it")
+    parser.add_argument("slug", metavar="SLUG", nargs="?", help="Only sessions of this agent")
+    parser.add_argument(
+        "--status", choices=Session.Status.values, help="Only sessions with this status"
+    )
 
 
 def _add_session_argument(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("session", metavar="SESSION", help="its id")
+    parser.add_argument("session", metavar="SESSION", help="ID of the session")
 
 
 VERBS = (
     CommandVerb(
         "sessions",
-        f"List the latest {MAX_LISTED} sessions.",
+        f"List the latest {MAX_LISTED} sessions",
         _list_sessions,
         _add_list_arguments,
         ("agents sessions", "agents sessions demo --status waiting --json"),
     ),
     CommandVerb(
         "cancel",
-        "Cancel what a session does; a message sent later begins anew.",
+        "Cancel the current turn of a session. The session accepts new messages.",
         _cancel_session,
         _add_session_argument,
         ("agents cancel 0198c0de-…",),
@@ -414,8 +438,8 @@ def _list_session_approvals(cli: CommandContext, options: argparse.Namespace) ->
     session = get_session(cli, options.session)
     grants = [_serialize_grant(grant) for grant in session.grants.order_by("created_at", "pk")]
     rows = [(grant["id"], grant["name"], grant["granted_by"]) for grant in grants]
-    empty = "Nothing was allowed for the whole session."
-    cli.emit(grants, build_table("ID", "TOOL", "ALLOWED BY", rows=rows, empty=empty))
+    empty = "No session approvals."
+    cli.emit(grants, build_table("ID", "TOOL", "GRANTED BY", rows=rows, empty=empty))
 
 
 def _revoke_session_approval(cli: CommandContext, options: argparse.Namespace) -> None:
@@ -424,28 +448,30 @@ def _revoke_session_approval(cli: CommandContext, options: argparse.Namespace) -
     serialized = _serialize_grant(grant)
     revoke_session_approval(cli.principal, grant)
     cli.emit(serialized)
-    cli.print_message(f"{serialized['name']} is asked about again, from the very next call.")
+    cli.print_message(
+        f"The session approval for {serialized['name']} was revoked. Effective from the next call."
+    )
 
 
 def _add_session_approval_filters(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("session", metavar="SESSION", help="its id")
+    parser.add_argument("session", metavar="SESSION", help="ID of the session")
 
 
 def _add_revoke_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("grant", metavar="GRANT", help="its id, as `agents grants` lists it")
+    parser.add_argument("grant", metavar="APPROVAL", help="ID, as shown by `agents grants`")
 
 
 SESSION_APPROVAL_VERBS = (
     CommandVerb(
         "grants",
-        "List what was allowed for a whole session.",
+        "List the approvals for a whole session",
         _list_session_approvals,
         _add_session_approval_filters,
         ("agents grants 0198c0de-…",),
     ),
     CommandVerb(
         "revoke-grant",
-        "Take back what was allowed for a session.",
+        "Revoke a session approval",
         _revoke_session_approval,
         _add_revoke_arguments,
         ("agents revoke-grant 0198c0df-…",),
@@ -455,9 +481,15 @@ SESSION_APPROVAL_VERBS = (
 
 def add_export_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `export-session`."""
-    parser.add_argument("session", metavar="SESSION", help="its id")
-    parser.add_argument("--as", dest="form", choices=list(MEDIA_TYPES), default="markdown")
-    parser.add_argument("--output", metavar="FILE", help="default: the standard output")
+    parser.add_argument("session", metavar="SESSION", help="ID of the session")
+    parser.add_argument(
+        "--as",
+        dest="form",
+        choices=list(MEDIA_TYPES),
+        default="markdown",
+        help="Format (default: markdown)",
+    )
+    parser.add_argument("--output", metavar="FILE", help="File to write (default: standard output)")
 
 
 def handle_export(cli: CommandContext, options: argparse.Namespace) -> None:
@@ -470,7 +502,7 @@ def handle_export(cli: CommandContext, options: argparse.Namespace) -> None:
         return
     path = Path(options.output).expanduser()
     write_text_file(path, text, "--output")
-    cli.err.print(f"Written to {path}.", markup=False)
+    cli.err.print(f"Saved to {path}.", markup=False)
 
 
 def write_text_file(path: Path, text: str, field: str) -> None:
@@ -482,5 +514,5 @@ def write_text_file(path: Path, text: str, field: str) -> None:
             f"The file {str(path)!r} can't be written: {error.strerror}.",
             code="unusable_file",
             field=field,
-            remedy="Name another file.",
+            remedy="Use another file.",
         ) from None

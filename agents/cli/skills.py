@@ -23,14 +23,14 @@ from bonobot.core.text.untrusted_text import make_visible
 
 def add_name_argument(parser: argparse.ArgumentParser) -> None:
     """Add the name argument."""
-    parser.add_argument("name", metavar="NAME")
+    parser.add_argument("name", metavar="NAME", help="Its name")
 
 
 def add_agents_arguments(parser: argparse.ArgumentParser, help_text: str) -> None:
     """Add the options for the agents that have it; see `collect_agents`."""
     group = parser.add_mutually_exclusive_group()
     group.add_argument("--agent", action="append", metavar="SLUG", help=help_text)
-    group.add_argument("--no-agents", action="store_true", help="take it from all agents")
+    group.add_argument("--no-agents", action="store_true", help="Detach it from all agents")
 
 
 def collect_agents(options: argparse.Namespace) -> list[str] | tuple[()] | None:
@@ -42,8 +42,8 @@ def collect_agents(options: argparse.Namespace) -> list[str] | tuple[()] | None:
 def add_enabled_arguments(parser: argparse.ArgumentParser) -> None:
     """Add `--on` and `--off`; without either, the state stays unchanged."""
     switch = parser.add_mutually_exclusive_group()
-    switch.add_argument("--on", dest="enabled", action="store_true", default=None)
-    switch.add_argument("--off", dest="enabled", action="store_false")
+    switch.add_argument("--on", dest="enabled", action="store_true", default=None, help="Enable it")
+    switch.add_argument("--off", dest="enabled", action="store_false", help="Disable it")
 
 
 def serialize_skill(skill: Skill) -> dict[str, Any]:
@@ -60,7 +60,7 @@ def _list_skills(cli: CommandContext, options: argparse.Namespace) -> None:
     serialized = [serialize_skill(row) for row in rows]
     table_rows = [
         (
-            skill["name"] if skill["enabled"] else f"{skill['name']} (off)",
+            skill["name"] if skill["enabled"] else f"{skill['name']} (disabled)",
             skill["version"],
             ", ".join(argument["name"] for argument in skill["arguments"]),
             ", ".join(skill["agents"]) or "–",
@@ -68,8 +68,8 @@ def _list_skills(cli: CommandContext, options: argparse.Namespace) -> None:
         )
         for skill in serialized
     ]
-    empty = "No skills yet. Write one: bonobot skills add NAME --file FILE"
-    columns = ("NAME", "VERSION", "ARGUMENTS", "AGENTS", "WHAT IT IS FOR")
+    empty = "No skills yet. Create one: bonobot skills add NAME --file FILE"
+    columns = ("NAME", "VERSION", "ARGUMENTS", "AGENTS", "DESCRIPTION")
     cli.emit(serialized, build_table(*columns, rows=table_rows, empty=empty))
 
 
@@ -84,10 +84,10 @@ def _create_skill(cli: CommandContext, options: argparse.Namespace) -> None:
         organization_id=cli.principal.organization_id, name=options.name
     ).exists():
         raise Conflict(
-            f"There is a skill {options.name!r} already.",
+            f"A skill named {options.name!r} already exists.",
             code="name_taken",
             field="NAME",
-            remedy=f"Change it: bonobot skills set {options.name} …",
+            remedy=f"To change it: bonobot skills set {options.name} …",
         )
     _show_skill(cli, save_skill(cli.principal, _build_spec(options)))
 
@@ -100,8 +100,8 @@ def _update_skill(cli: CommandContext, options: argparse.Namespace) -> None:
 def _show_skill(cli: CommandContext, skill: Skill) -> None:
     cli.emit(serialize_skill(skill))
     cli.print_message(
-        f"{skill.name} is at version {skill.version}; it is given to: "
-        f"{', '.join(list_agent_slugs(skill)) or 'no agent'}."
+        f"{skill.name} was saved as version {skill.version}. Agents: "
+        f"{', '.join(list_agent_slugs(skill)) or 'none'}."
     )
 
 
@@ -115,7 +115,9 @@ def _run_skill(cli: CommandContext, options: argparse.Namespace) -> None:
         return
     if not options.agent:
         raise InvalidInput(
-            "No agent is named.", field="--agent", remedy="Add --agent SLUG, or --dry-run."
+            "No agent was specified.",
+            field="--agent",
+            remedy="Add --agent SLUG, or --dry-run to only show the text.",
         )
     show_session_result(
         cli, run_skill(cli.principal, skill, get_agent(cli, options.agent), arguments), options
@@ -127,7 +129,7 @@ def _delete_skill(cli: CommandContext, options: argparse.Namespace) -> None:
     serialized = serialize_skill(skill)
     delete_skill(cli.principal, skill)
     cli.emit(serialized)
-    cli.print_message(f"{options.name} is gone.")
+    cli.print_message(f"{options.name} was deleted.")
 
 
 def _build_spec(options: argparse.Namespace) -> SkillSpec:
@@ -145,48 +147,50 @@ def _build_spec(options: argparse.Namespace) -> SkillSpec:
 
 
 def _add_list_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--agent", metavar="SLUG", help="those that an agent has")
+    parser.add_argument("--agent", metavar="SLUG", help="Only skills attached to this agent")
 
 
 def _add_write_arguments(parser: argparse.ArgumentParser) -> None:
     add_name_argument(parser)
     text_source = parser.add_mutually_exclusive_group()
-    text_source.add_argument("--file", help="file with the instructions; - reads standard input")
-    text_source.add_argument("--text", help="the instructions")
-    parser.add_argument("--title")
-    parser.add_argument("--description", help="what it is for, in a line")
+    text_source.add_argument("--file", help="File with the instructions. -: standard input")
+    text_source.add_argument("--text", help="The instructions")
+    parser.add_argument("--title", help="Title of the skill")
+    parser.add_argument("--description", help="Purpose of the skill, in one line")
     parser.add_argument(
         "--argument",
         action="append",
         metavar="ARGUMENT",
-        help=f"{LINE_SYNTAX}; it stands in the text as ${{NAME}}; several may be given",
+        help=f"{LINE_SYNTAX}. Use ${{NAME}} to insert it in the text. Repeatable",
     )
-    add_agents_arguments(parser, "agents that have it")
+    add_agents_arguments(parser, "Agent to attach the skill to. Repeatable")
     add_enabled_arguments(parser)
 
 
 def _add_run_arguments(parser: argparse.ArgumentParser) -> None:
     add_name_argument(parser)
-    parser.add_argument("values", metavar="KEY=VALUE", nargs="*", help="values of its arguments")
-    parser.add_argument("--agent", metavar="SLUG", help="the agent that runs it")
-    parser.add_argument("--dry-run", action="store_true", help="only show the text")
+    parser.add_argument(
+        "values", metavar="KEY=VALUE", nargs="*", help="Values of the skill's arguments"
+    )
+    parser.add_argument("--agent", metavar="SLUG", help="Agent that runs the skill")
+    parser.add_argument("--dry-run", action="store_true", help="Only show the resulting text")
     add_wait_arguments(parser)
 
 
 VERBS = (
     CommandVerb(
         "list",
-        "List the skills.",
+        "List skills",
         _list_skills,
         _add_list_arguments,
         ("skills list", "skills list --agent helper --json"),
     ),
     CommandVerb(
-        "show", "Show a skill.", _show_skill_text, add_name_argument, ("skills show release-notes",)
+        "show", "Show a skill", _show_skill_text, add_name_argument, ("skills show release-notes",)
     ),
     CommandVerb(
         "add",
-        "Write a skill.",
+        "Create a skill",
         _create_skill,
         _add_write_arguments,
         (
@@ -196,14 +200,14 @@ VERBS = (
     ),
     CommandVerb(
         "set",
-        "Change a skill; another text or other arguments are a new version.",
+        "Update a skill. A change of its text or arguments creates a new version.",
         _update_skill,
         _add_write_arguments,
         ("skills set triage --file triage.md", "skills set triage --agent helper --off"),
     ),
     CommandVerb(
         "run",
-        "Give a skill to an agent as a message and wait for its answer.",
+        "Run a skill with an agent and wait for the answer",
         _run_skill,
         _add_run_arguments,
         (
@@ -212,6 +216,6 @@ VERBS = (
         ),
     ),
     CommandVerb(
-        "remove", "Remove a skill.", _delete_skill, add_name_argument, ("skills remove triage",)
+        "remove", "Delete a skill", _delete_skill, add_name_argument, ("skills remove triage",)
     ),
 )

@@ -35,7 +35,7 @@ def _print_server_labels(cli: CommandContext, server: Server) -> None:
             "written": [_serialize_written_labels(entry) for entry in written],
         }
     )
-    cli.print_message(f"What {server.name} keeps carries {', '.join(labels) or 'no labels'}.")
+    cli.print_message(f"Flow labels of the data in {server.name}: {', '.join(labels) or 'none'}.")
     if written and not cli.as_json:
         lines = [
             (
@@ -47,7 +47,9 @@ def _print_server_labels(cli: CommandContext, server: Server) -> None:
             )
             for entry in written
         ]
-        cli.out.print(build_table("WRITTEN", "LABELS", "TOOL", "BY", "", rows=lines, empty=""))
+        cli.out.print(
+            build_table("WRITTEN", "FLOW LABELS", "TOOL", "CALLER", "", rows=lines, empty="")
+        )
 
 
 def _serialize_written_labels(entry: WrittenLabels) -> dict[str, object]:
@@ -69,7 +71,7 @@ def _show_agent_labels(cli: CommandContext, options: argparse.Namespace) -> None
     serialized = [{"name": store.name, "labels": [*store.labels]} for store in stores]
     cli.emit({"agent": agent.slug, "stores": serialized})
     for store in stores:
-        cli.print_message(f"{agent.slug}, {store.name}: {', '.join(store.labels) or 'no labels'}")
+        cli.print_message(f"{agent.slug}, {store.name}: {', '.join(store.labels) or 'none'}")
 
 
 def _clear_agent_labels(cli: CommandContext, options: argparse.Namespace) -> None:
@@ -78,16 +80,16 @@ def _clear_agent_labels(cli: CommandContext, options: argparse.Namespace) -> Non
 
 
 def _add_server_argument(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("server", metavar="SERVER", help="slug, name or id")
+    parser.add_argument("server", metavar="SERVER", help="Slug, name, or ID of the server")
 
 
 def _add_slug_argument(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("slug", metavar="SLUG")
+    parser.add_argument("slug", metavar="SLUG", help="Slug of the agent")
 
 
-SHOW_HELP = "Show which flow labels {} carry from sessions that wrote there."
-CLEAR_HELP = "Clear the flow labels that {} carry; audited."
-SERVER, AGENT = "a server's data", "an agent's notes and workspace"
+SHOW_HELP = "Show the flow labels that {} received from sessions that wrote to them"
+CLEAR_HELP = "Clear the flow labels of {}. Recorded in the audit log."
+SERVER, AGENT = "the data in a server", "an agent's notes and workspace"
 OF_SERVERS = (
     CommandVerb(
         *("store-labels", SHOW_HELP.format(SERVER), _show_server_labels, _add_server_argument),

@@ -15,7 +15,7 @@ from mcp_servers.models import Definition
 
 
 def _add_list_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--mcp", action="store_true", help="only tools of MCP servers")
+    parser.add_argument("--mcp", action="store_true", help="Only tools of MCP servers")
 
 
 def _list_tools(cli: CommandContext, options: argparse.Namespace) -> None:
@@ -60,7 +60,7 @@ def _serialize_mcp_tool(row: Definition) -> dict[str, Any]:
 VERBS = (
     CommandVerb(
         "list",
-        "List the tools there are.",
+        "List the built-in tools and the tools of all servers",
         _list_tools,
         _add_list_arguments,
         ("tools list", "tools list --mcp --json"),
@@ -74,15 +74,22 @@ def _get_agent(cli: CommandContext, slug: str) -> Agent:
 
 
 def _add_toolset_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("slug", metavar="SLUG")
-    parser.add_argument("--on", metavar="KIT", action="append", default=[], choices=[*TOOLSETS])
-    parser.add_argument("--off", metavar="KIT", action="append", default=[], choices=[*TOOLSETS])
+    parser.add_argument("slug", metavar="SLUG", help="Slug of the agent")
+    for flag, flag_help in (("--on", "Toolset to enable"), ("--off", "Toolset to disable")):
+        parser.add_argument(
+            flag,
+            metavar="TOOLSET",
+            action="append",
+            default=[],
+            choices=[*TOOLSETS],
+            help=f"{flag_help}: {', '.join(TOOLSETS)}. Repeatable",
+        )
     parser.add_argument(
         "--set",
-        metavar="KIT.OPTION=VALUE",
+        metavar="TOOLSET.OPTION=VALUE",
         action="append",
         default=[],
-        help="an option of a kit that is on; VALUE is JSON, lists may be written a,b",
+        help="Option of a toolset. VALUE is JSON. Lists can be written as a,b. Repeatable",
     )
 
 
@@ -109,9 +116,12 @@ def _handle_toolsets(cli: CommandContext, options: argparse.Namespace) -> None:
         for kit in TOOLSETS.values()
     ]
     rows = [
-        (f["kit"], "on" if f["on"] else "off", _format_options(f), f["about"]) for f in serialized
+        (f["kit"], "enabled" if f["on"] else "disabled", _format_options(f), f["about"])
+        for f in serialized
     ]
-    cli.emit(serialized, build_table("KIT", "", "OPTIONS", "WHAT IT DOES", rows=rows, empty=""))
+    cli.emit(
+        serialized, build_table("TOOLSET", "STATUS", "OPTIONS", "DESCRIPTION", rows=rows, empty="")
+    )
 
 
 def _format_options(kit: dict[str, Any]) -> str:
@@ -130,9 +140,9 @@ def _parse_option(text: str) -> tuple[str, str, Any]:
     name, dot, option = target.partition(".")
     if not equals or not dot or name not in TOOLSETS:
         raise InvalidInput(
-            f"{text!r} sets nothing.",
+            f"{text!r} isn't a valid toolset option.",
             field="--set",
-            remedy="Write KIT.OPTION=VALUE, such as shell.time_s=120.",
+            remedy="Use the format TOOLSET.OPTION=VALUE, such as shell.time_s=120.",
         )
     definition = TOOLSETS[name].find_option(option)
     if definition is not None and definition.kind == "texts":
@@ -144,15 +154,23 @@ def _parse_option(text: str) -> tuple[str, str, Any]:
 
 
 def _add_workspace_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("slug", metavar="SLUG")
+    parser.add_argument("slug", metavar="SLUG", help="Slug of the agent")
     actions = parser.add_mutually_exclusive_group()
-    actions.add_argument("--attach", metavar="DIR", help="let it work in a folder of this host")
-    actions.add_argument("--detach", action="store_true", help="give it its own folder again")
     actions.add_argument(
-        "--empty", action="store_true", help="delete all that is in its own folder"
+        "--attach", metavar="DIR", help="Use a folder on this host as the workspace"
     )
-    parser.add_argument("--mib", type=int, metavar="N", help="how much its own folder may hold")
-    parser.add_argument("--files", type=int, metavar="N", help="how many files and folders")
+    actions.add_argument(
+        "--detach", action="store_true", help="Use the agent's own workspace folder again"
+    )
+    actions.add_argument(
+        "--empty", action="store_true", help="Delete everything in the agent's own workspace folder"
+    )
+    parser.add_argument(
+        "--mib", type=int, metavar="N", help="Maximum size of the agent's own folder, in MiB"
+    )
+    parser.add_argument(
+        "--files", type=int, metavar="N", help="Maximum number of files and folders in it"
+    )
 
 
 def _handle_workspace(cli: CommandContext, options: argparse.Namespace) -> None:
@@ -184,7 +202,7 @@ def _format_value(value: Any) -> str:
 WORKSPACE_VERBS = (
     CommandVerb(
         "tools",
-        "Show or change which built-in tools an agent has.",
+        "Show or change an agent's built-in tools",
         _handle_toolsets,
         _add_toolset_arguments,
         (
@@ -196,7 +214,7 @@ WORKSPACE_VERBS = (
     ),
     CommandVerb(
         "workspace",
-        "Show or change the folder that an agent's built-in tools work in.",
+        "Show or change an agent's workspace",
         _handle_workspace,
         _add_workspace_arguments,
         (

@@ -22,7 +22,7 @@ def _list_triggers(cli: CommandContext, options: argparse.Namespace) -> None:
     serialized = [serialize_trigger(row) for row in rows]
     table_rows = [
         (
-            trigger["name"] if trigger["enabled"] else f"{trigger['name']} (off)",
+            trigger["name"] if trigger["enabled"] else f"{trigger['name']} (disabled)",
             trigger["url"] or _format_schedule(trigger),
             trigger["next_at"],
             trigger["last_at"],
@@ -30,8 +30,8 @@ def _list_triggers(cli: CommandContext, options: argparse.Namespace) -> None:
         )
         for trigger in serialized
     ]
-    empty = f"Nothing starts it by itself. Add: bonobot workflows add-trigger {options.name} NAME"
-    columns = ("NAME", "WHEN", "NEXT", "LAST", "WHAT CAME OF IT")
+    empty = f"No triggers. Create one: bonobot workflows add-trigger {options.name} NAME"
+    columns = ("NAME", "SCHEDULE OR URL", "NEXT RUN", "LAST RUN", "RESULT")
     cli.emit(serialized, build_table(*columns, rows=table_rows, empty=empty))
 
 
@@ -58,20 +58,20 @@ def _delete_trigger(cli: CommandContext, options: argparse.Namespace) -> None:
     serialized = serialize_trigger(list_triggers(trigger.workflow).get(pk=trigger.pk))
     delete_trigger(cli.principal, trigger)
     cli.emit(serialized)
-    cli.print_message(f"{trigger.name} is gone; what it started stays.")
+    cli.print_message("The trigger was deleted. Runs it started are kept.")
 
 
 def _show_trigger(cli: CommandContext, trigger: Trigger, secret: str = "") -> None:
     serialized = serialize_trigger(list_triggers(trigger.workflow).get(pk=trigger.pk))
     cli.emit(serialized | ({"hook_secret": secret} if secret else {}))
     if trigger.kind == Trigger.Kind.SCHEDULE:
-        cli.print_message(f"{trigger.name} is due at {trigger.next_at:%Y-%m-%d %H:%M} UTC.")
+        cli.print_message(f"{trigger.name}: next run at {trigger.next_at:%Y-%m-%d %H:%M} UTC")
         return
     cli.print_message(build_webhook_url(trigger))
     if secret:
         cli.print_message(secret)
         if not cli.as_json:
-            cli.err.print("Keep the secret: it is not shown again.", style="dim")
+            cli.err.print("Copy the secret now. It won't be shown again.", style="dim")
 
 
 def _get_trigger(cli: CommandContext, options: argparse.Namespace) -> Trigger:
@@ -98,41 +98,53 @@ def _build_spec(options: argparse.Namespace, kind: str | None = None) -> Trigger
 
 
 def _add_workflow_argument(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", metavar="WORKFLOW")
+    parser.add_argument("name", metavar="WORKFLOW", help="Name of the workflow")
 
 
 def _add_name_arguments(parser: argparse.ArgumentParser) -> None:
     _add_workflow_argument(parser)
-    parser.add_argument("trigger", metavar="NAME", help="of the trigger")
+    parser.add_argument("trigger", metavar="NAME", help="Name of the trigger")
 
 
 def _add_trigger_arguments(parser: argparse.ArgumentParser) -> None:
     _add_name_arguments(parser)
-    parser.add_argument("--inputs", help="JSON, of each run; of a webhook with ${/body/…}; - reads")
+    parser.add_argument(
+        "--inputs",
+        help="Inputs of each run, as JSON. For a webhook, ${/body/…} refers to a value in the "
+        "request body. -: standard input",
+    )
     schedule = parser.add_mutually_exclusive_group()
-    schedule.add_argument("--every", type=int, metavar="SECONDS")
-    schedule.add_argument("--cron", metavar='"M H D M W"', help="when, as cron has it")
-    parser.add_argument("--time-zone", metavar="NAME", help="of the cron expression (UTC)")
-    parser.add_argument("--per-minute", type=int, metavar="N", help="runs that a webhook may start")
+    schedule.add_argument(
+        "--every", type=int, metavar="SECONDS", help="Interval of a schedule, in seconds"
+    )
+    schedule.add_argument("--cron", metavar='"M H D M W"', help="Cron expression of a schedule")
+    parser.add_argument(
+        "--time-zone", metavar="NAME", help="Time zone of the cron expression (default: UTC)"
+    )
+    parser.add_argument(
+        "--per-minute", type=int, metavar="N", help="Maximum webhook runs per minute"
+    )
     add_enabled_arguments(parser)
 
 
 def _add_create_arguments(parser: argparse.ArgumentParser) -> None:
     _add_trigger_arguments(parser)
-    parser.add_argument("--webhook", action="store_true", help="a POST with its secret starts it")
+    parser.add_argument(
+        "--webhook", action="store_true", help="Create a webhook, called with POST and its secret"
+    )
 
 
 VERBS = (
     CommandVerb(
         "triggers",
-        "List what starts a workflow by itself.",
+        "List the triggers of a workflow",
         _list_triggers,
         _add_workflow_argument,
         ("workflows triggers triage",),
     ),
     CommandVerb(
         "add-trigger",
-        "Start a workflow by a schedule, or by a webhook, whose secret is printed once.",
+        "Create a schedule or webhook for a workflow. A webhook's secret is shown once.",
         _create_trigger,
         _add_create_arguments,
         (
@@ -143,21 +155,21 @@ VERBS = (
     ),
     CommandVerb(
         "set-trigger",
-        "Change a trigger, or switch it on or off.",
+        "Update, enable, or disable a trigger",
         _update_trigger,
         _add_trigger_arguments,
         ("workflows set-trigger report nightly --every 3600", "workflows set-trigger a b --off"),
     ),
     CommandVerb(
         "replace-secret",
-        "Give a webhook another secret and print it once.",
+        "Replace the secret of a webhook. The new secret is shown once.",
         _replace_secret,
         _add_name_arguments,
         ("workflows replace-secret triage alerts",),
     ),
     CommandVerb(
         "remove-trigger",
-        "Remove a trigger; what it started stays.",
+        "Delete a trigger. Runs it started are kept.",
         _delete_trigger,
         _add_name_arguments,
         ("workflows remove-trigger triage alerts",),

@@ -56,7 +56,7 @@ def _list_workflows(cli: CommandContext, options: argparse.Namespace) -> None:
     serialized = [serialize_workflow(row) for row in rows.select_related("agent")]
     table_rows = [
         (
-            workflow["name"] if workflow["enabled"] else f"{workflow['name']} (off)",
+            workflow["name"] if workflow["enabled"] else f"{workflow['name']} (disabled)",
             workflow["version"],
             workflow["agent"],
             f"{', '.join(workflow['agents']) or '–'} ({workflow['state']})",
@@ -64,8 +64,8 @@ def _list_workflows(cli: CommandContext, options: argparse.Namespace) -> None:
         )
         for workflow in serialized
     ]
-    empty = "No workflows yet. Write one: bonobot workflows add NAME --file FILE"
-    columns = ("NAME", "VERSION", "RUNS AS", "TOOL OF", "WHAT IT DOES")
+    empty = "No workflows yet. Create one: bonobot workflows add NAME --file FILE"
+    columns = ("NAME", "VERSION", "RUNS AS", "TOOL OF", "DESCRIPTION")
     cli.emit(serialized, build_table(*columns, rows=table_rows, empty=empty))
 
 
@@ -87,14 +87,14 @@ def _update_workflow(cli: CommandContext, options: argparse.Namespace) -> None:
 def _show_workflow(cli: CommandContext, workflow: Workflow) -> None:
     cli.emit(serialize_workflow(workflow))
     cli.print_message(
-        f"{workflow.name} is at version {workflow.version} and runs as {workflow.agent.slug}."
+        f"{workflow.name} was saved as version {workflow.version}. Runs as {workflow.agent.slug}."
     )
 
 
 def _approve_workflow(cli: CommandContext, options: argparse.Namespace) -> None:
     workflow = approve_workflow(cli.principal, get_workflow(cli.principal, options.name))
     cli.emit(serialize_workflow(workflow))
-    cli.print_message(f"{workflow.name} may be called as it stands by the agents that have it.")
+    cli.print_message("Approved. Its agents can now call this version.")
 
 
 def _delete_workflow(cli: CommandContext, options: argparse.Namespace) -> None:
@@ -102,7 +102,7 @@ def _delete_workflow(cli: CommandContext, options: argparse.Namespace) -> None:
     serialized = serialize_workflow(workflow)
     delete_workflow(cli.principal, workflow)
     cli.emit(serialized)
-    cli.print_message(f"{options.name} is gone; its runs stay.")
+    cli.print_message(f"{options.name} was deleted. Its runs are kept.")
 
 
 def _run_workflow(cli: CommandContext, options: argparse.Namespace) -> None:
@@ -123,8 +123,8 @@ def _list_runs(cli: CommandContext, options: argparse.Namespace) -> None:
         (r["id"], r["workflow"], r["status"], r["via"], r["started_by"], r["created_at"])
         for r in serialized
     ]
-    columns = ("ID", "WORKFLOW", "STATUS", "VIA", "BY", "STARTED")
-    empty = "Nothing ran yet. Start one: bonobot workflows run NAME '{…}'"
+    columns = ("ID", "WORKFLOW", "STATUS", "STARTED VIA", "STARTED BY", "STARTED")
+    empty = "No runs yet. Start one: bonobot workflows run NAME '{…}'"
     cli.emit(serialized, build_table(*columns, rows=table_rows, empty=empty))
 
 
@@ -136,7 +136,7 @@ def _cancel_run(cli: CommandContext, options: argparse.Namespace) -> None:
     run = _get_run(cli, options.id)
     was_running = cancel_session(cli.principal, run.session)
     cli.emit(run_json(_get_run(cli, options.id)))
-    cli.print_message("It is being cancelled." if was_running else "It rests already.")
+    cli.print_message("Cancellation requested." if was_running else "The run has already ended.")
 
 
 def _show_run(cli: CommandContext, run: WorkflowRun, *, fail_when_unfinished: bool = True) -> None:
@@ -147,7 +147,7 @@ def _show_run(cli: CommandContext, run: WorkflowRun, *, fail_when_unfinished: bo
     rows = [
         (s["id"], s["state"], s["tool"], make_visible(s["text"], MAX_TEXT_SHOWN)) for s in steps
     ]
-    table = build_table("STEP", "STATE", "TOOL", "WHAT CAME OF IT", rows=rows, empty="No steps.")
+    table = build_table("STEP", "STATE", "TOOL", "RESULT", rows=rows, empty="No steps.")
     cli.emit({**run_json(run), "steps": steps}, table)
     session = run.session
     cli.print_message(f"{run.name}: {session.status} {session.error_detail}".rstrip())
@@ -174,88 +174,92 @@ def _build_spec(options: argparse.Namespace) -> WorkflowSpec:
 
 
 def _add_run_id_argument(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("id", metavar="RUN", help="id of the run")
+    parser.add_argument("id", metavar="RUN", help="ID of the run")
 
 
 def _add_write_arguments(parser: argparse.ArgumentParser) -> None:
     add_name_argument(parser)
-    parser.add_argument("--file", help="its definition, YAML or JSON; - reads standard input")
-    add_agents_arguments(parser, "have it as a tool")
+    parser.add_argument("--file", help="YAML or JSON file with the definition. -: standard input")
+    add_agents_arguments(parser, "Agent that gets the workflow as a tool. Repeatable")
     add_enabled_arguments(parser)
 
 
 def _add_run_arguments(parser: argparse.ArgumentParser) -> None:
     add_name_argument(parser)
     parser.add_argument(
-        "inputs", metavar="INPUTS", nargs="?", default="{}", help="JSON; - reads it"
+        "inputs",
+        metavar="INPUTS",
+        nargs="?",
+        default="{}",
+        help="Inputs as a JSON object (default: {}). -: standard input",
     )
-    parser.add_argument("--no-wait", action="store_true", help="only start it")
+    parser.add_argument(
+        "--no-wait", action="store_true", help="Start the run without waiting for it"
+    )
     add_wait_arguments(parser)
 
 
 def _add_runs_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", metavar="NAME", nargs="?", help="those of one workflow")
+    parser.add_argument("name", metavar="NAME", nargs="?", help="Only runs of this workflow")
 
 
 VERBS = (
-    CommandVerb(
-        "list", "List the workflows.", _list_workflows, examples=("workflows list --json",)
-    ),
+    CommandVerb("list", "List workflows", _list_workflows, examples=("workflows list --json",)),
     CommandVerb(
         "show",
-        "Show a workflow's definition.",
+        "Show the definition of a workflow",
         _show_workflow_source,
         add_name_argument,
         ("workflows show triage",),
     ),
     CommandVerb(
         "add",
-        "Write a workflow.",
+        "Create a workflow",
         _create_workflow,
         _add_write_arguments,
         ("workflows add triage --file triage.yaml",),
     ),
     CommandVerb(
         "set",
-        "Change a workflow; runs that have begun go on as they began.",
+        "Update a workflow. Runs in progress aren't affected.",
         _update_workflow,
         _add_write_arguments,
         ("workflows set triage --file triage.yaml", "workflows set triage --agent helper"),
     ),
     CommandVerb(
         "approve",
-        "Let the agents that have a workflow call it as it stands.",
+        "Approve the current version of a workflow for its agents",
         _approve_workflow,
         add_name_argument,
         ("workflows approve triage",),
     ),
     CommandVerb(
         "run",
-        "Start a workflow and wait for its end.",
+        "Run a workflow and wait until it ends",
         _run_workflow,
         _add_run_arguments,
         ("""workflows run triage '{"title": "disk full"}'""", "workflows run nightly --no-wait"),
     ),
     CommandVerb(
-        "runs", "List the latest runs.", _list_runs, _add_runs_arguments, ("workflows runs triage",)
+        "runs", "List the latest runs", _list_runs, _add_runs_arguments, ("workflows runs triage",)
     ),
     CommandVerb(
         "steps",
-        "Show a run with its steps.",
+        "Show a run with its steps",
         _show_run_steps,
         _add_run_id_argument,
         ("workflows steps 0198c0de-…",),
     ),
     CommandVerb(
         "cancel",
-        "Cancel a run.",
+        "Cancel a run",
         _cancel_run,
         _add_run_id_argument,
         ("workflows cancel 0198c0de-…",),
     ),
     CommandVerb(
         "remove",
-        "Remove a workflow.",
+        "Delete a workflow. Its runs are kept.",
         _delete_workflow,
         add_name_argument,
         ("workflows remove triage",),

@@ -115,9 +115,9 @@ def _apply_model_endpoint(principal: Principal, step: ConfigPlanStep) -> None:
         )
         if fallback_slug and wanted_values["fallback"] is None:
             raise InvalidInput(
-                f"There is no model endpoint {fallback_slug!r}.",
+                f"The model endpoint {fallback_slug!r} doesn't exist.",
                 field="fallback",
-                remedy="Write it under `model_endpoints`, or name one that is there.",
+                remedy="Add it under `model_endpoints`, or use an existing model endpoint.",
             )
     spec = ModelEndpointSpec(**{"name": step.wanted.slug, **stored_values, **wanted_values})
     saved = save_endpoint(principal, spec, row)

@@ -29,12 +29,14 @@ _ACTION_SIGNS = {"create": "+", "change": "~", "remove": "-", "unchanged": " "}
 
 
 def _add_export_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--agent", metavar="SLUG", help="only this agent and what it needs")
+    parser.add_argument(
+        "--agent", metavar="SLUG", help="Export only this agent and what it requires"
+    )
     parser.add_argument(
         "--format",
         choices=("bonobot", "mcpServers"),
         default="bonobot",
-        help="bonobot: YAML for `apply` (default); mcpServers: JSON for other clients",
+        help="bonobot: YAML for `mcp apply` (default). mcpServers: JSON for MCP clients",
     )
 
 
@@ -52,18 +54,24 @@ def _handle_export(cli: CommandContext, options: argparse.Namespace) -> None:
     if not cli.as_json:
         servers = Server.objects.for_organization(cli.principal.organization_id)
         if private := servers.exclude(scope_id=cli.principal.organization_id).count():
-            cli.err.print(f"{private} servers that are private to agents are left out.")
+            cli.err.print(f"{private} servers that are private to an agent are not exported.")
         # Written directly to avoid wrapping, so that it can be read back.
         cli.out.file.write(f"{text}\n")
 
 
 def _add_apply_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", metavar="FILE", help="YAML or JSON; - reads stdin")
-    parser.add_argument("--set", action="append", metavar="K=V", help="a value for ${K}")
-    parser.add_argument("--dry-run", action="store_true", help="show the plan, change nothing")
-    parser.add_argument("--prune", action="store_true", help="remove what its sections don't name")
-    parser.add_argument("--yes", action="store_true", help="do it without asking")
-    parser.add_argument("--no-discover", action="store_true", help="don't contact the servers")
+    parser.add_argument("file", metavar="FILE", help="YAML or JSON file. -: standard input")
+    parser.add_argument(
+        "--set", action="append", metavar="K=V", help="Value for the placeholder ${K}. Repeatable"
+    )
+    parser.add_argument(
+        "--dry-run", action="store_true", help="Show the plan without changing anything"
+    )
+    parser.add_argument(
+        "--prune", action="store_true", help="Delete objects that the file's sections don't list"
+    )
+    parser.add_argument("--yes", action="store_true", help="Don't ask for confirmation")
+    parser.add_argument("--no-discover", action="store_true", help="Don't connect to the servers")
 
 
 def _handle_apply(cli: CommandContext, options: argparse.Namespace) -> None:
@@ -92,9 +100,9 @@ def _confirm_apply(cli: CommandContext, options: argparse.Namespace) -> bool:
     if options.yes:
         return True
     if sys.stdin.isatty() and not cli.as_json:
-        return cli.confirm("Do it?")
+        return cli.confirm("Apply these changes?")
     if options.prune:
-        cli.print_message("Nothing was done: --prune removes things, so say --yes.")
+        cli.print_message("Nothing was changed. --prune deletes objects, so it requires --yes.")
     return not options.prune
 
 
@@ -126,7 +134,7 @@ def _show_plan(cli: CommandContext, plan: ConfigPlan) -> None:
         for step in plan.steps
     ]
     cli.out.print(
-        build_table("", "", "KIND", "NAME", "FIELDS", rows=rows, empty="Nothing is named.")
+        build_table("", "", "KIND", "NAME", "FIELDS", rows=rows, empty="The file lists no objects.")
     )
 
 
@@ -147,9 +155,9 @@ def _show_result(
     if plan.problems:
         cli.print_message("Nothing was changed.")
     elif not plan.changes:
-        cli.print_message("Nothing to do: everything is as the file wants it.")
+        cli.print_message("No changes. Everything already matches the file.")
     elif applied:
-        cli.print_message(f"{len(plan.changes)} changes made.")
+        cli.print_message(f"{len(plan.changes)} changes applied.")
 
 
 def _show_problem(cli: CommandContext, problem: Problem) -> None:
@@ -162,14 +170,14 @@ def _show_problem(cli: CommandContext, problem: Problem) -> None:
 VERBS = (
     CommandVerb(
         "export",
-        "Print the configuration without its secrets, to apply it elsewhere.",
+        "Export the configuration without secrets, to apply it elsewhere",
         _handle_export,
         _add_export_arguments,
         ("mcp export > bonobot.yaml", "mcp export --agent demo --format mcpServers"),
     ),
     CommandVerb(
         "apply",
-        "Make servers, agents, policies and budgets what a file says: a plan first.",
+        "Apply servers, agents, policies, and budgets from a file. Shows a plan first.",
         _handle_apply,
         _add_apply_arguments,
         ("mcp apply bonobot.yaml --dry-run", "mcp apply bonobot.yaml --prune --yes"),

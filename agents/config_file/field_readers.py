@@ -34,9 +34,7 @@ class FieldReader:
         self.path, self._document, self._problems = path, document, problems
         self._node = node
         if node.value is not None and not isinstance(node.value, dict):
-            self._add_problem(
-                "", node.line, "bad_value", "It must be an object.", "Write name: value."
-            )
+            self._add_problem("", node.line, "bad_value", "Must be an object.", "Use name: value.")
             self._node = SourceNode({}, node.line)
         self._reject_duplicate_fields()
 
@@ -55,7 +53,7 @@ class FieldReader:
             return None
         if isinstance(node.value, str):
             return node.value
-        return self._reject_type(name, node, "text", 'Write it in "…".')
+        return self._reject_type(name, node, "a string", "Put the value in quotation marks.")
 
     def read_texts(self, *names: str) -> dict[str, Any]:
         """Return several strings by name."""
@@ -66,7 +64,7 @@ class FieldReader:
         node = self._node.get(name)
         if node is None or isinstance(node.value, bool | None):
             return None if node is None else node.value
-        return self._reject_type(name, node, "true or false", "Write true or false.")
+        return self._reject_type(name, node, "true or false", "Use true or false.")
 
     def read_integer(self, name: str) -> int | None:
         """Return a non-negative integer."""
@@ -76,14 +74,14 @@ class FieldReader:
         value = node.value
         if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= 2**53:
             return value
-        return self._reject_type(name, node, "a whole number", "Write digits, such as 100.")
+        return self._reject_type(name, node, "an integer", "Enter digits, such as 100.")
 
     def read_text_list(self, name: str) -> tuple[str, ...]:
         """Return a list of strings."""
         nodes = self.read_items(name) or ()
         texts = [node.value for node in nodes if isinstance(node.value, str)]
         if len(texts) != len(nodes):
-            self.reject_field(name, "bad_value", "Write a list of texts.")
+            self.reject_field(name, "bad_value", "Provide a list of strings.")
         return tuple(texts)
 
     def read_items(self, name: str) -> tuple[SourceNode, ...] | None:
@@ -92,7 +90,7 @@ class FieldReader:
         if node is None or isinstance(node.value, list):
             return None if node is None else node.items
         if node.value is not None:
-            self._reject_type(name, node, "a list", "Write - item, one a line.")
+            self._reject_type(name, node, "a list", "Use - item, one per line.")
         return ()
 
     def read_object(self, name: str) -> SourceNode | None:
@@ -100,7 +98,7 @@ class FieldReader:
         node = self._node.get(name)
         if node is None or isinstance(node.value, dict):
             return node
-        self._reject_type(name, node, "an object", "Write name: value.")
+        self._reject_type(name, node, "an object", "Use name: value.")
         return None
 
     def read_text_mapping(self, name: str) -> dict[str, str] | None:
@@ -130,7 +128,7 @@ class FieldReader:
         if node is None or node.value is None:
             return ()
         if not isinstance(node.value, dict):
-            self._reject_type(name, node, "an object", "Write name: value.")
+            self._reject_type(name, node, "an object", "Use name: value.")
             return ()
         FieldReader(node, self._build_path(name), self._document, self._problems)
         return node.fields
@@ -138,18 +136,20 @@ class FieldReader:
     def reject_field(self, name: str, code: str, remedy: str) -> None:
         """Add a problem for an invalid field."""
         node = self._node.get(name) or self._node
-        self._add_problem(
-            name, node.line, code, f"`{self._build_path(name)}` doesn't hold.", remedy
-        )
+        self._add_problem(name, node.line, code, f"`{self._build_path(name)}` isn't valid.", remedy)
 
     def reject_unknown_fields(self, known: Collection[str]) -> None:
         """Add a problem for every field that isn't `known`."""
         for name, line, _ in self._node.fields:
             if name not in known:
                 visible_name = make_visible(name, 64)
-                detail = f"There is no member `{visible_name}` here."
+                detail = f"Unknown field `{visible_name}`."
                 self._add_problem(
-                    visible_name, line, "unknown_field", detail, f"Members: {', '.join(known)}."
+                    visible_name,
+                    line,
+                    "unknown_field",
+                    detail,
+                    f"Supported fields: {', '.join(known)}.",
                 )
 
     def _reject_duplicate_fields(self) -> None:
@@ -157,8 +157,10 @@ class FieldReader:
         for name, line, _ in self._node.fields:
             if name in seen_names:
                 visible_name = make_visible(name, 64)
-                detail = f"`{visible_name}` is there twice."
-                self._add_problem(visible_name, line, "duplicate_name", detail, "Keep one of them.")
+                detail = f"`{visible_name}` is defined twice."
+                self._add_problem(
+                    visible_name, line, "duplicate_name", detail, "Remove the duplicate."
+                )
             seen_names.add(name)
 
     def _reject_type(self, name: str, node: SourceNode, expected: str, remedy: str) -> Any:

@@ -392,15 +392,15 @@ def _is_same_policy(owner: Owner, wanted: PolicySpec) -> bool:
 
 def _build_missing_error(kind: str, name: str, field_name: str) -> NotFound:
     return NotFound(
-        f"There is no {kind} `{name}` here or in the file.",
+        f"The {kind} `{name}` doesn't exist, and the file doesn't define it.",
         field=field_name,
-        remedy="Correct the name, or describe it in the file.",
+        remedy="Correct the name, or add it to the file.",
     )
 
 
 def _build_similar_name_error(name: str, other: str) -> Conflict:
     return Conflict(
-        f"`{name}` is too much like `{other}`, which is there.",
+        f"`{name}` is too similar to the existing name `{other}`.",
         code="name_taken",
-        remedy="Use its name, or another one.",
+        remedy="Use the existing name, or choose a different one.",
     )

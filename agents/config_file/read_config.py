@@ -187,9 +187,9 @@ def read_config_file(text: str, values: Mapping[str, str]) -> WantedConfig:
         _ConfigReader(wanted, values, number).read_document(root)
     if not wanted.sections and not wanted.problems:
         raise InvalidInput(
-            "There is nothing to apply.",
+            "The file contains nothing to apply.",
             code="nothing_to_apply",
-            remedy=f"Write one of: {', '.join(SECTIONS[1:])}.",
+            remedy=f"Add at least one of: {', '.join(SECTIONS[1:])}.",
         )
     return wanted
 
@@ -201,7 +201,9 @@ class _ConfigReader:
     def read_document(self, root: SourceNode) -> None:
         top = self._build_field_reader(root, "")
         if top.read_integer("bonobot") not in (None, VERSION):
-            top.reject_field("bonobot", "unknown_version", f"This Bonobot reads version {VERSION}.")
+            top.reject_field(
+                "bonobot", "unknown_version", f"This version of Bonobot supports version {VERSION}."
+            )
         for name, place, node in self._iterate_section(top, "model_endpoints"):
             self._wanted.endpoints[name] = self._read_model_endpoint(name, place, node)
         for name, place, node in self._iterate_section(top, "servers"):
@@ -239,14 +241,14 @@ class _ConfigReader:
             if key in existing:
                 if existing[key].place.document != self._document:
                     self._reject_duplicate(
-                        place, "duplicate_name", f"`{make_visible(key, 64)}` is there twice."
+                        place, "duplicate_name", f"`{make_visible(key, 64)}` is defined twice."
                     )
                 continue
             yield key, place, node
 
     def _reject_duplicate(self, place: ConfigLocation, code: str, detail: str) -> None:
         self._wanted.problems.append(
-            place.mark(InvalidInput(detail, code=code, field="", remedy="Keep one of them."))
+            place.mark(InvalidInput(detail, code=code, field="", remedy="Remove the duplicate."))
         )
 
     def _read_server(
@@ -295,7 +297,7 @@ class _ConfigReader:
     ) -> WantedModelEndpoint:
         reader = self._build_field_reader(node, place.path)
         if not _SLUG.fullmatch(slug):
-            reader.reject_field("", "bad_slug", "Use letters, digits, `-` and `_`; at most 64.")
+            reader.reject_field("", "bad_slug", "Use at most 64 letters, digits, `-`, and `_`.")
         values = reader.read_texts(*_ENDPOINT_TEXTS)
         values |= {name: reader.read_boolean(name) for name in _ENDPOINT_FLAGS}
         values |= {name: reader.read_integer(name) for name in _ENDPOINT_NUMBERS}
@@ -309,9 +311,7 @@ class _ConfigReader:
         filled, missing = placeholders.fill_placeholders(text, self._values)
         for reference in missing:
             code = "forbidden_variable" if reference.is_forbidden else "missing_value"
-            reader.reject_field(
-                name, code, f"Give a value for `{reference.name}` in the environment."
-            )
+            reader.reject_field(name, code, f"Set the environment variable `{reference.name}`.")
         return filled
 
     def _read_agent(self, slug: str, place: ConfigLocation, node: SourceNode) -> WantedAgent:
@@ -366,7 +366,7 @@ class _ConfigReader:
         self._wanted.sections.add(name)
         if existing is None:
             return place
-        self._reject_duplicate(place, "duplicate_name", f"`{name}` is there twice.")
+        self._reject_duplicate(place, "duplicate_name", f"`{name}` is defined twice.")
         return None
 
     def _read_policy(self, owner: FieldReader, name: str, path: str) -> PolicySpec | None:
@@ -391,7 +391,7 @@ class _ConfigReader:
             if tool and when is not None:
                 rules.append(RuleSpec(tool, when.to_python()))
             elif isinstance(node.value, dict):
-                remedy = "Write a name, or {tool: name, when: {JSON Schema over the arguments}}."
+                remedy = "Enter a name, or {tool: name, when: {JSON Schema for the arguments}}."
                 reader.reject_field("tool" if not tool else "when", "missing_value", remedy)
         return tuple(rules)
 
@@ -405,7 +405,7 @@ class _ConfigReader:
             reader.reject_unknown_fields(("unit", "period", "limit", "each_session", "warn_at"))
             limit = reader.read_integer("limit")
             if limit is None:
-                reader.reject_field("limit", "missing_value", "Write a whole number.")
+                reader.reject_field("limit", "missing_value", "Enter a whole number.")
                 continue
             unit, period = (
                 reader.read_text("unit") or "tokens",
@@ -451,5 +451,5 @@ def _iterate_omissions(entry: ImportEntry, place: ConfigLocation) -> Iterator[Pr
                 notice.detail,
                 code="unknown_field",
                 field=place.path,
-                remedy="Correct the name, or leave the member away.",
+                remedy="Correct the name, or remove the field.",
             )

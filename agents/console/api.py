@@ -21,23 +21,23 @@ from bonobot.core.api.serializers import StrictSerializer, VersionedBody, Versio
 
 
 class OnboardingStepSerializer(StrictSerializer):
-    """One step."""
+    """One step of the setup."""
 
     slug = serializers.CharField()
     title = serializers.CharField()
     about = serializers.CharField()
-    done = serializers.BooleanField(help_text="Seen from what there is, whoever did it.")
+    done = serializers.BooleanField(help_text="Computed from the organization's data.")
     skipped = serializers.BooleanField()
 
 
 class OnboardingSerializer(VersionedSerializer):
-    """How far the organization has come."""
+    """The setup progress of the organization."""
 
     steps = OnboardingStepSerializer(many=True)
     next = serializers.CharField(
-        allow_null=True, help_text="The first step that is left; null: none is."
+        allow_null=True, help_text="The first remaining step; null if there is none."
     )
-    hidden = serializers.BooleanField(help_text="It was taken off the dashboard.")
+    hidden = serializers.BooleanField(help_text="True if the setup is hidden from the dashboard.")
 
     def build_parts(self, instance: Any, representation: Mapping[str, Any]) -> dict[str, Any]:
         """Return the writable values; which steps are done is computed."""
@@ -45,31 +45,33 @@ class OnboardingSerializer(VersionedSerializer):
         return {"hidden": representation["hidden"], "skipped": skipped}
 
 
-@extend_schema_serializer(examples=[OpenApiExample("Enough", {"hidden": True, "skipped": ["ask"]})])
+@extend_schema_serializer(
+    examples=[OpenApiExample("Hide the setup", {"hidden": True, "skipped": ["ask"]})]
+)
 class OnboardingBody(VersionedBody):
-    """What people say about it."""
+    """Changes to the setup."""
 
-    hidden = serializers.BooleanField(help_text="Off the dashboard.")
+    hidden = serializers.BooleanField(help_text="Hide the setup from the dashboard.")
     skipped = serializers.ListField(
         child=serializers.ChoiceField(SLUGS),
         max_length=len(SLUGS),
-        help_text="The steps that are left out; the others are taken up again.",
+        help_text="The steps to skip; all other steps are no longer skipped.",
     )
 
 
 class OnboardingView(ResourceView):
-    """The first run of the organization that is worked in."""
+    """The setup of the current organization."""
 
     rules = {"GET": Action.MANAGE_SERVERS, "PATCH": Action.MANAGE_SERVERS}
 
     @describe_operation("get_first_run", answer=OnboardingSerializer)
     def get(self, request: object) -> Response:
-        """Show the first steps, which are done and which are skipped."""
+        """Get the setup steps, and which are done or skipped."""
         return self._show_progress()
 
     @describe_operation("change_first_run", body=OnboardingBody, answer=OnboardingSerializer)
     def patch(self, request: object) -> Response:
-        """Skip steps or take them up again, hide the first run or bring it back."""
+        """Skip or restore setup steps, and hide or show the setup."""
         values: dict[str, Any] = self.read_body(OnboardingBody, partial=True)
         if "skipped" in values:
             for slug in SLUGS:

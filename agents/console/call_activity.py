@@ -117,19 +117,19 @@ class CallActivity:
         return [
             {"title": _("calls"), "n": total.calls, "url": self.build_audit_url(), "tone": ""},
             {
-                "title": _("errors"),
+                "title": _("failed"),
                 "n": total.errors,
                 "url": self.build_audit_url(outcome__in=errors),
                 "tone": "bad" if total.errors else "",
             },
             {
-                "title": _("refusals"),
+                "title": _("denied"),
                 "n": total.refused,
                 "url": self.build_audit_url(outcome__in="refused"),
                 "tone": "warn" if total.refused else "",
             },
-            {"title": _("median time"), "ms": total.p50, "url": slowest_url, "tone": ""},
-            {"title": _("95th percentile"), "ms": total.p95, "url": slowest_url, "tone": ""},
+            {"title": _("p50"), "ms": total.p50, "url": slowest_url, "tone": ""},
+            {"title": _("p95"), "ms": total.p95, "url": slowest_url, "tone": ""},
             {
                 "title": _("cost"),
                 "cost": total.cost_microusd,

@@ -42,57 +42,61 @@ def _handle_show(cli: CommandContext, options: argparse.Namespace) -> None:
         )
         for step in progress["steps"]
     ]
-    cli.emit(progress, build_table("STEP", "WHAT", "STATE", rows=rows, empty=""))
+    cli.emit(progress, build_table("STEP", "TITLE", "STATE", rows=rows, empty=""))
     if progress["hidden"]:
-        cli.print_message("It is hidden from the dashboard: bonobot first-run unhide")
+        cli.print_message("Hidden from the dashboard. To show it: bonobot first-run unhide")
 
 
 def _add_step_argument(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("step", metavar="STEP", help=", ".join(SLUGS))
+    parser.add_argument("step", metavar="STEP", help=f"One of: {', '.join(SLUGS)}")
 
 
 def _handle_skip(cli: CommandContext, options: argparse.Namespace, *, skipped: bool) -> None:
     set_step_skipped(cli.principal, options.step, skipped=skipped)
     cli.emit(_describe_progress(cli))
-    cli.print_message(f"{options.step} {'is skipped' if skipped else 'is taken up again'}.")
+    cli.print_message(
+        f"The step {options.step} {'was skipped' if skipped else 'is no longer skipped'}."
+    )
 
 
 def _handle_hide(cli: CommandContext, options: argparse.Namespace, *, hidden: bool) -> None:
     set_onboarding_closed(cli.principal, closed=hidden)
     cli.emit(_describe_progress(cli))
-    cli.print_message(f"The first steps are {'off' if hidden else 'on'} the dashboard.")
+    cli.print_message(
+        f"The first steps are {'hidden from' if hidden else 'shown on'} the dashboard."
+    )
 
 
 VERBS = (
     CommandVerb(
         "show",
-        "Show the first steps, and which of them are done.",
+        "Show the first steps and their state",
         _handle_show,
         examples=("first-run show",),
     ),
     CommandVerb(
         "skip",
-        "Leave a step out.",
+        "Skip a step",
         partial(_handle_skip, skipped=True),
         _add_step_argument,
         ("first-run skip model",),
     ),
     CommandVerb(
         "take-up",
-        "Take a step up again.",
+        "Undo skipping a step",
         partial(_handle_skip, skipped=False),
         _add_step_argument,
         ("first-run take-up model",),
     ),
     CommandVerb(
         "hide",
-        "Take the first steps off the dashboard.",
+        "Hide the first steps from the dashboard",
         partial(_handle_hide, hidden=True),
         examples=("first-run hide",),
     ),
     CommandVerb(
         "unhide",
-        "Put them back.",
+        "Show the first steps on the dashboard",
         partial(_handle_hide, hidden=False),
         examples=("first-run unhide",),
     ),

@@ -22,18 +22,18 @@ MAX_QUERY_LENGTH = 100
 # Actions with a page of their own: (title, icon, URL name, required action).
 PASTE_URL_NAME = "mcp_servers_server_paste"
 PALETTE_ACTIONS: tuple[tuple[Any, str, str, Action], ...] = (
-    (_("Add a server"), "add", "mcp_servers_server_presets", Action.MANAGE_SERVERS),
+    (_("Add server"), "add", "mcp_servers_server_presets", Action.MANAGE_SERVERS),
     (
-        _("Paste a configuration"),
+        _("Paste configuration"),
         "content_paste",
         "mcp_servers_server_paste",
         Action.MANAGE_SERVERS,
     ),
-    (_("New agent"), "smart_toy", "agents_agent_add", Action.MANAGE_AGENTS),
-    (_("Add a model"), "psychology", "agents_modelendpoint_add", Action.MANAGE_AGENTS),
-    (_("Write a skill"), "school", "agents_skill_add", Action.MANAGE_WORKFLOWS),
-    (_("Make a token"), "key", "tenancy_token_add", Action.MANAGE_TOKENS),
-    (_("Add a member"), "person_add", "tenancy_membership_add", Action.MANAGE_MEMBERS),
+    (_("Create agent"), "smart_toy", "agents_agent_add", Action.MANAGE_AGENTS),
+    (_("Add model"), "psychology", "agents_modelendpoint_add", Action.MANAGE_AGENTS),
+    (_("Create skill"), "school", "agents_skill_add", Action.MANAGE_WORKFLOWS),
+    (_("Create token"), "key", "tenancy_token_add", Action.MANAGE_TOKENS),
+    (_("Add member"), "person_add", "tenancy_membership_add", Action.MANAGE_MEMBERS),
 )
 
 
@@ -68,7 +68,7 @@ def _list_screens(navigation: Iterable[dict[str, Any]]) -> Iterator[PaletteEntry
 def _list_actions(principal: Principal) -> Iterator[PaletteEntry]:
     for title, icon, address, action in PALETTE_ACTIONS:
         if principal.may(action):
-            yield PaletteEntry(str(title), str(_("do")), icon, reverse(f"admin:{address}"))
+            yield PaletteEntry(str(title), str(_("action")), icon, reverse(f"admin:{address}"))
 
 
 def _search_objects(principal: Principal, words: list[str]) -> Iterator[PaletteEntry]:

@@ -92,12 +92,12 @@ def build_dashboard(
 def _build_server_states(counts: dict[str, int]) -> list[dict[str, Any]]:
     """Return the number of servers by state, states that need attention first."""
     states = (
-        ("error", _("error"), "status__in=error", "bad"),
+        ("error", _("failed"), "status__in=error", "bad"),
         ("needs_reauth", _("needs new credentials"), "status__in=needs_reauth", "warn"),
         ("connecting", _("connecting"), "status__in=connecting", "busy"),
         ("disconnected", _("not connected yet"), "status__in=disconnected", "plain"),
         ("connected", _("connected"), "status__in=connected", "good"),
-        ("off", _("switched off"), "status__in=disabled", "plain"),
+        ("off", _("disabled"), "status__in=disabled", "plain"),
     )
     address = reverse("admin:mcp_servers_server_changelist")
     return [
@@ -127,7 +127,7 @@ def _list_troubled_servers(servers: Any, shown_ids: list[UUID]) -> list[dict[str
 def _suggest_remedy(server: Server) -> dict[str, Any]:
     """Return the title and URL of the remedy for a failing server."""
     if server.status == Server.Status.ERROR:
-        title, page = _("See its history"), "health"
+        title, page = _("View history"), "health"
     elif server.interactive:
         title, page = _("Sign in again"), "change"
     else:

@@ -31,7 +31,7 @@ from mcp_servers.services import create_server, set_server_enabled
 USERNAME = "admin"
 INSTALL_COMMAND = "pip install 'bonobot[demo]'"
 INSTRUCTIONS = """You help people find out what time it is{more}.
-Use the tools. Say plainly what you did, and what did not work."""
+Use the tools. State clearly what you did and what didn't work."""
 # The agent may read the repository but not write, so that refusals can be tried, too.
 ALLOWED_RULES = (
     "mcp_time_*",
@@ -124,7 +124,7 @@ def _list_servers() -> list[_DemoServer]:
     repository = _find_repository()
     demo_servers = [
         _DemoServer("time", "mcp_server_time", "Time and time zones"),
-        _DemoServer("fetch", "mcp_server_fetch", "Reads pages of the web", enabled=False),
+        _DemoServer("fetch", "mcp_server_fetch", "Fetch web pages", enabled=False),
     ]
     if repository:
         arguments = ("--repository", str(repository))

@@ -28,20 +28,24 @@ STEPS = (
     (
         "connect",
         _("Connect a server"),
-        _("Choose a preset, or paste a configuration: its tools are read at once."),
+        _("Choose a preset or paste a configuration. Its tools are read immediately."),
     ),
     (
         "approve",
-        _("Read and approve its tools"),
-        _("Nothing can be called before a person has read and approved it."),
+        _("Review the server's tools"),
+        _("Tools can be called only after a person has reviewed and approved them."),
     ),
-    ("model", _("Add a model"), _("Any OpenAI-compatible address, or the built-in offline model.")),
+    ("model", _("Add a model"), _("Use any OpenAI-compatible URL, or the built-in offline model.")),
     (
         "agent",
-        _("Make an agent and give it the server"),
-        _("Say what it is for, which servers it has and which tools it may use."),
+        _("Create an agent and attach the server"),
+        _("Describe its purpose, then choose its servers and tools."),
     ),
-    ("ask", _("Ask it something"), _("Every call it makes is decided, limited and in the audit.")),
+    (
+        "ask",
+        _("Send a message"),
+        _("Every call is checked against policy and limits, and recorded in the audit log."),
+    ),
 )
 SLUGS = tuple(slug for slug, _title, _about in STEPS)
 
@@ -119,7 +123,7 @@ def set_step_skipped(principal: Principal, slug: str, *, skipped: bool = True) -
     if slug not in SLUGS:
         remedy = format_message("Use one of: {slugs}.", slugs=", ".join(SLUGS))
         raise InvalidInput(
-            format_message("There is no step {slug!r}.", slug=slug), field="step", remedy=remedy
+            format_message("Unknown step {slug!r}.", slug=slug), field="step", remedy=remedy
         )
     row = _ensure_first_run(principal)
     row.skipped = [

@@ -68,7 +68,7 @@ MAX_CLOCK_SKEW_S = 2.0
 # The fewest processes that share a database: two web, two workers and the scheduler.
 MIN_PROCESSES = 5
 START_SCHEDULER = format_message(
-    "Start one: `bonobot up`, or `bonobot beat`; a second one stands by."
+    "Start a scheduler with `bonobot up` or `bonobot beat`. A second scheduler stays on standby."
 )
 
 
@@ -85,14 +85,14 @@ def inspect_database() -> Iterator[SettingsFinding]:
         return
     took_ms = (time.monotonic() - started_at) * 1000
     detail = format_message(
-        "{display_name} {version}, answered in {took_ms:.0f} ms",
+        "{display_name} {version}, responded in {took_ms:.0f} ms",
         display_name=connection.display_name,
         version=version,
         took_ms=took_ms,
     )
     if connection.vendor == "sqlite" and sqlite3.sqlite_version_info < MIN_SQLITE_VERSION:
         fix = format_message(
-            "Use a Python with a newer SQLite, or PostgreSQL through `DATABASE_URL`."
+            "Use a Python version with a newer SQLite, or use PostgreSQL through `DATABASE_URL`."
         )
         yield SettingsFinding("database", "failed", detail, fix)
     else:
@@ -102,7 +102,7 @@ def inspect_database() -> Iterator[SettingsFinding]:
         yield SettingsFinding(
             "migrations",
             "failed",
-            format_message("{pending} are not applied", pending=pending),
+            format_message("{pending} aren't applied", pending=pending),
             fix,
         )
     else:
@@ -113,15 +113,17 @@ def inspect_secrets() -> Iterator[SettingsFinding]:
     """Check that the keys decrypt the stored secrets."""
     if unreadable_fields := list(health.list_unreadable_fields()):
         fix = format_message(
-            "Restore the keys they were made with: add them to `BONOBOT_FIELD_KEYS` "
-            "(or, for tokens, to `BONOBOT_TOKEN_PEPPERS`), behind the first."
+            "Restore the keys that encrypted them: add them to `BONOBOT_FIELD_KEYS` (or, "
+            "for tokens, to `BONOBOT_TOKEN_PEPPERS`), after the first key."
         )
         detail = format_message(
-            "made with other keys: {unopened}", unopened=", ".join(unreadable_fields)
+            "encrypted with other keys: {unopened}", unopened=", ".join(unreadable_fields)
         )
         yield SettingsFinding("secrets", "failed", detail, fix)
     else:
-        yield SettingsFinding("secrets", "ok", format_message("the keys open what is stored"))
+        yield SettingsFinding(
+            "secrets", "ok", format_message("all stored secrets can be decrypted")
+        )
 
 
 def inspect_clock() -> Iterator[SettingsFinding]:
@@ -137,21 +139,23 @@ def inspect_clock() -> Iterator[SettingsFinding]:
     skew_s = abs(float(database_time) - (started_at + time.time()) / 2)
     if skew_s > MAX_CLOCK_SKEW_S:
         fix = format_message(
-            "Let a time service (chrony, systemd-timesyncd) set the clocks of all hosts."
+            "Use a time service (chrony, systemd-timesyncd) to set the clocks of all hosts."
         )
         yield SettingsFinding(
             "clock",
             "failed",
-            format_message("{apart:.1f} s from the database's", apart=skew_s),
+            format_message("differs from the database clock by {apart:.1f} s", apart=skew_s),
             fix,
         )
     else:
         yield SettingsFinding(
-            "clock", "ok", format_message("{apart:.2f} s from the database's", apart=skew_s)
+            "clock",
+            "ok",
+            format_message("differs from the database clock by {apart:.2f} s", apart=skew_s),
         )
     pool = settings.DATABASES["default"]["OPTIONS"]["pool"]["max_size"]
     detail = format_message(
-        "{allowed} allowed, {pool} for each process", allowed=max_connections, pool=pool
+        "{allowed} allowed, {pool} per process", allowed=max_connections, pool=pool
     )
     if int(max_connections) < MIN_PROCESSES * (pool + 1):
         fix = format_message(
@@ -177,16 +181,16 @@ def inspect_redis_memory() -> Iterator[SettingsFinding]:
     policy = memory_info.get("maxmemory_policy", "noeviction")
     if memory_info.get("maxmemory") and policy != "noeviction":
         fix = format_message(
-            "Set `maxmemory-policy noeviction`: what is lost waits for the next sweep."
+            "Set `maxmemory-policy noeviction`. Work lost to eviction waits for the next sweep."
         )
         yield SettingsFinding(
             "redis",
             "warning",
-            format_message("evicts ({policy}) when it is full", policy=policy),
+            format_message("evicts data when full ({policy})", policy=policy),
             fix,
         )
     else:
-        yield SettingsFinding("redis", "ok", format_message("evicts nothing"))
+        yield SettingsFinding("redis", "ok", format_message("doesn't evict data"))
 
 
 def inspect_broker() -> Iterator[SettingsFinding]:
@@ -207,8 +211,8 @@ def inspect_broker() -> Iterator[SettingsFinding]:
         return
     yield SettingsFinding("broker", "ok", name)
     if not workers:
-        fix = format_message("Start one: `bonobot up`, or `bonobot worker`.")
-        yield SettingsFinding("worker", "failed", format_message("no worker answers"), fix)
+        fix = format_message("Start a worker with `bonobot up` or `bonobot worker`.")
+        yield SettingsFinding("worker", "failed", format_message("no worker responds"), fix)
         return
     yield SettingsFinding("worker", "ok", ", ".join(sorted(workers)))
     yield inspect_scheduler(workers.values())
@@ -229,7 +233,7 @@ def inspect_scheduler(workers: Collection[Mapping[str, Any]]) -> SettingsFinding
     if uptime_s < 2 * SWEEP_EVERY_S:
         reason, fix = (
             format_message("the workers have just started"),
-            format_message("Look again soon."),
+            format_message("Check again shortly."),
         )
         return SettingsFinding("beat", "warning", reason, fix)
     return SettingsFinding(
@@ -247,25 +251,23 @@ def inspect_schedule() -> Iterator[SettingsFinding]:
     age_s = health.compute_beat_age_s(beats[0]) if beats else None
     if age_s is None:
         yield SettingsFinding(
-            "schedule", "warning", format_message("beat has never run here"), START_SCHEDULER
+            "schedule", "warning", format_message("the scheduler has never run"), START_SCHEDULER
         )
     else:
         is_late = age_s > health.compute_beat_deadline_s(beats[0])
-        detail = format_message("beat wrote {age_s:.0f} s ago", age_s=age_s)
+        detail = format_message("last scheduler update {age_s:.0f} s ago", age_s=age_s)
         yield SettingsFinding(
             "schedule", "failed" if is_late else "ok", detail, START_SCHEDULER if is_late else ""
         )
     if disabled_names := sorted(row.name for row in rows if not row.enabled):
-        fix = format_message(
-            "Switch them on in the admin, under Schedules, unless that is meant so."
-        )
-        yield SettingsFinding("switched off", "warning", ", ".join(disabled_names), fix)
+        fix = format_message("If this isn't intended, enable them in the admin under Schedules.")
+        yield SettingsFinding("disabled", "warning", ", ".join(disabled_names), fix)
 
 
 def inspect_change_listeners() -> Iterator[SettingsFinding]:
     """Check that a worker listens to each server that sends change notifications."""
     if not settings.BONOBOT_WATCHED_SERVERS:
-        detail = format_message("nobody listens: `BONOBOT_WATCHED_SERVERS` is 0")
+        detail = format_message("not listening: `BONOBOT_WATCHED_SERVERS` is 0")
         yield SettingsFinding("change notices", "ok", detail)
         return
     wanted_count, unclaimed_count = (
@@ -273,12 +275,12 @@ def inspect_change_listeners() -> Iterator[SettingsFinding]:
         query_unclaimed_subscriptions().count(),
     )
     if unclaimed_count:
-        fix = format_message("Start a worker more, or raise `BONOBOT_WATCHED_SERVERS`.")
+        fix = format_message("Start another worker, or raise `BONOBOT_WATCHED_SERVERS`.")
         yield SettingsFinding(
             "change notices",
             "warning",
             format_message(
-                "{alone} of {wanted} servers are unheard",
+                "not listening to {alone} of {wanted} servers",
                 alone=unclaimed_count,
                 wanted=wanted_count,
             ),
@@ -288,7 +290,7 @@ def inspect_change_listeners() -> Iterator[SettingsFinding]:
         yield SettingsFinding(
             "change notices",
             "ok",
-            format_message("{wanted} servers are listened to", wanted=wanted_count),
+            format_message("listening to {wanted} servers", wanted=wanted_count),
         )
 
 
@@ -301,14 +303,15 @@ def inspect_external_issuers() -> Iterator[SettingsFinding]:
             )
         except IssuerUnreachable as problem:
             fix = format_message(
-                "Until it answers, its tokens open nothing. Check its URL and the way there."
+                "Tokens from this issuer are rejected until it responds. Check its URL and "
+                "the network connection."
             )
             yield SettingsFinding(f"issuer {row.name}", "failed", str(problem), fix)
         else:
             yield SettingsFinding(
                 f"issuer {row.name}",
                 "ok",
-                format_message("keys that it publishes: {count}", count=len(key_set.keys)),
+                format_message("published keys: {count}", count=len(key_set.keys)),
             )
 
 
@@ -334,14 +337,14 @@ def inspect_packages() -> Iterator[SettingsFinding]:
     for name in ("agents", "mcp_servers"):
         for distribution in sorted(set(distributions.get(name, ())) - {"bonobot"}):
             fix = format_message(
-                "Install Bonobot into an environment of its own, without {other}.",
+                "Install Bonobot in a separate environment, without {other}.",
                 other=distribution,
             )
             yield SettingsFinding(
                 "packages",
                 "failed",
                 format_message(
-                    "{other} brings a package {name!r}, too", other=distribution, name=name
+                    "{other} also installs a package {name!r}", other=distribution, name=name
                 ),
                 fix,
             )
@@ -367,11 +370,11 @@ def inspect_data_folder() -> Iterator[SettingsFinding]:
         yield SettingsFinding(
             "keys",
             "failed",
-            format_message("others can read {paths}", paths=paths),
+            format_message("other users can read {paths}", paths=paths),
             format_message("Run `chmod 600 {paths}`.", paths=paths),
         )
     else:
-        yield SettingsFinding("keys", "ok", format_message("readable by this user only"))
+        yield SettingsFinding("keys", "ok", format_message("readable only by this user"))
 
 
 def inspect_launchers() -> Iterator[SettingsFinding]:
@@ -383,7 +386,7 @@ def inspect_launchers() -> Iterator[SettingsFinding]:
         else:
             package = "uv" if name == "uvx" else "Node.js"
             fix = format_message(
-                "Install {package}, if servers from there are wanted.", package=package
+                "Install {package} if you want to run servers that need it.", package=package
             )
             yield SettingsFinding(name, "warning", format_message("isn't installed"), fix)
 
@@ -396,12 +399,12 @@ def inspect_process_isolation() -> Iterator[SettingsFinding]:
         return
     missing_tools = [tool for tool in CONTAINMENT_TOOLS if shutil.which(tool) is None]
     if sys.platform != "linux":
-        fix = format_message("Run servers that you don't trust on Linux.")
+        fix = format_message("Run untrusted servers on Linux.")
     elif missing_tools:
         names = ", ".join(missing_tools)
-        fix = format_message("Install the package `util-linux`; missing are {names}.", names=names)
+        fix = format_message("Install the package `util-linux`. Missing: {names}.", names=names)
     else:
-        fix = format_message("Allow this user, or this container, to make user namespaces.")
+        fix = format_message("Allow this user or container to create user namespaces.")
     yield SettingsFinding("isolation", "warning", containment.guarantee, fix)
 
 
@@ -411,13 +414,13 @@ def inspect_server_sandboxes() -> Iterator[SettingsFinding]:
         problem = find_sandbox_problem(kind, "none")
         if problem is None:
             yield SettingsFinding(
-                kind, "ok", format_message("servers can be confined so, with and without network")
+                kind, "ok", format_message("available for servers, with and without network access")
             )
             continue
         server_count = _count_sandboxed_servers(kind)
         detail = (
             format_message(
-                "{problem}; {asked} servers ask for it and can't be started",
+                "{problem}; {asked} servers require it and can't start",
                 problem=problem,
                 asked=server_count,
             )
@@ -455,7 +458,7 @@ def inspect_stdio_sandbox() -> Iterator[SettingsFinding]:
         )
     else:
         detail = format_message(
-            "{problem}; stdio servers run as this user while there is one organization alone",
+            "{problem}; stdio servers run as this user as long as there is only one organization",
             problem=problem,
         )
         yield SettingsFinding(STDIO_SANDBOX, "warning", detail, problem.remedy)
@@ -487,10 +490,10 @@ def _describe_refusal(server: Server) -> str:
     secrets = server.secrets.filter(placement=Secret.Placement.ENV)
     names = secrets.values_list("name", flat=True)
     if refused_names := list_variables_needing_exception(names, server.env_exceptions):
-        return format_message("`{names}` may not be set", names=", ".join(refused_names))
+        return format_message("`{names}` can't be set", names=", ".join(refused_names))
     folder = server.endpoint_config.get("cwd")
     if folder and (reason := build_folder_rule(server.organization_id).find_refusal(folder)):
-        return format_message("its folder may not be used: {why}", why=reason)
+        return format_message("its folder can't be used because {why}", why=reason)
     return ""
 
 
@@ -499,7 +502,7 @@ def inspect_command_sandbox() -> Iterator[SettingsFinding]:
     problem = fault_of_sandbox()
     if problem is None:
         yield SettingsFinding(
-            "sandbox", "ok", format_message("agents can be given a shell and git")
+            "sandbox", "ok", format_message("available for agents with a shell or git")
         )
         return
     try:
@@ -508,7 +511,7 @@ def inspect_command_sandbox() -> Iterator[SettingsFinding]:
     except DatabaseError:
         agent_count = 0  # which `database` tells
     detail = format_message(
-        "{problem}; {asked} agents have a shell or git, and can't use them",
+        "{problem}; {asked} agents have a shell or git and can't use them",
         problem=problem,
         asked=agent_count,
     )

@@ -69,7 +69,9 @@ def parse_elicitation(params: Mapping[str, Any]) -> ElicitationParams:
     """Parse the params of `elicitation/create`; raises `InvalidInput`."""
     message = params.get("message")
     if not isinstance(message, str) or not message.strip() or len(message) > MAX_MESSAGE_LENGTH:
-        raise _build_request_error("message", f"a text of at most {MAX_MESSAGE_LENGTH} characters")
+        raise _build_request_error(
+            "message", f"a string of at most {MAX_MESSAGE_LENGTH} characters"
+        )
     mode = params.get("mode", "form")
     if mode == "url":
         return _parse_url_request(message, params)
@@ -110,7 +112,7 @@ def clean_content(
     """Return the entered content for the server; raises `InvalidInput` naming the field."""
     fields_by_name = {field.name: field for field in fields}
     if unknown_names := sorted(set(content) - set(fields_by_name)):
-        raise _build_field_error(unknown_names[0], "is not asked for", "Leave it out.")
+        raise _build_field_error(unknown_names[0], "wasn't requested", "Omit it.")
     cleaned = {}
     for name, field in fields_by_name.items():
         value = content.get(name)
@@ -129,16 +131,16 @@ def _parse_url_request(message: str, params: Mapping[str, Any]) -> ElicitationPa
         or len(url) > MAX_URL_LENGTH
         or re.search(r"[\s\x00-\x1f\x7f]", url)
     ):
-        raise _build_request_error("url", "the address of a web page")
+        raise _build_request_error("url", "the URL of a web page")
     try:
         parts = urlsplit(url)
         host = parts.hostname or ""
     except ValueError:
-        raise _build_request_error("url", "the address of a web page") from None
+        raise _build_request_error("url", "the URL of a web page") from None
     if parts.scheme not in ("https", "http") or not host:
-        raise _build_request_error("url", "an address that begins with https")
+        raise _build_request_error("url", "an HTTPS URL")
     if not isinstance(elicitation_id, str) or len(elicitation_id) > MAX_NAME_LENGTH:
-        raise _build_request_error("elicitationId", "a short text")
+        raise _build_request_error("elicitationId", "a short string")
     flags = {
         "not_encrypted": parts.scheme != "https",
         "unusual_host": not host.isascii() or "xn--" in host,
@@ -180,7 +182,8 @@ def _build_field(name: str, schema: Mapping[str, Any], *, required: bool) -> Eli
     if kind == "boolean":
         return ElicitationField(kind="boolean", **common)
     raise _build_request_error(
-        "requestedSchema", f"a text, number, truth value or choice for `{name[:60]}`"
+        "requestedSchema",
+        f"a form whose field `{name[:60]}` is a string, number, boolean, or choice",
     )
 
 
@@ -225,12 +228,14 @@ def _clean_value(field: ElicitationField, value: Any) -> Any:
     if field.kind == "text" and isinstance(value, str) and len(value) <= MAX_TEXT_LENGTH:
         if field.format and not FORMATS[field.format].fullmatch(value):
             raise _build_field_error(
-                field.name, format_message("is no {format}", format=field.format), "Correct it."
+                field.name,
+                format_message("isn't a valid {format}", format=field.format),
+                "Enter a valid value.",
             )
         return _check_bounds(field, len(value), value, "characters")
     expected = f"one of: {', '.join(options)[:300]}" if options else f"a {field.kind}"
     raise _build_field_error(
-        field.name, format_message("is not {wanted}", wanted=expected), "Correct it."
+        field.name, format_message("isn't {wanted}", wanted=expected), "Enter a valid value."
     )
 
 
@@ -244,7 +249,9 @@ def _clean_number(field: ElicitationField, value: Any) -> int | float:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if not is_number or (field.kind == "integer" and value != int(value)):
         raise _build_field_error(
-            field.name, format_message("is no {field_kind}", field_kind=field.kind), "Correct it."
+            field.name,
+            format_message("isn't a valid {field_kind}", field_kind=field.kind),
+            "Enter a valid value.",
         )
     number: int | float = int(value) if field.kind == "integer" else value
     return _check_bounds(field, number, number, "")
@@ -253,11 +260,11 @@ def _clean_number(field: ElicitationField, value: Any) -> int | float:
 def _check_bounds(field: ElicitationField, measured: float, value: Any, unit: str) -> Any:
     if field.least is not None and measured < field.least:
         raise _build_field_error(
-            field.name, f"is below {field.least:g} {unit}".rstrip(), "Enter more."
+            field.name, f"is below {field.least:g} {unit}".rstrip(), "Enter a larger value."
         )
     if field.most is not None and measured > field.most:
         raise _build_field_error(
-            field.name, f"is above {field.most:g} {unit}".rstrip(), "Enter less."
+            field.name, f"is above {field.most:g} {unit}".rstrip(), "Enter a smaller value."
         )
     return value
 

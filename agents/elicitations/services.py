@@ -107,7 +107,7 @@ def answer_request(
     _require_can_answer(principal, elicitation)
     if answer not in ANSWERS:
         raise InvalidInput(
-            format_message("There is no answer {said!r}.", said=answer),
+            format_message("{said!r} isn't a valid answer.", said=answer),
             field="action",
             remedy=format_message("Use one of: {answers}.", answers=", ".join(ANSWERS)),
         )
@@ -224,11 +224,11 @@ def _require_can_answer(principal: Principal, elicitation: ElicitationRequest) -
     principal.require(Action.RUN_AGENTS)
     if not can_answer(principal, elicitation):
         raise Forbidden(
-            "The server asks somebody else.",
+            "This request is addressed to someone else.",
             code="not_yours",
             rule="question:asked_of",
             remedy=format_message(
-                "{requested_by} started the session and is asked.",
+                "The request goes to {requested_by}, who started the session.",
                 requested_by=elicitation.requested_by,
             ),
         )
@@ -238,17 +238,17 @@ def _clean_content(elicitation: ElicitationRequest, content: Mapping[str, Any]) 
     """Return the content for the server; raises `InvalidInput`."""
     if elicitation.mode == ElicitationRequest.Mode.URL:
         if content:
-            raise InvalidInput("There is nothing to enter here.", field="content")
+            raise InvalidInput("This request has no input fields.", field="content")
         return {}
     cleaned = clean_content(tuple(iterate_fields(elicitation.schema)), content)
     for name, value in cleaned.items():
         text = " ".join(value) if isinstance(value, list) else str(value)
         if mask_organization_secrets(text, elicitation.organization_id) != text:
             raise InvalidInput(
-                format_message("`{name}` holds a secret that is stored here.", name=name),
+                format_message("`{name}` contains a stored secret.", name=name),
                 code="secret_in_answer",
                 field=f"content.{name}",
-                remedy="Servers must not ask for secrets by a form: decline.",
+                remedy="Servers must not request secrets in a form. Decline the request.",
             )
     return cleaned
 
@@ -263,9 +263,11 @@ def _save_answer(elicitation: ElicitationRequest, answer: str, by: str) -> None:
     if updated:
         return
     if elicitation.state in (ElicitationRequest.State.WAITING, ElicitationRequest.State.EXPIRED):
-        raise Conflict("This question has expired.", code="question_expired")
+        raise Conflict("This elicitation request has expired.", code="question_expired")
     raise Conflict(
-        format_message("This question was answered already: {state}.", state=elicitation.state),
+        format_message(
+            "This elicitation request was already answered: {state}.", state=elicitation.state
+        ),
         code="already_answered",
     )
 
@@ -278,8 +280,9 @@ def _notify_waiting(elicitation: ElicitationRequest) -> None:
             "question", str(elicitation.pk), elicitation.server_name, build_page_path(elicitation)
         ),
         format_message(
-            "The server {server} asks {who} something in a session of {agent}. Without an answer "
-            "until {until} UTC it is told that nobody answers.",
+            "The server {server} requests input from {who} in a session of {agent}. If "
+            "there is no answer by {until} UTC, the server is notified that the request "
+            "wasn't answered.",
             server=elicitation.server_name,
             who=elicitation.requested_by,
             agent=elicitation.agent.name,

@@ -84,11 +84,11 @@ def load_replay_context(replay_id: UUID) -> ReplayContext:
     if replay.changed.get("endpoint") and replay.endpoint is None:
         raise NotFound(
             format_message(
-                "The model endpoint {endpoint!r} was removed.", endpoint=replay.changed["endpoint"]
+                "The model endpoint {endpoint!r} was deleted.", endpoint=replay.changed["endpoint"]
             ),
             code="endpoint_gone",
             field="endpoint",
-            remedy="Replay it with another one.",
+            remedy="Replay it with another model endpoint.",
         )
     transcript = Transcript.from_dict(replay.recording.conversation)
     first_endpoint = replay.endpoint or agent.model_endpoint
@@ -376,7 +376,7 @@ async def _run_claimed_replay(lease: ReplayLease) -> None:
     except Exception:
         # The top of a worker's task: no caller could report the error.
         logger.exception("replay %s ended by a fault", lease.replay_id)
-        remedy = "Replay it again; if it stays so, tell the administrator."
+        remedy = "Replay it again. If it fails again, contact the administrator."
         await run_orm_with_retry(evaluation.fail_replay, lease, InternalError(remedy=remedy))
     else:
         await run_orm_with_retry(evaluation.complete_replay, lease, transcript)

@@ -99,11 +99,9 @@ def _build_replay(principal: Principal, recording: Recording, overrides: ReplayO
     )
     if open_replays.count() >= MAX_OPEN_REPLAYS:
         raise Conflict(
-            format_message(
-                "{most_open} replays are being made already.", most_open=MAX_OPEN_REPLAYS
-            ),
+            format_message("{most_open} replays are already running.", most_open=MAX_OPEN_REPLAYS),
             code="too_many_replays",
-            remedy="Wait until one has ended.",
+            remedy="Wait until one finishes.",
         )
     endpoint: ModelEndpoint | None = None
     changes: dict[str, Any] = {}
@@ -134,7 +132,7 @@ def _get_endpoint(organization_id: UUID, slug: str) -> ModelEndpoint:
     endpoint = ModelEndpoint.objects.for_organization(organization_id).filter(slug=slug).first()
     if endpoint is None:
         raise NotFound(
-            format_message("There is no model endpoint {slug!r}.", slug=slug),
+            format_message("The model endpoint {slug!r} doesn't exist.", slug=slug),
             field="endpoint",
             remedy="List them with: bonobot models list",
         )
@@ -147,7 +145,7 @@ def _clean_instructions(text: str, organization_id: UUID) -> str:
             format_message("The instructions have {count:,} characters.", count=len(text)),
             field="instructions",
             remedy=format_message(
-                "Write {longest_instructions:,} at most.",
+                "Use at most {longest_instructions:,} characters.",
                 longest_instructions=MAX_INSTRUCTIONS_LENGTH,
             ),
         )
@@ -171,7 +169,7 @@ def claim_replay(replay_id: UUID, runner_id: UUID) -> ReplayLease | None:
     if not is_claimed:
         return None
     if fence >= MAX_ATTEMPTS:
-        fail_replay(lease, Problem("Its worker ended each time that it ran.", code="replay_lost"))
+        fail_replay(lease, Problem("Its worker stopped on every attempt.", code="replay_lost"))
         return None
     return lease
 
@@ -286,10 +284,10 @@ def create_recording(principal: Principal, session: Session) -> Recording:
                 recording.save(force_insert=True)
         except IntegrityError:
             raise Conflict(
-                "This session is recorded already.",
+                "This session is already recorded.",
                 code="already_recorded",
                 field="session_id",
-                remedy="Use that recording, or remove it first.",
+                remedy="Use that recording, or delete it first.",
             ) from None
     return recording
 
@@ -321,25 +319,25 @@ def load_session_transcript(session: Session) -> Transcript:
 def _check_recordable(session: Session) -> None:
     if session.status not in FINISHED_STATUSES:
         raise Conflict(
-            "The session hasn't come to rest.",
+            "The session is still running.",
             code="session_busy",
             field="session_id",
-            remedy="Wait until it is done, or cancel it.",
+            remedy="Wait until it finishes, or cancel it.",
         )
     if WorkflowRun.objects.filter(session=session).exists():
         raise Conflict(
-            "This session follows a workflow: no model decides in it.",
+            "This session runs a workflow, in which no model decides.",
             code="workflow_run",
             field="session_id",
-            remedy="Record a conversation with an agent.",
+            remedy="Record a session with an agent.",
         )
     if Recording.objects.filter(agent=session.agent_id).count() >= MAX_RECORDINGS:
         raise Conflict(
             format_message(
-                "The agent has {most} recordings, which is the most.", most=MAX_RECORDINGS
+                "The agent has {most} recordings, which is the maximum.", most=MAX_RECORDINGS
             ),
             code="too_many_recordings",
-            remedy="Remove some that are of no use any more.",
+            remedy="Delete recordings that are no longer needed.",
         )
 
 
@@ -356,7 +354,7 @@ def _build_recording(principal: Principal, session: Session, transcript: Transcr
     if size > MAX_RECORDING_BYTES:
         raise InvalidInput(
             format_message(
-                "The session has {size:,} bytes; a recording has {longest:,} at most.",
+                "The session has {size:,} bytes. A recording can have at most {longest:,}.",
                 size=size,
                 longest=MAX_RECORDING_BYTES,
             ),

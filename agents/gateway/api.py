@@ -20,53 +20,53 @@ from mcp_servers.api.servers import ServerView
 
 
 class ClientConfigSnippetSerializer(StrictSerializer):
-    """What one program is told, with a placeholder for the token.
+    """The configuration of one MCP client, with a placeholder for the token.
 
-    Where people let programs in (`BONOBOT_OAUTH`) there is none: the address is enough.
+    With OAuth (`BONOBOT_OAUTH`), the URL is enough and there is no placeholder.
     """
 
-    client = serializers.CharField(help_text="Its name for programs.")
+    client = serializers.CharField(help_text="Name of the client, for programs.")
     title = serializers.CharField()
     text = serializers.CharField()
     language = serializers.ChoiceField(["json", "toml", "sh"])
-    file = serializers.CharField(help_text="Where it goes; blank for a command.")
+    file = serializers.CharField(help_text="Where to save it; empty for a command.")
     note = serializers.CharField()
 
 
 class GatewaySnippetsSerializer(StrictSerializer):
-    """An address of the gateway, and what programs are told to reach it."""
+    """A gateway URL, and MCP client configurations to connect to it."""
 
     url = serializers.CharField()
     snippets = ClientConfigSnippetSerializer(many=True)
 
 
 class AgentSnippetsView(AgentView):
-    """How programs reach an agent's tools."""
+    """MCP client configurations for an agent."""
 
     rules = {"GET": READ_OR_RUN}
     agent_token_methods = ("GET",)
 
     @describe_operation("list_agent_snippets", answer=GatewaySnippetsSerializer)
     def get(self, request: object, agent_id: str) -> Response:
-        """List configurations for common programs to reach the agent's tools over MCP."""
+        """List MCP client configurations for an agent's tools."""
         return _build_response(build_agent_path(self.get_agent(agent_id).slug))
 
 
 class ServerSnippetsView(ServerView):
-    """How programs reach a server of the pool."""
+    """MCP client configurations for a pool server."""
 
     rules = {"GET": READ}
 
     @describe_operation("list_server_snippets", answer=GatewaySnippetsSerializer)
     def get(self, request: object, server_id: str) -> Response:
-        """List configurations for common programs to reach a server of the pool over MCP."""
+        """List MCP client configurations for a pool server."""
         server = self.get_server(server_id)
         if server.scope_id != server.organization_id:
             raise NotFound(
-                "A private server is reached by its agent's address only.",
+                "A private server can only be reached at its agent's URL.",
                 code="private_server",
                 field="server_id",
-                remedy="Ask for the snippets of the agent that has it.",
+                remedy="Get the snippets of the agent that the server is attached to.",
             )
         return _build_response(build_server_path(server.slug))
 

@@ -89,7 +89,9 @@ class AuthenticatedClient:
         """Return the reloaded principal for the same target; raises as `authenticate_client`."""
         refreshed = await self.refresh()
         if refreshed.target.id != self.target.id:
-            raise NotFound("This address means something else by now.", code="unknown_endpoint")
+            raise NotFound(
+                "This URL now refers to a different agent or server.", code="unknown_endpoint"
+            )
         return refreshed.principal
 
     async def has_same_access(self) -> bool:

@@ -157,7 +157,7 @@ def build_page(
     """Return one page of a list and the cursor of the next; raises `MCPError` for a bad cursor."""
     start = 0 if cursor is None else _parse_cursor(cursor)
     if start > len(declarations):
-        raise build_invalid_params_error("`cursor` belongs to no list here")
+        raise build_invalid_params_error("`cursor` isn't valid for this list")
     page: dict[str, Any] = {field_name: list(declarations[start : start + PAGE_SIZE])}
     if start + PAGE_SIZE < len(declarations):
         page["nextCursor"] = urlsafe_b64encode(str(start + PAGE_SIZE).encode()).decode()
@@ -170,7 +170,7 @@ def _parse_cursor(cursor: Any) -> int:
     except (ValueError, UnicodeDecodeError):
         text = ""
     if not text.isdecimal() or len(text) > 9:
-        raise build_invalid_params_error("`cursor` belongs to no list here")
+        raise build_invalid_params_error("`cursor` isn't valid for this list")
     return int(text)
 
 

@@ -31,14 +31,18 @@ from mcp_servers.models import Server
 
 def _add_snippet_arguments(parser: argparse.ArgumentParser) -> None:
     target_group = parser.add_mutually_exclusive_group()
-    target_group.add_argument("--agent", metavar="SLUG", help="the tools of this agent")
-    target_group.add_argument("--server", metavar="NAME", help="this server of the pool")
-    parser.add_argument("--client", choices=[*CLIENTS], help="print what this program is told")
+    target_group.add_argument("--agent", metavar="SLUG", help="Connect to the tools of this agent")
+    target_group.add_argument(
+        "--server", metavar="NAME", help="Connect to this server of the organization"
+    )
+    parser.add_argument(
+        "--client", choices=[*CLIENTS], help="Print the configuration for this client"
+    )
     parser.add_argument(
         "--token",
         metavar="T",
-        help="write it in, `${VAR}` is filled; default: none where people let programs in, "
-        "else a placeholder",
+        help="Token to include. `${VAR}` is read from the environment. Default: none if clients "
+        "authorize with OAuth, otherwise a placeholder.",
     )
 
 
@@ -53,13 +57,13 @@ def _show_snippet(cli: CommandContext, options: argparse.Namespace) -> None:
             cli.err.print(f"→ {notes}", style="dim", markup=False)
         return
     snippets = build_snippets(target)
-    rows = [(item.client, item.title, item.file or "a command") for item in snippets]
+    rows = [(item.client, item.title, item.file or "command") for item in snippets]
     cli.emit(
         [asdict(item) for item in snippets],
-        build_table("CLIENT", "PROGRAM", "WHERE", rows=rows, empty=""),
+        build_table("CLIENT", "NAME", "FILE", rows=rows, empty=""),
     )
     cli.print_message(
-        f"{target.url}  One of them: bonobot mcp snippet --client {snippets[0].client}"
+        f"{target.url}  For example: bonobot mcp snippet --client {snippets[0].client}"
     )
 
 
@@ -79,7 +83,7 @@ def _get_pool_server(cli: CommandContext, name: str) -> Server:
         raise NotFound(
             f"The server {server.name!r} is private to an agent.",
             field="--server",
-            remedy="Name the agent instead: its tools are at the agent's address.",
+            remedy="Use --agent instead. The agent's URL includes its tools.",
         )
     return server
 
@@ -87,7 +91,7 @@ def _get_pool_server(cli: CommandContext, name: str) -> Server:
 SNIPPET_VERBS = (
     CommandVerb(
         "snippet",
-        "Print what a program is told to reach the gateway.",
+        "Print the configuration for an MCP client",
         _show_snippet,
         _add_snippet_arguments,
         (
@@ -102,30 +106,32 @@ BEARER_VARIABLE = "BONOBOT_TOKEN"
 
 
 def _add_serve_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--stdio", action="store_true", help="over standard input and output")
+    parser.add_argument("--stdio", action="store_true", help="Use standard input and output")
     parser.add_argument(
-        "--check", action="store_true", help="say what a client would find there, and end"
+        "--check", action="store_true", help="Print what a client would find, then exit"
     )
     target_group = parser.add_mutually_exclusive_group()
     target_group.add_argument(
-        "--agent", metavar="SLUG", help="this agent's tools, resources and prompts"
+        "--agent", metavar="SLUG", help="Serve the tools, resources, and prompts of this agent"
     )
-    target_group.add_argument("--server", metavar="SLUG", help="one server under its own names")
+    target_group.add_argument(
+        "--server", metavar="SLUG", help="Serve one server with its original names"
+    )
 
 
 def _serve(cli: CommandContext, options: argparse.Namespace) -> None:
     if not options.stdio and not options.check:
         raise InvalidInput(
-            "Over HTTP the web process serves MCP, at /mcp.",
+            "No transport was specified. Over HTTP, the web process serves MCP at /mcp.",
             field="--stdio",
-            remedy="Add --stdio, or start Bonobot: `bonobot up`.",
+            remedy="Add --stdio, or start the web process: bonobot up",
         )
     token = os.environ.get(BEARER_VARIABLE, "")
     if not token:
         raise InvalidInput(
-            f"The variable `{BEARER_VARIABLE}` is not set.",
+            f"The environment variable `{BEARER_VARIABLE}` isn't set.",
             field=BEARER_VARIABLE,
-            remedy="Put a token into it: `bonobot tokens create NAME --role ROLE`.",
+            remedy="Set it to a token. Create one: bonobot tokens create NAME --role ROLE",
         )
     # Imported late: the SDK's server takes a second to load.
     from agents.gateway import transports
@@ -147,7 +153,7 @@ def _serve(cli: CommandContext, options: argparse.Namespace) -> None:
 SERVE_VERBS = (
     CommandVerb(
         "serve",
-        "Serve MCP to one client over standard input and output.",
+        "Serve MCP to one client over standard input and output",
         _serve,
         _add_serve_arguments,
         (

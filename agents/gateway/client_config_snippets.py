@@ -206,14 +206,15 @@ def _render_curl(target: SnippetTarget) -> str:
 
 
 _PROMPT_NOTE = format_message(
-    "Without a token in it, it asks for one when it starts and keeps it safe."
+    "Without a token in the configuration, the client asks for one on start and stores it securely."
 )
-_VARIABLE_NOTE = f"Without a token in it, it reads one from the variable {BEARER_VARIABLE}."
+_VARIABLE_NOTE = f"Without a token in the configuration, Codex reads it from {BEARER_VARIABLE}."
 _OAUTH_NOTE = format_message(
-    "It opens a page here that asks you, and gets a token by itself. If it can't, write one in."
+    "The client opens a page here for you to authorize it and gets a token automatically. "
+    "If the client can't, add a token to the configuration."
 )
 _BRIDGE_NOTE = format_message(
-    "It starts local programs only, so mcp-remote (Node.js) goes between."
+    "This client only starts local programs, so mcp-remote (Node.js) connects it to the server."
 )
 
 CLIENTS: dict[str, _ClientFormat] = {
@@ -221,10 +222,10 @@ CLIENTS: dict[str, _ClientFormat] = {
         "Claude Code",
         _render_claude_code,
         "sh",
-        note="With `-s user` it is there in every project.",
+        note="Use `-s user` to add it to all projects.",
     ),
     "claude-code-project": _ClientFormat(
-        format_message("Claude Code, in a project"),
+        format_message("Claude Code (project)"),
         _build_entry_renderer("mcpServers", type="http"),
         file=".mcp.json",
     ),
@@ -257,17 +258,17 @@ CLIENTS: dict[str, _ClientFormat] = {
         "OpenAI Codex CLI", _render_codex, "toml", file="~/.codex/config.toml", note=_VARIABLE_NOTE
     ),
     "json": _ClientFormat(
-        format_message("Other programs"),
+        format_message("Other clients"),
         _build_entry_renderer("mcpServers", type="http"),
         file="mcp.json",
     ),
     "mcp-remote": _ClientFormat(
-        format_message("Programs that start servers by stdio"),
+        format_message("Clients that only support stdio"),
         _render_bridge,
         file="mcp.json",
         note=_BRIDGE_NOTE,
     ),
     "curl": _ClientFormat(
-        "curl", _render_curl, "sh", note=format_message("It lists the tools: a quick try.")
+        "curl", _render_curl, "sh", note=format_message("Lists the tools. Useful as a quick test.")
     ),
 }

@@ -84,7 +84,7 @@ class GatewayRequest:
         """Return a parameter that must be a string; raises `MCPError` (-32602)."""
         value = self.params.get(name)
         if not isinstance(value, str):
-            raise build_invalid_params_error(f"`{name}` must be a text")
+            raise build_invalid_params_error(f"`{name}` must be a string")
         return value
 
     def get_object(self, name: str) -> dict[str, Any]:

@@ -263,7 +263,7 @@ class UpstreamCallHandlers:
             legs = relay.legs | {request.call_id}
             request = replace(request, call_id=uuid4())
             relay = replace(relay, extra_params=extra_params, legs=legs)
-        raise build_invalid_params_error(f"the server asks for more than {MAX_ROUNDS} times")
+        raise build_invalid_params_error(f"the server requested input more than {MAX_ROUNDS} times")
 
     async def _build_call_response(
         self,

@@ -80,7 +80,7 @@ class GatewayHost(Host):
     ) -> dict[str, Any]:
         send_request = self._send_request
         if send_request is None or capability not in self.capabilities(endpoint):
-            raise HostRequestUnsupported("Nobody can be asked for this here.")
+            raise HostRequestUnsupported("The client doesn't support this request.")
         try:
             return await send_request(METHODS_BY_CAPABILITY[capability], params)  # type: ignore[index]
         except MCPError as error:

@@ -58,7 +58,7 @@ def decrypt_state(caller: AuthenticatedClient, subject: Any, text: Any) -> dict[
         raise _build_invalid_state_error()
     if envelope["until"] < timezone.now().timestamp():
         raise build_invalid_params_error(
-            "`requestState` is too old: send the request anew, without it"
+            "`requestState` has expired: send the request again without it"
         )
     payload: dict[str, Any] = envelope["held"]
     return payload
@@ -67,7 +67,7 @@ def decrypt_state(caller: AuthenticatedClient, subject: Any, text: Any) -> dict[
 def _build_invalid_state_error() -> MCPError:
     """Return the error for an invalid state; another caller's state gives the same error."""
     return build_invalid_params_error(
-        "`requestState` wasn't given out for this request: send it anew, without"
+        "`requestState` is invalid for this request: send the request again without it"
     )
 
 

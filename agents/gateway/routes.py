@@ -90,9 +90,9 @@ def find_target(address: GatewayAddress, principal: Principal) -> GatewayTarget:
     )
     if target is None:
         raise NotFound(
-            f"There is nothing at {address.path!r}.",
+            f"{address.path!r} doesn't exist.",
             code="unknown_endpoint",
-            remedy="Check the name, and that your token may use it.",
+            remedy="Check the name, and that your token can use it.",
         )
     return target
 

@@ -81,7 +81,9 @@ class SuspendedCall:
             async with asyncio.timeout(settings.BONOBOT_ANSWER_S):
                 return await future
         except TimeoutError:
-            raise MCPError(code=NO_ANSWER_CODE, message="Nobody answered in time.") from None
+            raise MCPError(
+                code=NO_ANSWER_CODE, message="The request expired without an answer."
+            ) from None
         finally:
             self._pending.pop(key, None)
 
@@ -251,9 +253,9 @@ async def _wait_for_answer(call_id: str, changed: asyncio.Event) -> CallProgress
 def _build_call_over_error() -> MCPError:
     return build_mcp_error(
         Conflict(
-            "The call that this goes on with is over, or gone on with.",
+            "The call has ended or was already continued.",
             code="call_over",
-            remedy="Send it anew.",
+            remedy="Send the request again as a new call.",
         )
     )
 
@@ -261,9 +263,9 @@ def _build_call_over_error() -> MCPError:
 def _build_call_lost_error() -> MCPError:
     return build_mcp_error(
         Conflict(
-            "The process that held this call is gone, and the call with it.",
+            "The process that ran this call stopped, and the call was lost.",
             code="call_lost",
-            remedy="What it did at its server isn't known. Send it anew.",
+            remedy="Its effect on the server isn't known. Check it before you call again.",
         )
     )
 

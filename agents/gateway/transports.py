@@ -179,7 +179,7 @@ async def _authenticate_request(
     if kind.lower() != "bearer" or not token or len(token) > MAX_TOKEN_LENGTH:
         raise MissingToken(
             "Send a token: `Authorization: Bearer …`.",
-            remedy="Make one: `bonobot tokens create NAME --role ROLE`.",
+            remedy="Create one: `bonobot tokens create NAME --role ROLE`.",
         )
     # Authenticate before reporting an unknown address.
     remote_address, *_ = scope.get("client") or ("",)
@@ -187,7 +187,7 @@ async def _authenticate_request(
         token, address or GatewayAddress("organization"), remote_address
     )
     if address is None:
-        raise Problem("There is nothing here.", code="unknown_endpoint", status=404)
+        raise Problem("No results.", code="unknown_endpoint", status=404)
     return client
 
 

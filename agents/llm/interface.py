@@ -215,7 +215,7 @@ class ModelError(Problem):
 
     code = "model_error"
     status = 502
-    title = "The model gave no answer"
+    title = "The model returned no answer"
 
     def __init__(
         self,
@@ -339,7 +339,7 @@ class ProviderModel:
                     timeout_s=self.endpoint.timeout_s,
                 ),
                 code="model_timeout",
-                remedy="Try again, or give the model endpoint a longer timeout.",
+                remedy="Try again, or set a longer timeout on the model endpoint.",
             ) from error
 
 

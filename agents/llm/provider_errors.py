@@ -45,7 +45,9 @@ API_NAMES = {
     "vertex": "Vertex AI",
     "bedrock": "Amazon Bedrock",
 }
-UNREACHABLE_REMEDY = format_message("Check the model endpoint's URL, and that the server runs.")
+UNREACHABLE_REMEDY = format_message(
+    "Check the model endpoint's URL and whether the server is running."
+)
 PRIVATE_ADDRESS_REMEDY = (
     "A platform administrator can allow private addresses for this model endpoint."
 )
@@ -82,7 +84,7 @@ def build_truncated_error(endpoint: ModelEndpointConfig, reason: str = "") -> Mo
     """Return the error for a stream that ended early."""
     return ModelError(
         format_message(
-            "The answer of {endpoint} broke off in the middle.{words}",
+            "The response from {endpoint} was cut off.{words}",
             endpoint=_format_endpoint(endpoint),
             words=reason,
         ),
@@ -105,10 +107,10 @@ def _convert_error(
     if isinstance(error, timeout_errors) or _find_cause(error, httpx2.TimeoutException):
         return ModelError(
             format_message(
-                "{endpoint} didn't answer in time.", endpoint=_format_endpoint(endpoint)
+                "{endpoint} didn't respond in time.", endpoint=_format_endpoint(endpoint)
             ),
             code="model_timeout",
-            remedy="Try again, or give the model endpoint a longer timeout.",
+            remedy="Try again, or set a longer timeout on the model endpoint.",
         )
     if streaming:
         return build_truncated_error(endpoint, _format_reason(_find_root_cause(error), endpoint))
@@ -153,10 +155,11 @@ def _build_http_error(error: ModelHTTPError, endpoint: ModelEndpointConfig) -> M
 
 
 _TOO_LONG_REMEDY = format_message(
-    "Begin a new session, give the agent fewer tools, or choose a larger model."
+    "Start a new session, select fewer tools for the agent, or choose a larger model."
 )
 _NOT_FOUND_REMEDY = format_message(
-    "Check the endpoint's model name, and that its URL ends as the provider says (often `/v1`)."
+    "Check the endpoint's model name, and that its URL ends as the provider documents it "
+    "(often `/v1`)."
 )
 
 
@@ -167,25 +170,25 @@ def _classify_http_error(error: ModelHTTPError) -> tuple[str, str, str, bool]:
             return (
                 "model_error",
                 format_message("has no credit left"),
-                format_message("Top up the provider's account."),
+                format_message("Add credit to the provider account."),
                 False,
             )
         case ModelRateLimitError():
             return (
                 "model_rate_limited",
-                format_message("asks to slow down"),
-                format_message("Wait and try again."),
+                format_message("is rate limiting requests"),
+                format_message("Wait a moment, then try again."),
                 True,
             )
         case ModelAuthenticationError():
             return (
                 "model_auth",
-                format_message("refused the credentials"),
+                format_message("rejected the credentials"),
                 format_message("Set the endpoint's API key."),
                 False,
             )
         case ModelContextWindowExceededError():
-            description = format_message("can't take so long a conversation")
+            description = format_message("can't process a conversation of this length")
             return "model_context_exceeded", description, _TOO_LONG_REMEDY, False
         case ModelNotFoundError():
             return (
@@ -200,7 +203,7 @@ def _classify_http_error(error: ModelHTTPError) -> tuple[str, str, str, bool]:
             return (
                 "model_error",
                 format_message("rejected the request"),
-                format_message("Read what it says."),
+                format_message("Read the error message, then correct the request."),
                 False,
             )
         case _:
@@ -208,7 +211,7 @@ def _classify_http_error(error: ModelHTTPError) -> tuple[str, str, str, bool]:
             remedy = (
                 format_message("Try again.")
                 if is_retryable
-                else format_message("Read what it says.")
+                else format_message("Read the error message, then correct the request.")
             )
             return "model_error", format_message("failed"), remedy, is_retryable
 
@@ -216,14 +219,14 @@ def _classify_http_error(error: ModelHTTPError) -> tuple[str, str, str, bool]:
 def _build_malformed_error(endpoint: ModelEndpointConfig, detail: str) -> ModelError:
     return ModelError(
         format_message(
-            "{endpoint} answered something that isn't an answer of {spoken}.",
+            "{endpoint} returned a response that isn't valid for {spoken}.",
             endpoint=_format_endpoint(endpoint),
             spoken=API_NAMES[endpoint.kind],
         )
         + _format_quote(detail, endpoint),
         code="model_bad_answer",
         remedy=format_message(
-            "Check the endpoint's kind and URL: it has to speak {spoken}.",
+            "Check the endpoint's kind and URL. It must support {spoken}.",
             spoken=API_NAMES[endpoint.kind],
         ),
         retryable=False,
@@ -243,7 +246,7 @@ def _format_quote(detail: str, endpoint: ModelEndpointConfig) -> str:
     """Return a provider's message as a sentence to append: masked, visible and truncated."""
     secrets = (endpoint.api_key,) if endpoint.api_key else ()
     text = make_visible(mask_text(" ".join(detail.split()), secrets=secrets), MAX_QUOTE_LENGTH)
-    return f" It says: {text}" if text else ""
+    return f" Response: {text}" if text else ""
 
 
 def _extract_message(error: BaseException) -> str:

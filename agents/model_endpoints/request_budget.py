@@ -157,9 +157,9 @@ async def reserve_model_request(
                 snapshot, estimate, reservations, answer if bounded_units else endpoint.max_tokens
             )
     raise CallRefused(
-        "The rules or the budgets changed while this turn was being decided.",
+        "The rules or budgets changed while this turn was being evaluated.",
         code="rules_changing",
-        remedy="Try again in a moment.",
+        remedy="Try again shortly.",
         status=503,
     )
 
@@ -220,10 +220,11 @@ def _build_reservations(
         if cost is None:
             raise UnpricedModel(
                 format_message(
-                    "Nothing is known of the price of the model {model!r}.", model=endpoint.model
+                    "The price of the model {model!r} is unknown.", model=endpoint.model
                 ),
                 rule="budget:microusd",
-                remedy="Enter its prices at the model endpoint, or remove the money budget.",
+                remedy="Enter the model's prices on the model endpoint, or delete the money "
+                "budget.",
             )
         amounts["microusd"] = cost
     return build_reservations(snapshot.organization_id, limits, amounts, timezone.now())
@@ -240,12 +241,12 @@ def _correct_by_last_turn(request: ReservationRequest, unit: str) -> int:
     if last_turn is not None and not last_turn.get("usage_known", True):
         raise UnknownUsage(
             format_message(
-                "The model {model!r} didn't tell how many tokens its last turn "
-                "used, so its budget can't be kept.",
+                "The model {model!r} didn't report the token usage of its last turn, so "
+                "its budget can't be enforced.",
                 model=request.endpoint.model,
             ),
             rule=f"budget:{unit}",
-            remedy="Use an endpoint that reports usage, or remove the budgets of tokens and money.",
+            remedy="Use an endpoint that reports usage, or delete the token and money budgets.",
         )
     return correct_estimate(request.estimate, last_turn)
 
@@ -290,7 +291,7 @@ async def _write_refusal(opening: Opening, refusal: Refusal) -> None:
 
 def _reload_snapshot(snapshot: CallSnapshot) -> CallSnapshot:
     if snapshot.agent_id is None:
-        raise NotFound("There is no agent whose turn it is.", field="agent")
+        raise NotFound("This turn has no agent.", field="agent")
     return get_snapshot_cache().load("agent", snapshot.agent_id)
 
 

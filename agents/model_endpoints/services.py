@@ -89,7 +89,7 @@ def delete_endpoint(principal: Principal, endpoint: ModelEndpoint) -> None:
         raise Conflict(
             format_message("The model endpoint is used by: {users}.", users=", ".join(user_names)),
             code="in_use",
-            remedy="Give these another model endpoint first.",
+            remedy="Choose another model endpoint for these first.",
         )
     with record_change(**_build_audit_fields(principal, endpoint, "model_endpoint_removed")):
         endpoint.delete()
@@ -121,7 +121,7 @@ def check_endpoint(
     if remedy := find_missing_package(spec.kind):
         raise InvalidInput(
             format_message(
-                "Endpoints of the kind `{spec_kind}` need a library that is not installed here.",
+                "Endpoints of the kind `{spec_kind}` need a library that isn't installed.",
                 spec_kind=spec.kind,
             ),
             code="provider_missing",
@@ -133,7 +133,7 @@ def check_endpoint(
     _check_key_origin(spec, row)
     if not spec.model.strip():
         raise InvalidInput(
-            "The endpoint needs a model.", field="model", remedy="Write the model's name there."
+            "The model endpoint needs a model.", field="model", remedy="Enter the model name."
         )
     if check := _KEY_CHECKS.get(spec.kind):
         check(spec, _has_key(spec, row))
@@ -188,21 +188,23 @@ def _get_provider_origin(endpoint: ModelEndpointSpec | ModelEndpoint) -> str:
 def _check_region(spec: ModelEndpointSpec) -> None:
     if spec.kind == Kind.BEDROCK and not spec.region:
         raise InvalidInput(
-            "Amazon Bedrock is asked in a region.",
+            "Amazon Bedrock needs a region.",
             field="region",
-            remedy="Write the region that serves the model, such as eu-central-1.",
+            remedy="Enter the region that serves the model, such as eu-central-1.",
         )
     if spec.region and not REGION.fullmatch(spec.region):
         raise InvalidInput(
-            format_message("{region!r} is no region.", region=spec.region),
+            format_message("{region!r} isn't a valid region.", region=spec.region),
             field="region",
-            remedy="Write it as in eu-central-1.",
+            remedy="Use the format eu-central-1.",
         )
     if spec.api_version and not API_VERSION.fullmatch(spec.api_version):
         raise InvalidInput(
-            format_message("{api_version!r} is no API version.", api_version=spec.api_version),
+            format_message(
+                "{api_version!r} isn't a valid API version.", api_version=spec.api_version
+            ),
             field="api_version",
-            remedy="Write it as in 2024-10-21, or leave it out for Azure's v1 API.",
+            remedy="Use the format 2024-10-21, or omit it for Azure's v1 API.",
         )
 
 
@@ -215,16 +217,16 @@ def _check_bedrock(spec: ModelEndpointSpec, has_key: bool) -> None:
         raise InvalidInput(
             "The access key ID has no secret access key.",
             field="api_key",
-            remedy="Write the secret access key there; or only a Bedrock API key, without an ID.",
+            remedy="Enter the secret access key, or use only a Bedrock API key without an ID.",
         )
 
 
 def _check_vertex(spec: ModelEndpointSpec, has_key: bool) -> None:
     if not has_key or (spec.api_key != MASK and not _is_service_account(spec.api_key)):
         raise InvalidInput(
-            "Vertex AI is asked by a service account.",
+            "Vertex AI needs a service account.",
             field="api_key",
-            remedy="Paste the JSON key file of the service account there, on one line.",
+            remedy="Paste the service account's JSON key file into this field, on one line.",
         )
 
 
@@ -249,27 +251,27 @@ def _check_fallback(
     fallbacks = build_fallback_chain(spec.fallback)
     if spec.fallback and spec.fallback.organization_id != principal.organization_id:
         raise InvalidInput(
-            "There is no such model endpoint here.",
+            "The model endpoint doesn't exist.",
             field="fallback",
             remedy="Choose one of this organization's endpoints.",
         )
     if row is not None and row in fallbacks:
         raise InvalidInput(
-            "The endpoint would be its own fallback.",
+            "The model endpoint would be its own fallback.",
             code="fallback_cycle",
             field="fallback",
-            remedy="Choose an endpoint that doesn't fall back on this one.",
+            remedy="Choose an endpoint that doesn't fall back to this one.",
         )
     above_count = _count_endpoints_above(row) if row is not None else 0
     if above_count + 1 + len(fallbacks) > MAX_CHAIN_LENGTH:
         raise InvalidInput(
             format_message(
-                "At most {longest_chain} endpoints stand behind each other.",
+                "A fallback chain can have at most {longest_chain} endpoints.",
                 longest_chain=MAX_CHAIN_LENGTH,
             ),
             code="fallback_too_long",
             field="fallback",
-            remedy="Choose an endpoint with a shorter line of fallbacks.",
+            remedy="Choose an endpoint with a shorter fallback chain.",
         )
 
 

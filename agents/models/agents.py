@@ -121,7 +121,7 @@ class Agent(GovernedModel):
         settings.AUTH_USER_MODEL,
         blank=True,
         related_name="+",
-        verbose_name=_("members who may run it"),
+        verbose_name=_("members who can run it"),
     )
     max_turns = models.PositiveIntegerField(
         _("turns per message"), default=50, validators=[MinValueValidator(1)]
@@ -131,7 +131,7 @@ class Agent(GovernedModel):
         _("seconds per message"), default=3600, validators=[MinValueValidator(1)]
     )
     calls_per_minute = models.PositiveIntegerField(
-        _("calls a minute"), default=60, validators=[MinValueValidator(1)]
+        _("calls per minute"), default=60, validators=[MinValueValidator(1)]
     )
     tool_search_above = models.PositiveIntegerField(
         _("tools shown at once"), default=DEFAULT_TOOLS_SHOWN
@@ -179,16 +179,16 @@ class AgentServer(GovernedModel):
         verbose_name=_("server"),
     )
     enabled = models.BooleanField(_("enabled"), default=True)
-    allowed_tools = models.JSONField(_("only these tools"), default=list, blank=True)
-    denied_tools = models.JSONField(_("never these tools"), default=list, blank=True)
-    allowed_resources = models.JSONField(_("these resources"), default=list, blank=True)
-    allowed_prompts = models.JSONField(_("these prompts"), default=list, blank=True)
+    allowed_tools = models.JSONField(_("allowed tools"), default=list, blank=True)
+    denied_tools = models.JSONField(_("denied tools"), default=list, blank=True)
+    allowed_resources = models.JSONField(_("allowed resources"), default=list, blank=True)
+    allowed_prompts = models.JSONField(_("allowed prompts"), default=list, blank=True)
 
     class Meta:
         db_table = "agents_binding"
         ordering = ("server__name",)
-        verbose_name = _("bound server")
-        verbose_name_plural = _("bound servers")
+        verbose_name = _("attached server")
+        verbose_name_plural = _("attached servers")
         constraints = (
             models.UniqueConstraint(fields=["agent", "server"], name="binding_once_per_server"),
         )
@@ -250,8 +250,8 @@ class AgentAssignment(GovernedModel):
 
     class Meta:
         db_table = "agents_given"
-        verbose_name = _("given to an agent")
-        verbose_name_plural = _("given to agents")
+        verbose_name = _("attached skill")
+        verbose_name_plural = _("agent skills")
         constraints = (
             models.UniqueConstraint(
                 fields=["agent", "skill"],
@@ -295,7 +295,7 @@ class Note(SavesChangedFields, OrganizationModel):
     agent = models.ForeignKey("agents.Agent", on_delete=models.CASCADE, related_name="notes")
     title = models.CharField(_("title"), max_length=MAX_TITLE_LENGTH)
     text = models.TextField(_("text"), max_length=MAX_NOTE_LENGTH)
-    labels = models.PositiveSmallIntegerField(_("brings"), default=0)
+    labels = models.PositiveSmallIntegerField(_("flow labels"), default=0)
     written_by = models.CharField(_("written by"), max_length=255)
     session_id = models.UUIDField(null=True)
 

@@ -70,11 +70,11 @@ class Approval(PersonRequest):
     class State(models.TextChoices):
         """The state of an approval."""
 
-        WAITING = "waiting", _("waits for a person")
+        WAITING = "waiting", _("pending")
         APPROVED = "approved", _("approved")
         DENIED = "denied", _("denied")
-        EXPIRED = "expired", _("expired: that is a no")
-        WITHDRAWN = "withdrawn", _("withdrawn")
+        EXPIRED = "expired", _("expired")
+        WITHDRAWN = "withdrawn", _("canceled")
 
     agent = models.ForeignKey(
         "agents.Agent", on_delete=models.CASCADE, null=True, related_name="approvals"
@@ -86,7 +86,7 @@ class Approval(PersonRequest):
     server_id = models.UUIDField(null=True)
     server_name = models.CharField(_("server"), max_length=255, blank=True, default="")
     own_name = models.CharField(_("tool"), max_length=512)
-    label = models.CharField(_("shown as"), max_length=512)
+    label = models.CharField(_("display name"), max_length=512)
     method = models.CharField(max_length=32, default="tools/call")
     arguments = models.JSONField(_("arguments"), default=dict)
     arguments_digest = models.CharField(max_length=64)
@@ -95,17 +95,17 @@ class Approval(PersonRequest):
     digest = models.CharField(max_length=64)
     rule = models.CharField(_("rule"), max_length=255)
     code = models.CharField(max_length=64)
-    reason = models.TextField(_("why it is asked"))
-    held = models.JSONField(_("seen before"), default=list)
+    reason = models.TextField(_("reason"))
+    held = models.JSONField(_("flow labels seen"), default=list)
     requested_by_kind = models.CharField(max_length=10)
     requested_by_id = models.CharField(max_length=255)
-    requested_by = models.CharField(_("asked by"), max_length=255)
+    requested_by = models.CharField(_("requested by"), max_length=255)
 
-    state = models.CharField(_("state"), max_length=10, choices=State, default=State.WAITING)
+    state = models.CharField(_("status"), max_length=10, choices=State, default=State.WAITING)
     expires_at = models.DateTimeField(_("expires"))
     decided_at = models.DateTimeField(_("decided"), null=True)
     decided_by = models.CharField(_("decided by"), max_length=255, blank=True, default="")
-    word = models.TextField(_("word to the model"), blank=True, default="")
+    word = models.TextField(_("message to the model"), blank=True, default="")
 
     class Meta:
         ordering = ("-created_at",)
@@ -153,7 +153,7 @@ class SessionApproval(GovernedModel):
     session = models.ForeignKey("agents.Session", on_delete=models.CASCADE, related_name="grants")
     server_id = models.UUIDField(null=True)
     own_name = models.CharField(_("tool"), max_length=512)
-    label = models.CharField(_("shown as"), max_length=512)
+    label = models.CharField(_("display name"), max_length=512)
     definition_digest = models.CharField(max_length=64, blank=True, default="")
     rules_digest = models.CharField(max_length=64)
     granted_by = models.CharField(_("granted by"), max_length=255)
@@ -161,8 +161,8 @@ class SessionApproval(GovernedModel):
     class Meta:
         db_table = "agents_sessiongrant"
         ordering = ("-created_at",)
-        verbose_name = _("grant for a session")
-        verbose_name_plural = _("grants for sessions")
+        verbose_name = _("session approval")
+        verbose_name_plural = _("session approvals")
 
     def __str__(self) -> str:
         return f"{self.label} in {self.session_id}"

@@ -30,8 +30,8 @@ class Budget(GovernedModel):
     class Period(models.TextChoices):
         """When counting starts again (UTC)."""
 
-        DAY = "day", _("a day")
-        MONTH = "month", _("a month")
+        DAY = "day", _("per day")
+        MONTH = "month", _("per month")
         TOTAL = "total", _("in total")
 
     agent = models.ForeignKey(
@@ -40,7 +40,7 @@ class Budget(GovernedModel):
     server = models.ForeignKey(
         "mcp_servers.Server", on_delete=models.CASCADE, null=True, blank=True, related_name="+"
     )
-    each_session = models.BooleanField(_("for each session"), default=False, db_default=False)
+    each_session = models.BooleanField(_("per session"), default=False, db_default=False)
     unit = models.CharField(_("unit"), max_length=10, choices=Unit)
     period = models.CharField(_("period"), max_length=6, choices=Period, default=Period.MONTH)
     limit = models.PositiveBigIntegerField(_("limit"))

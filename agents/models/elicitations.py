@@ -22,18 +22,18 @@ class ElicitationRequest(PersonRequest):
     class Mode(models.TextChoices):
         """How the request is answered."""
 
-        FORM = "form", _("by a form")
-        URL = "url", _("on a web page")
+        FORM = "form", _("form")
+        URL = "url", _("web page")
 
     class State(models.TextChoices):
         """The state of a request; a person answers with accept, decline or cancel."""
 
-        WAITING = "waiting", _("waits for a person")
+        WAITING = "waiting", _("pending")
         ACCEPTED = "accept", _("answered")
         DECLINED = "decline", _("declined")
         CANCELLED = "cancel", _("dismissed")
         EXPIRED = "expired", _("expired")
-        WITHDRAWN = "withdrawn", _("withdrawn")
+        WITHDRAWN = "withdrawn", _("canceled")
 
     agent = models.ForeignKey("agents.Agent", on_delete=models.CASCADE, related_name="questions")
     session = models.ForeignKey(
@@ -48,30 +48,30 @@ class ElicitationRequest(PersonRequest):
     server_id = models.UUIDField()
     server_name = models.CharField(_("server"), max_length=255)
     own_name = models.CharField(_("tool"), max_length=2048, blank=True, default="")
-    mode = models.CharField(_("how"), max_length=4, choices=Mode)
-    message = models.TextField(_("question"))
+    mode = models.CharField(_("mode"), max_length=4, choices=Mode)
+    message = models.TextField(_("request"))
     schema = OrderedJSONField(default=dict)
     url = models.TextField(_("web page"), blank=True, default="")
     elicitation_id = models.CharField(max_length=255, blank=True, default="")
     flags = models.JSONField(_("warnings"), default=list)
     requested_by_kind = models.CharField(max_length=10)
     requested_by_id = models.CharField(max_length=255)
-    requested_by = models.CharField(_("asked of"), max_length=255)
+    requested_by = models.CharField(_("addressed to"), max_length=255)
 
-    state = models.CharField(_("state"), max_length=9, choices=State, default=State.WAITING)
+    state = models.CharField(_("status"), max_length=9, choices=State, default=State.WAITING)
     content: Any = SealedJSONField(
         default=dict, blank=True, remembered=False, label="agents.question.content"
     )
     expires_at = models.DateTimeField(_("expires"))
     answered_at = models.DateTimeField(_("answered"), null=True)
     answered_by = models.CharField(_("answered by"), max_length=255, blank=True, default="")
-    completed_at = models.DateTimeField(_("done there"), null=True)
+    completed_at = models.DateTimeField(_("completed"), null=True)
 
     class Meta:
         db_table = "agents_question"
         ordering = ("-created_at",)
-        verbose_name = _("question of a server")
-        verbose_name_plural = _("questions of servers")
+        verbose_name = _("elicitation request")
+        verbose_name_plural = _("elicitation requests")
         constraints = (
             models.UniqueConstraint(
                 fields=["exchange", "round", "key"],

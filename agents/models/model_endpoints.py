@@ -32,8 +32,8 @@ class ModelEndpoint(GovernedModel):
     class Thinking(models.TextChoices):
         """The amount of reasoning before the answer."""
 
-        DEFAULT = "", _("as the model does by itself")
-        OFF = "off", _("off, or as little as it can")
+        DEFAULT = "", _("model default")
+        OFF = "off", _("off, or as little as possible")
         LOW = "low", _("low")
         MEDIUM = "medium", _("medium")
         HIGH = "high", _("high")
@@ -41,12 +41,12 @@ class ModelEndpoint(GovernedModel):
     class FallsOver(models.TextChoices):
         """Which failures use the fallback."""
 
-        UNAVAILABLE = "unavailable", _("unreachable, overloaded, failing or silent")
-        ANY = "any", _("any failure of the model, refused credentials and requests too")
+        UNAVAILABLE = "unavailable", _("unreachable, overloaded, failing, or not responding")
+        ANY = "any", _("any failure of the model, including rejected credentials and requests")
 
     name = models.CharField(_("name"), max_length=255)
     slug = models.SlugField(_("slug"), max_length=64)
-    kind = models.CharField(_("kind"), max_length=16, choices=Kind, default=Kind.OPENAI)
+    kind = models.CharField(_("type"), max_length=16, choices=Kind, default=Kind.OPENAI)
     base_url = models.CharField(_("base URL"), blank=True, default="", max_length=500)
     api_key = SealedTextField(_("API key"), blank=True, default="")
     model = models.CharField(_("model"), max_length=255, blank=True, default="")
@@ -57,7 +57,7 @@ class ModelEndpoint(GovernedModel):
     input_price = models.PositiveBigIntegerField(_("input price"), null=True, blank=True)
     output_price = models.PositiveBigIntegerField(_("output price"), null=True, blank=True)
     max_tokens = models.PositiveIntegerField(
-        _("longest answer (tokens)"), null=True, blank=True, validators=[MinValueValidator(1)]
+        _("max answer (tokens)"), null=True, blank=True, validators=[MinValueValidator(1)]
     )
     context_window = models.PositiveIntegerField(
         _("context window (tokens)"), null=True, blank=True, validators=[MinValueValidator(1)]
@@ -68,8 +68,8 @@ class ModelEndpoint(GovernedModel):
     thinking = models.CharField(
         _("thinking"), max_length=8, choices=Thinking, blank=True, default=Thinking.DEFAULT
     )
-    native_tools = models.BooleanField(_("calls tools natively"), default=True)
-    sees_images = models.BooleanField(_("sees images"), default=False)
+    native_tools = models.BooleanField(_("native tool calls"), default=True)
+    sees_images = models.BooleanField(_("image input"), default=False)
     retries = models.PositiveSmallIntegerField(
         _("retries"), default=2, validators=[MaxValueValidator(10)]
     )
@@ -82,7 +82,7 @@ class ModelEndpoint(GovernedModel):
         verbose_name=_("fallback"),
     )
     falls_over = models.CharField(
-        _("falls back on"), max_length=16, choices=FallsOver, default=FallsOver.UNAVAILABLE
+        _("fallback condition"), max_length=16, choices=FallsOver, default=FallsOver.UNAVAILABLE
     )
 
     class Meta:

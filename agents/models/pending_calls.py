@@ -21,9 +21,9 @@ class PendingCall(OrganizationModel):
     class Kind(models.TextChoices):
         """The kind of the server's answer."""
 
-        INPUT = "input", _("asks for input")
-        URL = "url", _("asks for a visit to a web page")
-        TASK = "task", _("works on a task")
+        INPUT = "input", _("requests input")
+        URL = "url", _("requests a web page visit")
+        TASK = "task", _("runs a task")
 
     agent = models.ForeignKey("agents.Agent", on_delete=models.CASCADE, related_name="+")
     session = models.ForeignKey(
@@ -52,8 +52,8 @@ class PendingCall(OrganizationModel):
     class Meta:
         db_table = "agents_exchange"
         ordering = ("created_at",)
-        verbose_name = _("call in several parts")
-        verbose_name_plural = _("calls in several parts")
+        verbose_name = _("pending call")
+        verbose_name_plural = _("pending calls")
 
     def __str__(self) -> str:
         return f"{self.own_name}: {self.kind} {self.round}"
@@ -70,13 +70,13 @@ class DeferredCall(OrganizationModel):
     class State(models.TextChoices):
         """The progress of a deferred call."""
 
-        WAITING = "waiting", _("waits for a person")
-        READY = "ready", _("is about to be made")
-        RUNNING = "running", _("is being made")
-        ASKING = "asking", _("its server asks for something")
-        REMOTE = "remote", _("its server works on a task")
-        DONE = "done", _("is over")
-        CANCELLED = "cancelled", _("was taken back")
+        WAITING = "waiting", _("pending")
+        READY = "ready", _("ready")
+        RUNNING = "running", _("running")
+        ASKING = "asking", _("waiting for input")
+        REMOTE = "remote", _("running as a task")
+        DONE = "done", _("completed")
+        CANCELLED = "cancelled", _("canceled")
 
     approval = models.ForeignKey("agents.Approval", on_delete=models.CASCADE, related_name="+")
     request: Any = SealedJSONField(default=dict, remembered=False, label="agents.promise.request")
@@ -93,8 +93,8 @@ class DeferredCall(OrganizationModel):
     class Meta:
         db_table = "agents_promise"
         ordering = ("created_at",)
-        verbose_name = _("promised call")
-        verbose_name_plural = _("promised calls")
+        verbose_name = _("deferred call")
+        verbose_name_plural = _("deferred calls")
         indexes = (models.Index(fields=["ends_at"], name="promise_by_end"),)
 
     def __str__(self) -> str:
@@ -124,8 +124,8 @@ class CallHandoff(OrganizationModel):
 
     class Meta:
         db_table = "agents_handover"
-        verbose_name = _("handover")
-        verbose_name_plural = _("handovers")
+        verbose_name = _("call handoff")
+        verbose_name_plural = _("call handoffs")
 
     def __str__(self) -> str:
         return f"{self.pk}: {self.state}"

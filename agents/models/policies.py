@@ -20,9 +20,9 @@ class ToolPolicy(GovernedModel):
     class Mode(models.TextChoices):
         """The four modes; the same for MCP and built-in tools."""
 
-        NONE = "none", _("none: every tool is blocked")
-        ALLOWLIST = "allowlist", _("allowlist: only what a rule allows")
-        DENYLIST = "denylist", _("denylist: all but what a rule denies")
+        NONE = "none", _("none: deny every tool")
+        ALLOWLIST = "allowlist", _("allowlist: allow only what a rule allows")
+        DENYLIST = "denylist", _("denylist: allow all except what a rule denies")
         ALL = "all", _("all tools")
 
     agent = models.OneToOneField(
@@ -33,7 +33,7 @@ class ToolPolicy(GovernedModel):
         related_name="tool_policy",
     )
     mode = models.CharField(_("mode"), max_length=10, choices=Mode, default=Mode.NONE)
-    draft = models.JSONField(_("draft in its shadow"), null=True, blank=True, editable=False)
+    draft = models.JSONField(_("shadow mode draft"), null=True, blank=True, editable=False)
 
     class Meta:
         verbose_name = _("tool policy")
@@ -81,7 +81,7 @@ class ToolRule(GovernedModel):
         "mcp_servers.Server", on_delete=models.CASCADE, null=True, blank=True, related_name="+"
     )
     pattern = models.CharField(_("tool name or glob"), max_length=512)
-    condition = models.JSONField(_("when the arguments fit"), null=True, blank=True)
+    condition = models.JSONField(_("when arguments match"), null=True, blank=True)
     condition_digest = models.CharField(max_length=64, blank=True, default="", editable=False)
 
     class Meta:

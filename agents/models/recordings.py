@@ -64,7 +64,7 @@ class Replay(OrganizationModel):
 
         QUEUED = "queued", _("queued")
         RUNNING = "running", _("running")
-        DONE = "done", _("done")
+        DONE = "done", _("completed")
         FAILED = "failed", _("failed")
 
     recording = models.ForeignKey(Recording, on_delete=models.CASCADE, related_name="replays")
@@ -94,8 +94,8 @@ class Replay(OrganizationModel):
 
     class Meta:
         ordering = ("-created_at",)
-        verbose_name = _("replay of a recording")
-        verbose_name_plural = _("replays of recordings")
+        verbose_name = _("recording replay")
+        verbose_name_plural = _("recording replays")
 
     def __str__(self) -> str:
         return f"{self.recording_id} {self.created_at:%Y-%m-%d %H:%M}"

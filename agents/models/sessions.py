@@ -27,8 +27,8 @@ class Runner(models.Model):
 
     class Meta:
         ordering = ("-beat_at",)
-        verbose_name = _("runner")
-        verbose_name_plural = _("runners")
+        verbose_name = _("session worker")
+        verbose_name_plural = _("session workers")
 
     def __str__(self) -> str:
         return f"{self.host}:{self.pid}"
@@ -56,9 +56,9 @@ class Session(OrganizationModel):
         QUEUED = "queued", _("queued")
         RUNNING = "running", _("running")
         WAITING = "waiting", _("waiting for a person")
-        DONE = "done", _("done")
+        DONE = "done", _("completed")
         FAILED = "failed", _("failed")
-        CANCELLED = "cancelled", _("cancelled")
+        CANCELLED = "cancelled", _("canceled")
 
     agent = models.ForeignKey("agents.Agent", on_delete=models.CASCADE, related_name="sessions")
     title = models.CharField(_("title"), max_length=255, blank=True, default="")
@@ -112,14 +112,14 @@ class Step(models.Model):
         MESSAGE = "message", _("message")
         MODEL = "model", _("model turn")
         CALL = "call", _("call")
-        NOTICE = "notice", _("notice")
+        NOTICE = "notice", _("event")
         END = "end", _("end")
 
     class State(models.TextChoices):
         """The intent, then the outcome."""
 
-        INTENT = "intent", _("begun")
-        DONE = "done", _("done")
+        INTENT = "intent", _("started")
+        DONE = "done", _("completed")
         FAILED = "failed", _("failed")
         UNKNOWN = "unknown", _("unknown")
 
@@ -204,8 +204,8 @@ class Blob(OrganizationModel):
     data = models.BinaryField()
 
     class Meta:
-        verbose_name = _("kept file")
-        verbose_name_plural = _("kept files")
+        verbose_name = _("stored file")
+        verbose_name_plural = _("stored files")
         constraints = (
             models.UniqueConstraint(fields=["organization", "sha256"], name="blob_once"),
         )

@@ -76,8 +76,8 @@ class SkillVersion(OrganizationModel):
 
     class Meta:
         ordering = ("-number",)
-        verbose_name = _("version of a skill")
-        verbose_name_plural = _("versions of skills")
+        verbose_name = _("skill version")
+        verbose_name_plural = _("skill versions")
         constraints = (
             models.UniqueConstraint(fields=["skill", "number"], name="skill_version_once"),
         )

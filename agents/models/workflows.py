@@ -86,8 +86,8 @@ class WorkflowVersion(OrganizationModel):
 
     class Meta:
         ordering = ("-number",)
-        verbose_name = _("version of a workflow")
-        verbose_name_plural = _("versions of workflows")
+        verbose_name = _("workflow version")
+        verbose_name_plural = _("workflow versions")
         constraints = (
             models.UniqueConstraint(fields=["workflow", "number"], name="workflow_version_once"),
         )
@@ -112,15 +112,15 @@ class Trigger(SavesChangedFields, OrganizationModel):
 
     workflow = models.ForeignKey(Workflow, on_delete=models.CASCADE, related_name="triggers")
     name = models.SlugField(_("name"), max_length=64)
-    kind = models.CharField(_("kind"), max_length=10, choices=Kind)
+    kind = models.CharField(_("type"), max_length=10, choices=Kind)
     enabled = models.BooleanField(_("enabled"), default=True)
     inputs = models.JSONField(_("inputs"), default=dict, blank=True)
-    every_s = models.PositiveIntegerField(_("every (seconds)"), null=True, blank=True)
+    every_s = models.PositiveIntegerField(_("interval (seconds)"), null=True, blank=True)
     cron = models.CharField(_("cron expression"), max_length=100, blank=True, default="")
     time_zone = models.CharField(_("time zone"), max_length=64, default="UTC")
     next_at = models.DateTimeField(_("next run"), null=True)
     secret = SealedTextField(blank=True, default="")
-    per_minute = models.PositiveIntegerField(_("runs a minute"), default=10)
+    per_minute = models.PositiveIntegerField(_("runs per minute"), default=10)
     last_at = models.DateTimeField(_("last run"), null=True)
     # Why the last run didn't start; blank if it did.
     last_code = models.CharField(max_length=64, blank=True, default="")
@@ -163,7 +163,7 @@ class WorkflowRun(OrganizationModel):
     class Via(models.TextChoices):
         """What started the run."""
 
-        PERSON = "person", _("a person or program")
+        PERSON = "person", _("a person or client")
         SCHEDULE = "schedule", _("a schedule")
         WEBHOOK = "webhook", _("a webhook")
         AGENT = "agent", _("an agent")
@@ -186,8 +186,8 @@ class WorkflowRun(OrganizationModel):
 
     class Meta:
         ordering = ("-created_at",)
-        verbose_name = _("run of a workflow")
-        verbose_name_plural = _("runs of workflows")
+        verbose_name = _("workflow run")
+        verbose_name_plural = _("workflow runs")
         constraints = (
             models.UniqueConstraint(
                 fields=["trigger", "delivery"], condition=~Q(delivery=""), name="delivery_once"

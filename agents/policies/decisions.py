@@ -182,29 +182,29 @@ class PolicyDecision:
 _DEFINITION_REFUSALS = {
     "pending": (
         "not_approved",
-        partial(format_message, "The {noun} `{label}` waits for approval."),
-        format_message("Someone who may approve definitions reads it and approves it."),
+        partial(format_message, "The {noun} `{label}` is pending review."),
+        format_message("Someone who can review definitions must review it."),
     ),
     "changed": (
         "definition_changed",
-        partial(format_message, "The server changed the {noun} `{label}` since it was approved."),
-        format_message("Someone who may approve definitions compares and approves the change."),
+        partial(format_message, "The server changed the {noun} `{label}` after it was approved."),
+        format_message("Someone who can review definitions must review the change."),
     ),
     "instructions_changed": (
         "definition_changed",
         partial(format_message, "The server of the {noun} `{label}` changed its instructions."),
         format_message(
-            "Someone who may approve definitions compares and approves the new instructions."
+            "Someone who can review definitions must compare and approve the new instructions."
         ),
     ),
     "refused": (
         "definition_refused",
-        partial(format_message, "The declaration of the {noun} `{label}` can't be used."),
-        format_message("Its page says why; the server has to change it."),
+        partial(format_message, "The definition of the {noun} `{label}` can't be used."),
+        format_message("See the definition's page for the reason. The server must fix it."),
     ),
     "gone": (
         "{noun}_gone",
-        partial(format_message, "The server no longer offers the {noun} `{label}`."),
+        partial(format_message, "The server no longer declares the {noun} `{label}`."),
         format_message("Refresh the server, or use another one."),
     ),
 }
@@ -260,12 +260,10 @@ def evaluate_agent_stage(switches: KillSwitches) -> StageVerdict:
             "organization",
             "organization:halted",
             "organization_halted",
-            "Everything in this organization is halted.",
-            "An owner can let it go on.",
+            "The organization's kill switch is enabled.",
+            "An owner can disable the kill switch.",
         )
-    return _build_switch_stage(
-        "agent", switches.agent, "agent_disabled", "This agent is switched off."
-    )
+    return _build_switch_stage("agent", switches.agent, "agent_disabled", "This agent is disabled.")
 
 
 def evaluate_server_stage(name: str, enabled: bool) -> StageVerdict:
@@ -274,7 +272,7 @@ def evaluate_server_stage(name: str, enabled: bool) -> StageVerdict:
         "server",
         enabled,
         "server_disabled",
-        format_message("The server `{name}` is switched off.", name=name),
+        format_message("The server `{name}` is disabled.", name=name),
     )
 
 
@@ -282,7 +280,7 @@ def _build_switch_stage(name: str, enabled: bool, code: str, reason: str) -> Sta
     if enabled:
         return StageVerdict(name, f"{name}:enabled")
     return StageVerdict(
-        name, f"{name}:enabled", code, reason, "An operator or owner can switch it on."
+        name, f"{name}:enabled", code, reason, "An operator or owner can enable it."
     )
 
 
@@ -291,15 +289,15 @@ def evaluate_attachment_stage(facts: DecisionFacts, scope: AgentServerScope | No
     if scope is not None and scope.enabled:
         return StageVerdict("binding", "binding:enabled")
     reason = format_message(
-        "The agent does not have the server `{server_name}`.", server_name=facts.server_name
+        "The server `{server_name}` isn't attached to this agent.", server_name=facts.server_name
     )
     if scope is not None:
         reason = format_message(
-            "The server `{server_name}` is switched off for this agent.",
+            "The server `{server_name}` is disabled for this agent.",
             server_name=facts.server_name,
         )
     return StageVerdict(
-        "binding", "binding:enabled", "not_bound", reason, "Give the agent the server first."
+        "binding", "binding:enabled", "not_bound", reason, "Attach the server to the agent first."
     )
 
 
@@ -311,9 +309,11 @@ def _evaluate_toolset_stage(tool: ToolFacts) -> StageVerdict:
         "binding",
         f"builtin:{tool.toolset}",
         "builtin_off",
-        format_message("The agent was not given the built-in tool `{tool}`.", tool=tool.own_name),
         format_message(
-            "Switch `{kit}` on, with what it needs, on the agent's page Built-in tools.",
+            "The built-in tool `{tool}` isn't enabled for this agent.", tool=tool.own_name
+        ),
+        format_message(
+            "Enable `{kit}`, with its required options, on the agent's Built-in tools page.",
             kit=tool.toolset,
         ),
     )
@@ -332,11 +332,11 @@ def evaluate_review_stage(facts: DecisionFacts) -> StageVerdict:
             "definition:switch",
             f"{facts.noun}_disabled",
             format_message(
-                "The {noun} `{facts}` is switched off.",
+                "The {noun} `{facts}` is disabled.",
                 noun=facts.noun,
                 facts=facts.label,
             ),
-            "An operator can switch it on at its server.",
+            "An operator can enable it on its server.",
         )
     return StageVerdict("definition", "definition:approved")
 
@@ -355,11 +355,11 @@ def _evaluate_tool_scope(tool: ToolFacts, scope: AgentServerScope | None) -> Sta
         f"binding:denied:{denied_glob}" if denied_glob is not None else "binding:allowed",
         "denied_by_binding",
         format_message(
-            "The agent's binding to `{server_name}` leaves out `{tool}`.",
+            "The tool `{tool}` of the server `{server_name}` isn't selected for this agent.",
             server_name=tool.server_name,
             tool=tool.label,
         ),
-        "Change the chosen tools of that server on the agent's servers tab.",
+        "Change the selected tools of that server on the agent's Servers tab.",
     )
 
 
@@ -373,7 +373,7 @@ def _evaluate_organization_policy(
             f"organization:{matching_rules.deny}",
             "denied_by_organization",
             format_message(
-                "The organization's rule `{deny}` denies `{tool}` to every agent.",
+                "The organization's rule `{deny}` denies `{tool}` for every agent.",
                 deny=matching_rules.deny,
                 tool=tool.label,
             ),
@@ -432,11 +432,11 @@ def _build_ask_stage(stage: str, rule: str, tool: ToolFacts) -> StageVerdict:
         stage,
         rule,
         reason=format_message(
-            "The rule `{rule}` wants a person's yes for `{tool}`.",
+            "The rule `{rule}` requires approval for `{tool}`.",
             rule=rule.partition(":")[2],
             tool=tool.label,
         ),
-        remedy="Someone who may approve calls answers it in the approvals inbox.",
+        remedy="Someone who can approve calls must approve it on the Approvals page.",
         asks=True,
     )
 
@@ -524,13 +524,13 @@ def _evaluate_definition_scope(
         "binding:ticked",
         "not_ticked",
         format_message(
-            "The agent's binding to `{server_name}` does not tick the {noun} `{uri}`.",
+            "The {noun} `{uri}` of the server `{server_name}` isn't selected for this agent.",
             server_name=definition.server_name,
             noun=definition.noun,
             uri=definition.uri or definition.label,
         ),
         format_message(
-            "Tick the {noun} at that server on the agent's servers tab.", noun=definition.noun
+            "Select the {noun} for that server on the agent's Servers tab.", noun=definition.noun
         ),
     )
 
@@ -550,7 +550,7 @@ def _evaluate_mode(definition: DefinitionFacts, mode: str) -> StageVerdict:
         "policy:none",
         "denied_by_policy",
         format_message(
-            "The tool policy (mode `none`) does not let `{offer}` through: it blocks all.",
+            "The tool policy mode `none` denies `{offer}` and everything else.",
             offer=definition.label,
         ),
         "An operator or owner can change the agent's tool policy.",

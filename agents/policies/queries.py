@@ -52,7 +52,9 @@ def load_policy(kind: str, pk: UUID) -> EffectivePolicy:
         return _load_agent_policy(pk)
     server = Server.objects.select_related("organization").filter(pk=pk).first()
     if server is None:
-        raise NotFound(format_message("There is no server {key!r}.", key=str(pk)), field="server")
+        raise NotFound(
+            format_message("The server {key!r} doesn't exist.", key=str(pk)), field="server"
+        )
     return build_server_policy(server, find_organization_policy(server.organization_id))
 
 
@@ -60,7 +62,9 @@ def _load_agent_policy(pk: UUID) -> EffectivePolicy:
     agents = Agent.objects.select_related("tool_policy", "organization")
     agent = agents.filter(pk=pk).first()
     if agent is None:
-        raise NotFound(format_message("There is no agent {key!r}.", key=str(pk)), field="agent")
+        raise NotFound(
+            format_message("The agent {key!r} doesn't exist.", key=str(pk)), field="agent"
+        )
     organization_policy = find_organization_policy(agent.organization_id)
     return build_agent_policy(agent, agent.bindings.all(), organization_policy)
 

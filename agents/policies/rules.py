@@ -140,11 +140,11 @@ def clean_patterns(
         return []
     if not patterns:
         raise InvalidInput(
-            "Nothing is chosen.",
+            "Nothing is selected.",
             code="nothing_chosen",
             field=field,
             remedy=format_message(
-                'Choose at least one, or everything ("{everything}"), also what comes later.',
+                'Select at least one, or all ("{everything}"), including future ones.',
                 everything=EVERYTHING,
             ),
         )
@@ -152,12 +152,12 @@ def clean_patterns(
         if not any(fnmatchcase(name, pattern) for name in available_names):
             raise InvalidInput(
                 format_message(
-                    "The server offers nothing called `{pattern}`.",
+                    "The server declares nothing that matches `{pattern}`.",
                     pattern=make_visible(pattern, 120),
                 ),
                 code="unknown_tool",
                 field=field,
-                remedy="List what it offers, and choose of that.",
+                remedy="List what the server declares, and choose from that.",
             )
     return list(dict.fromkeys(patterns))
 

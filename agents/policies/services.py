@@ -89,7 +89,7 @@ def build_tool_rules(owner: Owner, spec: PolicySpec) -> list[ToolRule]:
     """Return the unsaved rules of a policy; raises `InvalidInput`."""
     if spec.mode not in ToolPolicy.Mode.values:
         raise InvalidInput(
-            format_message("There is no policy mode {mode!r}.", mode=spec.mode),
+            format_message("Unknown policy mode {mode!r}.", mode=spec.mode),
             code="unknown_mode",
             field="mode",
             remedy=format_message(
@@ -312,7 +312,7 @@ def _check_condition(condition: Mapping[str, Any]) -> Mapping[str, Any]:
             f"The condition can't be checked at each call. {schema_verdict.reason}".strip(),
             code="unusable_condition",
             field="when",
-            remedy="Write a small JSON Schema over the arguments, without recursion: "
+            remedy="Provide a small JSON Schema for the arguments, without recursion: "
             '{"properties": {"amount": {"minimum": 1000}}, "required": ["amount"]}.',
         )
     return condition

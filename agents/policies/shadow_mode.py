@@ -125,13 +125,13 @@ def _get_draft_and_rules(owner: Owner) -> tuple[ShadowDraft, list[ToolRule]]:
     if draft_and_rules is None:
         raise NotFound(
             format_message(
-                "No draft stands in the shadow of the policy of `{owner_slug}`.",
+                "The policy of `{owner_slug}` has no draft in shadow mode.",
                 owner_slug=owner.slug,
             ),
             code="no_draft",
             field="draft",
             remedy=format_message(
-                "Write one first: bonobot agents policy {named} --shadow --mode …",
+                "Create one first: bonobot agents policy {named} --shadow --mode …",
                 named=format_owner_option(owner),
             ),
         )

@@ -300,10 +300,10 @@ def _filter_decided_calls(
 def _calculate_start(days: int) -> datetime:
     if not 1 <= days <= MAX_DAYS:
         raise InvalidInput(
-            format_message("{days} days can't be replayed.", days=days),
+            format_message("{days} days can't be simulated.", days=days),
             code="bad_days",
             field="days",
-            remedy=format_message("Give a number between 1 and {most_days}.", most_days=MAX_DAYS),
+            remedy=format_message("Use a number from 1 to {most_days}.", most_days=MAX_DAYS),
         )
     return timezone.now() - timedelta(days=days)
 

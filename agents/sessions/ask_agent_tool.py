@@ -49,7 +49,7 @@ def build_ask_tool(agent: Agent) -> BuiltinTool:
                 "message": {
                     "type": "string",
                     "minLength": 1,
-                    "description": "What it is to do; it knows nothing else of this conversation.",
+                    "description": "What the agent should do. It doesn't see this conversation.",
                 }
             },
             "required": ["message"],
@@ -84,8 +84,8 @@ def get_parent_session_id(context: BuiltinToolContext) -> UUID:
     """Return the session of a call; raises `Conflict` (code `no_session`)."""
     if context.session_id is None:
         raise Conflict(
-            "Agents are asked by a session.",
+            "Agents can only be called from a session.",
             code="no_session",
-            remedy="Start a session of that agent instead.",
+            remedy="Start a session with that agent instead.",
         )
     return context.session_id

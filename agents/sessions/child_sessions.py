@@ -125,7 +125,7 @@ async def wait_for_child(child_id: UUID) -> str:
         if status in FINISHED_STATUSES:
             return str(status)
         if status == Session.Status.WAITING:
-            raise ChildSessionWaiting("The session that this call began waits for a person.")
+            raise ChildSessionWaiting("The session started by this call is waiting for a person.")
         if status == Session.Status.QUEUED:
             await run_locally(child_id)
         await asyncio.sleep(POLL_INTERVAL_S)
@@ -139,10 +139,10 @@ def get_child_answer(child_id: UUID) -> str:
         reason = child.error_detail or "it ended without an answer"
         raise ChildSessionFailed(
             format_message(
-                "The session {child_id} did not answer: {why}", child_id=child_id, why=reason
+                "The session {child_id} didn't answer: {why}", child_id=child_id, why=reason
             ),
             code=child.error_code or ChildSessionFailed.code,
-            remedy="Its page shows what it did.",
+            remedy="See the session page for details.",
         )
     return str(end_step.payload["answer"])
 
@@ -164,11 +164,12 @@ def _check_can_start_child(parent: Session, agent: Agent, text: str) -> None:
     if parent.depth >= MAX_DEPTH:
         raise CallDepthExceeded(
             format_message(
-                "Sessions begin sessions {deepest} deep at most, and this one is that deep.",
+                "Sessions can be nested at most {deepest} levels deep, and this session is "
+                "at that level.",
                 deepest=MAX_DEPTH,
             ),
             rule="session:depth",
-            remedy="Do it without asking another agent.",
+            remedy="Complete the task without another agent.",
         )
     require_enabled(agent)
     check_message(text)

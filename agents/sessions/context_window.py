@@ -58,15 +58,14 @@ async def compact_history(
     if (needed_tokens := count_request_tokens(history.messages)) > window:
         raise ContextExceeded(
             format_message(
-                "The request has about {needed:,} tokens, and the model "
-                "{title!r} takes {window:,}, although all was left out that can "
-                "be.",
+                "The request has about {needed:,} tokens, and the model {title!r} accepts "
+                "{window:,}. Everything that can be omitted was omitted.",
                 needed=needed_tokens,
                 title=endpoint.title,
                 window=window,
             ),
-            remedy="Send a shorter message, give the agent fewer tools or shorter instructions, or "
-            "choose a model with a larger window.",
+            remedy="Send a shorter message, select fewer tools for the agent, shorten its "
+            "instructions, or choose a model with a larger context window.",
         )
     return history
 
@@ -142,15 +141,13 @@ async def _save_compaction(
         entry.message["role"] == "tool" and marks.told_before <= entry.seq < marks.results_before
         for entry in history.entries
     )
-    parts = [f"the first {digested_count} messages are told in short" if digested_count else ""]
-    parts.append(
-        f"the results of {omitted_count} later calls are left out" if omitted_count else ""
-    )
+    parts = [f"the first {digested_count} messages are summarized" if digested_count else ""]
+    parts.append(f"the results of {omitted_count} later calls are omitted" if omitted_count else "")
     parts.append(f"results have at most {marks.longest:,} characters" if marks.longest else "")
     text = (
-        "The conversation grew too long for the model: "
-        f"{', '.join(part for part in parts if part)}. Nothing is lost here, and the agent can "
-        "read results again."
+        "The conversation is too long for the model, so it was compacted: "
+        f"{', '.join(part for part in parts if part)}. The session keeps all messages, and the "
+        "agent can read the results again."
     )
     payload = {"code": "compacted", "text": text, "marks": marks.to_dict()}
     await get_runtime().run_orm(step_store.append_step, lease, Step.Kind.NOTICE, payload)

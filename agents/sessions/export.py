@@ -38,11 +38,9 @@ def build_file_response(session: Session, file_format: str) -> HttpResponse:
     """Return a session as a download; raises `InvalidInput` for an unknown format."""
     if file_format not in MEDIA_TYPES:
         raise InvalidInput(
-            format_message("A session is not written as {form!r}.", form=file_format[:40]),
+            format_message("Sessions can't be exported as {form!r}.", form=file_format[:40]),
             field="as",
-            remedy=format_message(
-                "Choose one of: {media_types}.", media_types=", ".join(MEDIA_TYPES)
-            ),
+            remedy=format_message("Use one of: {media_types}.", media_types=", ".join(MEDIA_TYPES)),
         )
     content_type = f"{MEDIA_TYPES[file_format]}; charset=utf-8"
     response = HttpResponse(export_session(session, file_format), content_type=content_type)

@@ -73,7 +73,7 @@ def check_call_limit(agent: Agent, history: SessionHistory, new_calls: int) -> N
     if history.calls_since_message + new_calls > agent.max_calls:
         raise RunLimitExceeded(
             format_message(
-                "The model asked for more than {max_calls} calls.", max_calls=agent.max_calls
+                "The model requested more than {max_calls} calls.", max_calls=agent.max_calls
             ),
             code="calls_exhausted",
             remedy="Ask for less at once, or raise the agent's calls per message.",
@@ -126,7 +126,8 @@ async def run_session(lease: SessionLease) -> None:
         if not time_limit.expired():
             raise  # of a database or a socket
         await fail_run(
-            lease, RunLimitExceeded("The time for one message is over.", code="time_exhausted")
+            lease,
+            RunLimitExceeded("The time limit for one message was exceeded.", code="time_exhausted"),
         )
     except AuditUnavailable:
         raise  # temporary, like an unavailable database
@@ -151,7 +152,7 @@ async def cancel_run(lease: SessionLease) -> None:
         await close_pending_steps(lease)
         reason = await orm(step_store.take_cancel_requests, lease)
         await orm(
-            cancel_children, lease.session_id, reason or "The session that began it was cancelled."
+            cancel_children, lease.session_id, reason or "The session that started it was canceled."
         )
         await orm(withdraw_approvals, lease.session_id)
         await orm(elicitations.withdraw_requests, lease.session_id)
@@ -174,7 +175,7 @@ async def fail_run(lease: SessionLease, problem: Problem) -> None:
     orm = get_runtime().run_orm
     try:
         await close_pending_steps(lease)
-        await orm(cancel_children, lease.session_id, "The session that began it failed.")
+        await orm(cancel_children, lease.session_id, "The session that started it failed.")
         await orm(withdraw_approvals, lease.session_id)
         await orm(elicitations.withdraw_requests, lease.session_id)
         detail = f"{problem} {problem.remedy}".strip()
@@ -302,12 +303,11 @@ async def _wait_for_next_request(
     failure = str(problem)
     if next_request.is_fallback:
         code = "model_fallback"
-        text = f"{failure} The model {next_request.endpoint.title!r} is asked instead."
+        text = f"{failure} Trying the fallback model {next_request.endpoint.title!r} instead."
     else:
         code = "model_retry"
         text = (
-            f"{failure} It is asked again in {next_request.wait_s:.1f} s (try "
-            f"{next_request.attempt})."
+            f"{failure} Retrying in {next_request.wait_s:.1f} s (attempt {next_request.attempt})."
         )
     payload = {"code": code, "text": text, "wait_s": round(next_request.wait_s, 3)}
     await orm(step_store.append_step, lease, Step.Kind.NOTICE, payload)
@@ -330,11 +330,11 @@ async def _report_server_changes(
 
 def _build_truncation_notice(max_tokens: int | None) -> dict[str, str]:
     """Return the notice on an answer that was cut off."""
-    limit = f"at {max_tokens:,} tokens" if max_tokens else "where the model's own limit is"
+    limit = f"at {max_tokens:,} tokens" if max_tokens else "at the model's own limit"
     return {
         "code": "answer_cut",
-        "text": f"The answer was cut off {limit}. The model endpoint says how long answers may be, "
-        "and what is left of a budget may allow less.",
+        "text": f"The answer was cut off {limit}. The model endpoint "
+        "sets the maximum length, and the remaining budget can reduce it.",
     }
 
 

@@ -175,7 +175,7 @@ class SessionHost(Host):
         except InvalidInput as error:
             raise Problem(
                 format_message(
-                    "`{server_name}` asks what nobody can be shown: {fault}",
+                    "The elicitation request of `{server_name}` can't be displayed: {fault}",
                     server_name=exchange.server_name,
                     fault=error,
                 ),
@@ -231,10 +231,12 @@ class SessionHost(Host):
                     self._session, server_id, request, request_key
                 ):
                     if self.lease.state.is_stopping:
-                        raise CallRefused("This process is told to stop.", code="approval_expired")
+                        raise CallRefused("This process is shutting down.", code="approval_expired")
                     await asyncio.sleep(POLL_INTERVAL_S)
         except TimeoutError:
-            raise CallRefused("Nobody answered in time.", code="approval_expired") from None
+            raise CallRefused(
+                "The request expired without an answer.", code="approval_expired"
+            ) from None
 
     async def _wait_for_answer(self, question_id: UUID) -> dict[str, Any]:
         """Wait for a person's answer and return it; `cancel` if this process is stopping."""
@@ -257,12 +259,15 @@ class SessionHost(Host):
     def _check_offered(self, endpoint: ServerEndpoint, capability: str) -> None:
         """Raise `HostRequestRejected` for a capability not offered, or for too many requests."""
         if capability not in self.capabilities(endpoint):
-            raise HostRequestRejected("This was not offered to the server.", code="not_offered")
+            raise HostRequestRejected(
+                "The client didn't declare this capability to the server.", code="not_offered"
+            )
         self._request_counts[endpoint.server_id] += 1
         if self._request_counts[endpoint.server_id] > MAX_SERVER_REQUESTS:
             raise HostRequestRejected(
                 format_message(
-                    "The server asked more than {most_asked} times.", most_asked=MAX_SERVER_REQUESTS
+                    "The server sent more than {most_asked} requests.",
+                    most_asked=MAX_SERVER_REQUESTS,
                 ),
                 code="asks_too_often",
             )

@@ -30,20 +30,23 @@ from bonobot.ledger.models import AuditRow
 from mcp_servers.flow_labels import FlowLabel
 
 UNKNOWN_TEXT = (
-    "Nobody knows whether this call ran: the process that made it ended before the answer. "
-    "It was not repeated."
+    "It is unknown whether this call ran: the process that made it ended before the result "
+    "arrived. The call was not repeated."
 )
 UNKNOWN_CODE, LOST_CODE = "outcome_unknown", "answer_lost"
 LOST_TEXT = (
-    "This call ran, and its answer was lost with the process that made it. It was not repeated."
+    "This call ran, but its result was lost because the process ended. The call was not repeated."
 )
-NOT_MADE_TEXT = "This call was not made: the run ended before it."
-UNFINISHED_TEXT = "This call was not finished: the run ended while its server waited or worked."
-CUT_OFF_TEXT = "The run ended before the answer was whole."
-TURN_LOST_TEXT = "The process that asked the model ended before the answer; it was asked again."
+NOT_MADE_TEXT = "This call was not made because the run ended first."
+UNFINISHED_TEXT = (
+    "This call was not completed: the run ended while the server was still working or waiting."
+)
+CUT_OFF_TEXT = "The run ended before the answer was complete."
+TURN_LOST_TEXT = "The process ended before the model answered, so the request was repeated."
 APPROVAL_REASON = (
-    "The process that made this call ended before the answer, so nobody knows whether it ran. "
-    "A yes makes it again; a no tells the model that nobody knows."
+    "The process that made this call ended before the answer, so it is unknown whether the "
+    "call ran. Approve to make the call again, or deny to report an unknown outcome to the "
+    "model."
 )
 
 Verdict = Literal["make", "again", "ask", "lost", "unknown"]
@@ -132,7 +135,7 @@ async def _close_step(lease: SessionLease, step: Step, *, lost: bool = False) ->
         return
     text, code = (LOST_TEXT, LOST_CODE) if lost else (UNKNOWN_TEXT, UNKNOWN_CODE)
     if comment := step.payload.get("word"):
-        text = f"{text} A person says: {comment}"
+        text = f"{text} Message from a person: {comment}"
     payload = {**step.payload, "text": text, "code": code}
     await orm(step_store.finish_step, lease, step, Step.State.UNKNOWN, payload)
 

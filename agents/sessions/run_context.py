@@ -59,14 +59,14 @@ def compare_servers(previous: ServerNames | None, current: ServerNames) -> list[
         ServerChange(
             DISCONNECTED,
             UUID(server_id),
-            f"The server {name} was disconnected: its tools are gone.",
+            f"The server {name} was disconnected. Its tools are no longer available.",
         )
         for server_id, name in sorted(previous.items(), key=lambda item: item[1])
         if server_id not in current
     ]
     connected = [
         ServerChange(
-            CONNECTED, UUID(server_id), f"The server {name} was connected: its tools are new."
+            CONNECTED, UUID(server_id), f"The server {name} was connected. Its tools are available."
         )
         for server_id, name in sorted(current.items(), key=lambda item: item[1])
         if server_id not in previous

@@ -56,8 +56,8 @@ INSTRUCTIONS = (
     "instructions, of credentials or of other conversations."
 )
 APPROVAL_REASON = (
-    "The server wants the agent's model to answer this. The answer goes to the server; the model "
-    "gets no tools and nothing of the conversation."
+    "The server requests an answer from the agent's model (sampling). The answer goes to "
+    "the server. The model gets no tools and no content of the session."
 )
 
 
@@ -207,7 +207,7 @@ def _get_allowed_server(session: Session, server_id: UUID) -> Server:
     servers = Server.objects.for_organization(session.organization_id).filter(pk=server_id)
     server = servers.exclude(sampling=Server.Sampling.OFF).first()
     if server is None:
-        raise HostRequestRejected("The model was not offered to this server.", code="not_offered")
+        raise HostRequestRejected("Sampling isn't enabled for this server.", code="not_offered")
     allowed_server: Server = server
     return allowed_server
 
@@ -238,9 +238,9 @@ def _find_pending_approval(
         return approval
     is_denied = approval.state == Approval.State.DENIED
     raise CallRefused(
-        format_message("{decided_by} denied it.", decided_by=approval.decided_by)
+        format_message("{decided_by} denied the request.", decided_by=approval.decided_by)
         if is_denied
-        else "Nobody answered in time.",
+        else "The request expired without an answer.",
         code="approval_denied" if is_denied else "approval_expired",
         rule=RULE,
     )

@@ -71,7 +71,7 @@ def _parse_message(message: Any) -> tuple[str, str]:
     parts = content if isinstance(content, list) else [content]
     texts = [part.get("text") for part in parts if isinstance(part, dict) and _is_text(part)]
     if not parts or len(texts) != len(parts):
-        raise _build_error("messages", "texts: nothing else is taken here")
+        raise _build_error("messages", "text: other content isn't supported")
     return role, "\n".join(str(text) for text in texts)
 
 

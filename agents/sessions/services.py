@@ -82,19 +82,19 @@ def run_skill(
     if not skill.given.filter(agent=agent).exists():
         raise Forbidden(
             format_message(
-                "The agent `{agent_slug}` does not have the skill `{skill}`.",
+                "The skill `{skill}` isn't attached to the agent `{agent_slug}`.",
                 agent_slug=agent.slug,
                 skill=skill.name,
             ),
             code="skill_not_given",
             rule="skill:given",
-            remedy="Give it the skill first, or choose an agent that has it.",
+            remedy="Attach the skill first, or choose an agent that has it.",
         )
     if not skill.enabled:
         raise Conflict(
-            format_message("The skill `{skill}` is switched off.", skill=skill.name),
+            format_message("The skill `{skill}` is disabled.", skill=skill.name),
             code="skill_disabled",
-            remedy="An operator or owner can switch it on.",
+            remedy="An operator or owner can enable it.",
         )
     return start_session(principal, agent, render_skill(build_template(skill), arguments))
 
@@ -141,9 +141,9 @@ def resend_message(
     with transaction.atomic():
         if not _enqueue_session(session):
             raise Conflict(
-                "The session is at work.",
+                "The session is running.",
                 code="session_busy",
-                remedy="Cancel it first, or wait until it rests.",
+                remedy="Cancel it first, or wait until it finishes.",
             )
         _add_to_inbox(
             principal, session, Inbox.Kind.MESSAGE, message | {"replaces": replaced_step.seq}
@@ -172,11 +172,11 @@ def _get_message_step(session: Session, seq: int | None) -> Step:
     matching_steps = [step for step in messages if seq in (None, step.seq)]
     if not matching_steps:
         raise NotFound(
-            format_message("There is no message {seq} in this conversation.", seq=seq)
+            format_message("The message {seq} doesn't exist in this session.", seq=seq)
             if seq is not None
-            else "Nobody has said anything in this session yet.",
+            else "This session has no messages.",
             field="seq",
-            remedy="Name the `seq` of a message that wasn't replaced.",
+            remedy="Use the `seq` of a message that wasn't replaced.",
         )
     return matching_steps[-1]
 
@@ -241,14 +241,16 @@ def require_run_permission(principal: Principal, agent: Agent) -> None:
     """Raise `NotFound` or `Forbidden` unless the principal may run this agent."""
     if agent.organization_id != principal.organization_id:
         raise NotFound(
-            format_message("There is no agent {agent_pk!r} here.", agent_pk=str(agent.pk)),
+            format_message("The agent {agent_pk!r} doesn't exist.", agent_pk=str(agent.pk)),
             field="agent",
         )
     if not can_run_agent(principal, agent):
         raise Forbidden(
-            format_message("You may not run the agent `{agent_slug}`.", agent_slug=agent.slug),
+            format_message(
+                "You don't have permission to run the agent `{agent_slug}`.", agent_slug=agent.slug
+            ),
             rule="role:run_agents",
-            remedy="An operator or owner can give it to you.",
+            remedy="An operator or owner can give you access.",
         )
 
 
@@ -256,9 +258,9 @@ def _check_accepts_messages(session: Session) -> None:
     """Raise `Conflict` for a workflow's session, which takes no messages."""
     if WorkflowRun.objects.filter(session=session).exists():
         raise Conflict(
-            "This session follows a workflow.",
+            "This session runs a workflow.",
             code="workflow_run",
-            remedy="Start another run, or a session of the agent.",
+            remedy="Start another run, or a session with the agent.",
         )
 
 
@@ -271,14 +273,14 @@ def check_message(text: str) -> None:
     """Raise `InvalidInput` for a message that is empty or too long."""
     if not text.strip():
         raise InvalidInput(
-            "The message is empty.", field="message", remedy="Write what the agent is to do."
+            "The message is empty.", field="message", remedy="Enter a message for the agent."
         )
     if len(text) > MAX_MESSAGE_LENGTH:
         raise InvalidInput(
             format_message("The message has {count} characters.", count=len(text)),
             field="message",
             remedy=format_message(
-                "At most {message_length} are taken.", message_length=MAX_MESSAGE_LENGTH
+                "Use at most {message_length} characters.", message_length=MAX_MESSAGE_LENGTH
             ),
         )
 
@@ -289,9 +291,9 @@ def _check_working_directory(principal: Principal, path: str) -> str:
         return ""
     if not principal.platform_admin:
         raise Forbidden(
-            "Only a platform administrator may attach a folder of this host.",
+            "Only a platform administrator can attach a folder of this host.",
             rule="platform_admin",
-            remedy="Leave `working_dir` out.",
+            remedy="Omit `working_dir`.",
         )
     try:
         return clean_attached_folder(path)

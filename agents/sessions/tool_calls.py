@@ -269,7 +269,7 @@ async def _run_call(request: pipeline.CallRequest, step: Step) -> pipeline.CallO
     if step.payload["arguments"] is None:
         raise Problem(
             format_message(
-                "The arguments are not a JSON object: {raw}", raw=step.payload["raw"][:200]
+                "The arguments aren't a JSON object: {raw}", raw=step.payload["raw"][:200]
             ),
             code="invalid_arguments",
         )

@@ -284,15 +284,15 @@ def check_reply_not_empty(
     if reply.text.strip() or reply.calls or reply.images:
         return
     reason = {
-        "content_filter": "its provider's filter held the answer back",
-        "length": "its longest answer was used up before it said anything",
-    }.get(reply.finish, "it stopped without a word")
+        "content_filter": "the provider's content filter blocked the answer",
+        "length": "it reached its maximum answer length before it produced any text",
+    }.get(reply.finish, "it stopped without output")
     raise llm_interface.ModelError(
         format_message(
-            "The model {title!r} answered nothing: {why}.", title=endpoint.title, why=reason
+            "The model {title!r} returned an empty answer: {why}.", title=endpoint.title, why=reason
         ),
         code="model_no_answer",
-        remedy="Ask in other words, allow longer answers, or choose another model.",
+        remedy="Rephrase the message, allow longer answers, or choose another model.",
         retryable=reply.finish not in ("content_filter", "length"),
     )
 

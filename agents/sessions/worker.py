@@ -139,7 +139,7 @@ class SessionRunner:
         except Exception:
             # No caller handles exceptions of this task.
             logger.exception("session %s ended by a fault", lease.session_id)
-            remedy = "Send the message again; if it stays so, tell the administrator."
+            remedy = "Send the message again. If it fails again, contact the administrator."
             await loop.fail_run(lease, InternalError(remedy=remedy))
 
     async def _run_heartbeat(self) -> None:

@@ -99,9 +99,9 @@ def _apply_skill_spec(skill: Skill, spec: SkillSpec) -> list[str]:
     """Apply the specification; return the changed fields. Raises `InvalidInput`."""
     if not _NAME.fullmatch(spec.name):
         raise InvalidInput(
-            format_message("{spec!r} is no name for a skill.", spec=spec.name[:100]),
+            format_message("{spec!r} isn't a valid skill name.", spec=spec.name[:100]),
             field="name",
-            remedy="Use letters, digits, `-` and `_`; at most 64.",
+            remedy="Use at most 64 letters, digits, `-`, and `_`.",
         )
     values: dict[str, Any] = {
         name: getattr(spec, name)
@@ -111,9 +111,9 @@ def _apply_skill_spec(skill: Skill, spec: SkillSpec) -> list[str]:
     for name, max_length in _MAX_LENGTHS.items():
         if len(values.get(name, "")) > max_length:
             raise InvalidInput(
-                format_message("It has {count} characters.", count=len(values[name])),
+                format_message("The field has {count} characters.", count=len(values[name])),
                 field=name,
-                remedy=format_message("At most {longest} are kept.", longest=max_length),
+                remedy=format_message("Use at most {longest} characters.", longest=max_length),
             )
     if spec.arguments is not None:
         values["arguments"] = [argument.as_dict() for argument in read_arguments(spec.arguments)]
@@ -122,7 +122,7 @@ def _apply_skill_spec(skill: Skill, spec: SkillSpec) -> list[str]:
         setattr(skill, name, values[name])
     if not skill.text.strip():
         raise InvalidInput(
-            "The skill says nothing.", field="text", remedy="Write what is to be done."
+            "The skill has no instructions.", field="text", remedy="Enter the instructions."
         )
     check_text(skill.text, read_arguments(skill.arguments))
     return changed

@@ -71,10 +71,12 @@ def read_arguments(declarations: Iterable[Mapping[str, Any]]) -> tuple[TemplateA
         path = f"arguments[{index}]"
         if unknown_fields := sorted(set(declaration) - set(TemplateArgument.__dataclass_fields__)):
             raise InvalidInput(
-                format_message("An argument has no member {strange!r}.", strange=unknown_fields[0]),
+                format_message(
+                    "{strange!r} isn't a valid argument field.", strange=unknown_fields[0]
+                ),
                 field=f"{path}.{unknown_fields[0]}",
                 remedy=format_message(
-                    "Use: {dataclass_fields}.",
+                    "Supported fields: {dataclass_fields}.",
                     dataclass_fields=", ".join(TemplateArgument.__dataclass_fields__),
                 ),
             )
@@ -86,7 +88,7 @@ def read_arguments(declarations: Iterable[Mapping[str, Any]]) -> tuple[TemplateA
             format_message("There are {count} arguments.", count=len(arguments)),
             field="arguments",
             remedy=format_message(
-                "A skill has at most {most_arguments}.", most_arguments=MAX_ARGUMENTS
+                "Use at most {most_arguments} arguments.", most_arguments=MAX_ARGUMENTS
             ),
         )
     return tuple(arguments)
@@ -105,12 +107,12 @@ def check_text(text: str, arguments: Sequence[TemplateArgument]) -> None:
     ]:
         raise InvalidInput(
             format_message(
-                "The text asks for `${{{strange}}}`, which no argument declares.",
+                "The text uses `${{{strange}}}`, but no argument has this name.",
                 strange=undeclared[0][:100],
             ),
             code="undeclared_argument",
             field="text",
-            remedy="Declare an argument of this name, or take it out of the text.",
+            remedy="Declare an argument with this name, or remove it from the text.",
         )
 
 
@@ -129,7 +131,9 @@ def render_skill(skill: SkillTemplate, arguments: Mapping[str, str]) -> str:
             ),
             code="unknown_argument",
             field=f"arguments.{unknown_names[0][:100]}",
-            remedy=format_message("It has: {declared}.", declared=", ".join(declared) or "none"),
+            remedy=format_message(
+                "Available arguments: {declared}.", declared=", ".join(declared) or "none"
+            ),
         )
     values = {
         name: _get_argument_value(skill.name, argument, arguments.get(name))
@@ -174,11 +178,13 @@ def _get_argument_value(skill: str, argument: TemplateArgument, given_value: str
     if not value and argument.required:
         raise InvalidInput(
             format_message(
-                "The skill `{skill}` needs the argument `{name}`.", skill=skill, name=argument.name
+                "The skill `{skill}` requires the argument `{name}`.",
+                skill=skill,
+                name=argument.name,
             ),
             code="missing_argument",
             field=path,
-            remedy=argument.description or "Give it a value.",
+            remedy=argument.description or "Provide a value.",
         )
     if len(value) > MAX_ARGUMENT_LENGTH:
         raise InvalidInput(
@@ -189,18 +195,18 @@ def _get_argument_value(skill: str, argument: TemplateArgument, given_value: str
             ),
             field=path,
             remedy=format_message(
-                "At most {longest_argument} are taken.", longest_argument=MAX_ARGUMENT_LENGTH
+                "Use at most {longest_argument} characters.", longest_argument=MAX_ARGUMENT_LENGTH
             ),
         )
     if value and argument.choices and value not in argument.choices:
         raise InvalidInput(
             format_message(
-                "{value!r} is no choice for the argument `{name}`.",
+                "{value!r} isn't a valid choice for the argument `{name}`.",
                 value=value[:100],
                 name=argument.name,
             ),
             field=path,
-            remedy=format_message("Choose one of: {choices}.", choices=", ".join(argument.choices)),
+            remedy=format_message("Use one of: {choices}.", choices=", ".join(argument.choices)),
         )
     return value
 
@@ -213,25 +219,28 @@ def _check_argument(argument: TemplateArgument, path: str, other_names: set[str]
     }
     if invalid_fields := [name for name, value in texts.items() if not isinstance(value, str)]:
         raise InvalidInput(
-            format_message("The {wrong} of an argument is a text.", wrong=invalid_fields[0]),
+            format_message("The {wrong} of an argument must be a string.", wrong=invalid_fields[0]),
             field=f"{path}.{invalid_fields[0]}",
-            remedy="Quote it.",
+            remedy="Put the value in quotation marks.",
         )
     if not _ARGUMENT_NAME.fullmatch(argument.name):
         raise InvalidInput(
-            format_message("{name!r} is no name for an argument.", name=argument.name[:100]),
+            format_message("{name!r} isn't a valid argument name.", name=argument.name[:100]),
             field=f"{path}.name",
-            remedy="Use small letters, digits and `_`, beginning with a letter; at most 64.",
+            remedy="Use lowercase letters, digits, and `_`. Start with a letter. At most 64 "
+            "characters.",
         )
     if argument.name in other_names:
         raise InvalidInput(
-            format_message("The argument `{name}` is there twice.", name=argument.name),
+            format_message("The argument `{name}` is declared twice.", name=argument.name),
             field=f"{path}.name",
-            remedy="Keep one of them.",
+            remedy="Remove the duplicate.",
         )
     if not all(isinstance(choice, str) and choice for choice in argument.choices):
         raise InvalidInput(
-            "Choices are texts.", field=f"{path}.choices", remedy="Write a list of texts."
+            "Choices must be non-empty strings.",
+            field=f"{path}.choices",
+            remedy="Provide a list of strings.",
         )
     all_texts = (argument.description, argument.default, *argument.choices)
     if len(argument.choices) > MAX_CHOICES or any(
@@ -240,18 +249,18 @@ def _check_argument(argument: TemplateArgument, path: str, other_names: set[str]
         raise _build_size_error(argument, path)
     if argument.default and argument.choices and argument.default not in argument.choices:
         raise InvalidInput(
-            format_message("The default of `{name}` is none of its choices.", name=argument.name),
+            format_message("The default of `{name}` isn't one of its choices.", name=argument.name),
             field=f"{path}.default",
-            remedy="Choose one of them.",
+            remedy="Use one of the choices.",
         )
 
 
 def _build_size_error(argument: TemplateArgument, path: str) -> InvalidInput:
     return InvalidInput(
-        format_message("The argument `{name}` says too much.", name=argument.name),
+        format_message("The argument `{name}` is too large.", name=argument.name),
         field=path,
         remedy=format_message(
-            "At most {most} choices; texts of {longest} characters.",
+            "Use at most {most} choices and at most {longest} characters per string.",
             most=MAX_CHOICES,
             longest=_MAX_TEXT_LENGTH,
         ),
@@ -313,7 +322,7 @@ def format_lines(arguments: Iterable[TemplateArgument]) -> str:
 
 def _build_line_error(line: str) -> InvalidInput:
     return InvalidInput(
-        format_message("{line!r} declares no argument.", line=line.strip()[:100]),
+        format_message("{line!r} isn't a valid argument declaration.", line=line.strip()[:100]),
         field="arguments",
-        remedy=format_message("Write {form}, one in a line.", form=LINE_SYNTAX),
+        remedy=format_message("Use {form}, one per line.", form=LINE_SYNTAX),
     )

@@ -91,9 +91,10 @@ def _get_reference_value(reference: re.Match[str], values: Mapping[str, Any]) ->
     if reference[2] is not None:
         return reference[2]
     raise UnresolvedReference(
-        format_message("`{one}` means nothing in this run.", one=reference[1][:200]),
+        format_message("`{one}` has no value in this run.", one=reference[1][:200]),
         field=reference[1][:200],
-        remedy="Correct it, say what stands instead (`${/…:-nothing}`), or ask with `when`.",
+        remedy="Correct the reference, set a default (`${/…:-nothing}`), or add a condition with "
+        "`when`.",
     )
 
 
@@ -140,7 +141,7 @@ def parse_workflow(value: Any) -> WorkflowDefinition:
     _check_schema(inputs, "inputs")
     if not isinstance(inputs, dict) or inputs.get("type", "object") != "object":
         raise _build_definition_error(
-            "inputs", "Inputs are an object.", "Write a JSON Schema of type object."
+            "inputs", "Inputs must be an object.", "Provide a JSON Schema of type object."
         )
     steps = _parse_steps(fields.get("steps"))
     known_names = {"inputs": True, **{step.id: True for step in steps}}
@@ -158,13 +159,13 @@ def parse_workflow(value: Any) -> WorkflowDefinition:
 def _parse_steps(value: Any) -> tuple[StepDefinition, ...]:
     if not isinstance(value, list) or not value:
         raise _build_definition_error(
-            "steps", "A workflow has steps.", "Write a list of at least one."
+            "steps", "A workflow must have steps.", "Provide a list with at least one item."
         )
     if len(value) > MAX_STEPS:
         raise _build_definition_error(
             "steps",
             format_message("There are {count} steps.", count=len(value)),
-            format_message("At most {most_steps}.", most_steps=MAX_STEPS),
+            format_message("Use at most {most_steps} steps.", most_steps=MAX_STEPS),
         )
     steps: list[StepDefinition] = []
     for index, step_value in enumerate(value):
@@ -179,12 +180,14 @@ def _parse_step(value: Any, path: str, earlier_steps: Mapping[str, bool]) -> Ste
     if name in earlier_steps:
         raise _build_definition_error(
             f"{path}.id",
-            format_message("There are two steps `{name}`.", name=name),
-            "Give one another id.",
+            format_message("Two steps have the ID `{name}`.", name=name),
+            "Use a different ID for one of them.",
         )
     if ("call" in fields) == ("agent" in fields):
         raise _build_definition_error(
-            path, "A step calls a tool or asks an agent.", "Write `call` or `agent`."
+            path,
+            "A step must either call a tool or message an agent.",
+            "Provide `call` or `agent`.",
         )
     step_kind = ("call", "arguments") if "call" in fields else ("agent", "message")
     other_fields = {"arguments", "message"} - set(step_kind)
@@ -192,9 +195,11 @@ def _parse_step(value: Any, path: str, earlier_steps: Mapping[str, bool]) -> Ste
         raise _build_definition_error(
             f"{path}.{unexpected_fields[0]}",
             format_message(
-                "`{strange}` isn't of a `{kind}`.", strange=unexpected_fields[0], kind=step_kind[0]
+                "`{strange}` can't be used with `{kind}`.",
+                strange=unexpected_fields[0],
+                kind=step_kind[0],
             ),
-            "Leave it.",
+            "Remove this field.",
         )
     for field_name in (step_kind[1], "when"):
         _check_references(fields.get(field_name), f"{path}.{field_name}", earlier_steps)
@@ -242,16 +247,16 @@ def _check_pointer(pointer: str, path: str, earlier_steps: Mapping[str, bool]) -
     if not pointer.startswith("/") or parts[1] not in POINTER_ROOTS:
         raise _build_definition_error(
             path,
-            format_message("`{pointer}` points to nothing.", pointer=pointer[:100]),
-            "Begin with /inputs/… or /steps/ID/…, such as /steps/fetch/text.",
+            format_message("`{pointer}` isn't a valid reference.", pointer=pointer[:100]),
+            "Start with /inputs/… or /steps/ID/…, such as /steps/fetch/text.",
             code="bad_reference",
         )
     if parts[1] == "steps" and (len(parts) < 3 or parts[2] not in earlier_steps):
         raise _build_definition_error(
             path,
-            format_message("`{pointer}` means no step before this one.", pointer=pointer[:100]),
+            format_message("`{pointer}` doesn't refer to an earlier step.", pointer=pointer[:100]),
             format_message(
-                "Steps before it: {before}.",
+                "Earlier steps: {before}.",
                 before=", ".join(name for name in earlier_steps if name != "inputs") or "none",
             ),
             code="bad_reference",
@@ -264,14 +269,14 @@ def _check_schema(schema: Any, path: str) -> None:
         raise _build_definition_error(
             path,
             f"This JSON Schema can't be used. {schema_verdict.reason}".strip(),
-            "Write a small JSON Schema, without recursion.",
+            "Provide a small JSON Schema without recursion.",
             code="unusable_schema",
         )
 
 
 def _check_object(value: Any, path: str) -> dict[str, Any]:
     if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
-        raise _build_definition_error(path, "It must be an object.", "Write name: value.")
+        raise _build_definition_error(path, "Must be an object.", "Use name: value.")
     return value
 
 
@@ -288,14 +293,14 @@ def _parse_text(
     if not isinstance(text, str) or (required and not text.strip()):
         raise _build_definition_error(
             field_path,
-            format_message("`{name}` is a text.", name=name),
-            format_message("Write the {name}.", name=name),
+            format_message("`{name}` must be a string.", name=name),
+            format_message("Provide the {name}.", name=name),
         )
     if pattern and not pattern.fullmatch(text):
         raise _build_definition_error(
             field_path,
-            format_message("{said!r} is no {name}.", said=text[:100], name=name),
-            "Use letters, digits and `_`.",
+            format_message("{said!r} isn't a valid {name}.", said=text[:100], name=name),
+            "Use letters, digits, and `_`.",
         )
     return text
 
@@ -307,7 +312,7 @@ def _parse_on_error(value: Any, path: str) -> Literal["stop", "continue"]:
         return "stop"
     raise _build_definition_error(
         f"{path}.on_error",
-        format_message("{said!r} is none.", said=str(value)[:100]),
+        format_message("{said!r} isn't a valid value.", said=str(value)[:100]),
         "Use stop or continue.",
     )
 
@@ -316,8 +321,8 @@ def _parse_max_run_s(value: Any) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= MAX_RUN_S:
         raise _build_definition_error(
             "max_run_s",
-            "A whole number of seconds.",
-            format_message("From 1 to {longest_run_s}.", longest_run_s=MAX_RUN_S),
+            "Must be a whole number of seconds.",
+            format_message("Use a value from 1 to {longest_run_s}.", longest_run_s=MAX_RUN_S),
         )
     return value
 
@@ -329,8 +334,8 @@ def _check_known_fields(
         field_path = f"{path}.{unknown_fields[0][:100]}".lstrip(".")
         raise _build_definition_error(
             field_path,
-            format_message("There is no member `{strange}` here.", strange=unknown_fields[0][:100]),
-            format_message("Members: {known}.", known=", ".join(known_fields)),
+            format_message("Unknown field `{strange}`.", strange=unknown_fields[0][:100]),
+            format_message("Supported fields: {known}.", known=", ".join(known_fields)),
             code="unknown_field",
         )
 

@@ -87,7 +87,7 @@ def get_next_action(
                 ),
                 code=step_result.code or StepFailed.code,
                 field=f"steps.{step.id}",
-                remedy="Its page shows what was asked and answered.",
+                remedy="Open the step's page to see its request and response.",
             )
     outputs: dict[str, Any] = fill_references(dict(workflow.outputs), values)
     return WorkflowEnd(outputs)
@@ -98,7 +98,7 @@ def _build_action(
 ) -> WorkflowCall | SkippedStep:
     for pointer, schema in step.when.items():
         if not is_condition_met(values, pointer, schema):
-            return SkippedStep(number, step.id, f"what {pointer} asks for doesn't hold")
+            return SkippedStep(number, step.id, f"the condition on {pointer} isn't met")
     if step.agent:
         # Values are framed, because they may be untrusted.
         message = fill_references(step.message, values, _frame_text)
@@ -114,10 +114,10 @@ def is_condition_met(values: Mapping[str, Any], pointer: str, schema: Any) -> bo
         return exists and is_valid_for_schema({"properties": {"it": schema}}, {"it": value})
     except ConfinementNeeded:
         raise InvalidInput(
-            format_message("What {pointer} means is too large for a condition.", pointer=pointer),
+            format_message("The value at {pointer} is too large for a condition.", pointer=pointer),
             code="condition_too_large",
             field=pointer,
-            remedy="Ask something of a smaller part.",
+            remedy="Use a pointer to a smaller part of the value.",
         ) from None
 
 

@@ -38,15 +38,15 @@ class TriggerSchedule:
         zone = _parse_time_zone(self.time_zone)
         if bool(self.cron) == (self.every_s is not None):
             raise InvalidInput(
-                "A schedule has a period or a cron expression.",
+                "A schedule needs either an interval or a cron expression.",
                 field="every_s",
-                remedy="Give `every_s` or `cron`, one of the two.",
+                remedy="Set either `every_s` or `cron`.",
             )
         if self.every_s is None:
             return _compute_next_cron_time(_CronExpression.parse(self.cron), zone, now)
         if not MIN_PERIOD_S <= self.every_s <= MAX_PERIOD_S:
             raise InvalidInput(
-                format_message("The period is {every_s} s.", every_s=self.every_s),
+                format_message("The interval is {every_s} s.", every_s=self.every_s),
                 field="every_s",
                 remedy=format_message(
                     "Use a whole number of seconds from {shortest_s} to {longest_s}.",
@@ -110,9 +110,7 @@ def _compute_next_cron_time(cron: _CronExpression, zone: ZoneInfo, now: datetime
         )
         if (next_time := min((time for time in times if time > now), default=None)) is not None:
             return next_time
-    raise InvalidInput(
-        "The schedule is never due.", field="cron", remedy="Name days that there are."
-    )
+    raise InvalidInput("The schedule is never due.", field="cron", remedy="Use dates that exist.")
 
 
 def _parse_time_zone(name: str) -> ZoneInfo:
@@ -120,15 +118,17 @@ def _parse_time_zone(name: str) -> ZoneInfo:
         return ZoneInfo(name)
     except (ValueError, OSError, KeyError):
         raise InvalidInput(
-            format_message("There is no time zone {name!r}.", name=name[:64]),
+            format_message("Unknown time zone {name!r}.", name=name[:64]),
             field="time_zone",
-            remedy="Use a name of the IANA database, such as UTC or Europe/Berlin.",
+            remedy="Use a name from the IANA database, such as UTC or Europe/Berlin.",
         ) from None
 
 
 def _build_cron_error(text: str, detail: str) -> InvalidInput:
     return InvalidInput(
-        format_message("{text!r} is no cron expression: {why}.", text=text[:100], why=detail[:200]),
+        format_message(
+            "{text!r} isn't a valid cron expression: {why}.", text=text[:100], why=detail[:200]
+        ),
         field="cron",
-        remedy="Write minute, hour, day of month, month, day of week, such as 30 6 * * mon-fri.",
+        remedy="Use minute, hour, day of month, month, day of week, such as 30 6 * * mon-fri.",
     )

@@ -52,9 +52,9 @@ def _claim_trigger(trigger: Trigger, now: datetime, code: str = "") -> bool:
 def _start_trigger_run(trigger: Trigger) -> WorkflowRun:
     if trigger.runs.filter(session__status__in=OPEN_STATUSES).exists():
         raise Conflict(
-            "The run before it hasn't ended.",
+            "The previous run hasn't ended.",
             code="still_running",
-            remedy="Let the schedule run less often, or see what its run waits for.",
+            remedy="Use a longer interval, or check why the previous run is still open.",
         )
     origin = RunOrigin(via=WorkflowRun.Via.SCHEDULE, trigger=trigger)
     workflow, starter = trigger.workflow, build_trigger_starter(trigger)

@@ -57,7 +57,7 @@ def parse_source(source: str) -> Any:
             format_message("The definition has {count} characters.", count=len(source)),
             field="source",
             remedy=format_message(
-                "At most {longest_source} are taken.", longest_source=MAX_SOURCE_LENGTH
+                "Use at most {longest_source} characters.", longest_source=MAX_SOURCE_LENGTH
             ),
         )
     try:
@@ -134,11 +134,11 @@ def approve_workflow(principal: Principal, workflow: Workflow, seen_digest: str 
         if not unchanged.update(approved_digest=seen_digest or workflow.digest):
             raise Conflict(
                 format_message(
-                    "The workflow `{workflow}` was changed meanwhile.", workflow=workflow.name
+                    "The workflow `{workflow}` was changed in the meantime.", workflow=workflow.name
                 ),
                 code="definition_changed",
                 field="digest",
-                remedy="Look at it as it is now, and approve that.",
+                remedy="Review the current version, then approve it.",
             )
     workflow.refresh_from_db()
     return workflow
@@ -156,15 +156,17 @@ def delete_workflow(principal: Principal, workflow: Workflow) -> None:
 def _apply_workflow_spec(principal: Principal, workflow: Workflow, spec: WorkflowSpec) -> None:
     if not _NAME.fullmatch(spec.name):
         raise InvalidInput(
-            format_message("{spec!r} is no name for a workflow.", spec=spec.name[:100]),
+            format_message("{spec!r} isn't a valid workflow name.", spec=spec.name[:100]),
             field="name",
-            remedy="Use letters, digits, `-` and `_`; at most 64.",
+            remedy="Use at most 64 letters, digits, `-`, and `_`.",
         )
     workflow.name = spec.name
     if spec.enabled is not None:
         workflow.enabled = spec.enabled
     if spec.source is None and workflow._state.adding:
-        raise InvalidInput("The workflow has no definition.", field="source", remedy="Write one.")
+        raise InvalidInput(
+            "The workflow has no definition.", field="source", remedy="Provide a definition."
+        )
     if spec.source is not None:
         definition = parse_source(spec.source)
         parsed = parse_workflow(definition)
@@ -275,9 +277,9 @@ def check_run_inputs(workflow: Workflow, inputs: Mapping[str, Any]) -> WorkflowD
     """Return the definition; raises if the inputs are invalid or the workflow is disabled."""
     if not workflow.enabled:
         raise Conflict(
-            format_message("The workflow `{workflow}` is switched off.", workflow=workflow.name),
+            format_message("The workflow `{workflow}` is disabled.", workflow=workflow.name),
             code="workflow_disabled",
-            remedy="An operator or owner can switch it on.",
+            remedy="An operator or owner can enable it.",
         )
     return check_inputs(workflow, inputs)
 
@@ -294,7 +296,8 @@ def check_inputs(workflow: Workflow, inputs: Mapping[str, Any]) -> WorkflowDefin
             "The inputs are too large.",
             code="inputs_too_large",
             field="inputs",
-            remedy="Send 16 KiB and 1,000 values at most; name the rest, and let a step read it.",
+            remedy="Send at most 16 KiB and 1,000 values. For more data, send a reference and "
+            "read it in a step.",
         ) from None
     return definition
 

@@ -98,7 +98,7 @@ def replace_secret(principal: Principal, trigger: Trigger) -> str:
     """Replace a webhook's secret and return the new one; the old one stops working."""
     principal.require(Action.MANAGE_WORKFLOWS)
     if trigger.kind != Trigger.Kind.WEBHOOK:
-        raise InvalidInput("A schedule has no secret.", field="kind", remedy="Name a webhook.")
+        raise InvalidInput("A schedule has no secret.", field="kind", remedy="Choose a webhook.")
     with _record_change(principal, trigger, "trigger_secret_replaced", {}):
         secret = _set_new_secret(trigger)
         trigger.save(update_fields=["secret", "updated_at"])
@@ -125,29 +125,29 @@ def set_triggers(principal: Principal, workflow: Workflow, specs: Sequence[Trigg
 def _apply_trigger_spec(row: Trigger, spec: TriggerSpec) -> None:
     if not _NAME.fullmatch(spec.name):
         raise InvalidInput(
-            format_message("{spec!r} is no name for a trigger.", spec=spec.name[:100]),
+            format_message("{spec!r} isn't a valid trigger name.", spec=spec.name[:100]),
             field="name",
-            remedy="Use letters, digits, `-` and `_`; at most 64.",
+            remedy="Use at most 64 letters, digits, `-`, and `_`.",
         )
     row.name = spec.name
     if not row._state.adding and spec.kind not in (None, row.kind):
         raise InvalidInput(
             format_message("The trigger is a {row_kind}.", row_kind=row.kind),
             field="kind",
-            remedy="Remove it, and make another one.",
+            remedy="Delete the trigger and create a new one.",
         )
     row.kind = spec.kind or row.kind
     if row.kind not in Trigger.Kind.values:
-        raise InvalidInput(
-            "It is no kind of trigger.", field="kind", remedy="Use schedule or webhook."
-        )
+        raise InvalidInput("Unknown trigger kind.", field="kind", remedy="Use schedule or webhook.")
     was_off = row._state.adding or not row.enabled
     for name in ("enabled", "per_minute", "time_zone"):
         if (value := getattr(spec, name)) is not None:
             setattr(row, name, value)
     if not 1 <= row.per_minute <= MAX_PER_MINUTE:
         raise InvalidInput(
-            format_message("{per_minute} runs a minute can't be set.", per_minute=row.per_minute),
+            format_message(
+                "{per_minute} runs per minute isn't a valid limit.", per_minute=row.per_minute
+            ),
             field="per_minute",
             remedy=format_message(
                 "Use a whole number from 1 to {most_per_minute}.", most_per_minute=MAX_PER_MINUTE
@@ -159,7 +159,9 @@ def _apply_trigger_spec(row: Trigger, spec: TriggerSpec) -> None:
         _apply_schedule(row, spec, was_off)
         check_inputs(row.workflow, row.inputs)
     elif spec.every_s is not None or spec.cron:
-        raise InvalidInput("A webhook has no time.", field="every_s", remedy="Leave the time out.")
+        raise InvalidInput(
+            "A webhook has no schedule.", field="every_s", remedy="Remove `every_s` and `cron`."
+        )
     _check_references(row)
 
 
@@ -190,12 +192,12 @@ def _check_references(row: Trigger) -> None:
     for pointer in _iterate_pointers(row.inputs):
         if not pointer_root or pointer.split("/")[:2] != ["", "body"]:
             raise InvalidInput(
-                format_message("`{pointer}` points to nothing.", pointer=pointer[:100]),
+                format_message("`{pointer}` isn't a valid reference.", pointer=pointer[:100]),
                 code="bad_reference",
                 field="inputs",
-                remedy="Begin with /body, such as ${/body/alerts/0/status}."
+                remedy="Start with /body, such as ${/body/alerts/0/status}."
                 if pointer_root
-                else "Write the inputs of a schedule out.",
+                else "Use literal values for the inputs of a schedule.",
             )
 
 
@@ -217,7 +219,7 @@ def _check_trigger_limit(workflow: Workflow) -> None:
                 "The workflow has {most_triggers} triggers.", most_triggers=MAX_TRIGGERS
             ),
             code="too_many_triggers",
-            remedy="Remove one that isn't needed any more.",
+            remedy="Delete a trigger you no longer need.",
         )
 
 

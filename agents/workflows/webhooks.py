@@ -69,8 +69,9 @@ def authenticate_delivery(trigger_id: str, credentials: WebhookCredentials, body
     is_valid = credentials.has_secret(secret or _DUMMY_SECRET, body)
     if trigger is None or not secret or not is_valid:
         raise InvalidWebhookSecret(
-            "There is no such webhook, or the secret is another one.",
-            remedy="Send `Authorization: Bearer SECRET`, or sign the body as it is sent, now.",
+            "Webhook not found, or the secret is wrong.",
+            remedy="Send `Authorization: Bearer SECRET`, or sign the exact body with a current "
+            "timestamp.",
         )
     return trigger
 
@@ -93,9 +94,9 @@ def receive_delivery(
     signature_key = ("webhook", str(trigger.pk), signature)
     if not remember_once(SIGNATURE_MEMORY_S, *signature_key):
         raise Conflict(
-            "A delivery with this signature came before, under another id.",
+            "A delivery with this signature was already received with another ID.",
             code="delivery_replayed",
-            remedy="Sign each delivery anew, with the time at which it is sent.",
+            remedy="Create a new signature with the current time for each delivery.",
         )
     try:
         return _create_run(trigger, body, delivery)
@@ -125,9 +126,9 @@ def build_inputs(trigger: Trigger, body: Any) -> dict[str, Any]:
     if isinstance(inputs, dict):
         return inputs
     raise InvalidInput(
-        "The body is no JSON object.",
+        "The body isn't a JSON object.",
         field="body",
-        remedy="Send the workflow's inputs as one object, or let the trigger say what they are.",
+        remedy="Send the workflow's inputs as one object, or define the inputs in the trigger.",
     )
 
 
@@ -153,9 +154,9 @@ def _check_delivery(
     try:
         if not trigger.enabled:
             raise Conflict(
-                "This webhook is switched off.",
+                "This webhook is disabled.",
                 code="trigger_disabled",
-                remedy="An operator or owner can switch it on.",
+                remedy="An operator or owner can enable it.",
             )
         inputs = build_inputs(trigger, body)
         require_startable(trigger.workflow, inputs)

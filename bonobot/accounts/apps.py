@@ -9,7 +9,7 @@ class AccountsConfig(AppConfig):
 
     name = "bonobot.accounts"
     label = "tenancy"
-    verbose_name = _("People and organizations")
+    verbose_name = _("Members and organizations")
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:

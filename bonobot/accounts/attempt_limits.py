@@ -58,8 +58,8 @@ def charge_attempt(limit: AttemptLimit, *subject: str) -> None:
         verdict = admit_request(row.tat if row else 0, now, interval, limit.burst)
         if not verdict.allowed:
             raise TooManyAttempts(
-                "This was tried too often.",
-                remedy="Wait a little, then try again.",
+                "There were too many attempts.",
+                remedy="Wait a moment, then try again.",
                 retry_after=verdict.retry_after / MICROSECONDS_PER_SECOND,
             )
         if row is None and _create_attempts(key, verdict.tat, now):

@@ -33,9 +33,9 @@ class SingleSignOnRequired(Forbidden):
 
     def __init__(self) -> None:
         super().__init__(
-            "This organization's people sign in by its identity provider.",
+            "Members of this organization must sign in with its identity provider.",
             rule="single_sign_on",
-            remedy="Sign in to the admin by it.",
+            remedy="Sign in to the admin site with the identity provider.",
         )
 
 
@@ -130,9 +130,9 @@ def resolve_organization(request: HttpRequest) -> Organization:
     )
     if selected is None:
         raise Forbidden(
-            "You belong to no organization yet.",
+            "You aren't a member of any organization yet.",
             rule="membership",
-            remedy="Ask an owner of one for an invitation.",
+            remedy="Ask an organization owner for an invitation.",
         )
     return selected
 
@@ -172,7 +172,7 @@ def read_client_name(request: Any) -> str:
 
 def _build_unknown_organization_error(slug: str) -> NotFound:
     return NotFound(
-        format_message("There is no organization {slug!r} for you.", slug=slug),
+        format_message("Organization {slug!r} doesn't exist, or you aren't a member.", slug=slug),
         field=ORGANIZATION_HEADER,
-        remedy="Leave the header out, or name one of your organizations.",
+        remedy="Omit the header, or use one of your organizations.",
     )

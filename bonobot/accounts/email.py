@@ -38,11 +38,11 @@ def send_email(to: str, subject: str, paragraphs: Sequence[str]) -> None:
     except (SMTPException, OSError) as error:
         raise ServiceUnavailable(
             format_message(
-                "The mail server did not take the message ({name}).",
+                "The mail server didn't accept the message ({name}).",
                 name=type(error).__name__,
             ),
             code="mail_unavailable",
-            remedy="Look at `BONOBOT_EMAIL_URL`, then send it again.",
+            remedy="Check `BONOBOT_EMAIL_URL`, then send it again.",
         ) from None
 
 

@@ -68,15 +68,15 @@ def create_invitation(
     agents = sorted({str(agent_id) for agent_id in agent_ids})
     if agents and role != Role.MEMBER:
         raise InvalidInput(
-            "Agents are given to members alone.",
+            "Agents can be assigned only to people with the member role.",
             field="agents",
-            remedy="Leave the agents out, or invite them as a member.",
+            remedy="Remove the agents, or invite the person as a member.",
         )
     if len(agents) > MAX_AGENTS:
         raise InvalidInput(
-            format_message("An invitation can have {count} agents at most.", count=MAX_AGENTS),
+            format_message("An invitation can include at most {count} agents.", count=MAX_AGENTS),
             field="agents",
-            remedy="Leave some out, and assign them after the person has joined.",
+            remedy="Remove some agents. You can assign them after the person has joined.",
         )
     _charge_attempts(principal, address)
     members = Membership.objects.for_organization(principal.organization_id)
@@ -95,10 +95,10 @@ def create_invitation(
                 invitation.save()
         except IntegrityError:
             raise Conflict(
-                format_message("{address} was invited already.", address=address),
+                format_message("{address} has already been invited.", address=address),
                 code="invited_already",
                 field="email",
-                remedy="Send that invitation again, or revoke it first.",
+                remedy="Resend that invitation, or revoke it first.",
             ) from None
     return _deliver_invitation(principal, invitation, secret)
 
@@ -133,9 +133,9 @@ def get_invitation_by_link(text: str) -> Invitation:
     )
     if invitation is None or not is_matching_secret(invitation, secret):
         raise NotFound(
-            "This invitation is unknown, was used, was taken back or has expired.",
+            "This invitation is unknown, already used, revoked, or expired.",
             code="invitation_ended",
-            remedy="Ask whoever invited you for a new one.",
+            remedy="Ask the person who invited you for a new invitation.",
         )
     return invitation
 
@@ -179,9 +179,9 @@ def _parse_email(email: str) -> str:
         validate_email(address)
     except ValidationError:
         raise InvalidInput(
-            format_message("{address!r} is no e-mail address.", address=address),
+            format_message("{address!r} isn't a valid email address.", address=address),
             field="email",
-            remedy="Write it like anna@example.com.",
+            remedy="Use an address such as anna@example.com.",
         ) from None
     return address
 
@@ -228,10 +228,10 @@ def _send_email(principal: Principal, invitation: Invitation, link: str) -> None
         invitation.email,
         _t("Join %(where)s on Bonobot") % context,
         (
-            _t("%(who)s invites you to join %(where)s on Bonobot. Open this link:") % context,
+            _t("%(who)s invited you to join %(where)s on Bonobot. Open this link:") % context,
             link,
-            _t("It can be used once, until %(until)s (UTC).") % context,
-            _t("If you don't know what this is about, do nothing."),
+            _t("The link works once and expires on %(until)s (UTC).") % context,
+            _t("If you didn't expect this message, ignore it."),
         ),
     )
 
@@ -260,16 +260,16 @@ def _record_change(
 
 def _build_ended_error() -> Conflict:
     return Conflict(
-        "The invitation was accepted or revoked meanwhile.",
+        "The invitation was accepted or revoked in the meantime.",
         code="invitation_ended",
-        remedy="Invite them again.",
+        remedy="Send a new invitation.",
     )
 
 
 def _build_already_member_error() -> Conflict:
     return Conflict(
-        "This person is a member already.",
+        "This person is already a member.",
         code="member_already",
         field="email",
-        remedy="Change the role of that membership instead.",
+        remedy="Change the role of the existing membership instead.",
     )

@@ -43,14 +43,14 @@ def send_reset_emails(accounts: Iterable[UUID | str]) -> int:
 def _send_reset_email(user: User) -> None:
     account_email.send_email(
         user.email,
-        _t("A new password for Bonobot"),
+        _t("New password for Bonobot"),
         (
-            _t("Open this link to choose a new password for %(name)s:")
+            _t("Open this link to set a new password for %(name)s:")
             % {"name": user.get_username()},
             build_reset_link(user),
-            _t("It can be used once, within %(hours)s hours.")
+            _t("The link works once and expires in %(hours)s hours.")
             % {"hours": settings.BONOBOT_PASSWORD_RESET_H},
-            _t("If you don't know what this is about, do nothing."),
+            _t("If you didn't expect this message, ignore it."),
         ),
     )
 
@@ -65,9 +65,9 @@ def send_reset_link(principal: Principal, user: User) -> str:
     can_mail = bool(user.email) and account_email.can_send()
     if not can_mail and not principal.platform_admin:
         raise Conflict(
-            "No message can be sent to this person.",
+            "No message can be sent to this user.",
             code="mail_unset",
-            remedy="Ask a platform administrator, who can hand a link over.",
+            remedy="Contact a platform administrator, who can provide a link.",
         )
     with record_change(
         organization_id=principal.organization_id,

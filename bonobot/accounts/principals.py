@@ -32,10 +32,10 @@ class InsufficientScope(Forbidden):
         self.scopes = scopes
         super().__init__(
             format_message(
-                "The token lacks a scope for this: {scopes}.", scopes=" or ".join(scopes)
+                "The token lacks a required scope: {scopes}.", scopes=" or ".join(scopes)
             ),
             rule=f"scope:{scopes[0]}",
-            remedy="Use a token that has it, or have the scope added to this one.",
+            remedy="Use a token that has the scope, or have it added to this token.",
             extra={"scopes": list(scopes)},
         )
 
@@ -78,11 +78,13 @@ class Principal:
         if not self.has_role_for(action):
             raise Forbidden(
                 format_message(
-                    "The role `{role}` may not do `{action}` here.", role=self.role, action=action
+                    "The role `{role}` doesn't have the permission `{action}`.",
+                    role=self.role,
+                    action=action,
                 ),
                 rule=f"role:{action}",
                 remedy=format_message(
-                    "Ask someone who may: {who_may}.", who_may=ALLOWED_ROLES[action]
+                    "Contact someone who has permission: {who_may}.", who_may=ALLOWED_ROLES[action]
                 ),
             )
         if not is_action_in_scope(self.scopes, action):
@@ -105,11 +107,11 @@ def build_user_principal(user: User, organization: Organization) -> Principal:
     if membership is None and not user.is_superuser:
         raise Forbidden(
             format_message(
-                "You are not a member of the organization {organization_slug!r}.",
+                "You aren't a member of the organization {organization_slug!r}.",
                 organization_slug=organization.slug,
             ),
             rule="membership",
-            remedy="Ask one of its owners for an invitation.",
+            remedy="Ask an owner of the organization for an invitation.",
         )
     return Principal(
         kind="user",

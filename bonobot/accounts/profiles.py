@@ -54,11 +54,11 @@ def request_email_change(user: User, email: str, client_address: str) -> str:
     address = _parse_email(email)
     if address == user.email:
         raise InvalidInput(
-            "That is your address already.", field="email", remedy="Write another one."
+            "This is already your email address.", field="email", remedy="Enter a different one."
         )
     if not account_email.can_send():
         raise Conflict(
-            "This installation sends no e-mail, so that a new address can't be proved.",
+            "This installation doesn't send email, so a new email address can't be verified.",
             code="mail_unset",
             field="email",
             remedy="Ask a platform administrator to change it.",
@@ -71,14 +71,14 @@ def request_email_change(user: User, email: str, client_address: str) -> str:
     with account_email.override_language(user):
         account_email.send_email(
             address,
-            _t("Your address on Bonobot"),
+            _t("Your email address on Bonobot"),
             (
-                _t("Open this link to make this the address of %(name)s:")
+                _t("Open this link to confirm this email address for %(name)s:")
                 % {"name": user.get_username()},
                 account_email.build_absolute_url(reverse("admin:profile_proof", args=[link_token])),
-                _t("It can be used once, within %(hours)s hours.")
+                _t("The link works once and expires in %(hours)s hours.")
                 % {"hours": settings.BONOBOT_PASSWORD_RESET_H},
-                _t("If you don't know what this is about, do nothing."),
+                _t("If you didn't expect this message, ignore it."),
             ),
         )
     return address
@@ -93,9 +93,9 @@ def verify_email_link(user: User, link_token: str) -> str:
         payload = {}
     if payload.get("user") != str(user.pk) or payload.get("from") != user.email:
         raise NotFound(
-            "This link was used, has expired or belongs to another account.",
+            "This link has been used, has expired, or belongs to another account.",
             code="link_ended",
-            remedy="Sign in with the account that it is for, or ask for another link.",
+            remedy="Sign in with the account that the link belongs to, or request a new link.",
         )
     return str(payload["to"])
 
@@ -114,11 +114,11 @@ def confirm_email_change(user: User, link_token: str) -> str:
         with account_email.override_language(user):
             account_email.send_email(
                 old_email,
-                _t("Your address on Bonobot"),
+                _t("Your email address on Bonobot"),
                 (
-                    _t("The account %(name)s has another address now.")
+                    _t("The account %(name)s now has a different email address.")
                     % {"name": user.get_username()},
-                    _t("If that wasn't you, tell an administrator at once."),
+                    _t("If this wasn't you, contact an administrator immediately."),
                 ),
             )
     return user.email
@@ -155,7 +155,7 @@ def _set_profile_fields(user: User, values: dict[str, Any], allowed: tuple[str, 
             raise InvalidInput(
                 format_message("{name!r} can't be set here.", name=name),
                 field=name,
-                remedy=format_message("There are: {allowed}.", allowed=", ".join(allowed)),
+                remedy=format_message("Supported fields: {allowed}.", allowed=", ".join(allowed)),
             )
         cleaned = _parse_email(value) if name == "email" else value.strip()
         setattr(user, name, "" if (name, cleaned) == ("time_zone", "UTC") else cleaned)
@@ -174,8 +174,8 @@ def _parse_email(email: str) -> str:
         validate_email(address)
     except ValidationError:
         raise InvalidInput(
-            format_message("{address!r} is no e-mail address.", address=address),
+            format_message("{address!r} isn't a valid email address.", address=address),
             field="email",
-            remedy="Write it like anna@example.com.",
+            remedy="Use an address such as anna@example.com.",
         ) from None
     return address

@@ -14,45 +14,45 @@ from bonobot.accounts.roles import (
 )
 
 ACTION_DESCRIPTIONS: dict[Action, str] = {
-    Action.VIEW: "read servers, definitions, agents, sessions, policies and health",
-    Action.VIEW_AUDIT: "read and export the audit, notices and channels",
-    Action.MANAGE_SERVERS: "add, change, switch and remove servers; switch definitions",
-    Action.MANAGE_AGENTS: "change and switch agents; their servers, policy, budgets, recordings",
-    Action.MANAGE_WORKFLOWS: "write skills and workflows, what starts them, and tools of our own",
-    Action.APPROVE_DEFINITIONS: "approve and refuse what servers offer",
-    Action.APPROVE_CALLS: "answer calls that wait for a person",
-    Action.CALL_TOOLS: "call tools of a server without an agent",
-    Action.USE_TOOLS: "call the tools of agents; members: of those given to them",
-    Action.RUN_AGENTS: "run agents; members: those given to them",
-    Action.MANAGE_TOKENS: "issue and revoke tokens",
-    Action.MANAGE_MEMBERS: "add and remove members, and give them roles",
-    Action.MANAGE_NOTICES: "make and change channels for notices",
-    Action.MANAGE_ORGANIZATION: "rename it, set its rules, halt and resume it",
-    Action.MANAGE_ISSUERS: "say whose tokens are taken over MCP beside our own",
-    Action.MANAGE_LAUNCHERS: "allow programs for stdio servers, and set their commands",
-    Action.ALLOW_PRIVATE_ADDRESS: "let a server be at a private address",
-    Action.TRUST_ALL_CHANGES: "let a server's changes hold without approval",
-    Action.GRANT_HOST_ACCESS: "give an agent a shell, or a folder of this host",
+    Action.VIEW: "view servers, definitions, agents, sessions, policies, and health",
+    Action.VIEW_AUDIT: "view and export the audit log, notifications, and channels",
+    Action.MANAGE_SERVERS: "add, update, and delete servers; enable and disable definitions",
+    Action.MANAGE_AGENTS: "manage agents: their servers, policies, budgets, and recordings",
+    Action.MANAGE_WORKFLOWS: "create and update skills, workflows, triggers, and their tools",
+    Action.APPROVE_DEFINITIONS: "approve and reject definitions",
+    Action.APPROVE_CALLS: "approve and deny calls",
+    Action.CALL_TOOLS: "call a server's tools without an agent",
+    Action.USE_TOOLS: "call the tools of agents; members: only of agents assigned to them",
+    Action.RUN_AGENTS: "run agents; members: only agents assigned to them",
+    Action.MANAGE_TOKENS: "create and revoke tokens",
+    Action.MANAGE_MEMBERS: "add and remove members, and set their roles",
+    Action.MANAGE_NOTICES: "create and update notification channels",
+    Action.MANAGE_ORGANIZATION: "rename the organization, set its rules, use the kill switch",
+    Action.MANAGE_ISSUERS: "manage external issuers, whose tokens are accepted over MCP",
+    Action.MANAGE_LAUNCHERS: "manage the launcher allowlist and the commands of stdio servers",
+    Action.ALLOW_PRIVATE_ADDRESS: "allow private addresses for a server",
+    Action.TRUST_ALL_CHANGES: "trust all changes of a server without review",
+    Action.GRANT_HOST_ACCESS: "give an agent a shell or a folder of this host",
 }
 SCOPE_DESCRIPTIONS: dict[TokenScope, Any] = {
     TokenScope.TOOLS: _("call governed tools over MCP"),
     TokenScope.AGENTS: _("run agents over MCP"),
-    TokenScope.MANAGE: _("manage agents, servers, skills and workflows over MCP"),
-    TokenScope.API: _("REST; all that the role may do"),
+    TokenScope.MANAGE: _("manage agents, servers, skills, and workflows over MCP"),
+    TokenScope.API: _("use the REST API with all permissions of the role"),
 }
-PAGE_INTRODUCTION = """# Who may do what
+PAGE_INTRODUCTION = """# Roles and permissions
 
-Each person has one role in an organization, and each token has one. A platform administrator (a
-Django superuser) may do everything in every organization. This page is made from the table in the
-code, `bonobot/accounts/roles.py`; a refusal names the action in its rule (`role:manage_agents`) and
+Each member and each token has one role in an organization. A platform administrator (a Django
+superuser) has all permissions in every organization. This page is generated from
+`bonobot/accounts/roles.py`. A denial names the permission in its rule (`role:manage_agents`) and
 the roles that have it in its remedy.
 """
 
 SCOPES_SECTION = """## Scopes of tokens
 
-A token may have scopes beside its role: it may do what both allow. A token without scopes may do
-all that its role may. A refusal says `insufficient_scope` and names the scopes of which one is
-needed; REST always needs `api`.
+A token can have scopes in addition to its role: it has only the permissions that both allow. A
+token without scopes has all permissions of its role. A denial has the code `insufficient_scope` and
+names the scopes, one of which is required. The REST API always requires `api`.
 """
 
 
@@ -61,14 +61,14 @@ def render_roles_page() -> str:
     roles = list(Role)
     lines = [
         PAGE_INTRODUCTION,
-        f"| action | {' | '.join(roles)} | what it is |",
+        f"| permission | {' | '.join(roles)} | description |",
         "|---" * (len(roles) + 2) + "|",
         *(_render_action_row(action, roles) for action in Action),
         "",
-        "Actions without a ✓ are the platform administrator's alone.",
+        "Permissions without a ✓ are reserved for platform administrators.",
         "",
         SCOPES_SECTION,
-        "| scope | what it is | actions |",
+        "| scope | description | permissions |",
         "|---|---|---|",
         *(_render_scope_row(scope) for scope in TokenScope),
         "",

@@ -50,9 +50,9 @@ class SecondFactorRequired(Forbidden):
 
     def __init__(self) -> None:
         super().__init__(
-            "This organization asks everybody for a second factor, and you have none yet.",
+            "This organization requires a second factor, and you haven't set one up yet.",
             rule="second_factor",
-            remedy="Sign in to the admin and set one up.",
+            remedy="Sign in to the admin site and set one up.",
         )
 
 
@@ -106,7 +106,7 @@ def send_second_factor_reset_email(user: User) -> None:
             (
                 _t("An administrator reset the second factor of the account %(name)s.")
                 % {"name": user.get_username()},
-                _t("If that wasn't you, tell an administrator at once."),
+                _t("If this wasn't you, contact an administrator immediately."),
             ),
         )
 
@@ -130,9 +130,9 @@ def require_account_control(principal: Principal, user: User) -> None:
     )
     if user.is_superuser or not own_memberships.exists() or other_memberships.exists():
         raise Forbidden(
-            "Only a platform administrator may decide on how this person signs in.",
+            "Only a platform administrator can change how this person signs in.",
             rule="platform_admin",
-            remedy="Ask a platform administrator.",
+            remedy="Contact a platform administrator.",
         )
 
 

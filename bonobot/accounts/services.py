@@ -30,9 +30,9 @@ def add_member(principal: Principal, username: str, role: Role) -> Membership:
     user = User.objects.filter(username=username.strip(), is_active=True).first()
     if user is None:
         raise NotFound(
-            format_message("There is no user {username!r}.", username=username),
+            format_message("The user {username!r} doesn't exist.", username=username),
             field="username",
-            remedy="Write the name that they sign in with, or invite them by e-mail.",
+            remedy="Enter the user's sign-in name, or invite them by email.",
             status=400,
         )
     member = Membership(organization_id=principal.organization_id, user=user, role=role)
@@ -42,9 +42,9 @@ def add_member(principal: Principal, username: str, role: Role) -> Membership:
                 member.save()
         except IntegrityError:
             raise Conflict(
-                format_message("{user} is a member already.", user=user),
+                format_message("{user} is already a member.", user=user),
                 field="username",
-                remedy="Change the role of that membership instead.",
+                remedy="Change the role of the existing membership instead.",
             ) from None
     return member
 
@@ -113,7 +113,7 @@ def _check_slug(organization: Organization, *, adding: bool) -> None:
             format_message("The slug {slug!r} looks like an identifier.", slug=organization.slug),
             code="slug_not_allowed",
             field="slug",
-            remedy="Choose a slug made of words.",
+            remedy="Choose a slug that consists of words.",
         )
     if adding:
         return
@@ -121,7 +121,7 @@ def _check_slug(organization: Organization, *, adding: bool) -> None:
     if organization.slug != current_slug:
         raise InvalidInput(
             format_message(
-                "The slug of an organization can't be changed: it is {slug!r}.", slug=current_slug
+                "The slug {slug!r} of this organization can't be changed.", slug=current_slug
             ),
             code="slug_fixed",
             field="slug",
@@ -142,10 +142,10 @@ def save_user(principal: Principal, user: User, changed: list[str], *, adding: b
     _require_platform_admin(principal)
     if str(user.pk) == principal.id and not (user.is_active and user.is_superuser):
         raise Conflict(
-            "You can't take your own way in.",
+            "You can't remove your own access.",
             code="own_account",
             field="is_active" if not user.is_active else "is_superuser",
-            remedy="Ask another platform administrator.",
+            remedy="Contact another platform administrator.",
         )
     with record_change(
         organization_id=principal.organization_id,
@@ -162,9 +162,9 @@ def save_user(principal: Principal, user: User, changed: list[str], *, adding: b
 def _require_platform_admin(principal: Principal) -> None:
     if not principal.platform_admin:
         raise Forbidden(
-            "Only a platform administrator may do this.",
+            "Only a platform administrator can do this.",
             rule="platform_admin",
-            remedy="Ask a platform administrator.",
+            remedy="Contact a platform administrator.",
         )
 
 
@@ -179,10 +179,10 @@ def _require_remaining_owner(member: Membership) -> None:
     owners = Membership.objects.filter(organization=member.organization_id, role=Role.OWNER)
     if not owners.exists():
         raise Conflict(
-            "The organization would be left without an owner.",
+            "This would leave the organization without an owner.",
             code="last_owner",
             field="role",
-            remedy="Make somebody else an owner first.",
+            remedy="Make another member an owner first.",
         )
 
 

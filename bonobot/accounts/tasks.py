@@ -22,5 +22,5 @@ def mail_factor_reset(account: str) -> None:
 
 @shared_task(base=ExclusiveTask)
 def prune_audit() -> int:
-    """Remove the audit's rows that are older than their organization keeps them."""
+    """Delete audit entries that are older than their organization's retention period."""
     return audit_retention.prune_expired_entries()

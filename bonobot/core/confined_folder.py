@@ -35,7 +35,7 @@ class PathRefused(Problem):
 
     code = "bad_path"
     status = 400
-    title = "The path can't be used"
+    title = "Path not valid"
 
 
 def split_path(path: str) -> tuple[str, ...]:
@@ -44,7 +44,7 @@ def split_path(path: str) -> tuple[str, ...]:
     Raises `PathRefused` for absolute paths, `..`, and paths that are too long or too deep.
     """
     if "\0" in path:
-        raise build_bad_path_error(path, "It holds a NUL character.")
+        raise build_bad_path_error(path, "It contains a NUL character.")
     try:
         encoded_path = path.encode()
     except UnicodeEncodeError:
@@ -54,15 +54,15 @@ def split_path(path: str) -> tuple[str, ...]:
             format_message("`{path}` is an absolute path.", path=path[:200]),
             code="outside_workspace",
             field="path",
-            remedy="Write paths relative to the workspace, such as `notes/today.md`.",
+            remedy="Use paths relative to the workspace, such as `notes/today.md`.",
         )
     parts = tuple(part for part in path.split("/") if part not in ("", "."))
     if ".." in parts:
         raise PathRefused(
-            format_message("`{path}` goes up with `..`.", path=path[:200]),
+            format_message("`{path}` contains `..`.", path=path[:200]),
             code="outside_workspace",
             field="path",
-            remedy="Write paths relative to the workspace, without `..`.",
+            remedy="Use paths relative to the workspace, without `..`.",
         )
     too_long = len(encoded_path) > MAX_PATH_BYTES or any(
         len(p.encode()) > MAX_NAME_BYTES for p in parts
@@ -70,7 +70,9 @@ def split_path(path: str) -> tuple[str, ...]:
     if too_long or len(parts) > MAX_DEPTH:
         raise build_bad_path_error(
             path,
-            format_message("It is too long, or deeper than {deepest} folders.", deepest=MAX_DEPTH),
+            format_message(
+                "It is too long or more than {deepest} folders deep.", deepest=MAX_DEPTH
+            ),
         )
     return parts
 
@@ -80,23 +82,24 @@ def check_hard_links(path: str, stat_result: os.stat_result) -> None:
     if stat_result.st_nlink > 1:
         raise PathRefused(
             format_message(
-                "`{path}` has {st_nlink} names (hard links), and others may be outside.",
+                "`{path}` has {st_nlink} names (hard links), and some might be outside the "
+                "workspace.",
                 path=path,
                 st_nlink=stat_result.st_nlink,
             ),
             code="hard_link",
             field="path",
-            remedy="Have whoever keeps the folder make it a file of its own.",
+            remedy="Ask the owner of the folder to replace the hard link with a separate file.",
         )
 
 
 def build_symlink_error(path: str) -> PathRefused:
     """Return the error for a symbolic link."""
     return PathRefused(
-        format_message("`{path}` is a symbolic link, and links are not followed.", path=path),
+        format_message("`{path}` is a symbolic link. Symbolic links aren't followed.", path=path),
         code="symbolic_link",
         field="path",
-        remedy="Name the file or folder itself.",
+        remedy="Specify the file or folder itself.",
     )
 
 
@@ -106,16 +109,16 @@ def build_other_filesystem_error(path: str) -> PathRefused:
         format_message("`{path}` is on another file system.", path=path),
         code="other_filesystem",
         field="path",
-        remedy="Only files of the workspace's own file system are used.",
+        remedy="Use files on the workspace's own file system.",
     )
 
 
 def build_not_found_error(path: str) -> NotFound:
     """Return the error for a path that doesn't exist."""
     return NotFound(
-        format_message("There is nothing at `{path}`.", path=path),
+        format_message("`{path}` doesn't exist.", path=path),
         field="path",
-        remedy="`list_files` shows what there is.",
+        remedy="Run `list_files` to see the available files.",
     )
 
 
@@ -127,10 +130,10 @@ def convert_os_error(path: str, error: OSError) -> Problem:
         return build_symlink_error(path)
     if error.errno == errno.ENOTDIR:
         return PathRefused(
-            format_message("`{path}` is no folder.", path=path),
+            format_message("`{path}` isn't a folder.", path=path),
             code="not_a_folder",
             field="path",
-            remedy="`list_files` shows what there is.",
+            remedy="Run `list_files` to see the available files.",
         )
     if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
         return Conflict(
@@ -140,10 +143,10 @@ def convert_os_error(path: str, error: OSError) -> Problem:
             remedy="Set `with_contents` to delete everything in it.",
         )
     return PathRefused(
-        f"`{path}`: {error.strerror or 'it did not work'}.",
+        f"`{path}`: {error.strerror or 'the operation failed'}.",
         code="not_possible",
         field="path",
-        remedy="The system refuses it; use another path.",
+        remedy="The system rejected it. Use another path.",
     )
 
 
@@ -151,11 +154,9 @@ def build_bad_path_error(path: str, reason: str) -> PathRefused:
     """Return the error for a malformed path."""
     printable_path = path[:200].encode("utf-8", "replace").decode()
     return PathRefused(
-        format_message(
-            "`{shown}` can't be used as a path. {why}", shown=printable_path, why=reason
-        ),
+        format_message("`{shown}` isn't a valid path. {why}", shown=printable_path, why=reason),
         field="path",
-        remedy="Write a path relative to the workspace, such as `notes/today.md`.",
+        remedy="Use a path relative to the workspace, such as `notes/today.md`.",
     )
 
 
@@ -231,14 +232,14 @@ class ConfinedFolder:
         if size > max_bytes or len(data) > max_bytes:
             raise PathRefused(
                 format_message(
-                    "`{path}` has {size:,} bytes; at most {most:,} are read.",
+                    "`{path}` has {size:,} bytes. The limit is {most:,} bytes.",
                     path=path,
                     size=size,
                     most=max_bytes,
                 ),
                 code="too_large",
                 field="path",
-                remedy="Search it, or work on a smaller file.",
+                remedy="Search the file, or use a smaller file.",
             )
         return data
 
@@ -326,10 +327,10 @@ class ConfinedFolder:
                 target_stat = None
             if target_stat is not None and not (overwrite and stat.S_ISREG(target_stat.st_mode)):
                 raise Conflict(
-                    format_message("`{target}` is there already.", target=target),
+                    format_message("`{target}` already exists.", target=target),
                     code="already_there",
                     field="to",
-                    remedy="Choose another name, or set `overwrite` for a file.",
+                    remedy="Use another name, or set `overwrite` to replace a file.",
                 )
             try:
                 os.rename(name, target_name, src_dir_fd=source_parent, dst_dir_fd=target_parent)
@@ -396,7 +397,7 @@ class ConfinedFolder:
     @contextmanager
     def _open_parent(self, path: str, parts: tuple[str, ...]) -> Iterator[tuple[int, str]]:
         if not parts:
-            raise build_bad_path_error(path, "It names the workspace itself.")
+            raise build_bad_path_error(path, "It refers to the workspace itself.")
         with self.open_folder("/".join(parts[:-1])) as fd:
             yield fd, parts[-1]
 
@@ -452,14 +453,14 @@ class ConfinedFolder:
                 format_message("`{path}` is a folder.", path=path),
                 code="not_a_file",
                 field="path",
-                remedy="Name a file in it; `list_files` shows them.",
+                remedy="Use a file in this folder. Run `list_files` to see its files.",
             )
         if not stat.S_ISREG(stat_result.st_mode):
             raise PathRefused(
-                format_message("`{path}` is no regular file.", path=path),
+                format_message("`{path}` isn't a regular file.", path=path),
                 code="not_a_file",
                 field="path",
-                remedy="Devices, pipes and sockets are neither read nor written.",
+                remedy="Devices, pipes, and sockets can't be read or written.",
             )
         if stat_result.st_dev != self._device:
             raise build_other_filesystem_error(path)

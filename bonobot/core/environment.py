@@ -46,7 +46,7 @@ def read_flag(name: str, default: bool) -> bool:
 def read_number(
     name: str, default: int, *, minimum: int | None = None, maximum: int | None = None
 ) -> int:
-    """Return a variable as a whole number; raise ImproperlyConfigured outside the bounds."""
+    """Return a variable as an integer; raise ImproperlyConfigured outside the bounds."""
     value = _read_variable(name, "number")
     if value is None:
         return default
@@ -54,10 +54,10 @@ def read_number(
         number = int(value.replace("_", ""))
     except ValueError:
         raise _build_value_error(
-            name, f"a whole number{_format_bounds(minimum, maximum)}", value
+            name, f"an integer{_format_bounds(minimum, maximum)}", value
         ) from None
     if (minimum is not None and number < minimum) or (maximum is not None and number > maximum):
-        raise _build_value_error(name, f"a whole number{_format_bounds(minimum, maximum)}", value)
+        raise _build_value_error(name, f"an integer{_format_bounds(minimum, maximum)}", value)
     return number
 
 

@@ -17,7 +17,7 @@ class Problem(Exception):
 
     code = "error"
     status = 400
-    title = "The request could not be carried out"
+    title = "Request failed"
 
     def __init__(
         self,
@@ -97,7 +97,7 @@ class ServiceUnavailable(Problem):
 
     code = "unavailable"
     status = 503
-    title = "Not available now"
+    title = "Not available"
 
 
 class InternalError(Problem):
@@ -105,12 +105,14 @@ class InternalError(Problem):
 
     code = "internal_error"
     status = 500
-    title = "Something went wrong here"
+    title = "Internal error"
 
     def __init__(self, subject: str = "Something went wrong", *, remedy: str) -> None:
         """`subject` is the beginning of the sentence, such as "Something went wrong"."""
         super().__init__(
-            format_message("{what} in Bonobot itself; the log says more.", what=subject),
+            format_message(
+                "{what} because of an internal error. See the log for details.", what=subject
+            ),
             remedy=remedy,
         )
 

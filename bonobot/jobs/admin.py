@@ -30,19 +30,19 @@ from bonobot.jobs.schedules import (
 # Labels of schedules by the name in the database and the command line.
 SCHEDULE_LABELS = {
     "check due servers": _("check due servers"),
-    "sweep": _("sweep"),
-    "deliver notices": _("deliver notices"),
+    "sweep": _("recover stalled sessions and calls"),
+    "deliver notifications": _("deliver notifications"),
     "run due workflows": _("run due workflows"),
     "count usage": _("count usage"),
-    "export audit heads": _("export audit heads"),
+    "export audit checkpoints": _("export audit checkpoints"),
     "watch budgets": _("watch budgets"),
-    "forget who left": _("forget who left"),
-    "read definitions again": _("read definitions again"),
+    "delete tokens of former members": _("delete tokens of former members"),
+    "rescan definitions": _("rescan definitions"),
     "prune health history": _("prune health history"),
-    "prune notices": _("prune notices"),
-    "forget old cells": _("forget old cells"),
-    "prune the audit": _("prune the audit"),
-    "prune programs": _("prune programs"),
+    "prune notifications": _("prune notifications"),
+    "delete expired data": _("delete expired data"),
+    "prune audit log": _("prune audit log"),
+    "prune OAuth clients": _("prune OAuth clients"),
 }
 
 
@@ -50,9 +50,9 @@ class ScheduleForm(forms.ModelForm):
     """The period of a schedule and whether it is enabled."""
 
     every = forms.IntegerField(
-        label=_("Every … seconds"), min_value=1, max_value=MAX_PERIOD_S, widget=IntegerInput
+        label=_("Interval (seconds)"), min_value=1, max_value=MAX_PERIOD_S, widget=IntegerInput
     )
-    enabled = forms.BooleanField(label=_("Switched on"), required=False, widget=Checkbox)
+    enabled = forms.BooleanField(label=_("Enabled"), required=False, widget=Checkbox)
 
     class Meta:
         model = PeriodicTask
@@ -63,10 +63,11 @@ class ScheduleForm(forms.ModelForm):
         super().__init__(*args, **kwargs)
         row = self.instance
         self.fields["every"].initial = compute_period_s(row)
-        self.fields["every"].help_text = _t("Usually %(n)d.") % {"n": read_default_period_s(row)}
+        self.fields["every"].help_text = _t("Default: %(n)d.") % {"n": read_default_period_s(row)}
         if max_period_s := MAX_ESSENTIAL_PERIODS.get(row.name):
             help_text = _t(
-                "Nothing works without it: it is always on, every %(n)d seconds at least."
+                "This job is required. It can't be disabled and must run at least every "
+                "%(n)d seconds."
             )
             self.fields["enabled"].disabled = True
             self.fields["enabled"].help_text = help_text % {"n": max_period_s}
@@ -100,7 +101,7 @@ class ScheduleAdmin(ServiceFormAdmin):
         """Return the label."""
         return str(SCHEDULE_LABELS.get(row.name, row.name))
 
-    @display(description=_("what it does"))
+    @display(description=_("description"))
     def about(self, row: PeriodicTask) -> SafeString:
         """Return the first sentence of the task's docstring."""
         return format_html(
@@ -108,17 +109,17 @@ class ScheduleAdmin(ServiceFormAdmin):
             render_sentence(localize_text(_get_task_summary(row.task))),
         )
 
-    @display(description=_("every"), ordering="interval__every")
+    @display(description=_("interval"), ordering="interval__every")
     def period(self, row: PeriodicTask) -> str:
         """Return the period."""
         return _format_period(compute_period_s(row))
 
-    @display(description=_("usually"))
+    @display(description=_("default"))
     def usual(self, row: PeriodicTask) -> str:
         """Return the default period."""
         return _format_period(read_default_period_s(row))
 
-    @display(description=_("on"), boolean=True, ordering="enabled")
+    @display(description=_("enabled"), boolean=True, ordering="enabled")
     def on(self, row: PeriodicTask) -> bool:
         """Return whether it is enabled."""
         return bool(row.enabled)

@@ -26,12 +26,12 @@ class TaskQueue:
 QUEUES = (
     TaskQueue(
         "sessions",
-        "sessions of agents, replays",
+        "agent sessions and replays",
         ("agents.tasks.run_session", "agents.tasks.play_recording"),
     ),
     TaskQueue(
         "sweeps",
-        "what was forgotten or is due: sessions, schedules of workflows, budgets, leavers",
+        "recovery and schedules: sessions, workflow runs, budgets, former members",
         (
             "agents.tasks.sweep",
             "agents.tasks.run_due_workflows",
@@ -39,10 +39,10 @@ QUEUES = (
             "mcp_servers.tasks.forget_who_left",
         ),
     ),
-    TaskQueue("health", "checks of servers that are due", ("mcp_servers.tasks.check_due",)),
+    TaskQueue("health", "server health checks", ("mcp_servers.tasks.check_due",)),
     TaskQueue(
         "discovery",
-        "reading what servers offer, again with newer rules too; deeds upon many servers",
+        "discovery, rescans with newer rules, and bulk jobs on servers",
         (
             "mcp_servers.tasks.discover_server",
             "mcp_servers.tasks.rescan_definitions",
@@ -51,7 +51,7 @@ QUEUES = (
     ),
     TaskQueue(
         "notices",
-        "mail and webhooks to people",
+        "emails and webhooks",
         (
             "bonobot.notifications.tasks.send_due_notifications",
             "bonobot.accounts.tasks.mail_factor_reset",
@@ -60,7 +60,7 @@ QUEUES = (
     ),
     TaskQueue(
         "upkeep",
-        "usage counted, audit heads exported, old rows removed",
+        "usage totals, audit checkpoints, and removal of old rows",
         (
             "bonobot.ledger.tasks.count_usage",
             "bonobot.ledger.tasks.export_heads",

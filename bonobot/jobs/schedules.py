@@ -19,7 +19,7 @@ from bonobot.core.problems import Conflict, Forbidden, InvalidInput
 from bonobot.ledger.audit.admin_changes import record_change
 
 # Entries that can't be disabled, with their maximum period in seconds.
-MAX_ESSENTIAL_PERIODS = {"sweep": 60, "check due servers": 60, "deliver notices": 60}
+MAX_ESSENTIAL_PERIODS = {"sweep": 60, "check due servers": 60, "deliver notifications": 60}
 MAX_PERIOD_S = 31 * 86_400
 TASK_PREFIXES = ("agents.", "bonobot.", "mcp_servers.")
 DEFAULT_PERIOD_HEADER = "default_s"
@@ -65,21 +65,23 @@ def save_schedule(principal: Principal, row: PeriodicTask, *, every: int, enable
     """
     if not principal.platform_admin:
         raise Forbidden(
-            "Only a platform administrator may change what runs when.",
+            "Only a platform administrator can change schedules.",
             rule="platform_admin",
-            remedy="Ask a platform administrator.",
+            remedy="Contact a platform administrator.",
         )
     max_period_s = MAX_ESSENTIAL_PERIODS.get(row.name)
     if max_period_s and not enabled:
         raise Conflict(
-            format_message("Nothing works without {name!r}.", name=row.name),
+            format_message(
+                "The schedule {name!r} is required and can't be disabled.", name=row.name
+            ),
             code="schedule_essential",
             field="enabled",
-            remedy="Leave it on; it may run less often.",
+            remedy="Keep it enabled. You can use a longer interval.",
         )
     if not 1 <= every <= (max_period_s or MAX_PERIOD_S):
         raise InvalidInput(
-            format_message("The period is {every} s.", every=every),
+            format_message("The interval is {every} s.", every=every),
             field="every",
             remedy=format_message(
                 "Use a whole number of seconds from 1 to {longest}.",

@@ -20,13 +20,13 @@ _UNIT_LABELS = {
     "tokens": format_message("tokens"),
 }
 _PERIOD_LABELS = {
-    "day": format_message("a day"),
-    "month": format_message("a month"),
+    "day": format_message("per day"),
+    "month": format_message("per month"),
     "total": format_message("in total"),
 }
 # Owners of rates and budgets, by scope.
 OWNER_LABELS = {
-    "global": format_message("whole installation's"),
+    "global": format_message("installation's"),
     "organization": format_message("organization's"),
     "agent": format_message("agent's"),
     "session": format_message("session's"),

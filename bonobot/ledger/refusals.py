@@ -17,7 +17,7 @@ class Refusal(Problem):
 
     code = "not_admitted"
     status = 403
-    title = "Not admitted"
+    title = "Call denied"
 
 
 class AuditUnavailable(Refusal):
@@ -25,12 +25,13 @@ class AuditUnavailable(Refusal):
 
     code = "audit_unavailable"
     status = 503
-    title = "The audit can't be written now"
+    title = "Audit log not available"
 
     def __init__(self, cause: object) -> None:
         super().__init__(
-            format_message("The audit can't be written now: {cause}.", cause=cause),
-            remedy="Try again; if it stays so, `bonobot doctor` checks the database.",
+            format_message("The audit log can't be written: {cause}.", cause=cause),
+            remedy="Try again. If the problem persists, run `bonobot doctor` to check the "
+            "database.",
             retry_after=1,
         )
 
@@ -40,12 +41,12 @@ class CallAlreadyStarted(Refusal):
 
     code = "call_taken"
     status = 409
-    title = "This call was begun elsewhere"
+    title = "Call already started"
 
     def __init__(self) -> None:
         super().__init__(
-            "This call has been begun by another process.",
-            remedy="Wait for its outcome; it is made once.",
+            "Another process has already started this call.",
+            remedy="Wait for its outcome. The call runs only once.",
         )
 
 
@@ -54,12 +55,12 @@ class StaleSnapshot(Refusal):
 
     code = "stale_snapshot"
     status = 409
-    title = "The rules changed meanwhile"
+    title = "Rules changed"
 
     def __init__(self, generation: int) -> None:
         super().__init__(
             "The rules of this organization changed while the call was being decided.",
-            remedy="Read the rules again and decide once more.",
+            remedy="Reload the rules and decide again.",
             extra={"generation": generation},
         )
 
@@ -75,7 +76,8 @@ class RateLimited(Refusal):
         seconds = max(ceil(wait_us / MICROSECONDS_PER_SECOND), 1)
         super().__init__(
             format_message(
-                "The {whose} limit of {per_minute} calls a minute, {burst} at once, is reached.",
+                "The {whose} rate limit of {per_minute} calls per minute (burst of "
+                "{burst}) is reached.",
                 whose=_describe_owner(charge.key),
                 per_minute=charge.per_minute,
                 burst=charge.burst,
@@ -97,13 +99,13 @@ class BudgetExhausted(Refusal):
 
     code = "budget_exhausted"
     status = 403
-    title = "The budget is used up"
+    title = "Budget exhausted"
 
     def __init__(self, reservation: BudgetReservation, balance: BudgetBalance) -> None:
         super().__init__(
             format_message(
-                "The {named} is {limit} and doesn't allow {amount} more: {spent} "
-                "are spent and {reserved} are set aside for running calls.",
+                "The {named} is {limit}. This call may need {amount}, but {spent} are used "
+                "and {reserved} are reserved for running calls.",
                 named=describe_budget_key(reservation.key),
                 limit=reservation.limit,
                 amount=reservation.amount,
@@ -111,7 +113,7 @@ class BudgetExhausted(Refusal):
                 reserved=balance.reserved,
             ),
             rule=reservation.key,
-            remedy="Wait for the next period, or ask who may to raise the budget.",
+            remedy="Wait for the next period, or ask someone with permission to raise the budget.",
             extra={
                 "limit": reservation.limit,
                 "spent": balance.spent,
@@ -127,13 +129,14 @@ class FlowNeedsApproval(Refusal):
 
     code = "flow_needs_approval"
     status = 403
-    title = "A person has to look at this call"
+    title = "Approval required"
 
     def __init__(self, flow: FlowLabelEffect) -> None:
         super().__init__(
-            "The call would send something out after private data and untrusted content were read.",
+            "The call would have an external effect after private data and untrusted "
+            "content were read.",
             rule=flow.key,
-            remedy="A person who may approve calls can allow it.",
+            remedy="Contact someone who can approve calls.",
         )
 
 
@@ -142,19 +145,18 @@ class ApprovalRefused(Refusal):
 
     code = "approval_unknown"
     status = 403
-    title = "The approval doesn't hold"
+    title = "Approval not valid"
 
     _MESSAGES = {
-        "approval_unknown": format_message("There is no such approval."),
+        "approval_unknown": format_message("The approval doesn't exist."),
         "approval_mismatch": format_message(
-            "The approval was given for another call: other arguments, another definition or "
-            "other rules."
+            "The approval is for another call. The arguments, the definition, or the rules differ."
         ),
         "approval_expired": format_message("The approval has expired."),
-        "approval_spent": format_message("The approval was used already."),
+        "approval_spent": format_message("The approval has already been used."),
     }
 
     def __init__(self, verdict: Verdict) -> None:
         super().__init__(
-            self._MESSAGES[verdict], code=verdict, rule="approval", remedy="Ask for it again."
+            self._MESSAGES[verdict], code=verdict, rule="approval", remedy="Request a new approval."
         )

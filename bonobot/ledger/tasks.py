@@ -24,13 +24,13 @@ MAX_RUN_S = 20.0
 
 @shared_task(base=ExclusiveTask)
 def export_heads() -> int:
-    """Write the signed ends of the chains that moved to `BONOBOT_AUDIT_HEADS`."""
+    """Write signed checkpoints of changed hash chains to `BONOBOT_AUDIT_HEADS`."""
     return signed_checkpoints.export_checkpoints()
 
 
 @shared_task(base=ExclusiveTask)
 def count_usage() -> int:
-    """Add what ended since the last time to the rollups; return how many rows that were.
+    """Add newly completed calls to the usage totals; return how many rows that were.
 
     Then some days of those that aren't in the summaries yet are summed.
     """
@@ -41,7 +41,7 @@ def count_usage() -> int:
 
 @shared_task(base=ExclusiveTask)
 def forget_cells() -> None:
-    """Remove what nobody needs any more beside the audit.
+    """Delete expired data outside the audit log.
 
     That is: permits long expired, labels long let go, budgets' cells of periods long past, and
     rollups and summaries of hours whose days are kept.

@@ -224,7 +224,7 @@ def _filter_members(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
 
 
 def _build_invalid_backup_error(detail: str) -> InvalidInput:
-    remedy = "Name a folder that `bonobot backup` wrote."
+    remedy = "Choose a folder that was created by `bonobot backup`."
     return InvalidInput(detail, code="backup_unfit", field="FOLDER", remedy=remedy)
 
 

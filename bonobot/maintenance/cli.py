@@ -18,32 +18,37 @@ def _serialize_status(status: key_rotation.KeyRotationStatus) -> dict[str, Any]:
 
 def _show_status(cli: CommandContext, options: argparse.Namespace) -> None:
     require_no_organization(options)
-    with cli.show_spinner("Looking at every sealed value"):
+    with cli.show_spinner("Checking encrypted values…"):
         status = key_rotation.load_rotation_status()
     rows = [(name.replace("_", " "), value) for name, value in _serialize_status(status).items()]
     cli.emit(_serialize_status(status), build_table("", "", rows=rows, empty=""))
     if status.unfinished:
-        cli.print_message("A rotation isn't over: run `bonobot keys rotate`.")
-    if status.unreadable:
         cli.print_message(
-            "What is unreadable was sealed with keys that aren't there: restore them."
+            "A key rotation isn't complete. To continue it, run `bonobot keys rotate`."
         )
+    if status.unreadable:
+        cli.print_message("Unreadable values were encrypted with missing keys. Restore these keys.")
 
 
 def _add_rotate_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--yes", action="store_true", help="don't ask first")
+    parser.add_argument("--yes", action="store_true", help="Don't ask for confirmation")
     parser.add_argument(
-        "--given", action="store_true", help="make no key: seal with the first that is there"
+        "--given", action="store_true", help="Use the first existing key instead of creating a key"
     )
     parser.add_argument(
         "--wait",
         type=float,
         default=key_rotation.KEY_PROPAGATION_S,
         metavar="SECONDS",
-        help=f"until all have noticed the new key (default: {key_rotation.KEY_PROPAGATION_S:g})",
+        help="Time for all processes to load the new key, in seconds "
+        f"(default: {key_rotation.KEY_PROPAGATION_S:g})",
     )
     parser.add_argument(
-        "--batch", type=int, default=key_rotation.BATCH_SIZE, metavar="N", help="at a time"
+        "--batch",
+        type=int,
+        default=key_rotation.BATCH_SIZE,
+        metavar="N",
+        help=f"Number of values per batch (default: {key_rotation.BATCH_SIZE})",
     )
 
 
@@ -51,22 +56,27 @@ def _rotate_keys(cli: CommandContext, options: argparse.Namespace) -> None:
     require_no_organization(options)
     status = key_rotation.load_rotation_status()
     if options.given:
-        cli.print_message(f"{status.older} values are sealed with older keys.")
+        cli.print_message(f"{status.older} values are encrypted with older keys.")
     elif not status.unfinished:
-        if not options.yes and not cli.confirm("Make a new key and seal everything with it?"):
+        if not options.yes and not cli.confirm("Create a new key and encrypt all values with it?"):
             raise Conflict(
-                "Nothing was changed.", code="not_confirmed", field="--yes", remedy="Say --yes."
+                "The key rotation wasn't confirmed. Nothing was changed.",
+                code="not_confirmed",
+                field="--yes",
+                remedy="Confirm with --yes.",
             )
         key_rotation.add_key()
         key_rotation.record_rotation(_build_actor(), "keys_rotation_begun", keys=status.keys + 1)
         cli.print_message(
-            f"A new key seals from now on. Waiting {options.wait:g} s until all have noticed."
+            f"A new key was created. Waiting {options.wait:g} s for all processes to load it."
         )
     else:
-        cli.print_message(f"{status.older} values are sealed with older keys: going on with them.")
+        cli.print_message(
+            f"Continuing the rotation: {status.older} values are encrypted with older keys."
+        )
     time.sleep(options.wait)
     total = status.current + status.older
-    with cli.show_progress("Sealing anew", total=total) as advance:
+    with cli.show_progress("Encrypting values", total=total) as advance:
         rotated = key_rotation.rotate_sealed_values(
             batch=options.batch, on_progress=lambda done: [advance() for _ in range(done)]
         )
@@ -75,17 +85,27 @@ def _rotate_keys(cli: CommandContext, options: argparse.Namespace) -> None:
         _build_actor(), "keys_rotated", resealed=rotated, left=remaining.older
     )
     cli.emit(_serialize_status(remaining) | {"resealed": rotated})
-    cli.print_message(f"{rotated} values were sealed anew, {remaining.older} are left.")
+    cli.print_message(
+        f"{rotated} values were encrypted with the new key. {remaining.older} remain."
+    )
     if remaining.unreadable:
-        cli.print_message(f"{remaining.unreadable} can't be opened with any key: bonobot doctor")
+        cli.print_message(
+            f"{remaining.unreadable} values can't be decrypted with any key. Run `bonobot doctor`."
+        )
     if remaining.older:
-        cli.print_message("They were written meanwhile: run it again.")
+        cli.print_message(
+            "The remaining values were saved during the rotation. Run the command again."
+        )
         raise CommandFailed
-    cli.print_message("Tomorrow, drop the old keys: bonobot keys drop")
+    cli.print_message("After one day, delete the old keys: bonobot keys drop")
 
 
 def _add_drop_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--now", action="store_true", help="don't wait for the gateway's clients")
+    parser.add_argument(
+        "--now",
+        action="store_true",
+        help="Don't wait until states held by gateway clients have expired",
+    )
 
 
 def _drop_keys(cli: CommandContext, options: argparse.Namespace) -> None:
@@ -94,7 +114,7 @@ def _drop_keys(cli: CommandContext, options: argparse.Namespace) -> None:
     key_rotation.record_rotation(_build_actor(), "keys_dropped", keys=dropped)
     cli.emit({"dropped": dropped})
     cli.print_message(
-        f"{dropped} old keys are dropped. Backups that were made before need them: keep a copy."
+        f"{dropped} old keys were deleted. Keep a copy of them to decrypt earlier backups."
     )
 
 
@@ -102,10 +122,10 @@ def require_no_organization(options: argparse.Namespace) -> None:
     """Raise `InvalidInput` if `--org` is set: the command affects the whole installation."""
     if options.org:
         raise InvalidInput(
-            "This is about the whole installation, not one organization.",
+            "This command applies to the whole installation, not to one organization.",
             code="whole_installation",
             field="--org",
-            remedy="Leave --org out.",
+            remedy="Omit --org.",
         )
 
 
@@ -117,20 +137,20 @@ def _build_actor() -> Actor:
 VERBS = (
     CommandVerb(
         "status",
-        "Count what is sealed with which key.",
+        "Count the encrypted values by key",
         _show_status,
         examples=("keys status", "keys status --json"),
     ),
     CommandVerb(
         "rotate",
-        "Make a new key and seal everything with it; begun again, it goes on.",
+        "Create a new key and encrypt all values with it. Run it again if interrupted.",
         _rotate_keys,
         _add_rotate_arguments,
         ("keys rotate --yes",),
     ),
     CommandVerb(
         "drop",
-        "Forget the old keys once nothing needs them.",
+        "Delete old keys that are no longer needed",
         _drop_keys,
         _add_drop_arguments,
         ("keys drop",),

@@ -95,9 +95,9 @@ def drop_old_keys(*, now: bool = False) -> int:
     path, status = _get_writable_key_file(), load_rotation_status()
     if status.older:
         raise Conflict(
-            format_message("{older} values are sealed with older keys.", older=status.older),
+            format_message("{older} values are encrypted with older keys.", older=status.older),
             code="keys_in_use",
-            remedy="Run `bonobot keys rotate`: it goes on where it was.",
+            remedy="Run `bonobot keys rotate`. It continues where it stopped.",
         )
     until = (
         (status.changed_at or datetime.now(UTC))
@@ -107,12 +107,13 @@ def drop_old_keys(*, now: bool = False) -> int:
     if not now and status.keys > 1 and until > datetime.now(UTC):
         raise Conflict(
             format_message(
-                "Clients may hold states of older keys until {until:%Y-%m-%d %H:%M} UTC.",
+                "Clients may hold states encrypted with older keys until {until:%Y-%m-%d "
+                "%H:%M} UTC.",
                 until=until,
             ),
             code="keys_in_use",
             field="--now",
-            remedy="Wait, or say --now: such clients then have to begin their calls anew.",
+            remedy="Wait, or use --now. With --now, these clients have to restart their calls.",
         )
     with key_files.lock_folder(path.parent):
         keys = key_files.parse_field_keys(
@@ -192,13 +193,13 @@ def _get_writable_key_file() -> Path:
     path: Path | None = settings.BONOBOT_FIELD_KEYS_PATH
     if path is None or not os.access(path, os.W_OK) or not os.access(path.parent, os.W_OK):
         raise Conflict(
-            "The keys come from the outside: this command can't change them.",
+            "The keys are managed externally, so this command can't change them.",
             code="keys_given",
             field="BONOBOT_FIELD_KEYS",
-            remedy="Put a new key (`bonobot generate_encryption_key`) first in the file that "
-            "`BONOBOT_FIELD_KEYS_FILE` names: processes follow. In a variable, put it behind the "
-            "others and restart every process, then first and restart again. Then run "
-            "`bonobot keys rotate --given`.",
+            remedy="Put a new key (`bonobot generate_encryption_key`) first in the file set in "
+            "`BONOBOT_FIELD_KEYS_FILE`. Running processes pick it up. If you use a "
+            "variable, add the key after the others and restart every process, then move "
+            "it to first place and restart again. Then run `bonobot keys rotate --given`.",
         )
     return path
 

@@ -46,7 +46,7 @@ class CommandModule(ModuleType):
 
 COMMAND_GROUPS = {
     "agents": GroupEntry(
-        "List, make, run, and decide what they may call.",
+        "Manage and run agents, their tools, policies, sessions, and recordings",
         (
             "agents.cli.agents:VERBS",
             "agents.cli.agents:CALLABLE_AGENT_VERBS",
@@ -59,31 +59,31 @@ COMMAND_GROUPS = {
         ),
     ),
     "approvals": GroupEntry(
-        "Calls that wait for a person: list, show, approve, deny.",
+        "List, show, approve, and deny pending approvals",
         ("agents.cli.approvals:VERBS",),
     ),
     "audit": GroupEntry(
-        "What happened, and whether the record is whole.",
+        "List, verify, export, and prune the audit log",
         ("bonobot.ledger.cli.audit:VERBS", "agents.cli.policy_simulations:AUDIT_VERBS"),
     ),
     "budgets": GroupEntry(
-        "Show and set what organizations, agents, sessions and servers may spend.",
+        "Show and set budgets of organizations, agents, sessions, and servers",
         ("agents.cli.budgets:VERBS",),
     ),
     "first-run": GroupEntry(
-        "The first steps of an organization: which are done, skipped or hidden.",
+        "Show the first steps of an organization: completed, skipped, or hidden",
         ("agents.console.cli:VERBS",),
     ),
     "issuers": GroupEntry(
-        "Whose tokens are taken over MCP, beside our own.",
+        "Manage external issuers whose tokens are accepted over MCP",
         ("bonobot.accounts.cli.external_issuers:VERBS",),
     ),
     "keys": GroupEntry(
-        "The keys of sealed values: which seals what, and a new one while everything runs.",
+        "Show and rotate the keys of encrypted values",
         ("bonobot.maintenance.cli:VERBS",),
     ),
     "mcp": GroupEntry(
-        "Register, read, approve, try and switch MCP servers.",
+        "Manage MCP servers: add, discover, review, call, enable, and disable them",
         (
             "mcp_servers.cli.servers:VERBS",
             "mcp_servers.cli.server_detail:VERBS",
@@ -105,57 +105,57 @@ COMMAND_GROUPS = {
         ),
     ),
     "members": GroupEntry(
-        "Who belongs to an organization, and who is asked to.",
+        "Manage members and invitations of an organization",
         ("bonobot.accounts.cli.members:VERBS",),
     ),
     "models": GroupEntry(
-        "Model endpoints: where agents think.",
+        "Manage the model endpoints of agents",
         ("agents.cli.model_endpoints:VERBS",),
     ),
     "notes": GroupEntry(
-        "Read, write and remove the notes that agents keep.",
+        "Read, write, and delete notes of agents",
         ("agents.cli.notes:VERBS",),
     ),
     "notices": GroupEntry(
-        "What people are told by e-mail and webhook, and whether it arrived.",
+        "Manage notification channels, and show and retry notifications",
         (
             "bonobot.notifications.cli:VERBS",
             "bonobot.notifications.cli:CHANNEL_VERBS",
         ),
     ),
     "org": GroupEntry(
-        "The organization, and the switch that stops everything in it.",
+        "Manage the organization and its kill switch",
         ("agents.cli.organization:VERBS",),
     ),
     "questions": GroupEntry(
-        "What servers ask the people who run sessions: list, show, answer.",
+        "List, show, and answer elicitation requests of servers",
         ("agents.cli.elicitations:VERBS",),
     ),
     "skills": GroupEntry(
-        "Write, show and run skills: named instructions with arguments.",
+        "Create, show, and run skills: named instructions with arguments",
         ("agents.cli.skills:VERBS",),
     ),
     "sso": GroupEntry(
-        "Identity providers that people sign in by (OpenID Connect).",
+        "Manage OpenID Connect identity providers",
         ("bonobot.accounts.cli.identity_providers:VERBS",),
     ),
     "tokens": GroupEntry(
-        "Keys for programs.",
+        "Manage tokens",
         (
             "bonobot.accounts.cli.tokens:VERBS",
             "agents.cli.flow_labels:OF_TOKENS",
         ),
     ),
     "tools": GroupEntry(
-        "What servers offer, and what is built in.",
+        "List the tools of servers and built-in tools",
         ("agents.cli.tools:VERBS",),
     ),
     "usage": GroupEntry(
-        "What was called, and what it cost.",
+        "Show calls, tokens, and cost",
         ("bonobot.ledger.cli.usage:VERBS",),
     ),
     "workflows": GroupEntry(
-        "Write, run and look at workflows: sequences of calls and questions to agents.",
+        "Create, run, and show workflows: sequences of calls and messages to agents",
         ("agents.cli.workflows:VERBS",),
     ),
 }

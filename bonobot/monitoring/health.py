@@ -48,7 +48,7 @@ def find_readiness_problem() -> str:
         try:
             pending = count_unapplied_migrations()
         except DatabaseError:
-            return "the database doesn't answer"
+            return "the database doesn't respond"
         if pending:
             return f"{pending} migrations are not applied: run `bonobot migrate`"
         _ready.set()
@@ -143,7 +143,7 @@ def measure_readiness() -> ReadinessReport:
             parts[2:2] = [_probe_keys(), _probe_beat(), *probe_registered_parts()]
     except DatabaseError:
         parts = [
-            ReadinessPart("database", "failed", "the database doesn't answer"),
+            ReadinessPart("database", "failed", "the database doesn't respond"),
             _probe_broker(),
             _probe_loop(),
         ]

@@ -9,5 +9,5 @@ class NotificationsConfig(AppConfig):
 
     name = "bonobot.notifications"
     label = "notices"
-    verbose_name = _("Notices")
+    verbose_name = _("Notifications")
     default_auto_field = "django.db.models.BigAutoField"

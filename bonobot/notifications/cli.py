@@ -44,7 +44,7 @@ def _delete_channel(cli: CommandContext, options: argparse.Namespace) -> None:
     result = {"removed": channel.name}
     delete_channel(cli.principal, channel)
     cli.emit(result)
-    cli.print_message(f"{result['removed']} is told nothing any more.")
+    cli.print_message(f"{result['removed']} was deleted.")
 
 
 def _save_channel(
@@ -54,9 +54,9 @@ def _save_channel(
     names = ("name", "kind", "goes_to", "events", "minimum", "enabled")
     values = {"id": str(row.pk)} | {name: getattr(row, name) for name in names}
     cli.emit(values | ({"secret": generated_secret} if generated_secret else {}))
-    cli.print_message(f"{row.name} is told at {row.goes_to}.")
+    cli.print_message(f"{row.name} was saved. Notifications are sent to {row.goes_to}.")
     if generated_secret:
-        cli.print_message(f"What it gets is signed with {generated_secret}; this is shown once.")
+        cli.print_message(f"Signing secret, shown only once: {generated_secret}")
 
 
 def _collect_channel_options(options: argparse.Namespace) -> dict[str, Any]:
@@ -74,21 +74,33 @@ def _collect_channel_options(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _add_channel_arguments(parser: argparse.ArgumentParser, *, is_new: bool) -> None:
-    parser.add_argument("channel", metavar="CHANNEL", help="its name")
+    parser.add_argument("channel", metavar="CHANNEL", help="Name of the channel")
     destination = parser.add_mutually_exclusive_group(required=is_new)
     destination.add_argument(
-        "--email", metavar="ADDRESS", action="append", help="tell by e-mail; repeatable"
+        "--email", metavar="ADDRESS", action="append", help="Email address to notify. Repeatable"
     )
-    destination.add_argument("--url", help="tell a webhook; `${VAR}` comes from the environment")
+    destination.add_argument(
+        "--url", help="URL of a webhook. `${VAR}` is replaced by the environment variable"
+    )
     parser.add_argument(
-        "--secret", help="what a webhook's notices are signed with; else one is made"
+        "--secret", help="Secret that webhook requests are signed with (default: generated)"
     )
     parser.add_argument(
-        "--event", choices=SELECTABLE_EVENTS, action="append", help="only this; repeatable"
+        "--event",
+        choices=SELECTABLE_EVENTS,
+        action="append",
+        help="Only notify of this event. Repeatable",
     )
-    parser.add_argument("--minimum", choices=SEVERITY_WORDS, help="the least severity")
-    parser.add_argument("--allow-private", action="store_true", default=None)
-    parser.add_argument("--enabled", action=argparse.BooleanOptionalAction, default=None)
+    parser.add_argument("--minimum", choices=SEVERITY_WORDS, help="Minimum severity")
+    parser.add_argument(
+        "--allow-private", action="store_true", default=None, help="Allow a private address"
+    )
+    parser.add_argument(
+        "--enabled",
+        action=argparse.BooleanOptionalAction,
+        default=None,
+        help="Whether the channel is enabled",
+    )
 
 
 def _add_create_arguments(parser: argparse.ArgumentParser) -> None:
@@ -100,27 +112,27 @@ def _add_update_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_delete_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("channel", metavar="CHANNEL", help="its name")
+    parser.add_argument("channel", metavar="CHANNEL", help="Name of the channel")
 
 
 CHANNEL_VERBS = (
     CommandVerb(
         "add",
-        "Add a channel: a webhook, or e-mail.",
+        "Add a notification channel for a webhook or email",
         _create_channel,
         _add_create_arguments,
         ("notices add Pager --url '${PAGER_URL}' --event server_down --minimum critical",),
     ),
     CommandVerb(
         "set",
-        "Change a channel; switched off, it forgets what waits for it.",
+        "Update a channel. Disabling it discards its unsent notifications.",
         _update_channel,
         _add_update_arguments,
         ("notices set Pager --no-enabled", "notices set Pager --minimum warning"),
     ),
     CommandVerb(
         "remove",
-        "Remove a channel with the notices that it was told.",
+        "Delete a channel and its notifications",
         _delete_channel,
         _add_delete_arguments,
         ("notices remove Pager",),
@@ -158,8 +170,8 @@ def _list_notifications(cli: CommandContext, options: argparse.Namespace) -> Non
     cells = [
         (f"{n['created_at']:%m-%d %H:%M}", *(n[name] for name in names)) for n in notifications
     ]
-    columns = ("WHEN", "EVENT", "ABOUT", "CHANNEL", "STATE", "TRIED", "ERROR")
-    empty = "Nothing was told yet. Channels: bonobot notices channels"
+    columns = ("WHEN", "EVENT", "SUBJECT", "CHANNEL", "STATE", "ATTEMPTS", "ERROR")
+    empty = "No notifications yet. List the channels: bonobot notices channels"
     cli.emit(notifications, build_table(*columns, rows=cells, empty=empty))
 
 
@@ -168,12 +180,19 @@ def _list_channels(cli: CommandContext, options: argparse.Namespace) -> None:
     names = ("name", "kind", "goes_to", "events", "minimum", "enabled")
     channels = [{"id": str(row.pk)} | {name: getattr(row, name) for name in names} for row in rows]
     cells = [
-        (c["name"], c["kind"], c["goes_to"], ", ".join(c["events"]) or "everything", c["enabled"])
+        (
+            c["name"],
+            c["kind"],
+            c["goes_to"],
+            ", ".join(c["events"]) or "all",
+            "yes" if c["enabled"] else "no",
+        )
         for c in channels
     ]
-    empty = "Nobody is told yet. Add a channel: bonobot notices add NAME --url URL"
+    empty = "No notification channels. Add one: bonobot notices add NAME --url URL"
     cli.emit(
-        channels, build_table("NAME", "KIND", "GOES TO", "EVENTS", "ON", rows=cells, empty=empty)
+        channels,
+        build_table("NAME", "KIND", "DESTINATION", "EVENTS", "ENABLED", rows=cells, empty=empty),
     )
 
 
@@ -181,13 +200,13 @@ def _test_channel(cli: CommandContext, options: argparse.Namespace) -> None:
     channel: NotificationChannel = NotificationChannel.objects.get_or_404(
         cli.principal.organization_id, name=options.channel
     )
-    with cli.show_spinner(f"Telling {channel.name} …"):
+    with cli.show_spinner(f"Sending a test notification to {channel.name}…"):
         notice = send_test_notification(cli.principal, channel)
     cli.emit(serialize_notification(notice))
     if notice.state != Notification.State.SENT:
-        cli.print_message(f"It did not arrive: {notice.error}")
+        cli.print_message(f"The test notification couldn't be delivered: {notice.error}")
         raise CommandFailed
-    cli.print_message(f"{channel.name}: the test notice was taken by the receiver.")
+    cli.print_message(f"The test notification was sent to {channel.name}.")
 
 
 def _retry_notification(cli: CommandContext, options: argparse.Namespace) -> None:
@@ -195,42 +214,46 @@ def _retry_notification(cli: CommandContext, options: argparse.Namespace) -> Non
     notice: Notification = rows.get_or_404(cli.principal.organization_id, pk=options.id)
     delivery.retry_notification(cli.principal, notice)
     cli.emit(serialize_notification(notice))
-    cli.print_message("It is tried again within seconds.")
+    cli.print_message("Retrying within seconds.")
 
 
 def _add_list_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--state", choices=Notification.State.values, help="only those in this state"
+        "--state", choices=Notification.State.values, help="Only notifications in this state"
     )
 
 
 def _add_test_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("channel", metavar="CHANNEL", help="name of the channel")
+    parser.add_argument("channel", metavar="CHANNEL", help="Name of the channel")
 
 
 def _add_retry_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("id", metavar="ID", help="id of the notice, as listed with --json")
+    parser.add_argument(
+        "id", metavar="ID", help="ID of the notification, as shown by `notices list --json`"
+    )
 
 
 VERBS = (
     CommandVerb(
         "list",
-        f"List the latest {MAX_LISTED} notices.",
+        f"List the latest {MAX_LISTED} notifications",
         _list_notifications,
         _add_list_arguments,
         ("notices list", "notices list --state failed --json"),
     ),
-    CommandVerb("channels", "List the channels.", _list_channels, examples=("notices channels",)),
+    CommandVerb(
+        "channels", "List notification channels", _list_channels, examples=("notices channels",)
+    ),
     CommandVerb(
         "test",
-        "Send a test notice through a channel now.",
+        "Send a test notification",
         _test_channel,
         _add_test_arguments,
         ("notices test Operations",),
     ),
     CommandVerb(
         "retry",
-        "Have a notice that waits or was given up tried again at once.",
+        "Retry a pending or failed notification now",
         _retry_notification,
         _add_retry_arguments,
         ("notices retry 0198c0de-…",),

@@ -93,9 +93,9 @@ def retry_notification(principal: Principal, notice: Notification) -> None:
             state=Notification.State.WAITING, attempts=0, next_attempt_at=timezone.now()
         ):
             raise Conflict(
-                "This notice was sent already, or withdrawn.",
+                "This notification was already sent or canceled.",
                 code="nothing_to_retry",
-                remedy="Only what waits or was given up is tried again.",
+                remedy="Only pending or failed notifications can be retried.",
             )
     notice.refresh_from_db()
 
@@ -159,7 +159,8 @@ def send_test_notification(principal: Principal, channel: NotificationChannel) -
     principal.require(Action.MANAGE_NOTICES)
     subject = NotificationSubject("notice_channel", str(channel.pk), channel.name)
     text = format_message(
-        "{who} tested this channel. Notices of your organization arrive here.", who=principal.label
+        "{who} sent a test to this channel. Your organization's notifications arrive here.",
+        who=principal.label,
     )
     notice = build_notification(channel, "test", subject, text, topic=f"test:{uuid4()}")
     notice.save()

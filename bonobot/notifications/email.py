@@ -28,7 +28,7 @@ def send_emails(notices: Sequence[Notification]) -> Iterator[tuple[Notification,
     """Send notifications; yield each with its error, blank if it was sent."""
     if not settings.BONOBOT_EMAIL_URL:
         for notice in notices:
-            yield notice, "This installation sends no e-mail: `BONOBOT_EMAIL_URL` is not set."
+            yield notice, "This installation doesn't send email: `BONOBOT_EMAIL_URL` isn't set."
         return
     connection = get_connection()
     try:

@@ -41,38 +41,38 @@ EVENTS: dict[str, NotificationEvent] = {
     for event in (
         NotificationEvent(
             "server_down",
-            format_message("A server doesn't answer"),
+            format_message("Server not responding"),
             Severity.CRITICAL,
             REPEAT_INTERVAL,
         ),
-        NotificationEvent("server_up", format_message("A server answers again"), Severity.INFO),
+        NotificationEvent("server_up", format_message("Server recovered"), Severity.INFO),
         NotificationEvent(
             "needs_reauth",
-            format_message("A server needs new credentials"),
+            format_message("Server needs new credentials"),
             Severity.CRITICAL,
             REPEAT_INTERVAL,
         ),
         NotificationEvent(
-            "definitions_waiting", format_message("Definitions wait for approval"), Severity.WARNING
+            "definitions_waiting", format_message("Definitions pending review"), Severity.WARNING
         ),
         NotificationEvent(
             "definitions_refused",
-            format_message("Approved definitions can't be called any more"),
+            format_message("Approved definitions can no longer be called"),
             Severity.CRITICAL,
         ),
         NotificationEvent(
-            "approval_waiting", format_message("A call waits for approval"), Severity.WARNING
+            "approval_waiting", format_message("Call pending approval"), Severity.WARNING
         ),
         NotificationEvent(
-            "question_waiting", format_message("A server asks a question"), Severity.WARNING
+            "question_waiting", format_message("Elicitation request pending"), Severity.WARNING
         ),
         NotificationEvent(
-            "budget_warning", format_message("A budget is nearly spent"), Severity.WARNING
+            "budget_warning", format_message("Budget almost exhausted"), Severity.WARNING
         ),
         NotificationEvent(
-            "budget_exhausted", format_message("A budget is spent"), Severity.CRITICAL
+            "budget_exhausted", format_message("Budget exhausted"), Severity.CRITICAL
         ),
-        NotificationEvent("test", format_message("A test notice"), Severity.INFO),
+        NotificationEvent("test", format_message("Test notification"), Severity.INFO),
     )
 }
 # The events that a channel can select; a test is sent to the tested channel only.

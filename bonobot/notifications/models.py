@@ -29,11 +29,11 @@ class NotificationChannel(SavesChangedFields, OrganizationModel):
     class Kind(models.TextChoices):
         """The kind of channel."""
 
-        EMAIL = "email", _("e-mail")
+        EMAIL = "email", _("email")
         WEBHOOK = "webhook", _("webhook")
 
     name = models.CharField(_("name"), max_length=255)
-    kind = models.CharField(_("kind"), max_length=8, choices=Kind)
+    kind = models.CharField(_("type"), max_length=8, choices=Kind)
     addresses = models.JSONField(_("addresses"), default=list, blank=True)
     url = SealedTextField(_("URL"), blank=True, default="", label="notices.channel.url")
     origin = models.CharField(_("origin"), max_length=255, blank=True, default="")
@@ -43,7 +43,7 @@ class NotificationChannel(SavesChangedFields, OrganizationModel):
     allow_private = models.BooleanField(_("private address allowed"), default=False)
     events = models.JSONField(_("events"), default=list, blank=True)
     minimum = models.CharField(
-        _("least severity"), max_length=8, choices=SEVERITIES, default=Severity.INFO.word
+        _("minimum severity"), max_length=8, choices=SEVERITIES, default=Severity.INFO.word
     )
     enabled = models.BooleanField(_("enabled"), default=True)
 
@@ -52,8 +52,8 @@ class NotificationChannel(SavesChangedFields, OrganizationModel):
     class Meta:
         db_table = "notices_channel"
         ordering = ("name",)
-        verbose_name = _("notice channel")
-        verbose_name_plural = _("notice channels")
+        verbose_name = _("notification channel")
+        verbose_name_plural = _("notification channels")
         constraints = (
             models.UniqueConstraint(fields=["organization", "name"], name="channel_name_once"),
             models.CheckConstraint(condition=Q(kind__in=["email", "webhook"]), name="channel_kind"),
@@ -107,24 +107,24 @@ class Notification(OrganizationModel):
     class State(models.TextChoices):
         """The state of the delivery."""
 
-        WAITING = "waiting", _("waits")
+        WAITING = "waiting", _("pending")
         SENT = "sent", _("sent")
-        FAILED = "failed", _("given up")
-        WITHDRAWN = "withdrawn", _("withdrawn")
+        FAILED = "failed", _("failed")
+        WITHDRAWN = "withdrawn", _("canceled")
 
     channel = models.ForeignKey(
         NotificationChannel, on_delete=models.CASCADE, related_name="notices"
     )
     event = models.CharField(_("event"), max_length=32)
     severity = models.CharField(_("severity"), max_length=8, choices=SEVERITIES)
-    subject_type = models.CharField(_("about"), max_length=64)
+    subject_type = models.CharField(_("affected object"), max_length=64)
     subject_id = models.CharField(max_length=255)
-    subject_name = models.CharField(_("about"), max_length=255)
+    subject_name = models.CharField(_("affected object"), max_length=255)
     text = models.TextField(_("text"))
     link = models.CharField(max_length=500, blank=True, default="")
     topic = models.CharField(max_length=255)
     state = models.CharField(
-        _("state"), max_length=9, choices=State, default=State.WAITING, editable=False
+        _("status"), max_length=9, choices=State, default=State.WAITING, editable=False
     )
     attempts = models.PositiveIntegerField(_("attempts"), default=0)
     next_attempt_at = models.DateTimeField(_("next attempt"), null=True)
@@ -136,8 +136,8 @@ class Notification(OrganizationModel):
     class Meta:
         db_table = "notices_notice"
         ordering = ("-created_at",)
-        verbose_name = _("notice")
-        verbose_name_plural = _("notices")
+        verbose_name = _("notification")
+        verbose_name_plural = _("notifications")
         constraints = (
             # One notification per channel, event and topic.
             models.UniqueConstraint(fields=["channel", "event", "topic"], name="notice_once"),

@@ -89,7 +89,9 @@ def _check_spec(
     principal: Principal, spec: NotificationChannelSpec, row: NotificationChannel
 ) -> None:
     if not spec.name.strip():
-        raise InvalidInput("A channel needs a name.", field="name", remedy="Say who is told.")
+        raise InvalidInput(
+            "A channel needs a name.", field="name", remedy="Enter who receives the notifications."
+        )
     if spec.kind not in NotificationChannel.Kind.values:
         raise _build_unknown_value_error("kind", spec.kind, NotificationChannel.Kind.values)
     if spec.minimum not in (severities := [severity.word for severity in Severity]):
@@ -105,17 +107,18 @@ def _check_spec(
 def _check_addresses(addresses: Sequence[str]) -> None:
     if not settings.BONOBOT_EMAIL_URL:
         raise InvalidInput(
-            "This installation sends no e-mail.",
+            "Email isn't configured for this installation.",
             code="email_not_configured",
             field="kind",
-            remedy="A platform administrator sets `BONOBOT_EMAIL_URL`; or use a webhook.",
+            remedy="Ask a platform administrator to set `BONOBOT_EMAIL_URL`, or use a webhook.",
         )
     if not 1 <= len(addresses) <= MAX_ADDRESSES:
         raise InvalidInput(
             format_message("There are {count} addresses.", count=len(addresses)),
             field="addresses",
             remedy=format_message(
-                "Give 1 to {most_addresses}; a mailing list is one.", most_addresses=MAX_ADDRESSES
+                "Enter 1 to {most_addresses} addresses. A mailing list counts as one.",
+                most_addresses=MAX_ADDRESSES,
             ),
         )
     for address in addresses:
@@ -123,9 +126,9 @@ def _check_addresses(addresses: Sequence[str]) -> None:
             validate_email(address)
         except ValidationError:
             raise InvalidInput(
-                format_message("{address!r} is no e-mail address.", address=address[:100]),
+                format_message("{address!r} isn't a valid email address.", address=address[:100]),
                 field="addresses",
-                remedy="Write the bare address, such as ops@example.com.",
+                remedy="Enter only the email address, such as ops@example.com.",
             ) from None
 
 
@@ -136,7 +139,9 @@ def _check_webhook(
         principal.require(Action.ALLOW_PRIVATE_ADDRESS)
     url = spec.url if _is_new_value(spec.url) else row.url.open() if row.url else ""
     if not url:
-        raise InvalidInput("A webhook needs a URL.", field="url", remedy="Such as https://….")
+        raise InvalidInput(
+            "A webhook needs a URL.", field="url", remedy="Enter a URL such as https://…."
+        )
     check_url(url, allow_private=spec.allow_private)
     if row.url and row.secret and not _is_new_value(spec.secret):
         check_kept_secrets(["secret"], {"url": row.url.open()}, {"url": url})
@@ -145,7 +150,7 @@ def _check_webhook(
             "The signing secret is too short.",
             field="secret",
             remedy=format_message(
-                "Use {shortest_secret} characters or more; leave it blank to have one made.",
+                "Use at least {shortest_secret} characters, or leave it empty to generate one.",
                 shortest_secret=MIN_SECRET_LENGTH,
             ),
         )
@@ -191,7 +196,7 @@ def _save_row(row: NotificationChannel) -> None:
             row.save()
     except IntegrityError:
         raise Conflict(
-            format_message("There is a channel named {name!r} already.", name=row.name),
+            format_message("A channel named {name!r} already exists.", name=row.name),
             code="name_taken",
             field="name",
             remedy="Choose another name.",
@@ -201,7 +206,7 @@ def _save_row(row: NotificationChannel) -> None:
 def _build_unknown_value_error(field: str, value: str, known_values: Sequence[str]) -> InvalidInput:
     return InvalidInput(
         format_message(
-            "There is no {field} {value!r}.", field=field.removesuffix("s"), value=value[:100]
+            "Unknown {field} {value!r}.", field=field.removesuffix("s"), value=value[:100]
         ),
         field=field,
         remedy=format_message("Use one of: {known}.", known=", ".join(known_values)),

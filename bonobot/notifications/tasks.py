@@ -8,11 +8,11 @@ from bonobot.notifications import delivery
 
 @shared_task(base=ExclusiveTask)
 def send_due_notifications() -> int:
-    """Deliver the notices that are due; return how many were tried."""
+    """Deliver due notifications; return how many were tried."""
     return delivery.send_due_notifications()
 
 
 @shared_task(base=ExclusiveTask)
 def prune_notices() -> int:
-    """Delete what ended long ago; return how many rows."""
+    """Delete old completed notifications; return how many rows."""
     return delivery.prune_notifications()

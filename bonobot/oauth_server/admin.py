@@ -8,6 +8,7 @@ from django.http.response import HttpResponseBase
 from django.urls import reverse
 from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
+from django.utils.translation import ngettext
 from django.views.decorators.http import require_http_methods
 
 from bonobot.accounts.admin_base.responses import render_screen
@@ -28,7 +29,7 @@ def show_own_grants(request: HttpRequest) -> HttpResponseBase:
         grant = consents.revoke_own_grant(
             user, list_reachable_organizations(request), request.POST.get("grant", "")
         )
-        message = _t("%(program)s is no longer let in.") % {
+        message = _t("Access for %(program)s was revoked.") % {
             "program": make_visible(grant.client, MAX_NAME_LENGTH)
         }
         messages.success(request, message)
@@ -37,7 +38,7 @@ def show_own_grants(request: HttpRequest) -> HttpResponseBase:
     return render_screen(
         request,
         "programs/own.html",
-        title=_("Programs that you let in"),
+        title=_("Authorized clients"),
         rows=[
             (client_grant, ROLE_NAMES[client_grant.grant.role], _describe_scopes(client_grant))
             for client_grant in rows
@@ -51,12 +52,13 @@ def show_organization_clients(request: HttpRequest) -> HttpResponseBase:
     principal = resolve_principal(request)
     if request.method == "POST":
         count = consents.revoke_client(principal, request.POST.get("program", ""))
-        messages.success(request, _t("The program is removed; %(n)d grants ended.") % {"n": count})
+        text = ngettext(
+            "Client deleted. %(n)d grant revoked.", "Client deleted. %(n)d grants revoked.", count
+        )
+        messages.success(request, text % {"n": count})
         return HttpResponseRedirect(reverse("admin:programs"))
     clients = consents.list_authorized_clients(principal)
-    return render_screen(
-        request, "programs/list.html", title=_("Programs let in"), programs=clients
-    )
+    return render_screen(request, "programs/list.html", title=_("OAuth clients"), programs=clients)
 
 
 def _describe_scopes(client_grant: consents.ClientGrant) -> list[tuple[str, Any]]:

@@ -48,8 +48,8 @@ def normalize_resource(resource: str) -> str:
 CODE_CHALLENGE = re.compile(r"[A-Za-z0-9_-]{43}", re.ASCII)
 RESOURCE_REQUIRED = "Say one address of ours as `resource` (RFC 8707)."
 OFFLINE_REMEDY = (
-    "Where Bonobot can't reach the internet, BONOBOT_OAUTH_DOCUMENTS=false has programs register "
-    "themselves instead."
+    "If Bonobot has no internet access, set BONOBOT_OAUTH_DOCUMENTS=false so that clients "
+    "register themselves instead."
 )
 MAX_SHOWN_LENGTH = 200
 
@@ -122,7 +122,7 @@ class AuthorizationRequest:
             raise _build_refusal(error) from None
         if "code" not in parse_qs(urlsplit(redirect_url).query):
             raise AuthorizationRefused(
-                "The program asked for something else meanwhile.", code="bad_request"
+                "The client changed its request in the meantime.", code="bad_request"
             )
         return str(redirect_url)
 
@@ -138,16 +138,14 @@ def read_authorization_request(request: HttpRequest) -> AuthorizationRequest:
     if destination is None or not is_registered_uri(
         credentials["redirect_uri"], client.redirect_uris.split()
     ):
-        raise AuthorizationRefused(
-            "It would send you to an address that nobody is sent to.", code="redirect"
-        )
+        raise AuthorizationRefused("The client's redirect URI isn't allowed.", code="redirect")
     address = _find_address(request)
     if any(len(values) > 1 for name, values in request.GET.lists() if name != "resource"):
-        duplicate_error = errors.InvalidRequestError("A parameter is there twice.")
+        duplicate_error = errors.InvalidRequestError("A parameter occurs more than once.")
         raise _build_redirect_refusal(duplicate_error, credentials)
     if not _uses_s256(credentials):
         raise _build_redirect_refusal(
-            errors.InvalidRequestError("PKCE by S256 is required."), credentials
+            errors.InvalidRequestError("PKCE with S256 is required."), credentials
         )
     if address is None:
         raise _build_redirect_refusal(
@@ -193,7 +191,7 @@ def _find_document_error(
         return None
     return AuthorizationRefused(
         format_message(
-            "The program says who it is at `{address}`: that can't be read here.",
+            "The client's metadata document at `{address}` can't be read.",
             address=make_visible(client_id, MAX_SHOWN_LENGTH),
         ),
         code="document_unreadable",

@@ -127,11 +127,11 @@ def parse_client_metadata(document: Mapping[str, Any]) -> ClientMetadata:
     name = document.get("client_name", "")
     uris = document.get("redirect_uris")
     if not isinstance(name, str):
-        raise InvalidClientMetadata("`client_name` must be a text.")
+        raise InvalidClientMetadata("`client_name` must be a string.")
     if not isinstance(uris, list) or not 0 < len(uris) <= MAX_REDIRECT_URIS:
         raise InvalidClientMetadata(
             format_message(
-                "`redirect_uris` must have from 1 to {most_redirects} entries.",
+                "`redirect_uris` must have 1 to {most_redirects} entries.",
                 most_redirects=MAX_REDIRECT_URIS,
             ),
             code="invalid_redirect_uri",
@@ -142,13 +142,13 @@ def parse_client_metadata(document: Mapping[str, Any]) -> ClientMetadata:
             or parse_redirect_uri(uri, settings.BONOBOT_OAUTH_SCHEMES) is None
         ):
             raise InvalidClientMetadata(
-                "A redirect URI must be https, of the loopback, or of a scheme that is known.",
+                "A redirect URI must use https, a loopback address, or an allowed scheme.",
                 code="invalid_redirect_uri",
             )
     grants = document.get("grant_types", [CODE_GRANT])
     if not isinstance(grants, list) or CODE_GRANT not in grants:
         raise InvalidClientMetadata(
-            format_message("`grant_types` must have `{code_grant}`.", code_grant=CODE_GRANT)
+            format_message("`grant_types` must include `{code_grant}`.", code_grant=CODE_GRANT)
         )
     return ClientMetadata(make_visible(name.strip(), MAX_NAME_LENGTH), tuple(dict.fromkeys(uris)))
 
@@ -237,7 +237,7 @@ def _check_client_id(client_id: str) -> None:
         parts = urlsplit(client_id)
         _port = parts.port
     except ValueError:
-        raise CIMDError("it is no URL") from None
+        raise CIMDError("it isn't a URL") from None
     is_plain = client_id.isascii() and client_id.isprintable() and " " not in client_id
     is_https_url = parts.scheme == "https" and parts.hostname and "@" not in parts.netloc
     segments = parts.path.split("/")
@@ -247,9 +247,9 @@ def _check_client_id(client_id: str) -> None:
         and len(client_id) <= MAX_CLIENT_ID_LENGTH
         and "#" not in client_id
     ):
-        raise CIMDError("it is not an https URL of a document")
+        raise CIMDError("it isn't the https URL of a document")
     if not parts.path or "." in segments or ".." in segments:
-        raise CIMDError("its path is blank, or goes up and down")
+        raise CIMDError("its path is empty or contains `.` or `..`")
 
 
 async def _fetch_document(client_id: str) -> tuple[dict[str, Any], int]:
@@ -268,11 +268,11 @@ async def _fetch_document(client_id: str) -> tuple[dict[str, Any], int]:
         r"application/([a-z0-9.-]+\+)?json", content_type
     ):
         raise ValueError(
-            f"it answered with HTTP {response.status_code} and {make_visible(content_type, 80)!r}"
+            f"it returned HTTP {response.status_code} and {make_visible(content_type, 80)!r}"
         )
     document = json.loads(response.content)
     if not isinstance(document, dict):
-        raise InvalidClientMetadata("It is no object.")
+        raise InvalidClientMetadata("The metadata document isn't a JSON object.")
     metadata = parse_client_metadata(document)
     # Return checked fields only, because the toolkit stores them.
     accepted = {
@@ -325,5 +325,5 @@ def check_registration_rate(address: str) -> None:
             _arrival_times.popitem(last=False)
     if not result.allowed:
         raise TooManyRegistrations(
-            "Too many programs registered from this address. Try again later."
+            "Too many clients registered from this IP address. Try again later."
         )

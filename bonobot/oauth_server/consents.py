@@ -72,7 +72,8 @@ def revoke_own_grant(user: User, organizations: QuerySet[Organization], grant_id
     )
     if grant is None:
         raise NotFound(
-            "There is nothing like that that you let in.", remedy="It may have ended meanwhile."
+            "You haven't authorized this client.",
+            remedy="It may have been revoked in the meantime.",
         )
     revoke_token(build_user_principal(user, grant.organization), grant)
     return grant
@@ -111,7 +112,10 @@ def revoke_client(principal: Principal, client_id: str) -> int:
         if candidate.client_id == client_id
     ]
     if not grants:
-        raise NotFound("Nobody here lets this program in.", remedy="It may have ended meanwhile.")
+        raise NotFound(
+            "No one in this organization has authorized this client.",
+            remedy="It may have been revoked in the meantime.",
+        )
     with record_change(
         organization_id=principal.organization_id,
         actor=principal.actor,
@@ -222,14 +226,14 @@ def grant_consent(
     if choice.role not in option.roles:
         raise InvalidInput("Choose one of the roles.", field="role")
     if not choice.scopes or not set(choice.scopes) <= set(authorization_request.scopes):
-        raise InvalidInput("Choose what the program may do.", field="scopes")
+        raise InvalidInput("Choose what the client can do.", field="scopes")
     offered_agents = {pk for pk, _name in option.agents}
     if not set(choice.agents) <= offered_agents:
-        raise InvalidInput("Choose among the agents.", field="agents")
+        raise InvalidInput("Choose from the listed agents.", field="agents")
     agents = option.fixed_agents or tuple(map(UUID, choice.agents))
     if not agents and choice.role == Role.MEMBER:
         raise InvalidInput(
-            "A member reaches the agents that are given to it: choose one.", field="agents"
+            "The member role can only use assigned agents. Choose at least one.", field="agents"
         )
     return tokens.create_grant(
         user,

@@ -11,7 +11,7 @@ from bonobot.oauth_server import client_registration
 
 @shared_task(base=ExclusiveTask)
 def prune_programs() -> int:
-    """Remove programs that nobody let in, grants that nothing came of, and spent codes and tokens.
+    """Delete OAuth clients without grants, unused grants, and spent codes and tokens.
 
     Returns how many programs and grants that were.
     """

@@ -45,11 +45,11 @@ JSON_HEADERS = {"Content-Type": "application/json"}
 MAX_BODY_BYTES = 64 * 1024
 ROLE_NAMES = dict(ROLE_CHOICES)
 ROLE_DESCRIPTIONS = {
-    Role.MEMBER: _("runs the agents that you choose, and uses their tools"),
-    Role.AUDITOR: _("reads everything, the audit too"),
-    Role.REVIEWER: _("reads everything, the audit too"),
-    Role.OPERATOR: _("uses and manages agents, servers and workflows"),
-    Role.OWNER: _("all that programs may do in the organization"),
+    Role.MEMBER: _("runs the agents you choose and uses their tools"),
+    Role.AUDITOR: _("reads everything, including the audit log"),
+    Role.REVIEWER: _("reads everything, including the audit log"),
+    Role.OPERATOR: _("uses and manages agents, servers, and workflows"),
+    Role.OWNER: _("everything that clients can do in the organization"),
 }
 
 
@@ -150,7 +150,7 @@ def register_client(request: HttpRequest) -> HttpResponse:
 
 def _read_json_body(request: HttpRequest) -> dict[str, Any]:
     if len(request.body) > MAX_BODY_BYTES:
-        raise client_registration.InvalidClientMetadata("It is too long.")
+        raise client_registration.InvalidClientMetadata("The request body is too large.")
     try:
         body = json.loads(request.body)
     except (ValueError, RecursionError):
@@ -239,7 +239,8 @@ def _render_refusal(request: HttpRequest, problem: Problem) -> HttpResponse:
 def _build_empty_consent_error(authorization_request: AuthorizationRequest) -> AuthorizationRefused:
     return AuthorizationRefused(
         format_message(
-            "There is nothing at `{resource}` that you could let a program use.",
+            "You can't authorize access to `{resource}`: it doesn't exist, or you don't "
+            "have access to it.",
             resource=authorization_request.resource,
         ),
         code="nothing_to_give",

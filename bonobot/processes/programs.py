@@ -108,4 +108,4 @@ def parse_port(text: str) -> int:
     """Return a valid port number; raises `ArgumentTypeError`."""
     if text.isascii() and text.isdecimal() and 1 <= int(text) <= 65_535:
         return int(text)
-    raise ArgumentTypeError(f"{text!r} is no port: choose one from 1 to 65535")
+    raise ArgumentTypeError(f"{text!r} isn't a valid port: choose one from 1 to 65535")

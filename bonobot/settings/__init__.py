@@ -326,17 +326,17 @@ CELERY_BEAT_SCHEDULE = {
     for name, task, seconds in (
         ("check due servers", "mcp_servers.tasks.check_due", 10),
         ("sweep", "agents.tasks.sweep", 10),
-        ("deliver notices", "bonobot.notifications.tasks.send_due_notifications", 10),
+        ("deliver notifications", "bonobot.notifications.tasks.send_due_notifications", 10),
         ("run due workflows", "agents.tasks.run_due_workflows", 10),
         ("count usage", "bonobot.ledger.tasks.count_usage", 60),
-        ("export audit heads", "bonobot.ledger.tasks.export_heads", 60),
+        ("export audit checkpoints", "bonobot.ledger.tasks.export_heads", 60),
         ("watch budgets", "agents.tasks.watch_budgets", 60),
-        ("forget who left", "mcp_servers.tasks.forget_who_left", 60),
-        ("read definitions again", "mcp_servers.tasks.rescan_definitions", 60),
+        ("delete tokens of former members", "mcp_servers.tasks.forget_who_left", 60),
+        ("rescan definitions", "mcp_servers.tasks.rescan_definitions", 60),
         ("prune health history", "mcp_servers.tasks.prune_checks", 3_600),
-        ("prune notices", "bonobot.notifications.tasks.prune_notices", 86_400),
-        ("forget old cells", "bonobot.ledger.tasks.forget_cells", 86_400),
-        ("prune the audit", "bonobot.accounts.tasks.prune_audit", 86_400),
+        ("prune notifications", "bonobot.notifications.tasks.prune_notices", 86_400),
+        ("delete expired data", "bonobot.ledger.tasks.forget_cells", 86_400),
+        ("prune audit log", "bonobot.accounts.tasks.prune_audit", 86_400),
         *authority.build_scheduled_tasks(BONOBOT_OAUTH),
     )
 }
@@ -374,7 +374,7 @@ REST_FRAMEWORK = {
 }
 SPECTACULAR_SETTINGS = {
     "TITLE": "Bonobot",
-    "DESCRIPTION": "AI agents, the MCP servers they use, and what may happen.",
+    "DESCRIPTION": "Governed MCP tools for AI agents.",
     "VERSION": __version__,
     "OAS_VERSION": "3.1.0",
     "SCHEMA_PATH_PREFIX": "/api",

@@ -50,7 +50,9 @@ def build_installed_apps(enabled: bool) -> list[str]:
 def build_scheduled_tasks(enabled: bool) -> tuple[tuple[str, str, int], ...]:
     """Return scheduled tasks as (name, task, period in seconds)."""
     return (
-        (("prune programs", "bonobot.oauth_server.tasks.prune_programs", HOUR),) if enabled else ()
+        (("prune OAuth clients", "bonobot.oauth_server.tasks.prune_programs", HOUR),)
+        if enabled
+        else ()
     )
 
 

@@ -216,11 +216,11 @@ class AddPresetForm(forms.Form):
             self.fields[_build_field_name(parameter["name"])] = _build_parameter_field(parameter)
         if preset.transport_type == Server.Transport.HTTP:
             self.fields["allow_private"] = forms.BooleanField(
-                label=_("Allow a private or loopback address"),
+                label=_("Allow private or loopback address"),
                 required=False,
                 widget=Checkbox,
                 disabled=not principal.may(Action.ALLOW_PRIVATE_ADDRESS),
-                help_text=_("Platform administrators alone may allow it."),
+                help_text=_("Only a platform administrator can allow it."),
             )
 
     def get_values(self, preset: Preset) -> dict[str, str]:
@@ -270,7 +270,10 @@ def _describe_sandbox(preset: Preset) -> str:
     defaults = get_default_sandbox()
     kind = Server.Confinement(preset.confinement or defaults.confinement or "")
     if kind == Server.Confinement.NONE:
-        return _t("none: it runs with Bonobot's own rights; set one under Configuration")
+        return _t(
+            "none: runs with Bonobot's own permissions. You can choose a sandbox "
+            "on the Configuration page of the server."
+        )
     network = Server.Network(preset.network or DEFAULT_NETWORKS[kind])
     return f"{kind.label}; {network.label}"
 

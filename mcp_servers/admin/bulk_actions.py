@@ -1,7 +1,8 @@
 """Bulk actions on servers, their confirmation pages and the progress of bulk jobs."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from hashlib import sha256
 from typing import Any
 from uuid import UUID
@@ -17,9 +18,14 @@ from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext as _n
 
 from bonobot.accounts.admin_base import render_fragment
-from bonobot.accounts.admin_base.responses import FRAGMENT_HEADER, render_screen
+from bonobot.accounts.admin_base.responses import (
+    FRAGMENT_HEADER,
+    format_problem,
+    render_screen,
+)
 from bonobot.accounts.current_organization import resolve_principal
 from bonobot.accounts.roles import Action
+from bonobot.core.problems import Problem
 from bonobot.core.text.untrusted_text import make_visible
 from mcp_servers import services
 from mcp_servers.bulk_jobs import (
@@ -89,7 +95,7 @@ def show_bulk_job(request: HttpRequest, round_id: Any) -> HttpResponseBase:
     if FRAGMENT_HEADER in request.headers:
         return render_fragment(request, "servers/round_body.html", **context)
     return render_screen(
-        request, "servers/round.html", title=_("Several servers"), opts=Server._meta, **context
+        request, "servers/round.html", title=_("Bulk job"), opts=Server._meta, **context
     )
 
 
@@ -129,7 +135,7 @@ def confirm_removal(
     return render_screen(
         request,
         "servers/remove.html",
-        title=_t("Remove servers") if len(affected) > 1 else _t("Remove a server"),
+        title=_t("Delete servers") if len(affected) > 1 else _t("Delete server"),
         affected=affected,
         opts=admin.opts,
         action=request.POST.get("action", ""),
@@ -156,19 +162,35 @@ def disable_servers(admin: Any, request: HttpRequest, servers: Sequence[Server])
             admin,
             request,
             [_collect_named_impact(server) for server in servers],
-            title=_t("Switch these servers off?"),
-            about=_t("Every call of them is refused from then on, for everybody who has them."),
-            button=_t("Switch off"),
+            title=_t("Disable these servers?"),
+            about=_t("All calls to these servers will be denied."),
+            button=_t("Disable"),
             icon="power_settings_new",
         )
     if len(servers) > IMMEDIATE_LIMIT:
         return start_job_and_redirect(request, BulkJob.Kind.DISABLE, servers)
-    for server in servers:
-        services.set_server_enabled(admin.get_principal(request), server, enabled=False)
-    count = len(servers)
-    text = _n("%(n)d server is off.", "%(n)d servers are off.", count)
-    messages.success(request, text % {"n": count})
+    principal = admin.get_principal(request)
+    disable = partial(services.set_server_enabled, principal, enabled=False)
+    if count := change_each(request, servers, disable):
+        text = _n("%(n)d server disabled.", "%(n)d servers disabled.", count)
+        messages.success(request, text % {"n": count})
     return None
+
+
+def change_each(
+    request: HttpRequest, servers: Iterable[Server], change: Callable[[Server], object]
+) -> int:
+    """Change each server; show the problem of each that can't be; return how many were changed."""
+    count = 0
+    for server in servers:
+        name = str(server)
+        try:
+            change(server)
+        except Problem as problem:
+            messages.error(request, f"{name}: {format_problem(problem)}")
+        else:
+            count += 1
+    return count
 
 
 def approve_pending_definitions(
@@ -181,8 +203,11 @@ def approve_pending_definitions(
             admin,
             request,
             [_build_approval_impact(server, pending_digests[server.pk]) for server in servers],
-            title=_t("Approve what waits at these servers?"),
-            about=_t("Agents that have them may call it from then on, as their policies say."),
+            title=_t("Approve pending definitions of these servers?"),
+            about=_t(
+                "Agents with these tools can then call them, subject to their "
+                "policies. Definitions with findings aren't approved."
+            ),
             button=_t("Approve"),
             icon="task_alt",
             confirmed=hash_digests(pending_digests.values()),
@@ -198,8 +223,13 @@ def approve_pending_definitions(
     for server in servers:
         if digests := pending_digests[server.pk]:
             result = approve_definitions(admin.get_principal(request), server, digests)
-            text = _t("%(server)s: %(n)d definitions approved.")
-            messages.success(request, text % {"server": server, "n": len(result.approved)})
+            count = len(result.approved)
+            text = _n(
+                "%(server)s: %(n)d definition approved.",
+                "%(server)s: %(n)d definitions approved.",
+                count,
+            )
+            messages.success(request, text % {"server": server, "n": count})
         _warn_about_findings(request, server)
     return None
 
@@ -218,7 +248,10 @@ def _list_pending_digests(server: Server) -> dict[UUID, str]:
 def _warn_about_findings(request: HttpRequest, server: Server) -> None:
     flagged = [str(row) for row in server.definitions.awaiting_review() if row.findings]
     if flagged:
-        text = _t("%(server)s: %(names)s read like orders to a model. Read and approve each.")
+        text = _t(
+            "%(server)s: possible prompt injection in %(names)s. Review each of "
+            "these definitions individually."
+        )
         names = make_visible(", ".join(flagged[:MAX_NAMES_SHOWN]), 500)
         messages.warning(request, text % {"server": server, "names": names})
 

@@ -62,27 +62,27 @@ KIND_FILTERS = {
     ),
 }
 STATES = (
-    ("", _("in any state")),
-    ("waiting", _("waiting for approval")),
+    ("", _("All states")),
+    ("waiting", _("pending review")),
     ("callable", _("approved")),
-    ("off", _("switched off")),
-    ("refused", _("refused")),
-    ("gone", _("no longer offered")),
+    ("off", _("disabled")),
+    ("refused", _("rejected")),
+    ("gone", _("no longer declared")),
 )
 TOOLS_FIRST = Case(When(kind=Definition.Kind.TOOL, then=0), default=1)
 # The tool's own annotations. They are shown only; no decision uses them.
 HINTS = (
-    ("readOnlyHint", _("says: reads only"), "plain"),
-    ("destructiveHint", _("says: may destroy"), "warn"),
-    ("idempotentHint", _("says: repeatable"), "plain"),
-    ("openWorldHint", _("says: reaches outside"), "plain"),
+    ("readOnlyHint", _("hint: read-only"), "plain"),
+    ("destructiveHint", _("hint: destructive"), "warn"),
+    ("idempotentHint", _("hint: idempotent"), "plain"),
+    ("openWorldHint", _("hint: open world"), "plain"),
 )
 PAYLOAD_FACTS = (
-    ("uri", _("Address")),
+    ("uri", _("URI")),
     ("uriTemplate", _("Template")),
     ("mimeType", _("Type")),
     ("size", _("Bytes")),
-    ("audience", _("Meant for")),
+    ("audience", _("Audience")),
     ("priority", _("Priority")),
     ("lastModified", _("Last modified")),
 )
@@ -279,13 +279,11 @@ def _apply_action(visit: ObjectRequest) -> None:
     elif "withdraw" in posted:
         row = _get_definition(visit.object, posted["withdraw"])
         reset_review(visit.principal, row)
-        _add_success_message(
-            visit.request, _t("The approval of %(name)s was taken back."), name=row
-        )
+        _add_success_message(visit.request, _t("The approval of %(name)s was revoked."), name=row)
     elif "off" in posted or "on" in posted:
         row = _get_definition(visit.object, posted.get("off") or posted["on"])
         set_definition_enabled(visit.principal, row, enabled="on" in posted)
-        text = _t("%(name)s is on.") if "on" in posted else _t("%(name)s is off.")
+        text = _t("%(name)s is enabled.") if "on" in posted else _t("%(name)s is disabled.")
         _add_success_message(visit.request, text, name=row)
 
 
@@ -293,7 +291,7 @@ def _approve_definitions(visit: ObjectRequest, entries: list[str]) -> None:
     """Approve the chosen definitions with the digests that the page showed."""
     if not entries:
         raise InvalidInput(
-            "Nothing is ticked.", field="seen", remedy="Tick what you have read and approve it."
+            "Nothing is selected.", field="seen", remedy="Select the definitions to approve."
         )
     digests = {}
     for entry in entries:
@@ -302,11 +300,15 @@ def _approve_definitions(visit: ObjectRequest, entries: list[str]) -> None:
     result = approve_definitions(visit.principal, visit.object, digests)
     count = len(result.approved)
     _add_success_message(
-        visit.request, ngettext("%(n)d was approved.", "%(n)d were approved.", count), n=count
+        visit.request,
+        ngettext("%(n)d definition approved.", "%(n)d definitions approved.", count),
+        n=count,
     )
     if result.skipped:
         names = ", ".join(result.skipped[:10])
-        text = _t("Not approved, because they changed or are refused: %(names)s. Read them again.")
+        text = _t(
+            "Not approved because they changed or are rejected: %(names)s. Review them again."
+        )
         messages.warning(visit.request, text % {"names": names})
 
 
@@ -316,14 +318,16 @@ def _set_definition_labels(
     """Set the flow labels of the chosen definitions; None resets to the suggested ones."""
     if not definition_ids:
         raise InvalidInput(
-            "Nothing is ticked.", field="labelled", remedy="Tick the tools that it is said of."
+            "Nothing is selected.", field="labelled", remedy="Select the tools to label."
         )
     parsed_ids = [_parse_uuid(definition_id) for definition_id in definition_ids]
     rows = list(visit.object.definitions.filter(pk__in=parsed_ids))
     set_labels(visit.principal, visit.object, rows, labels)
     count = len(rows)
     _add_success_message(
-        visit.request, ngettext("%(n)d was labelled.", "%(n)d were labelled.", count), n=count
+        visit.request,
+        ngettext("%(n)d definition labeled.", "%(n)d definitions labeled.", count),
+        n=count,
     )
 
 
@@ -339,7 +343,7 @@ def _parse_uuid(text: str) -> UUID:
         return UUID(text)
     except ValueError:
         raise InvalidInput(
-            format_message("{text!r} names no definition.", text=text), field="seen"
+            format_message("{text!r} isn't a definition ID.", text=text), field="seen"
         ) from None
 
 

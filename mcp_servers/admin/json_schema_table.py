@@ -114,7 +114,7 @@ def _format_type(schema: Mapping[str, Any], root: Any = None) -> str:
             )
     if "$ref" in schema:
         return make_visible(str(schema["$ref"]).rpartition("/")[2], 100)
-    return _t("one of a list") if "enum" in schema or "const" in schema else _t("anything")
+    return _t("one of a list") if "enum" in schema or "const" in schema else _t("any")
 
 
 def _iterate_constraints(schema: Mapping[str, Any]) -> Iterator[str]:

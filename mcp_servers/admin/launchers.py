@@ -20,7 +20,7 @@ class LauncherAdmin(ScopedAdmin):
     platform_only = True
     needs_to_view = (Action.MANAGE_LAUNCHERS,)
     needs_to_change = Action.MANAGE_LAUNCHERS
-    delete_note = _("No further server may use it; those that do go on.")
+    delete_note = _("No new server can use it. Existing servers keep using it.")
     list_display = ("command", "note", "made_at")
     search_fields = ("command", "note")
     fields = ("command", "note")

@@ -51,7 +51,7 @@ from mcp_servers.tool_names import slugify
 
 KEY_LOCATIONS = (
     ("header", _("in a header")),
-    ("query", _("in the query")),
+    ("query", _("in the query string")),
     ("cookie", _("in a cookie")),
 )
 
@@ -60,12 +60,12 @@ class ApiServerForm(ServerForm):
     """The settings of an API server, without its operations."""
 
     document_url = forms.CharField(
-        label=_("Address of the document"),
+        label=_("Document URL"),
         required=False,
         widget=TextInput(
             attrs={"inputmode": "url", "placeholder": "https://api.example.com/openapi.json"}
         ),
-        help_text=_("Read again once a day, and at each refresh: what changed waits for approval."),
+        help_text=_("Read again daily and at each refresh. Changes must be reviewed."),
     )
 
     SIGN_IN = {**ServerForm.SIGN_IN, "api_key": ("in", "header", "key")}
@@ -75,10 +75,10 @@ class ApiServerForm(ServerForm):
         super().__init__(principal, *args, **kwargs)
         self.fields["transport_type"] = forms.CharField(required=False)
         del self.fields["only_tools"]  # an API's operations are chosen one by one
-        self.fields["url"].label = _("Base address")
-        self.fields["header"].label = _("Name of the key")
+        self.fields["url"].label = _("Base URL")
+        self.fields["header"].label = _("Key name")
         self.fields["in"] = forms.ChoiceField(
-            label=_("Where the key goes"), choices=KEY_LOCATIONS, required=False, widget=Select
+            label=_("Key location"), choices=KEY_LOCATIONS, required=False, widget=Select
         )
 
     @property
@@ -177,7 +177,7 @@ def show_api_configuration(visit: ObjectRequest) -> HttpResponseBase:
             services.update_server(
                 visit.principal, server, form.build_api_spec(outline, selected, document or None)
             )
-            messages.success(request, _t("Saved. The server is asked anew."))
+            messages.success(request, _t("Saved. The server is being checked again."))
             return redirect_to_page(visit, "change", "?connect=1" if server.enabled else "")
     except Problem as exc:
         server.refresh_from_db()
@@ -222,7 +222,7 @@ def _read_document(request: HttpRequest) -> str:
             ),
             code="too_large",
             field="document",
-            remedy="Cut the document down to the operations that you need.",
+            remedy="Reduce the document to the operations you need.",
         )
     text: str = file.read().decode("utf-8", "replace")
     return text
@@ -260,7 +260,7 @@ def _load_document_text(server: Server) -> str:
         raise InvalidInput(
             "The document hasn't been read yet.",
             code="document_missing",
-            remedy="Refresh the server, or give its document here.",
+            remedy="Refresh the server, or provide its document here.",
         )
     text: str = row.text
     return text
@@ -268,19 +268,19 @@ def _load_document_text(server: Server) -> str:
 
 PARAMETER_LOCATIONS = (
     ("path", _("in the path")),
-    ("query", _("in the query, after ?")),
-    ("header", _("as a header")),
+    ("query", _("in the query string, after ?")),
+    ("header", _("in a header")),
     ("body", _("in the body")),
 )
 TYPE_NAMES = (
-    ("string", _("text")),
-    ("integer", _("whole number")),
+    ("string", _("string")),
+    ("integer", _("integer")),
     ("number", _("number")),
-    ("boolean", _("yes or no")),
-    ("string[]", _("list of texts")),
-    ("integer[]", _("list of whole numbers")),
+    ("boolean", _("boolean")),
+    ("string[]", _("list of strings")),
+    ("integer[]", _("list of integers")),
     ("number[]", _("list of numbers")),
-    ("boolean[]", _("list of yes or no")),
+    ("boolean[]", _("list of booleans")),
     ("object", _("any JSON object")),
 )
 COLUMNS = ("name", "in", "type", "required", "description", "default", "enum")
@@ -325,15 +325,18 @@ class OperationForm(forms.Form):
     prefix = "op"
 
     name = forms.CharField(
-        label=_("Name of the tool"),
+        label=_("Tool name"),
         required=False,
         widget=TextInput(attrs={"autocomplete": "off", "placeholder": "get_order"}),
     )
     description = forms.CharField(
-        label=_("What it does"),
+        label=_("Description"),
         required=False,
         widget=Textarea(attrs={"rows": 2}),
-        help_text=_("A model chooses by this: say what comes back, and when to use it."),
+        help_text=_(
+            "Models select tools by their description. Describe what the tool "
+            "returns and when to use it."
+        ),
     )
     method = forms.ChoiceField(
         label=_("Method"),
@@ -348,32 +351,32 @@ class OperationForm(forms.Form):
             attrs={"autocomplete": "off", "placeholder": "/orders/{id}", "inputmode": "url"}
         ),
         help_text=_(
-            "Below the base address. {id} stands for a parameter; the whole address may be pasted."
+            "Relative to the base URL. Use {id} for a parameter. You can also paste the full URL."
         ),
     )
     parameters = OperationParametersField(label=_("Parameters"), required=False)
     body = forms.ChoiceField(
-        label=_("Fields in the body are sent as"),
-        choices=[("json", "JSON"), ("form", _("a form"))],
+        label=_("Body format"),
+        choices=[("json", "JSON"), ("form", _("form"))],
         required=False,
         widget=Select,
-        help_text=_("In JSON, customer.email is the field email within customer."),
+        help_text=_("In JSON, customer.email is the field email of the object customer."),
     )
     result = forms.CharField(
-        label=_("Part of the answer that is the result"),
+        label=_("Result path"),
         required=False,
         widget=TextInput(attrs={"autocomplete": "off", "placeholder": "data.items"}),
-        help_text=_("Empty: all of it. Of a JSON answer, the members on the way: data.items."),
+        help_text=_("If empty, the whole response. For JSON, the path to a field: data.items."),
     )
     labelled = forms.ChoiceField(
         label=_("Labels"),
-        choices=[("", _("as Bonobot suggests")), ("chosen", _("these"))],
+        choices=[("", _("suggested by Bonobot")), ("chosen", _("selected labels"))],
         required=False,
         widget=Select,
-        help_text=_("What the tool does with what it touches; approved together with it."),
+        help_text=_("How the tool treats the data it handles. Approved together with the tool."),
     )
     labels = forms.MultipleChoiceField(
-        label=_("Labels that hold"),
+        label=_("Selected labels"),
         choices=[(label.value, words) for label, words in LABEL_NAMES.items()],
         required=False,
         widget=forms.CheckboxSelectMultiple,
@@ -442,7 +445,9 @@ class DeclaredApiForm(ApiServerForm):
         super().__init__(principal, *args, **kwargs)
         del self.fields["document_url"]
         self.fields["url"].widget.attrs["placeholder"] = "https://api.example.com/v1"
-        self.fields["url"].help_text = _t("Where the API is; every operation is below it.")
+        self.fields["url"].help_text = _t(
+            "The base URL of the API. The paths of all operations are relative to it."
+        )
 
     @property
     def address_fields(self) -> list[forms.BoundField]:

@@ -64,8 +64,8 @@ def _set_preset_enabled(
     preset: Preset | None = presets.filter(pk=object_id).first()
     if preset is None:
         raise NotFound(
-            format_message("There is no preset {slug!r} here.", slug=str(object_id)),
-            remedy="Check the organization that you are working in.",
+            format_message("The preset {slug!r} doesn't exist.", slug=str(object_id)),
+            remedy="Check the organization you are working in.",
         )
     names: dict[str, Any] = {
         "preset": make_visible(preset.name),
@@ -76,6 +76,6 @@ def _set_preset_enabled(
         messages.success(request, _t("%(preset)s is enabled for %(organization)s.") % names)
     else:
         disable_preset(principal, preset)
-        text = _t("%(preset)s is disabled for %(organization)s. Its servers stay.")
+        text = _t("%(preset)s is disabled for %(organization)s. Existing servers aren't affected.")
         messages.success(request, text % names)
     return redirect_back(request, reverse("admin:mcp_servers_preset_change", args=[preset.pk]))

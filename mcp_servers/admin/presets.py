@@ -61,7 +61,7 @@ ICONS = (
     *("coins", "database", "flask", "folder", "function", "globe", "graph", "terminal"),
 )
 # Labels of the parameter kinds.
-KIND_NAMES = {"": _("text"), "folder": _("folder"), "file": _("file"), "url": _("address")}
+KIND_NAMES = {"": _("text"), "folder": _("folder"), "file": _("file"), "url": _("URL")}
 TEXTS = ("name", "label", "default", "help", "pattern")
 FLAGS = ("secret", "required")
 # Form fields by the field name of a problem.
@@ -137,7 +137,7 @@ class KeyValueLinesField(forms.CharField):
         for line in str(super().clean(value) or "").splitlines():
             name, equals, text = line.partition("=")
             if line.strip() and not (equals and name.strip()):
-                raise ValidationError(_("Write NAME=value on each line."), code="invalid")
+                raise ValidationError(_("Enter one NAME=value per line."), code="invalid")
             if line.strip():
                 pairs[name.strip()] = text.strip()
         return pairs
@@ -176,20 +176,18 @@ class PresetEditForm(PresetDetailsForm):
         label=_("Transport"), choices=[("http", "HTTP"), ("stdio", "stdio")], widget=Select
     )
     url = _build_text_field(_("URL"), placeholder="https://${TEAM}.example.com/mcp")
-    headers = KeyValueLinesField(_("Headers"), _("NAME=value on each line."), "X-Api-Key=${TOKEN}")
-    command = _build_text_field(
-        _("Command"), _("A launcher on the allow-list, such as npx or uvx.")
-    )
+    headers = KeyValueLinesField(_("Headers"), _("One NAME=value per line."), "X-Api-Key=${TOKEN}")
+    command = _build_text_field(_("Command"), _("A launcher on the allowlist, such as npx or uvx."))
     args = forms.CharField(
         label=_("Arguments"),
         required=False,
-        help_text=_("One on each line, with a version: server@1.2.3."),
+        help_text=_("One per line, with a version: server@1.2.3."),
         widget=Textarea(attrs={"rows": 3, "spellcheck": "false"}),
     )
-    env = KeyValueLinesField(_("Environment"), _("NAME=value on each line."), "API_TOKEN=${TOKEN}")
+    env = KeyValueLinesField(_("Environment"), _("One NAME=value per line."), "API_TOKEN=${TOKEN}")
     auth_type = forms.ChoiceField(label=_("Sign-in"), choices=Server.Auth.choices, widget=Select)
     auth = KeyValueLinesField(
-        _("Sign-in details"),
+        _("Authentication settings"),
         "; ".join(
             f"{kind}: {', '.join(sorted(p | s))}" for kind, (p, s) in AUTH_FIELDS.items() if s
         ),
@@ -262,7 +260,7 @@ class PresetCategoryFilter(DropdownFilter):
         return queryset.filter(category=self.value()) if self.value() else queryset
 
 
-NOT_ENABLED = _("A platform administrator has to enable it for this organization.")
+NOT_ENABLED = _("A platform administrator must enable this preset for your organization.")
 
 
 @register(Preset)
@@ -278,13 +276,13 @@ class PresetAdmin(ScopedAdmin):
     search_fields = ("name", "slug", "description", "category")
     fieldsets = (
         (None, {"fields": ("name", "slug", "about", "kind", "documentation_url", "enabled")}),
-        (_("How it is reached"), {"fields": ("transport_type", "endpoint", "auth_type", "auth")}),
-        (_("What is filled in"), {"fields": ("filled_in",)}),
-        (_("Why we believe that it exists"), {"fields": ("stands_in", "evidence")}),
+        (_("Connection"), {"fields": ("transport_type", "endpoint", "auth_type", "auth")}),
+        (_("Parameters"), {"fields": ("filled_in",)}),
+        (_("Evidence"), {"fields": ("stands_in", "evidence")}),
     )
     needs_to_view = (Action.VIEW,)
     needs_to_change = Action.MANAGE_SERVERS
-    delete_note = _("Servers that were made from it stay.")
+    delete_note = _("Servers created from it are kept.")
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Preset]:
         """Return the catalog's and the organization's presets, annotated with `enabled_here`."""
@@ -395,7 +393,7 @@ class PresetAdmin(ScopedAdmin):
             may_delete=preset is not None,
         )
 
-    @display(description=_("stands in for"))
+    @display(description=_("replaces"))
     def stands_in(self, preset: Preset) -> str:
         """Return the names, used elsewhere, of packages that don't exist."""
         return ", ".join(map(make_visible, preset.replaces)) or "–"
@@ -417,10 +415,10 @@ class PresetAdmin(ScopedAdmin):
         """Return the localized description."""
         return make_visible(preset_catalog.localize_description(preset), 1_000)
 
-    @display(description=_("whose"))
+    @display(description=_("belongs to"))
     def whose(self, preset: Preset) -> str:
         """Return who owns the preset."""
-        return _t("the organization's") if preset.organization_id else _t("Bonobot's catalogue")
+        return _t("the organization") if preset.organization_id else _t("Bonobot catalog")
 
     @display(description=_("enabled"), ordering="enabled_here")
     def enabled(self, preset: Any) -> SafeString:
@@ -429,7 +427,7 @@ class PresetAdmin(ScopedAdmin):
             return render_badge("ok", _t("enabled"))
         return render_badge("pending", _t("not enabled"), NOT_ENABLED)
 
-    @display(description=_("for organizations"))
+    @display(description=_("availability"))
     def enabling(self, preset: Any) -> SafeString:
         """Return the button that enables or disables it for the active organization."""
         switch = preset.switch
@@ -447,9 +445,9 @@ class PresetAdmin(ScopedAdmin):
     def proven(self, preset: Preset) -> SafeString | str:
         """Return the last registry check, or when the proof was checked."""
         if preset.gone:
-            return render_badge("error", _t("no longer resolves"), preset.resolution.get("detail"))
+            return render_badge("error", _t("package not found"), preset.resolution.get("detail"))
         if preset.resolution:
-            return render_badge("ok", _t("resolves"), preset.resolution.get("asked_at"))
+            return render_badge("ok", _t("package found"), preset.resolution.get("asked_at"))
         proof: Any = preset.proof
         return str(proof.get("checked") or proof.get("checked_at") or "–")
 
@@ -458,7 +456,7 @@ class PresetAdmin(ScopedAdmin):
         """Return the transport label."""
         return str(dict(Server.Transport.choices).get(preset.transport_type, preset.transport_type))
 
-    @display(description=_("sign-in"), ordering="auth_type")
+    @display(description=_("authentication"), ordering="auth_type")
     def signs_in(self, preset: Preset) -> str:
         """Return the sign-in label."""
         return str(dict(Server.Auth.choices).get(preset.auth_type, preset.auth_type))
@@ -468,7 +466,7 @@ class PresetAdmin(ScopedAdmin):
         """Return the endpoint configuration with unfilled parameters."""
         return _render_code(preset.endpoint_config)
 
-    @display(description=_("sign-in details"))
+    @display(description=_("authentication settings"))
     def auth(self, preset: Preset) -> SafeString:
         """Return the sign-in configuration."""
         return _render_code(preset.auth_config)
@@ -478,7 +476,7 @@ class PresetAdmin(ScopedAdmin):
         """Return the parameters."""
         return _render_code(preset_catalog.localize_parameters(preset))
 
-    @display(description=_("proof"))
+    @display(description=_("evidence"))
     def evidence(self, preset: Preset) -> SafeString:
         """Return the proof that the server exists."""
         return _render_code(preset.proof)

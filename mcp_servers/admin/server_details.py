@@ -62,7 +62,7 @@ def show_declared_configuration(visit: ObjectRequest) -> HttpResponseBase:
             server.refresh_from_db()
             add_problem_to_form(form, problem, PROBLEM_FIELDS)
         else:
-            messages.success(visit.request, _t("Saved. The server is asked anew."))
+            messages.success(visit.request, _t("Saved. The server is being checked again."))
             return _redirect_to_server(visit)
     states = {row.name: row.state for row in server.definitions.tools()}
     return visit.render_tab(
@@ -97,7 +97,7 @@ def show_operation(visit: ObjectRequest) -> HttpResponseBase:
             server.refresh_from_db()
             form.add_problem(problem)
         else:
-            text = _t("Saved. What is new or changed waits for approval.")
+            text = _t("Saved. New and changed definitions must be reviewed.")
             messages.success(visit.request, text)
             return _redirect_to_server(visit)
     url = server.endpoint_config.get("url", "")
@@ -119,7 +119,7 @@ def show_operation_removal(visit: ObjectRequest) -> HttpResponseBase:
     stored = get_declared_operation(server, name)
     if visit.request.method == "POST":
         delete_operation(visit.principal, server, name)
-        messages.success(visit.request, _t("%(name)s was removed.") % {"name": name})
+        messages.success(visit.request, _t("%(name)s was deleted.") % {"name": name})
         return _redirect_to_server(visit)
     return visit.render_tab("servers/remove_operation.html", server=server, one=stored)
 
@@ -144,10 +144,10 @@ KIND_NAMES = (
 )
 
 PACKAGE_STATES = {
-    "needed": _("installed before the first start"),
-    "installing": _("being installed"),
+    "needed": _("not installed yet"),
+    "installing": _("installing"),
     "installed": _("installed"),
-    "failed": _("could not be installed"),
+    "failed": _("installation failed"),
 }
 
 
@@ -278,7 +278,7 @@ def show_credentials(visit: ObjectRequest) -> HttpResponseBase:
             if (text := posted.get(credential.field, "").strip())
         }
         _replace_secrets(visit, new_values)
-        text = _t("Replaced: %(names)s. The server is asked anew.")
+        text = _t("Replaced: %(names)s. The server is being checked again.")
         names = ", ".join(secret.name for secret in new_values)
         messages.success(visit.request, text % {"names": names})
         return redirect_to_page(visit, "change", "?connect=1" if server.enabled else "")
@@ -312,9 +312,9 @@ def _replace_secrets(visit: ObjectRequest, new_values: Mapping[Secret, str]) -> 
     """Replace these secrets; raises `InvalidInput` if there are none."""
     if not new_values:
         raise InvalidInput(
-            "No new value was given.",
+            "No new value was entered.",
             field="value",
-            remedy="Fill in the values that are to be replaced; the others stay.",
+            remedy="Fill in the values to replace. Other values stay unchanged.",
         )
     server: Server = visit.object
     endpoint, auth = mask_endpoint_config(server), {"type": server.auth_type, **server.auth_config}
@@ -350,7 +350,7 @@ def show_configuration(visit: ObjectRequest) -> HttpResponseBase:
             server.refresh_from_db()
             add_problem_to_form(form, problem, PROBLEM_FIELDS)
         else:
-            messages.success(visit.request, _t("Saved. The server is asked anew."))
+            messages.success(visit.request, _t("Saved. The server is being checked again."))
             return redirect_to_page(visit, "change", "?connect=1" if server.enabled else "")
     return visit.render_tab(
         "servers/configuration.html",

@@ -93,12 +93,12 @@ class KeyValueField(forms.Field):
         """Return the mapping; raises ValidationError for missing or duplicate names."""
         pairs = list(value.items() if isinstance(value, Mapping) else value or ())
         if len(pairs) > MAX_PAIRS:
-            raise ValidationError(_("At most %d rows, please.") % MAX_PAIRS, code="too_many")
+            raise ValidationError(_("Enter at most %d rows.") % MAX_PAIRS, code="too_many")
         if any(not name for name, _value in pairs):
             raise ValidationError(_("Every value needs a name."), code="missing_name")
         mapping = dict(pairs)
         if len(mapping) < len(pairs):
-            raise ValidationError(_("A name stands here twice."), code="twice")
+            raise ValidationError(_("A name is used twice."), code="twice")
         return mapping
 
 
@@ -135,12 +135,12 @@ PROBLEM_FIELDS = {
     "auth_config.header": "header",
 }
 GRANT_NAMES = (
-    ("client_credentials", _("by client credentials, without a person")),
-    ("authorization_code", _("a person signs in at the server")),
+    ("client_credentials", _("client credentials, without a person")),
+    ("authorization_code", _("a person signs in to the server")),
 )
 PER_NAMES = (
     ("organization", _("one person for the whole organization")),
-    ("user", _("each person for themselves")),
+    ("user", _("each person separately")),
 )
 
 
@@ -177,7 +177,7 @@ class ServerForm(forms.Form):
     name = forms.CharField(
         label=_("Name"),
         widget=TextInput(attrs={"autocomplete": "off"}),
-        help_text=_("Short and unique, such as “github”: tool names are made from it."),
+        help_text=_("Short and unique, such as “github”. Used in tool names."),
     )
     description = _build_text_field(_("Description"))
     transport_type = forms.ChoiceField(
@@ -192,21 +192,22 @@ class ServerForm(forms.Form):
         label=_("Headers"),
         required=False,
         widget=KeyValueWidget(name_hint="X-Team", value_hint=str(_("value"))),
-        help_text=_("Sent with every request. Values are sealed and never shown again."),
+        help_text=_("Sent with every request. Values are encrypted and never shown again."),
     )
     allow_private = forms.BooleanField(
-        label=_("Allow a private or loopback address"),
+        label=_("Allow private or loopback address"),
         required=False,
         widget=Checkbox,
         help_text=_(
-            "Without this, Bonobot connects to public addresses only, so that nobody can reach "
-            "your inner network through it. Platform administrators alone may allow it."
+            "If disabled, Bonobot connects only to public addresses, so that your internal "
+            "network can't be reached through it. Only a platform administrator can allow "
+            "it."
         ),
     )
 
     command = _build_text_field(
         _("Command"),
-        _("A launcher on the allow-list, such as npx or uvx."),
+        _("A launcher on the allowlist, such as npx or uvx."),
         placeholder="uvx",
         autocomplete="off",
     )
@@ -214,130 +215,142 @@ class ServerForm(forms.Form):
         label=_("Arguments"),
         required=False,
         widget=Textarea(attrs={"rows": 4, "placeholder": "mcp-server-time==2026.1.1"}),
-        help_text=_("One on each line. Name the version: what isn't pinned can change overnight."),
+        help_text=_("One per line. Pin the version: an unpinned package can change at any time."),
     )
     env = KeyValueField(
         label=_("Environment"),
         required=False,
         widget=KeyValueWidget(name_hint="API_TOKEN", value_hint=str(_("value"))),
-        help_text=_("All that the program gets to see. Values are sealed and never shown again."),
-    )
-    env_exceptions = forms.CharField(
-        label=_("Exceptions for variables"),
-        required=False,
-        widget=Textarea(attrs={"rows": 2, "placeholder": "NODE_OPTIONS: why"}),
         help_text=_(
-            "A name and a reason on each line. Variables such as NODE_OPTIONS, PATH and "
-            "HTTPS_PROXY can change what a program runs and where it connects; they are refused "
-            "without an exception. The audit keeps who allowed them, and why."
+            "Environment variables for the program. Values are encrypted and never shown again."
         ),
     )
-    cwd = _build_text_field(_("Folder"), _("Where the program starts. Empty: a folder of its own."))
+    env_exceptions = forms.CharField(
+        label=_("Environment variable exceptions"),
+        required=False,
+        widget=Textarea(attrs={"rows": 2, "placeholder": "NODE_OPTIONS: reason"}),
+        help_text=_(
+            "One NAME: reason per line. Variables such as NODE_OPTIONS, PATH, "
+            "and HTTPS_PROXY can change what a program runs and where it "
+            "connects, so they require an exception. The audit log records who "
+            "added the exception and why."
+        ),
+    )
+    cwd = _build_text_field(
+        _("Folder"),
+        _("The working directory of the program. If empty, the server gets its own folder."),
+    )
 
     confinement = forms.ChoiceField(
-        label=_("Confinement"),
+        label=_("Sandbox"),
         choices=Server.Confinement.choices,
         required=False,
         widget=Select,
         help_text=_(
-            "What the program runs in; it isn't started with less. Sandbox: it sees its own "
-            "folder, the organization's folders that it is given, and nothing else of this host. "
-            "Namespaces: it sees no other process and has no privileges. Bubblewrap: besides, it "
-            "can write to its folder alone."
+            "The isolation of the process. Without it, the server isn't started. "
+            "Sandbox: the process can access only its own folder and the "
+            "organization's folders assigned to it. Namespaces: the process "
+            "can't see other processes and has no privileges. Bubblewrap: like "
+            "namespaces, and the process can write only to its own folder."
         ),
     )
     network = forms.ChoiceField(
         label=_("Network"),
         choices=[
-            ("", _("as usual: sandbox by the egress rules, bubblewrap nothing")),
+            ("", _("default: egress rules for sandbox, none for bubblewrap")),
             *Server.Network.choices,
         ],
         required=False,
         widget=Select,
-        help_text=_("npx and uvx fetch what they start, so they need the network."),
+        help_text=_("npx and uvx download what they start, so they need network access."),
     )
 
     auth_type = forms.ChoiceField(
         label=_("Sign-in"), choices=Server.Auth.choices, initial=Server.Auth.NONE, widget=Select
     )
     token = _build_secret_field(_("Bearer token"))
-    header = _build_text_field(_("Header"), _("Empty: X-API-Key."), placeholder="X-API-Key")
+    header = _build_text_field(_("Header"), _("If empty, X-API-Key."), placeholder="X-API-Key")
     key = _build_secret_field(_("API key"))
     grant = forms.ChoiceField(
-        label=_("How we sign in"), choices=GRANT_NAMES, required=False, widget=Select
+        label=_("Authentication"), choices=GRANT_NAMES, required=False, widget=Select
     )
     per = forms.ChoiceField(
         label=_("Who signs in"), choices=PER_NAMES, required=False, widget=Select
     )
-    client_id = _build_text_field(_("Client id"), autocomplete="off")
+    client_id = _build_text_field(_("Client ID"), autocomplete="off")
     client_secret = _build_secret_field(_("Client secret"))
-    token_url = _build_text_field(_("Token URL"), _("Empty: the server is asked."), inputmode="url")
-    scopes = _build_text_field(_("Scopes"), _("Separated by spaces."))
+    token_url = _build_text_field(
+        _("Token URL"), _("If empty, the server's metadata provides it."), inputmode="url"
+    )
+    scopes = _build_text_field(_("Scopes"), _("Separate with spaces."))
     issuer = _build_text_field(
-        _("Issuer"), _("Only where a server names several."), inputmode="url"
+        _("Issuer"), _("Only needed if a server names several."), inputmode="url"
     )
-    key_id = _build_text_field(
-        _("Key id"), _("Of a private key, where one takes the secret's place.")
-    )
+    key_id = _build_text_field(_("Key ID"), _("For a private key that replaces the secret."))
     private_key = forms.CharField(
         label=_("Private key (PEM)"), required=False, widget=Textarea(attrs={"rows": 3})
     )
 
     approval = forms.ChoiceField(
-        label=_("Approval of what it offers"),
+        label=_("Definition review"),
         choices=Server.Approval.choices,
         initial=Server.Approval.MANUAL,
         widget=Select,
-        help_text=_("A definition that changes later waits again, except where all is trusted."),
+        help_text=_(
+            "A definition that changes later must be reviewed again, unless all changes are "
+            "trusted."
+        ),
     )
     only_tools = forms.CharField(
-        label=_("Keep to these tools"),
+        label=_("Only these tools"),
         required=False,
         widget=Textarea(attrs={"rows": 2, "placeholder": "read_*", "spellcheck": "false"}),
         help_text=_(
-            "A name or glob on each line; empty: all. A tool that is seen for the first time and "
-            "fits none is switched off."
+            "One name or glob pattern per line. If empty, all tools. New tools that match "
+            "no pattern are disabled."
         ),
     )
-    enabled = forms.BooleanField(
-        label=_("Switched on"), required=False, initial=True, widget=Checkbox
+    enabled = forms.BooleanField(label=_("Enabled"), required=False, initial=True, widget=Checkbox)
+    call_price = _build_dollar_field(
+        _("Price per call"), _("In dollars. Counts toward cost budgets.")
     )
-    call_price = _build_dollar_field(_("Price of a call"), _("In dollars; money budgets count it."))
-    second_price = _build_dollar_field(_("Price of a second"), _("In dollars, while a call runs."))
+    second_price = _build_dollar_field(
+        _("Price per second"), _("In dollars, for each second that a call runs.")
+    )
     calls_per_minute = forms.IntegerField(
-        label=_("Calls a minute"),
+        label=_("Calls per minute"),
         required=False,
         min_value=0,
         max_value=MAX_RATE,
         widget=IntegerInput,
-        help_text=_("Of all agents and tokens together. Empty: no limit."),
+        help_text=_("For all agents and tokens combined. If empty, no limit."),
     )
 
     sampling = forms.ChoiceField(
-        label=_("May use the model"),
+        label=_("Sampling"),
         choices=Server.Sampling.choices,
         initial=Server.Sampling.OFF,
         required=False,
         widget=Select,
-        help_text=_("Whether the server may have the agent's model answer questions of its own."),
+        help_text=_("Whether the server can use the agent's model for its own requests."),
     )
     sampling_tokens = forms.IntegerField(
-        label=_("Tokens a day of the model"),
+        label=_("Sampling tokens per day"),
         required=False,
         min_value=0,
         max_value=MAX_TOKENS,
         widget=IntegerInput,
-        help_text=_("Of all its sessions together. Empty: as the setting says."),
+        help_text=_("For all its sessions combined. If empty, the value from settings applies."),
     )
     elicitation = forms.BooleanField(
-        label=_("May ask people"),
+        label=_("Allow elicitation requests"),
         required=False,
         initial=True,
         widget=Checkbox,
-        help_text=_("Its questions go to the person who runs the session."),
+        help_text=_("Elicitation requests go to the person who runs the session."),
     )
     roots = forms.BooleanField(
-        label=_("Is told the working folder"),
+        label=_("Share workspace path"),
         required=False,
         widget=Checkbox,
         help_text=_("The path of the session's workspace on this host."),
@@ -346,19 +359,19 @@ class ServerForm(forms.Form):
     CONNECTION = {"http": ("url",), "stdio": ("command", "args", "env")}
     # Rarely changed fields: title, the choice that shows them, field names.
     FIELDSETS = (
-        (_("More about the connection"), "transport_type=http", ("allow_private", "headers")),
+        (_("More connection settings"), "transport_type=http", ("allow_private", "headers")),
         (
-            _("Folder, confinement and network"),
+            _("Folder, sandbox, and network"),
             "transport_type=stdio",
             ("cwd", "confinement", "network", "env_exceptions"),
         ),
         (
-            _("What it may do"),
+            _("Permissions"),
             "",
             ("approval", "only_tools", "elicitation", "sampling", "sampling_tokens", "roots"),
         ),
         (_("Limits and prices"), "", ("calls_per_minute", "call_price", "second_price")),
-        (_("Description, on or off"), "", ("description", "enabled")),
+        (_("Description and status"), "", ("description", "enabled")),
     )
     PLATFORM_FIELDS = ("command", "args", "env", "cwd", "confinement", "network", "env_exceptions")
     SIGN_IN = {

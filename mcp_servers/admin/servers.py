@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar
 
 from django.contrib import messages
@@ -123,14 +124,14 @@ def summarize_discovery(result: DiscoveryResult) -> str:
     tools = len(result.tools)
     parts = [
         ngettext("%(n)d tool", "%(n)d tools", tools) % {"n": tools},
-        _t("answered in %(ms)d ms") % {"ms": result.latency_ms},
+        _t("responded in %(ms)d ms") % {"ms": result.latency_ms},
     ]
     counts = (
         (_t("%(n)d new"), result.new),
         (_t("%(n)d changed"), result.changed),
-        (_t("%(n)d gone"), result.gone),
-        (_t("%(n)d refused"), result.refused),
-        (_t("%(n)d wait for approval"), result.waiting),
+        (_t("%(n)d removed"), result.gone),
+        (_t("%(n)d rejected"), result.refused),
+        (_t("%(n)d pending review"), result.waiting),
     )
     return ", ".join([*parts, *(text % {"n": count} for text, count in counts if count)]) + "."
 
@@ -148,7 +149,7 @@ def _build_next_url(server: Server) -> str:
 
 
 POOL_DESTINATION = ServerDestination(
-    title=_("Add a server"),
+    title=_("Add server"),
     needs=Action.MANAGE_SERVERS,
     url=_build_add_url,
     build_next_url=_build_next_url,
@@ -190,7 +191,7 @@ def render_uptime_bar(segments: Sequence[UptimeSegment], *, tiny: bool = False) 
 
     Doesn't use a template, because a list shows about a thousand segments.
     """
-    unknown_text, known_texts = _t("nobody asked"), {100.0: percent(100)}
+    unknown_text, known_texts = _t("not checked"), {100.0: percent(100)}
     bars = []
     for segment in segments:
         uptime = segment.up
@@ -199,7 +200,7 @@ def render_uptime_bar(segments: Sequence[UptimeSegment], *, tiny: bool = False) 
     return format_html(
         '<div class="bb-strip bb-timeline{}" role="img" aria-label="{}">{}</div>',
         " bb-tiny" if tiny else "",
-        _t("When the server was there, oldest first"),
+        _t("Server availability, oldest first"),
         format_html_join("", '<i data-tone="{}" title="{}"></i>', bars),
     )
 
@@ -216,7 +217,7 @@ class PendingReviewFilter(DropdownFilter):
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
         """Return the choices."""
-        return [("yes", _("some wait for approval")), ("no", _("nothing waits"))]
+        return [("yes", _("definitions pending review")), ("no", _("no pending definitions"))]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Server]) -> QuerySet[Server]:
         """Filter by the chosen state."""
@@ -267,7 +268,7 @@ class ServerAdmin(TabbedAdmin):
         ServerScopeFilter,
     )
     search_fields = ("name", "description")  # and definitions, see `get_search_results`
-    search_help_text = _("Searches names, descriptions and what servers offer.")
+    search_help_text = _("Searches names, descriptions, and definitions.")
     ordering = ("name",)
     actions = (
         "test_chosen",
@@ -384,7 +385,7 @@ class ServerAdmin(TabbedAdmin):
         """Return the number of tools."""
         return int(server.tool_total)
 
-    @display(description=_("waiting"), ordering="waiting_count")
+    @display(description=_("pending"), ordering="waiting_count")
     def waiting(self, server: Any) -> str:
         """Return the number of definitions pending review, as a link."""
         return render_to_string("admin/servers/waiting.html", {"server": server})
@@ -410,21 +411,21 @@ class ServerAdmin(TabbedAdmin):
         """Return the latency of the last check."""
         return milliseconds(server.latency_ms)
 
-    @display(description=_("on"), ordering="enabled")
+    @display(description=_("enabled"), ordering="enabled")
     def switch(self, server: Server) -> str:
         """Return the enable switch."""
         return render_to_string("admin/servers/switch.html", {"server": server})
 
     # -- Bulk actions ----------------------------------------------------------------------------
 
-    @action(description=_("Test the connection"), permissions=["change"])
+    @action(description=_("Test connection"), permissions=["change"])
     def test_chosen(
         self, request: HttpRequest, queryset: QuerySet[Server]
     ) -> HttpResponseBase | None:
         """Test the chosen servers and show the results."""
         return self._discover_selected(request, queryset, HealthCheck.Kind.TEST, BulkJob.Kind.TEST)
 
-    @action(description=_("Refresh what they offer"), permissions=["change"])
+    @action(description=_("Refresh definitions"), permissions=["change"])
     def refresh_chosen(
         self, request: HttpRequest, queryset: QuerySet[Server]
     ) -> HttpResponseBase | None:
@@ -433,14 +434,14 @@ class ServerAdmin(TabbedAdmin):
             request, queryset, HealthCheck.Kind.DISCOVERY, BulkJob.Kind.REFRESH
         )
 
-    @action(description=_("Approve what waits …"), permissions=["approve"])
+    @action(description=_("Approve pending definitions…"), permissions=["approve"])
     def approve_chosen(
         self, request: HttpRequest, queryset: QuerySet[Server]
     ) -> HttpResponseBase | None:
         """Confirm the pending definitions of the chosen servers, then approve them."""
         return bulk_actions.approve_pending_definitions(self, request, list(queryset))
 
-    @action(description=_("Switch on"), permissions=["change"])
+    @action(description=_("Enable"), permissions=["change"])
     def enable_chosen(
         self, request: HttpRequest, queryset: QuerySet[Server]
     ) -> HttpResponseBase | None:
@@ -448,21 +449,20 @@ class ServerAdmin(TabbedAdmin):
         servers = list(queryset)
         if len(servers) > bulk_actions.IMMEDIATE_LIMIT:
             return bulk_actions.start_job_and_redirect(request, BulkJob.Kind.ENABLE, servers)
-        for server in servers:
-            services.set_server_enabled(self.get_principal(request), server, enabled=True)
-        count = len(servers)
-        text = ngettext("%(n)d server is on.", "%(n)d servers are on.", count)
-        messages.success(request, text % {"n": count})
+        enable = partial(services.set_server_enabled, self.get_principal(request), enabled=True)
+        if count := bulk_actions.change_each(request, servers, enable):
+            text = ngettext("%(n)d server enabled.", "%(n)d servers enabled.", count)
+            messages.success(request, text % {"n": count})
         return None
 
-    @action(description=_("Switch off …"), permissions=["change"])
+    @action(description=_("Disable…"), permissions=["change"])
     def disable_chosen(
         self, request: HttpRequest, queryset: QuerySet[Server]
     ) -> HttpResponseBase | None:
         """Confirm with the affected rows, then disable the chosen servers."""
         return bulk_actions.disable_servers(self, request, list(queryset))
 
-    @action(description=_("Remove…"), permissions=["delete"])
+    @action(description=_("Delete…"), permissions=["delete"])
     def remove_chosen(
         self, request: HttpRequest, queryset: QuerySet[Server]
     ) -> HttpResponseBase | None:
@@ -472,11 +472,10 @@ class ServerAdmin(TabbedAdmin):
             return confirm_removal(self, request, [collect_impact(server) for server in servers])
         if len(servers) > bulk_actions.IMMEDIATE_LIMIT:
             return bulk_actions.start_job_and_redirect(request, BulkJob.Kind.REMOVE, servers)
-        for server in servers:
-            services.delete_server(self.get_principal(request), server)
-        count = len(servers)
-        text = ngettext("%(n)d server was removed.", "%(n)d servers were removed.", count)
-        messages.success(request, text % {"n": count})
+        delete = partial(services.delete_server, self.get_principal(request))
+        if count := bulk_actions.change_each(request, servers, delete):
+            text = ngettext("%(n)d server deleted.", "%(n)d servers deleted.", count)
+            messages.success(request, text % {"n": count})
         return HttpResponseRedirect(reverse("admin:mcp_servers_server_changelist"))
 
     def delete_view(
@@ -489,7 +488,7 @@ class ServerAdmin(TabbedAdmin):
         if request.method != "POST":
             return confirm_removal(self, request, [collect_impact(server)])
         services.delete_server(principal, server)
-        messages.success(request, _t("%(server)s was removed.") % {"server": server})
+        messages.success(request, _t("%(server)s was deleted.") % {"server": server})
         return HttpResponseRedirect(reverse("admin:mcp_servers_server_changelist"))
 
     def changelist_view(

@@ -25,7 +25,7 @@ DIGEST = "0f343b0931126a20f133d67c2b018a3b1b3c0c1f4a2b8e6d5c4b3a2918070605"
 
 
 class DefinitionFilter(StrictFilterSet):
-    """Filters of the definition list."""
+    """Filters for the list of definitions."""
 
     kind = django_filters.ChoiceFilter(choices=Definition.Kind.choices)
     state = django_filters.ChoiceFilter(choices=Definition.State.choices, method="filter_by_state")
@@ -40,18 +40,20 @@ class DefinitionFilter(StrictFilterSet):
 
 
 class FindingSerializer(StrictSerializer):
-    """Something suspicious in a declaration."""
+    """A suspicious passage in a declaration."""
 
     tier = serializers.CharField()
     rule = serializers.CharField()
     path = serializers.CharField()
     excerpt = serializers.CharField()
-    start = serializers.IntegerField(default=0, help_text="Of the text there, in characters.")
+    start = serializers.IntegerField(
+        default=0, help_text="Offset in the text at this path, in characters."
+    )
     end = serializers.IntegerField(default=0)
 
 
 class DefinitionSerializer(VersionedSerializer):
-    """A definition: what the server declares now, and what a person approved."""
+    """A definition: what the server declares now, and what was approved."""
 
     id = serializers.UUIDField()
     kind = serializers.ChoiceField(Definition.Kind.choices)
@@ -60,23 +62,25 @@ class DefinitionSerializer(VersionedSerializer):
     description = serializers.CharField()
     state = serializers.ChoiceField(Definition.State.choices)
     enabled = serializers.BooleanField()
-    digest = serializers.CharField(help_text="Of the whole declaration; an approval names it.")
-    declaration = serializers.SerializerMethodField(help_text="As the server sent it.")
+    digest = serializers.CharField(help_text="Digest of the whole declaration; used to approve it.")
+    declaration = serializers.SerializerMethodField(
+        help_text="The declaration as the server sent it."
+    )
     approved_digest = serializers.CharField(source="pinned_digest")
     approved_declaration = serializers.SerializerMethodField()
     approved_at = serializers.DateTimeField(source="pinned_at", allow_null=True)
     approved_by = serializers.CharField(source="pinned_by")
     schema_verdict = serializers.CharField()
-    fault = serializers.CharField(help_text="Why it can never be used; blank if it can.")
+    fault = serializers.CharField(help_text="Why it can never be used; empty if it can.")
     findings = FindingSerializer(many=True)
     last_seen_at = serializers.DateTimeField(allow_null=True)
     labels = serializers.ListField(
         child=serializers.ChoiceField([str(label) for label in FlowLabel]),
         allow_null=True,
-        help_text="What it does to a flow, as a person set it; null: the suggested ones count.",
+        help_text="Flow labels set by a person; null: the suggested labels apply.",
     )
     labels_suggested = serializers.SerializerMethodField(
-        help_text="What it most likely does, from its declaration and our catalogue."
+        help_text="Suggested flow labels, from the declaration and the preset catalog."
     )
 
     @extend_schema_field(
@@ -98,7 +102,7 @@ class DefinitionSerializer(VersionedSerializer):
 
 
 class DefinitionDigestSerializer(StrictSerializer):
-    """A definition as somebody has read it."""
+    """A definition, and the digest that was reviewed."""
 
     id = serializers.UUIDField()
     digest = serializers.CharField(max_length=64)
@@ -107,14 +111,14 @@ class DefinitionDigestSerializer(StrictSerializer):
 @extend_schema_serializer(
     examples=[
         OpenApiExample(
-            "What was read",
+            "Reviewed definitions",
             {"definitions": [{"id": "b1c84d5e-5c0b-4c55-9d3a-0a7c1c1f2d3e", "digest": DIGEST}]},
         ),
-        OpenApiExample("All that wait", {"all": True}),
+        OpenApiExample("All definitions pending review", {"all": True}),
     ]
 )
 class ApproveDefinitionsBody(StrictSerializer):
-    """Which definitions are approved: those that were read, or all that wait."""
+    """The definitions to approve: reviewed ones, or all that are pending review."""
 
     definitions = DefinitionDigestSerializer(many=True, required=False)
     all = serializers.BooleanField(required=False)
@@ -123,23 +127,23 @@ class ApproveDefinitionsBody(StrictSerializer):
         """Require exactly one of `definitions` and `all`."""
         if bool(attrs.get("definitions")) == bool(attrs.get("all")):
             raise InvalidInput(
-                "Say which definitions are approved.",
+                "Specify which definitions to approve.",
                 field="definitions",
-                remedy='Send `{"definitions": [{"id", "digest"}]}`, or `{"all": true}`.',
+                remedy='Send `{"definitions": [{"id", "digest"}]}` or `{"all": true}`.',
             )
         return attrs
 
 
-@extend_schema_serializer(examples=[OpenApiExample("What was read", {"digest": DIGEST})])
+@extend_schema_serializer(examples=[OpenApiExample("The reviewed version", {"digest": DIGEST})])
 class ApproveDefinitionBody(StrictSerializer):
-    """The digest that was read."""
+    """The digest that was reviewed."""
 
     digest = serializers.CharField(max_length=64)
 
 
-@extend_schema_serializer(examples=[OpenApiExample("Off", {"enabled": False})])
+@extend_schema_serializer(examples=[OpenApiExample("Disable", {"enabled": False})])
 class EnableDefinitionBody(VersionedBody):
-    """A switch."""
+    """Whether the definition is enabled."""
 
     enabled = serializers.BooleanField()
 
@@ -150,20 +154,20 @@ DefinitionSerializer.body_classes = (EnableDefinitionBody,)
 LABELS = serializers.ListField(
     child=serializers.CharField(max_length=40),
     allow_null=True,
-    help_text="`private_data`, `untrusted_content`, `sends_out`; null: what is suggested counts.",
+    help_text="`private_data`, `untrusted_content`, `sends_out`; null: the suggested labels apply.",
 )
 
 
 @extend_schema_serializer(
     examples=[
         OpenApiExample(
-            "Two tools that send",
+            "Two tools with an external effect",
             {"names": ["send_mail", "create_issue"], "labels": ["sends_out"]},
         )
     ]
 )
 class DefinitionLabelsBody(StrictSerializer):
-    """Definitions by kind and own names, and the labels that they get."""
+    """Definitions by kind and name, and their flow labels."""
 
     kind = serializers.ChoiceField(Definition.Kind.choices, default=Definition.Kind.TOOL)
     names = serializers.ListField(
@@ -173,22 +177,26 @@ class DefinitionLabelsBody(StrictSerializer):
 
 
 class DefinitionReviewSerializer(StrictSerializer):
-    """What an approval did."""
+    """The result of an approval."""
 
     approved = serializers.ListField(child=serializers.CharField())
     skipped = serializers.ListField(
         child=serializers.CharField(),
-        help_text="Changed since they were read, refused, or gone: read them again.",
+        help_text=(
+            "Changed since they were reviewed, rejected, or no longer declared; review them again."
+        ),
     )
     held = serializers.ListField(
         child=serializers.CharField(),
-        help_text="Read like orders to a model: read their findings, then approve them by name.",
+        help_text=(
+            "Look like instructions to a model: review their findings, then approve them by name."
+        ),
     )
-    waiting = serializers.IntegerField(help_text="How many wait still.")
+    waiting = serializers.IntegerField(help_text="Number of definitions still pending review.")
 
 
 class DefinitionListView(ServerView):
-    """What a server offers; `kind` narrows it to tools, resources or prompts."""
+    """The definitions of a server; `kind` filters them."""
 
     rules = {"GET": READ}
     queryset = Definition.objects.none()
@@ -199,7 +207,7 @@ class DefinitionListView(ServerView):
 
     @describe_operation("list_definitions", answer=DefinitionSerializer(many=True))
     def get(self, request: object, server_id: str) -> Response:
-        """List what a server offers, with the state of each definition."""
+        """List a server's definitions with their review states."""
         rows = self.get_server(server_id).definitions.all()
         return self.respond_page(
             rows.filter(kind__in=self.kinds) if self.kinds else rows, DefinitionSerializer
@@ -248,10 +256,10 @@ class ApproveDefinitionsView(ServerView):
         "approve_definitions", body=ApproveDefinitionsBody, answer=DefinitionReviewSerializer
     )
     def post(self, request: object, server_id: str) -> Response:
-        """Approve definitions as they were read.
+        """Approve the reviewed versions of definitions.
 
-        Each names the digest that was shown; one that changed in between is skipped and told.
-        `all` leaves out, as `held`, what has findings: that is approved by name only.
+        Each definition has the digest that was reviewed; if it has changed, the definition is
+        skipped. `all` doesn't approve definitions with findings (`held`): approve those by name.
         """
         server = self.get_server(server_id)
         body = self.read_body(ApproveDefinitionsBody)
@@ -275,10 +283,10 @@ class DefinitionLabelsView(ServerView):
 
     @describe_operation("label_definitions", body=DefinitionLabelsBody, answer=DefinitionLabelsBody)
     def put(self, request: object, server_id: str) -> Response:
-        """Say what tools do with what they touch: it holds for the very next call.
+        """Set the flow labels of definitions; effective on the next call.
 
-        A session (or a token, or an agent) that holds private data and untrusted content needs a
-        person's yes for a call that sends out.
+        If a session, token, or agent has private data and untrusted content, a call with an
+        external effect requires approval.
         """
         server = self.get_server(server_id)
         body = self.read_body(DefinitionLabelsBody)
@@ -299,7 +307,7 @@ class DefinitionLabelsView(ServerView):
 
 
 class DefinitionView(ServerView):
-    """A resource below one definition."""
+    """Base class for one definition."""
 
     def get_definition(self, server_id: str, definition_id: str) -> Definition:
         """Return the definition; raises `NotFound`."""
@@ -316,12 +324,12 @@ class DefinitionDetailView(DefinitionView):
 
     @describe_operation("get_definition", answer=DefinitionSerializer)
     def get(self, request: object, server_id: str, definition_id: str) -> Response:
-        """Show a definition as declared and as approved."""
+        """Get a definition as declared and as approved."""
         return self.respond_row(self.get_definition(server_id, definition_id), DefinitionSerializer)
 
     @describe_operation("switch_definition", body=EnableDefinitionBody, answer=DefinitionSerializer)
     def patch(self, request: object, server_id: str, definition_id: str) -> Response:
-        """Switch one definition on or off for everybody."""
+        """Enable or disable a definition for all agents."""
         row = self.get_definition(server_id, definition_id)
         set_definition_enabled(
             self.principal, row, enabled=self.read_body(EnableDefinitionBody)["enabled"]
@@ -338,7 +346,7 @@ class ApproveDefinitionView(DefinitionView):
         "approve_definition", body=ApproveDefinitionBody, answer=DefinitionSerializer
     )
     def post(self, request: object, server_id: str, definition_id: str) -> Response:
-        """Approve one definition as it was read."""
+        """Approve the reviewed version of a definition."""
         row = self.get_definition(server_id, definition_id)
         digest = self.read_body(ApproveDefinitionBody)["digest"]
         approve_definitions(self.principal, self.get_server(server_id), {row.pk: digest})
@@ -346,6 +354,6 @@ class ApproveDefinitionView(DefinitionView):
 
     @describe_operation("withdraw_approval", answer=DefinitionSerializer)
     def delete(self, request: object, server_id: str, definition_id: str) -> Response:
-        """Take an approval back: the definition waits again, and can't be called."""
+        """Withdraw the approval of a definition; it is pending review, and can't be called."""
         reset_review(self.principal, self.get_definition(server_id, definition_id))
         return self.respond_row(self.get_definition(server_id, definition_id), DefinitionSerializer)

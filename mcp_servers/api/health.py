@@ -21,7 +21,7 @@ from mcp_servers.models import HealthCheck, Outage, Server
 
 
 class HealthCheckFilter(StrictFilterSet):
-    """Filters of the health check list."""
+    """Filters for the list of health checks."""
 
     ok = StrictBooleanFilter()
     kind = django_filters.ChoiceFilter(choices=HealthCheck.Kind.choices)
@@ -30,7 +30,7 @@ class HealthCheckFilter(StrictFilterSet):
 
 
 class HealthCheckSerializer(StrictSerializer):
-    """One contact with a server."""
+    """One health check of a server."""
 
     id = serializers.UUIDField()
     created_at = serializers.DateTimeField()
@@ -42,42 +42,42 @@ class HealthCheckSerializer(StrictSerializer):
 
 
 class UptimeWindowSerializer(StrictSerializer):
-    """What happened in a stretch of time up to now."""
+    """Uptime and latency in a period that ends now."""
 
     name = serializers.ChoiceField(["24h", "7d", "30d"])
     since = serializers.DateTimeField()
     uptime = serializers.FloatField(
-        allow_null=True, help_text="Percent of the time without an outage; null: never asked."
+        allow_null=True, help_text="Percentage of time without an outage; null: not checked."
     )
     checks = serializers.IntegerField()
     failures = serializers.IntegerField()
     outages = serializers.IntegerField()
     calls = serializers.IntegerField()
-    p50 = serializers.IntegerField(allow_null=True, help_text="Median latency in milliseconds.")
-    p95 = serializers.IntegerField(allow_null=True, help_text="95th percentile in milliseconds.")
+    p50 = serializers.IntegerField(allow_null=True, help_text="p50 of the latency in milliseconds.")
+    p95 = serializers.IntegerField(allow_null=True, help_text="p95 of the latency in milliseconds.")
 
 
 class ServerConnectionSerializer(StrictSerializer):
-    """Where a server stands."""
+    """The connection status of a server."""
 
     status = serializers.ChoiceField(Server.Status.choices)
     connected_at = serializers.DateTimeField(allow_null=True)
     disconnected_at = serializers.DateTimeField(allow_null=True)
     pinged_at = serializers.DateTimeField(allow_null=True)
-    error_code = serializers.CharField(help_text="Of the last outage.")
+    error_code = serializers.CharField(help_text="Code of the last outage.")
     error = serializers.CharField()
     error_at = serializers.DateTimeField(allow_null=True)
-    failures = serializers.IntegerField(help_text="In a row, up to now.")
+    failures = serializers.IntegerField(help_text="Number of consecutive failures.")
     next_check_at = serializers.DateTimeField(allow_null=True)
 
 
 class OutageSerializer(StrictSerializer):
-    """A time in which a server was away, and why."""
+    """An outage of a server, and its cause."""
 
     began_at = serializers.DateTimeField()
-    ended_at = serializers.DateTimeField(allow_null=True, help_text="Null while it lasts.")
+    ended_at = serializers.DateTimeField(allow_null=True, help_text="Null if the outage continues.")
     seconds = serializers.SerializerMethodField()
-    failures = serializers.IntegerField(help_text="Contacts that failed.")
+    failures = serializers.IntegerField(help_text="Number of failed checks.")
     code = serializers.CharField()
     detail = serializers.CharField()
 
@@ -87,15 +87,15 @@ class OutageSerializer(StrictSerializer):
 
 
 class ServerUptimeSerializer(StrictSerializer):
-    """A server's connection, its last day, week and month, and the latest outages."""
+    """A server's connection, its uptime in the last day, week, and month, and its outages."""
 
     connection = ServerConnectionSerializer()
     windows = UptimeWindowSerializer(many=True)
-    outages = OutageSerializer(many=True, help_text=f"The latest {OUTAGES_SHOWN} of thirty days.")
+    outages = OutageSerializer(many=True, help_text=f"The latest {OUTAGES_SHOWN} of 30 days.")
 
 
 class HealthCheckListView(ServerView):
-    """The contacts with one server."""
+    """The health checks of a server."""
 
     rules = {"GET": READ}
     queryset = HealthCheck.objects.none()
@@ -104,18 +104,18 @@ class HealthCheckListView(ServerView):
 
     @describe_operation("list_server_history", answer=HealthCheckSerializer(many=True))
     def get(self, request: object, server_id: str) -> Response:
-        """List the contacts with a server in the last thirty days, the latest first."""
+        """List the health checks of a server in the last 30 days, latest first."""
         return self.respond_page(self.get_server(server_id).checks.all(), HealthCheckSerializer)
 
 
 class ServerUptimeView(ServerView):
-    """How much of the time one server was there."""
+    """The uptime of a server."""
 
     rules = {"GET": READ}
 
     @describe_operation("get_server_uptime", answer=ServerUptimeSerializer)
     def get(self, request: object, server_id: str) -> Response:
-        """Show how much of the time a server was there, how fast it answered, and its outages."""
+        """Get a server's uptime, latency, and outages."""
         server, now = self.get_server(server_id), timezone.now()
         outages = list_recent_outages(server, now)
         status = {

@@ -37,62 +37,64 @@ URL = "https://api.example.com/openapi.json"
 
 @extend_schema_serializer(
     examples=[
-        OpenApiExample("By its address", {"document_url": URL}, request_only=True),
+        OpenApiExample("By URL", {"document_url": URL}, request_only=True),
         OpenApiExample("As text", {"document": "openapi: 3.1.0\npaths: {}\n"}, request_only=True),
     ]
 )
 class ApiPreviewBody(StrictSerializer):
-    """An OpenAPI document, or where it is."""
+    """An OpenAPI document, or its URL."""
 
     document = serializers.CharField(
         required=False,
         max_length=MAX_DOCUMENT_BYTES,
         trim_whitespace=False,
-        help_text="The document's text: JSON or YAML, OpenAPI 3.0 to 3.2.",
+        help_text="The document: JSON or YAML, OpenAPI 3.0 to 3.2.",
     )
     document_url = serializers.CharField(
-        required=False, max_length=2_048, help_text="Fetched through the guard of all connections."
+        required=False, max_length=2_048, help_text="Fetched under the egress rules."
     )
     allow_private = serializers.BooleanField(
-        required=False, help_text="Only a platform administrator may allow a private address."
+        required=False, help_text="Only a platform administrator can allow a private address."
     )
 
 
 class ApiAddressSerializer(StrictSerializer):
-    """Where the API is by its own account."""
+    """A server URL from the document."""
 
     url = serializers.CharField()
     description = serializers.CharField()
-    private = serializers.BooleanField(help_text="It is a private address.")
+    private = serializers.BooleanField(help_text="True if the address is private.")
 
 
 class ApiOperationSerializer(StrictSerializer):
-    """An operation that could be a tool."""
+    """An operation that can become a tool."""
 
-    key = serializers.CharField(help_text="What `operations` names: method and path.")
+    key = serializers.CharField(help_text="Key for `operations`: method and path.")
     name = serializers.CharField(help_text="The tool's name.")
     operation_id = serializers.CharField()
     method = serializers.CharField()
     path = serializers.CharField()
     summary = serializers.CharField()
     tags = serializers.ListField(child=serializers.CharField())
-    writes = serializers.BooleanField(help_text="Its method is one that may change something.")
+    writes = serializers.BooleanField(help_text="True if its method can change data.")
     deprecated = serializers.BooleanField()
-    refused = serializers.CharField(help_text="Why it can't be a tool; blank if it can.")
-    pointer = serializers.CharField(help_text="Where it is, or what is wrong, in the document.")
+    refused = serializers.CharField(help_text="Why it can't be a tool; empty if it can.")
+    pointer = serializers.CharField(
+        help_text="Location of the operation, or of the problem, in the document."
+    )
 
 
 class ApiPreviewSerializer(StrictSerializer):
-    """What a document offers (text of strangers: don't trust it)."""
+    """The contents of a document (untrusted text)."""
 
-    openapi = serializers.CharField(help_text="The version it is written in.")
+    openapi = serializers.CharField(help_text="OpenAPI version of the document.")
     title = serializers.CharField()
     version = serializers.CharField()
     description = serializers.CharField()
     base_urls = ApiAddressSerializer(many=True)
     sign_ins = serializers.ListField(
         child=serializers.DictField(child=serializers.CharField()),
-        help_text="What the document says of signing in, as `auth_config` has it.",
+        help_text="The document's security schemes, in the format of `auth_config`.",
     )
     operations = ApiOperationSerializer(many=True)
     notices = serializers.ListField(child=serializers.CharField())
@@ -105,10 +107,11 @@ class ApiPreviewView(ResourceView):
 
     @describe_operation("preview_api", body=ApiPreviewBody, answer=ApiPreviewSerializer, asks=True)
     def post(self, request: object) -> Response:
-        """Read an OpenAPI document and list its operations; nothing is written.
+        """Preview an OpenAPI document and its operations; nothing is saved.
 
-        Add it with `transport_type` `openapi` and `endpoint_config`: `operations` (keys of those
-        chosen), `document` or `document_url`, and `url` where the document doesn't say it.
+        To add the API, create a server with `transport_type` `openapi` and `endpoint_config`:
+        `operations` (keys of the selected operations), `document` or `document_url`, and `url` if
+        the document doesn't have a server URL.
         """
         body = self.read_body(ApiPreviewBody)
         outline = inspect_document(
@@ -127,19 +130,19 @@ PARAMETER_SCHEMA = {
     "properties": {
         "name": {
             "type": "string",
-            "description": "As the API wants it; `customer.email` is a field within a JSON body.",
+            "description": "Name in the API; `customer.email` is a nested field of a JSON body.",
         },
         "in": {
             "type": "string",
             "enum": list(INPUT_LOCATIONS),
-            "description": "Default: `path` where the path names it, else `query`.",
+            "description": "Default: `path` if the path contains the name, otherwise `query`.",
         },
         # A pattern instead of an enum: generated clients name `string` and `string[]` alike.
         "type": {"type": "string", "pattern": TYPE_PATTERN, "default": "string"},
         "required": {"type": "boolean", "default": False},
         "description": {"type": "string"},
-        "default": {"description": "Sent where the model leaves it out."},
-        "enum": {"type": "array", "items": {}, "description": "Nothing else may be given."},
+        "default": {"description": "Sent if the model omits it."},
+        "enum": {"type": "array", "items": {}, "description": "The only allowed values."},
     },
     "required": ["name"],
     "additionalProperties": False,
@@ -176,38 +179,38 @@ class BodyFormatField(serializers.CharField):
     examples=[OpenApiExample("An operation", EXAMPLE, request_only=True)],
 )
 class OperationBody(VersionedBody):
-    """An HTTP operation as a person declares it."""
+    """A declared HTTP operation."""
 
     name = serializers.CharField(help_text="The tool's name.")
-    description = serializers.CharField(help_text="A model chooses by it.")
+    description = serializers.CharField(help_text="Models select the tool by its description.")
     method = HttpMethodField(required=False, help_text="Default: GET.")
     path = serializers.CharField(
-        help_text="Below the server's address; a whole address below it is one, too."
+        help_text="Relative to the server's URL; a full URL below it is also accepted."
     )
     parameters = serializers.ListField(child=OperationParameterField(), required=False)
-    body = BodyFormatField(
-        required=False, help_text="How the fields of the body are sent; default: json."
-    )
+    body = BodyFormatField(required=False, help_text="Encoding of the body fields; default: json.")
     result = serializers.CharField(
         required=False,
         allow_blank=True,
-        help_text="Which part of a JSON answer is the result: `data.items`, or `/data/items`.",
+        help_text="The part of a JSON response to return: `data.items` or `/data/items`.",
     )
     labels = serializers.ListField(
         child=serializers.CharField(),
         required=False,
-        help_text=f"What the tool does with what it touches: {', '.join(FlowLabel)}. Approved with "
-        "the tool; left out, they are suggested.",
+        help_text=f"Flow labels of the tool: {', '.join(FlowLabel)}. Approved with the tool. "
+        "Default: suggested labels.",
     )
 
 
 class OperationSerializer(VersionedSerializer, OperationBody):  # type: ignore[misc]  # its version is read
-    """A declared operation as it is kept."""
+    """A declared HTTP operation with its state."""
 
     body_classes = (OperationBody,)
 
-    key = serializers.SerializerMethodField(help_text="Method and path, its identity.")
-    state = serializers.SerializerMethodField(help_text="The tool's, at the last discovery.")
+    key = serializers.SerializerMethodField(
+        help_text="Method and path, which identify the operation."
+    )
+    state = serializers.SerializerMethodField(help_text="State of the tool at the last scan.")
 
     def get_key(self, operation: dict[str, Any]) -> str:
         """Return the method and path."""
@@ -233,7 +236,7 @@ class ExampleRequestSerializer(StrictSerializer):
     method = serializers.CharField()
     url = serializers.CharField()
     headers = HeaderSerializer(many=True)
-    body = serializers.CharField(help_text="Blank where none is sent.")
+    body = serializers.CharField(help_text="Empty if there is no body.")
 
 
 @extend_schema_serializer(
@@ -246,18 +249,20 @@ class ExampleRequestSerializer(StrictSerializer):
     ],
 )
 class OperationPreviewBody(StrictSerializer):
-    """An operation, and where it would be sent."""
+    """An operation, and the server's URL."""
 
-    url = serializers.CharField(max_length=2_048, help_text="The server's address.")
+    url = serializers.CharField(max_length=2_048, help_text="The server's URL.")
     operation = OperationBody()
 
 
 class OperationPreviewSerializer(StrictSerializer):
-    """What would be sent, and the tool that it would be."""
+    """The request that would be sent, and the resulting tool."""
 
     key = serializers.CharField()
     request = ExampleRequestSerializer()
-    tool = serializers.SerializerMethodField(help_text="The declaration that waits for approval.")
+    tool = serializers.SerializerMethodField(
+        help_text="The declaration that will be pending review."
+    )
 
     @extend_schema_field(JSON_OBJECT)
     def get_tool(self, preview: dict[str, Any]) -> dict[str, Any]:
@@ -266,7 +271,7 @@ class OperationPreviewSerializer(StrictSerializer):
 
 
 class OperationView(ServerView):
-    """A resource of a server's declared operations."""
+    """Base class for a server's declared operations."""
 
     def load_tool_states(self, server: Server) -> dict[str, str]:
         """Return the states of the server's tools by name."""
@@ -285,14 +290,14 @@ class OperationView(ServerView):
 
 
 class OperationListView(OperationView):
-    """The operations that are declared at a server."""
+    """The declared operations of a server."""
 
     rules = {"GET": READ, "POST": Action.MANAGE_SERVERS}
     orderings = ("name",)
 
     @describe_operation("list_declared_operations", answer=OperationSerializer(many=True))
     def get(self, request: object, server_id: str) -> Response:
-        """List the operations that are declared by hand, by name; none where a document is."""
+        """List a server's declared operations by name; empty if it has a document."""
         self.check_parameters()
         server = self.get_server(server_id)
         context = {"states": self.load_tool_states(server)}
@@ -307,9 +312,10 @@ class OperationListView(OperationView):
         "add_declared_operation", body=OperationBody, answer=OperationSerializer, status=201
     )
     def post(self, request: object, server_id: str) -> Response:
-        """Declare one more operation; its tool waits for approval once it was discovered.
+        """Create a declared operation; its tool is pending review after the next scan.
 
-        A new server is added with `endpoint_config`: `url` and `declared`, a list of operations.
+        To create a server with declared operations, use `endpoint_config`: `url` and `declared`, a
+        list of operations.
         """
         server = self.get_server(server_id)
         operation = create_operation(self.principal, server, self.read_body(OperationBody))
@@ -327,25 +333,25 @@ class OperationDetailView(OperationView):
 
     @describe_operation("get_declared_operation", answer=OperationSerializer)
     def get(self, request: object, server_id: str, name: str) -> Response:
-        """Show a declared operation."""
+        """Get a declared operation."""
         return self.build_operation_response(self.get_server(server_id), name)
 
     @describe_operation("change_declared_operation", body=OperationBody, answer=OperationSerializer)
     def put(self, request: object, server_id: str, name: str) -> Response:
-        """Declare an operation anew; what is approved is called until the next discovery."""
+        """Replace a declared operation; the approved version is used until the next scan."""
         server = self.get_server(server_id)
         operation = update_operation(self.principal, server, name, self.read_body(OperationBody))
         return self.build_operation_response(server, operation.name)
 
     @describe_operation("remove_declared_operation", status=204)
     def delete(self, request: object, server_id: str, name: str) -> Response:
-        """Remove an operation: it isn't called from then on."""
+        """Delete a declared operation; effective on the next call."""
         delete_operation(self.principal, self.get_server(server_id), name)
         return Response(status=204)
 
 
 class OperationPreviewView(ResourceView):
-    """What an operation would send."""
+    """Preview of a declared operation."""
 
     rules = {"POST": Action.MANAGE_SERVERS}
 
@@ -353,7 +359,7 @@ class OperationPreviewView(ResourceView):
         "preview_operation", body=OperationPreviewBody, answer=OperationPreviewSerializer
     )
     def post(self, request: object) -> Response:
-        """Show what an operation would send, with made-up arguments; nothing is sent or written."""
+        """Preview the request of an operation, with example arguments; nothing is sent or saved."""
         body = self.read_body(OperationPreviewBody)
         preview = build_operation_preview(body["operation"], body["url"], field="operation")
         return self.respond_row(preview, OperationPreviewSerializer)

@@ -36,7 +36,7 @@ from mcp_servers.services import create_server
 
 
 class PresetFilter(StrictFilterSet):
-    """Filters of the preset list."""
+    """Filters for the list of presets."""
 
     category = django_filters.CharFilter()
     q = django_filters.CharFilter(
@@ -45,7 +45,7 @@ class PresetFilter(StrictFilterSet):
 
 
 class PresetSerializer(VersionedSerializer):
-    """A preset with the parameters that a person fills."""
+    """A preset with its parameters."""
 
     id = serializers.UUIDField()
     slug = serializers.CharField()
@@ -58,15 +58,18 @@ class PresetSerializer(VersionedSerializer):
     auth_config = serializers.SerializerMethodField()
     parameters = serializers.SerializerMethodField()
     replaces = serializers.ListField(
-        child=serializers.CharField(), help_text="Names in use elsewhere that don't exist."
+        child=serializers.CharField(),
+        help_text="Package names that are used elsewhere but don't exist.",
     )
     gone = serializers.BooleanField(
-        help_text="Whether its registry no longer knew its package when it was asked last."
+        help_text="True if the package registry didn't find the package at the last check."
     )
-    own = serializers.SerializerMethodField(help_text="Whether the organization made it.")
+    own = serializers.SerializerMethodField(help_text="True if the organization created it.")
     enabled = serializers.SerializerMethodField(
-        help_text="Whether the organization may add servers from it. A platform administrator "
-        "enables each stdio preset of the catalogue; all others always are."
+        help_text=(
+            "True if the organization can add servers from it. A platform administrator must "
+            "enable stdio presets of the catalog; all other presets are always enabled."
+        )
     )
 
     def get_description(self, preset: Preset) -> str:
@@ -100,7 +103,7 @@ class PresetSerializer(VersionedSerializer):
 @extend_schema_serializer(
     examples=[
         OpenApiExample(
-            "A server of our own",
+            "A custom server",
             {
                 "name": "House search",
                 "description": "Searches the intranet.",
@@ -117,7 +120,7 @@ class PresetSerializer(VersionedSerializer):
     ]
 )
 class PresetBody(VersionedBody):
-    """A preset of the organization as it is written; `${NAME}` stands for a parameter."""
+    """A preset of the organization to create or update; `${NAME}` is a parameter."""
 
     name = serializers.CharField(max_length=255)
     description = serializers.CharField(required=False, allow_blank=True, max_length=1_000)
@@ -136,7 +139,7 @@ PresetSerializer.body_classes = (PresetBody,)
 
 
 class PresetView(ResourceView):
-    """Presets as the caller's organization has them."""
+    """Base class for the presets of the organization."""
 
     def build_preset_response(self, preset: Preset, *, status: int = 200) -> Response:
         """Return the response with a preset's current state."""
@@ -159,7 +162,7 @@ class PresetView(ResourceView):
 
 
 class PresetListView(PresetView):
-    """The catalogue."""
+    """The preset catalog."""
 
     rules = {"GET": READ, "POST": Action.MANAGE_SERVERS}
     queryset = Preset.objects.none()
@@ -169,51 +172,51 @@ class PresetListView(PresetView):
 
     @describe_operation("list_presets", answer=PresetSerializer(many=True))
     def get(self, request: object) -> Response:
-        """List the platform's presets and the organization's own."""
+        """List presets: the platform's and the organization's."""
         presets = Preset.objects.available_to(self.organization_id)
         return self.respond_page(presets, PresetSerializer, enabled=self.load_enabled_ids())
 
     @describe_operation("add_preset", body=PresetBody, answer=PresetSerializer, status=201)
     def post(self, request: object) -> Response:
-        """Make a preset of the organization; those that start a program, platform admins make."""
+        """Create a preset of the organization; stdio requires a platform administrator."""
         preset = create_preset(self.principal, PresetSpec(**self.read_body(PresetBody)))
         return self.build_preset_response(preset, status=201)
 
 
 class PresetDetailView(PresetView):
-    """One preset, by id or slug."""
+    """One preset, by ID or slug."""
 
     rules = {"GET": READ, "PATCH": Action.MANAGE_SERVERS, "DELETE": Action.MANAGE_SERVERS}
 
     @describe_operation("get_preset", answer=PresetSerializer)
     def get(self, request: object, preset_id: str) -> Response:
-        """Show a preset."""
+        """Get a preset."""
         return self.build_preset_response(self.get_preset(preset_id))
 
     @describe_operation("change_preset", body=PresetBody, answer=PresetSerializer)
     def patch(self, request: object, preset_id: str) -> Response:
-        """Change a preset of the organization; servers made from it keep what they have."""
+        """Update a preset of the organization; existing servers are unchanged."""
         preset = self.get_preset(preset_id)
         patch_preset(self.principal, preset, self.read_body(PresetBody, partial=True))
         return self.build_preset_response(preset)
 
     @describe_operation("remove_preset", status=204)
     def delete(self, request: object, preset_id: str) -> Response:
-        """Remove a preset of the organization; servers made from it stay."""
+        """Delete a preset of the organization; existing servers are kept."""
         delete_preset(self.principal, self.get_preset(preset_id))
         return Response(status=204)
 
 
 class EnablePresetView(PresetView):
-    """A preset's use by the organization, allowed."""
+    """Enable a preset for the organization."""
 
     rules = {"POST": Action.MANAGE_SERVERS}
 
     @describe_operation("enable_preset", answer=PresetSerializer)
     def post(self, request: object, preset_id: str) -> Response:
-        """Enable a stdio preset of the catalogue for the organization.
+        """Enable a stdio preset of the catalog for the organization.
 
-        For platform administrators alone. Problems: `platform_admin_only`, `preset_always_enabled`.
+        Requires a platform administrator. Problems: `platform_admin_only`, `preset_always_enabled`.
         """
         preset = self.get_preset(preset_id)
         enable_preset(self.principal, preset)
@@ -221,15 +224,15 @@ class EnablePresetView(PresetView):
 
 
 class DisablePresetView(PresetView):
-    """A preset's use by the organization, refused."""
+    """Disable a preset for the organization."""
 
     rules = {"POST": Action.MANAGE_SERVERS}
 
     @describe_operation("disable_preset", answer=PresetSerializer)
     def post(self, request: object, preset_id: str) -> Response:
-        """Disable a stdio preset of the catalogue for the organization; its servers stay.
+        """Disable a stdio preset of the catalog for the organization; its servers are kept.
 
-        For platform administrators alone. Problems: `platform_admin_only`, `preset_always_enabled`.
+        Requires a platform administrator. Problems: `platform_admin_only`, `preset_always_enabled`.
         """
         preset = self.get_preset(preset_id)
         disable_preset(self.principal, preset)

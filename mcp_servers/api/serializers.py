@@ -27,9 +27,11 @@ from mcp_servers.subscriptions.queries import STATES, load_change_notification_s
 
 STRING_MAP = {"type": "object", "additionalProperties": {"type": "string"}}
 ENDPOINT_CONFIG = {
-    "description": "For `stdio`: command, args, env, cwd. For `http`: url, headers. For `openapi`: "
-    "url, headers, operations, and document or document_url. Values of `env` and `headers` read as "
-    "`********`; sent back like that, they stay.",
+    "description": (
+        "For `stdio`: command, args, env, cwd. For `http`: url, headers. For `openapi`: url, "
+        "headers, operations, and document or document_url. Values of `env` and `headers` are "
+        "returned as `********`; if you send that back, they are unchanged."
+    ),
     "type": "object",
     "properties": {
         "command": {"type": "string"},
@@ -38,37 +40,43 @@ ENDPOINT_CONFIG = {
         "cwd": {"type": "string"},
         "url": {"type": "string"},
         "headers": STRING_MAP,
-        "document_url": {"description": "Where an API's document is.", "type": "string"},
+        "document_url": {"description": "URL of the OpenAPI document.", "type": "string"},
         "document": {
-            "description": "An OpenAPI document's text, instead of its address.",
+            "description": "The OpenAPI document, instead of its URL.",
             "type": "string",
             "writeOnly": True,
         },
         "declared": {
-            "description": "Operations of an API that are declared by hand, in the place of a "
-            "document, as `/mcp-servers/{server_id}/operations` has them. Where neither is said, "
-            "what is there stays.",
+            "description": (
+                "Declared operations, instead of a document, in the format of "
+                "`/mcp-servers/{server_id}/operations`. If neither is set, the stored value "
+                "is unchanged."
+            ),
             "type": "array",
             "items": {"type": "object", "additionalProperties": True},
         },
         "operations": {
-            "description": "Keys of an API's operations, such as `GET /pets/{id}`; when it is "
-            "written, operation ids do too, and `*` for all that can be tools.",
+            "description": (
+                "Keys of the selected operations, such as `GET /pets/{id}`. Requests can also "
+                "use operation IDs, and `*` for all operations that can be tools."
+            ),
             "type": "array",
             "items": {"type": "string"},
         },
     },
 }
 AUTH_CONFIG: dict[str, Any] = {
-    "description": "How to sign in. Written with its credential, read as `configured` only.",
+    "description": "The authentication. Requests contain credentials; responses only `configured`.",
     "type": "object",
     "properties": {
         "type": {"type": "string", "enum": ["none", "bearer_token", "api_key", "oauth2"]},
         "token": {"type": "string", "writeOnly": True},
         "header": {"type": "string"},
         "in": {
-            "description": "Where an API key goes; `query` and `cookie` for `openapi` only, under "
-            "the name that `header` says.",
+            "description": (
+                "Where an API key is sent; `query` and `cookie` for `openapi` only, with the "
+                "name in `header`."
+            ),
             "type": "string",
             "enum": ["header", "query", "cookie"],
             "default": "header",
@@ -77,7 +85,7 @@ AUTH_CONFIG: dict[str, Any] = {
         "client_id": {"type": "string"},
         "client_secret": {"type": "string", "writeOnly": True},
         "private_key": {
-            "description": "PEM, instead of a client secret.",
+            "description": "PEM; used instead of a client secret.",
             "type": "string",
             "writeOnly": True,
         },
@@ -99,7 +107,7 @@ AUTH_CONFIG: dict[str, Any] = {
 # The variant of presets, with parameters in place of credentials.
 UNFILLED_AUTH_CONFIG = {
     **AUTH_CONFIG,
-    "description": "How to sign in, with parameters (`${NAME}`) unfilled.",
+    "description": "The authentication, with parameters (`${NAME}`).",
     "properties": {
         name: {key: value for key, value in schema.items() if key != "writeOnly"}
         for name, schema in AUTH_CONFIG["properties"].items()
@@ -129,15 +137,15 @@ class TransportTypeField(serializers.CharField):
 
 
 SAMPLING = (
-    "Whether the server may use the agent's model for itself: `off`, `ask` (a person each time) "
-    "or `allow` (within its tokens)."
+    "Whether the server can use the agent's model: `off`, `ask` (requires approval each "
+    "time), or `allow` (within its token limit)."
 )
-ELICITATION = "Whether it may ask the person who runs the session."
-ROOTS = "Whether it is told the session's working folder."
+ELICITATION = "Whether the server can send elicitation requests to the person who runs the session."
+ROOTS = "Whether the server receives the session's working folder."
 
 
 class ClientCapabilitiesBody(StrictSerializer):
-    """What the server may ask of whoever calls it."""
+    """The requests that the server can send to its callers."""
 
     sampling = serializers.ChoiceField(Server.Sampling.choices, required=False, help_text=SAMPLING)
     sampling_tokens = serializers.IntegerField(
@@ -145,7 +153,7 @@ class ClientCapabilitiesBody(StrictSerializer):
         allow_null=True,
         min_value=0,
         max_value=MAX_TOKENS,
-        help_text="Tokens a day that it may use so; null or 0: as the setting says.",
+        help_text="Tokens per day for sampling; null or 0: from the settings.",
     )
     elicitation = serializers.BooleanField(required=False, help_text=ELICITATION)
     roots = serializers.BooleanField(required=False, help_text=ROOTS)
@@ -156,11 +164,11 @@ class ClientCapabilitiesBody(StrictSerializer):
 
 
 class ClientCapabilitiesSerializer(StrictSerializer):
-    """What the server may ask of whoever calls it."""
+    """The requests that the server can send to its callers."""
 
     sampling = serializers.ChoiceField(Server.Sampling.choices, help_text=SAMPLING)
     sampling_tokens = serializers.IntegerField(
-        allow_null=True, help_text="Tokens a day; null: as the setting says."
+        allow_null=True, help_text="Tokens per day for sampling; null: from the settings."
     )
     elicitation = serializers.BooleanField(help_text=ELICITATION)
     roots = serializers.BooleanField(help_text=ROOTS)
@@ -171,21 +179,21 @@ def _build_price_field(subject: str) -> Any:
         required=False,
         min_value=0,
         max_value=MAX_PRICE,
-        help_text=f"What {subject}, in millionths of a dollar; money budgets count it.",
+        help_text=f"{subject} in millionths of a dollar; counts toward cost budgets.",
     )
 
 
 class ServerPricingBody(StrictSerializer):
-    """What calls of a server cost, and how often all callers together may make them."""
+    """The price of a server's calls, and the rate limit for all callers together."""
 
-    call_price = _build_price_field("a call costs")
-    second_price = _build_price_field("each second costs that a call runs")
+    call_price = _build_price_field("Cost of a call")
+    second_price = _build_price_field("Cost of each second of a call")
     calls_per_minute = serializers.IntegerField(
         required=False,
         allow_null=True,
         min_value=0,
         max_value=MAX_RATE,
-        help_text="Of all callers together; null or 0: no limit.",
+        help_text="For all callers together; null or 0: no limit.",
     )
 
     def validate_calls_per_minute(self, value: int | None) -> int:
@@ -194,11 +202,13 @@ class ServerPricingBody(StrictSerializer):
 
 
 class ServerPricingSerializer(StrictSerializer):
-    """What calls of a server cost, and how often all callers together may make them."""
+    """The price of a server's calls, and the rate limit for all callers together."""
 
-    call_price = serializers.IntegerField(help_text="Millionths of a dollar.")
-    second_price = serializers.IntegerField(help_text="Millionths of a dollar.")
-    calls_per_minute = serializers.IntegerField(allow_null=True, help_text="Null: no limit.")
+    call_price = serializers.IntegerField(help_text="In millionths of a dollar.")
+    second_price = serializers.IntegerField(help_text="In millionths of a dollar.")
+    calls_per_minute = serializers.IntegerField(
+        allow_null=True, help_text="For all callers together; null: no limit."
+    )
 
 
 STDIO_EXAMPLE = {
@@ -232,50 +242,54 @@ TOOL_EXAMPLE = {"name": "list_buckets", "description": "List S3 buckets"}
 
 
 class ServerBody(VersionedBody, ClientCapabilitiesBody, ServerPricingBody):
-    """A server as it is written; what a PATCH leaves out stays."""
+    """A server to create or update; a PATCH request doesn't change omitted fields."""
 
     name = serializers.CharField(max_length=255)
     transport_type = TransportTypeField()
     endpoint_config = EndpointConfigField()
-    auth_config = AuthConfigField(
-        required=False, allow_null=True, help_text="Left out: what is stored is kept."
-    )
+    auth_config = AuthConfigField(required=False, allow_null=True, help_text="Omitted: unchanged.")
     enabled = serializers.BooleanField(required=False)
     description = serializers.CharField(required=False, allow_blank=True, max_length=500)
     approval = serializers.ChoiceField(
-        Server.Approval.choices, required=False, help_text="When new definitions may be called."
+        Server.Approval.choices, required=False, help_text="When new definitions can be used."
     )
     allow_private = serializers.BooleanField(
-        required=False, help_text="Only a platform administrator may allow a private address."
+        required=False, help_text="Only a platform administrator can allow a private address."
     )
     only_tools = serializers.ListField(
         child=serializers.CharField(max_length=512),
         required=False,
         max_length=1_000,
-        help_text="Globs; a tool that is seen for the first time and fits none is switched off.",
+        help_text="Glob patterns; a new tool that matches none is disabled.",
     )
     confinement = serializers.ChoiceField(
         Server.Confinement.choices,
         required=False,
-        help_text="What a stdio server runs in, by default a `sandbox`; it isn't started with "
-        "less. Only a platform administrator may set it.",
+        help_text=(
+            "Isolation of a stdio server. Default: `sandbox`. If the isolation isn't "
+            "available, the server isn't started. Only a platform administrator can set it."
+        ),
     )
     network = serializers.ChoiceField(
         Server.Network.choices,
         required=False,
-        help_text="What a stdio server reaches: by default, by the egress rules with `sandbox`, "
-        "nothing with `bubblewrap`.",
+        help_text=(
+            "Network access of a stdio server. Default: the egress rules with `sandbox`, none "
+            "with `bubblewrap`."
+        ),
     )
     env_exceptions = serializers.DictField(
         child=serializers.CharField(max_length=500),
         required=False,
-        help_text="Why each dangerous variable of `env` is allowed, by its name. Only a platform "
-        "administrator may set it; left out, what is stored stays.",
+        help_text=(
+            "Why each dangerous variable of `env` is allowed, by name. Only a platform "
+            "administrator can set it. Omitted: unchanged."
+        ),
     )
 
 
 class PresetServerBody(StrictSerializer):
-    """A server as it is added from a preset."""
+    """A server to add from a preset."""
 
     preset = serializers.CharField(help_text="Slug of the preset.")
     parameters = serializers.DictField(child=serializers.CharField(), required=False)
@@ -302,20 +316,20 @@ DECLARED_EXAMPLE = {
 ADD_EXAMPLES = [
     OpenApiExample("A local program", STDIO_EXAMPLE, request_only=True),
     OpenApiExample("Over HTTP", HTTP_EXAMPLE, request_only=True),
-    OpenApiExample("A REST API", API_EXAMPLE, request_only=True),
+    OpenApiExample("REST API", API_EXAMPLE, request_only=True),
     OpenApiExample("HTTP operations, declared by hand", DECLARED_EXAMPLE, request_only=True),
     OpenApiExample("From a preset", PRESET_EXAMPLE, request_only=True),
 ]
-CHANGE_EXAMPLE = OpenApiExample("Another name", {"name": "s3"}, request_only=True)
+CHANGE_EXAMPLE = OpenApiExample("Rename", {"name": "s3"}, request_only=True)
 
 
 @extend_schema_serializer(examples=ADD_EXAMPLES[:4])
 class CreateServerBody(ServerBody):
-    """A server as it is added."""
+    """A server to create."""
 
 
 class ServerToolSerializer(StrictSerializer):
-    """A tool as its server declares it (text from the server: don't trust it)."""
+    """A tool as its server declares it (untrusted text)."""
 
     name = serializers.CharField()
     description = serializers.CharField()
@@ -323,13 +337,17 @@ class ServerToolSerializer(StrictSerializer):
 
 
 class ServerSerializer(VersionedSerializer, ClientCapabilitiesSerializer, ServerPricingSerializer):
-    """A server as it is read: every secret masked."""
+    """A server; secrets are masked."""
 
     body_classes: ClassVar[tuple[type[StrictSerializer], ...]] = (ServerBody,)
 
     id = serializers.UUIDField()
-    scope = serializers.SerializerMethodField(help_text="Whose it is: the pool's or one agent's.")
-    agent_id = serializers.SerializerMethodField(help_text="The agent that it is private to.")
+    scope = serializers.SerializerMethodField(
+        help_text="Whether the server is in the pool or private to an agent."
+    )
+    agent_id = serializers.SerializerMethodField(
+        help_text="The agent that the server is private to."
+    )
     name = serializers.CharField()
     slug = serializers.CharField()
     description = serializers.CharField()
@@ -343,16 +361,18 @@ class ServerSerializer(VersionedSerializer, ClientCapabilitiesSerializer, Server
     confinement = serializers.ChoiceField(Server.Confinement.choices)
     network = serializers.ChoiceField(Server.Network.choices)
     env_exceptions = serializers.DictField(
-        child=serializers.CharField(), help_text="Dangerous variables that are allowed, and why."
+        child=serializers.CharField(), help_text="Allowed dangerous variables, and the reasons."
     )
     preset_id = serializers.UUIDField(allow_null=True)
     status = serializers.ChoiceField(Server.Status.choices)
-    status_code = serializers.CharField(help_text="Code of the last failure, blank if none.")
+    status_code = serializers.CharField(
+        help_text="Code of the last failure; empty if there is none."
+    )
     status_detail = serializers.CharField()
     latency_ms = serializers.IntegerField(allow_null=True)
-    tools = serializers.IntegerField(source="tool_count", help_text="How many it offers.")
+    tools = serializers.IntegerField(source="tool_count", help_text="Number of tools.")
     waiting = serializers.IntegerField(
-        source="waiting_count", help_text="How many definitions wait for approval."
+        source="waiting_count", help_text="Number of definitions pending review."
     )
     checked_at = serializers.DateTimeField(allow_null=True)
     discovered_at = serializers.DateTimeField(allow_null=True)
@@ -390,50 +410,57 @@ class ServerSerializer(VersionedSerializer, ClientCapabilitiesSerializer, Server
 
 
 class ChangeNotificationsSerializer(StrictSerializer):
-    """Whether a server's change notices are heard."""
+    """The status of a server's change notifications."""
 
     state = serializers.ChoiceField(list(STATES))
-    text = serializers.CharField(help_text="The state in words.")
-    since = serializers.DateTimeField(allow_null=True, help_text="When we began to listen.")
+    text = serializers.CharField(help_text="The state as text.")
+    since = serializers.DateTimeField(allow_null=True, help_text="When Bonobot started to listen.")
     last_notice_at = serializers.DateTimeField(allow_null=True)
-    code = serializers.CharField(help_text="Why not, blank if they are heard.")
+    code = serializers.CharField(help_text="Why notifications aren't received; empty if they are.")
     detail = serializers.CharField()
 
 
 class SignInStatusSerializer(StrictSerializer):
-    """How the caller stands at a server that people sign in to."""
+    """The caller's sign-in status at a server with OAuth."""
 
     per = serializers.ChoiceField(PER_CHOICES, help_text="Who signs in.")
     state = serializers.ChoiceField(
-        LOGIN_STATES, help_text="`personal`: each person for themselves, and the caller is none."
+        LOGIN_STATES,
+        help_text="`personal`: each person signs in separately, and the caller isn't a person.",
     )
-    url = serializers.CharField(help_text="Where to sign in, with a browser.")
-    people = serializers.IntegerField(help_text="How many are signed in, where each does.")
-    issuer = serializers.CharField(help_text="The authorization server, blank before.")
+    url = serializers.CharField(help_text="URL to sign in with a browser.")
+    people = serializers.IntegerField(
+        help_text="Number of people who are signed in, if each person signs in."
+    )
+    issuer = serializers.CharField(
+        help_text="The authorization server; empty before the first sign-in."
+    )
     scope = serializers.CharField()
     expires_at = serializers.DateTimeField(
-        allow_null=True, help_text="When the access token ends; it is renewed by itself."
+        allow_null=True, help_text="When the access token expires; it is renewed automatically."
     )
 
 
 class InstallationSerializer(StrictSerializer):
-    """How it stands with the package that `npx` or `uvx` starts, on the host that answers."""
+    """The status of the `npx` or `uvx` package on the responding host."""
 
     state = serializers.ChoiceField(["needed", "installing", "installed", "failed"])
-    detail = serializers.CharField(help_text="What the installer said last, or what failed.")
+    detail = serializers.CharField(help_text="The last message of the installer, or the failure.")
 
 
 class ServerDetailSerializer(ServerSerializer):
-    """A server with the tools that it declared at its last discovery."""
+    """A server with the tools of its last scan."""
 
     change_notices = serializers.SerializerMethodField()
-    sign_in = serializers.SerializerMethodField(help_text="Null where nobody signs in.")
+    sign_in = serializers.SerializerMethodField(help_text="Null if the server has no sign-in.")
     installation = serializers.SerializerMethodField(
-        help_text="Null where nothing is to be installed, and for who doesn't manage servers."
+        help_text="Null if nothing has to be installed, or if the caller can't manage servers."
     )
     discovered_tools = serializers.SerializerMethodField()
     stderr = serializers.SerializerMethodField(
-        help_text="What a stdio server's processes last wrote there, for who manages servers."
+        help_text=(
+            "The latest output of a stdio server's processes, for callers who can manage servers."
+        )
     )
 
     @extend_schema_field(ChangeNotificationsSerializer)
@@ -468,7 +495,7 @@ class ServerDetailSerializer(ServerSerializer):
 
 
 class ToolSummarySerializer(StrictSerializer):
-    """A tool as a test names it."""
+    """A tool in a test result."""
 
     name = serializers.CharField()
     description = serializers.CharField()
@@ -477,7 +504,7 @@ class ToolSummarySerializer(StrictSerializer):
 @extend_schema_serializer(
     examples=[
         OpenApiExample(
-            "It answers",
+            "Connected",
             {
                 "status": "connected",
                 "tools_discovered": 1,
@@ -486,7 +513,7 @@ class ToolSummarySerializer(StrictSerializer):
             },
         ),
         OpenApiExample(
-            "It doesn't",
+            "Failed",
             {
                 "status": "error",
                 "tools_discovered": 0,
@@ -500,7 +527,7 @@ class ToolSummarySerializer(StrictSerializer):
     ]
 )
 class ServerTestSerializer(StrictSerializer):
-    """What a test found; a failed one is an answer too, with code, detail and remedy."""
+    """The result of a connection test; if it failed, with code, detail, and remedy."""
 
     __test__ = False
 
@@ -514,12 +541,14 @@ class ServerTestSerializer(StrictSerializer):
 
 
 class ServerRefreshSerializer(ServerTestSerializer):
-    """A test that also says what changed since the last discovery."""
+    """The result of a rescan, with the changes since the last scan."""
 
     new = serializers.IntegerField(required=False)
     changed = serializers.IntegerField(required=False)
     gone = serializers.IntegerField(required=False)
-    waiting = serializers.IntegerField(required=False, help_text="How many wait for approval.")
+    waiting = serializers.IntegerField(
+        required=False, help_text="Number of definitions pending review."
+    )
     refused = serializers.IntegerField(required=False)
     notices = serializers.ListField(child=serializers.CharField(), required=False)
 

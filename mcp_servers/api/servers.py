@@ -95,7 +95,7 @@ ADD_BODY = PolymorphicProxySerializer(
 
 
 class ServerFilter(StrictFilterSet):
-    """Filters of the server list."""
+    """Filters for the list of servers."""
 
     SCOPES = [("pool", "the pool's"), ("agent", "those private to an agent"), ("all", "both")]
 
@@ -141,7 +141,7 @@ def add_server_annotations(rows: Any, *, tools: bool = False) -> Any:
 
 
 class ServerView(ResourceView):
-    """A resource below one server, in the pool or private to an agent."""
+    """Base class for one server, in the pool or private to an agent."""
 
     def get_server(self, server_id: str) -> Server:
         """Return the server; raises `NotFound`."""
@@ -166,9 +166,9 @@ class ServerListView(ServerView):
 
     @describe_operation("list_servers", answer=ServerSerializer(many=True))
     def get(self, request: object) -> Response:
-        """List the pool's servers.
+        """List pool servers.
 
-        With `scope=agent` those that are private to an agent, with `scope=all` both.
+        `scope=agent` returns servers that are private to an agent, `scope=all` both.
         """
         rows = Server.objects.for_organization(self.organization_id)
         return self.respond_page(add_server_annotations(rows), ServerSerializer)
@@ -184,9 +184,9 @@ class ServerListView(ServerView):
     def post(self, request: object) -> Response:
         """Add a server to the pool.
 
-        Either with its configuration, or with `preset` and `parameters`. A `stdio` command can be
-        set by a platform administrator only; presets are for everyone who manages servers, stdio
-        ones where they are enabled (else `preset_not_enabled`).
+        Send its configuration, or `preset` and `parameters`. Only a platform administrator can set
+        a `stdio` command. Everyone who can manage servers can use presets; stdio presets must be
+        enabled first (otherwise `preset_not_enabled`).
         """
         if "preset" in self.list_body_fields():
             server = create_server_from_preset(self.principal, self.read_body(PresetServerBody))
@@ -208,16 +208,16 @@ class ServerDetailView(ServerView):
 
     @describe_operation("get_server", answer=ServerDetailSerializer)
     def get(self, request: object, server_id: str) -> Response:
-        """Show a server with the tools of its last discovery; secrets are masked."""
+        """Get a server with the tools of its last scan; secrets are masked."""
         return self.build_server_response(self.get_server(server_id))
 
     @describe_operation(
         "replace_server", body=CreateServerBody, answer=ServerDetailSerializer, asks=True
     )
     def put(self, request: object, server_id: str) -> Response:
-        """Change a server's configuration.
+        """Replace a server's configuration.
 
-        Masked values and an `auth_config` that is left out keep what is stored.
+        Masked values and an omitted `auth_config` are unchanged.
         """
         return self._update(server_id, CreateServerBody, partial=False)
 
@@ -229,12 +229,12 @@ class ServerDetailView(ServerView):
         asks=True,
     )
     def patch(self, request: object, server_id: str) -> Response:
-        """Change parts of a server's configuration."""
+        """Update a server's configuration."""
         return self._update(server_id, ServerBody, partial=True)
 
     @describe_operation("remove_server", status=204)
     def delete(self, request: object, server_id: str) -> Response:
-        """Remove a server, its definitions and secrets; the audit keeps its name."""
+        """Delete a server with its definitions and secrets; the audit log keeps its name."""
         delete_server(self.principal, self.get_server(server_id))
         return Response(status=204)
 
@@ -248,70 +248,70 @@ class ServerDetailView(ServerView):
 
 
 class TestServerView(ServerView):
-    """A test of one server."""
+    """Connection test of a server."""
 
     __test__ = False
     rules = {"POST": Action.MANAGE_SERVERS}
 
     @describe_operation("test_server", answer=ServerTestSerializer)
     def post(self, request: object, server_id: str) -> Response:
-        """Connect to a server now.
+        """Test the connection to a server.
 
-        A server that doesn't answer is no error of this request: the answer is 200 with the
-        status `error` or `needs_reauth`, the code, and what to do.
+        If the server doesn't respond, the status code is still 200. The response has the status
+        `error` or `needs_reauth`, a code, and a remedy.
         """
         return Response(discover_server(self.principal, self.get_server(server_id)))
 
 
 class RefreshServerView(ServerView):
-    """A discovery of one server."""
+    """Rescan of a server."""
 
     rules = {"POST": Action.MANAGE_SERVERS}
 
     @describe_operation("refresh_server", answer=ServerRefreshSerializer)
     def post(self, request: object, server_id: str) -> Response:
-        """Ask a server anew what it offers; what is new or changed waits for approval."""
+        """Rescan a server's definitions; new and changed definitions are pending review."""
         server = self.get_server(server_id)
         return Response(discover_server(self.principal, server, kind=HealthCheck.Kind.DISCOVERY))
 
 
 class ServerSignInView(ServerView):
-    """A sign-in at one server."""
+    """Sign-in at a server."""
 
     rules = {"DELETE": (Action.MANAGE_SERVERS, Action.CALL_TOOLS, Action.USE_TOOLS)}
 
     @describe_operation("sign_out_server", status=204)
     def delete(self, request: object, server_id: str) -> Response:
-        """Sign out of a server: its tokens are forgotten, and withdrawn where they were given.
+        """Sign out of a server; its tokens are deleted, and revoked if the server supports it.
 
-        The organization's, by those who manage servers; where each person signs in, one's own.
-        Problems: `no_login`.
+        If the organization signs in, requires permission to manage servers; if each person signs
+        in, signs out the caller. Problems: `no_login`.
         """
         authorization_code.sign_out(self.principal, self.get_server(server_id))
         return Response(status=204)
 
 
 class EnableServerView(ServerView):
-    """A server's switch, on."""
+    """Enable a server."""
 
     rules = {"POST": Action.MANAGE_SERVERS}
 
     @describe_operation("enable_server", answer=ServerDetailSerializer)
     def post(self, request: object, server_id: str) -> Response:
-        """Switch a server on for everybody."""
+        """Enable a server for all agents."""
         server = self.get_server(server_id)
         set_server_enabled(self.principal, server, enabled=True)
         return self.build_server_response(server)
 
 
 class DisableServerView(ServerView):
-    """A server's switch, off."""
+    """Disable a server."""
 
     rules = {"POST": Action.MANAGE_SERVERS}
 
     @describe_operation("disable_server", answer=ServerDetailSerializer)
     def post(self, request: object, server_id: str) -> Response:
-        """Switch a server off for everybody; it holds on the very next call."""
+        """Disable a server for all agents; effective on the next call."""
         server = self.get_server(server_id)
         set_server_enabled(self.principal, server, enabled=False)
         return self.build_server_response(server)
@@ -324,7 +324,10 @@ def _build_count_subquery(rows: QuerySet) -> Any:
 
 
 NAME_PARAMETER = OpenApiParameter(
-    "name", str, many=True, description="Only the servers of this name; repeat it for several."
+    "name",
+    str,
+    many=True,
+    description="Name of a server to export; repeat the parameter for several.",
 )
 EXAMPLE = {
     "docs": {
@@ -344,7 +347,7 @@ class ServerConfigurationsField(serializers.JSONField):
     examples=[OpenApiExample("One server with a token", {"mcpServers": EXAMPLE})]
 )
 class ServerExportSerializer(StrictSerializer):
-    """A file for MCP clients; `POST /api/mcp-servers/import` reads it, too."""
+    """A configuration file for MCP clients; `POST /api/mcp-servers/import` accepts it."""
 
     mcpServers = ServerConfigurationsField()
 
@@ -358,9 +361,9 @@ class ServerExportView(ResourceView):
         "export_servers", answer=ServerExportSerializer, parameters=[NAME_PARAMETER]
     )
     def get(self, request: object) -> Response:
-        """Return the pool's servers as MCP clients keep them.
+        """Export the pool servers as a configuration file for MCP clients.
 
-        No secret is in it: `${NAME}` stands where one belongs.
+        Secrets are replaced with `${NAME}`.
         """
         pool = Server.objects.for_organization(
             self.principal.organization_id
@@ -369,9 +372,7 @@ class ServerExportView(ResourceView):
             pool = pool.filter(name__in=names)
             if missing := sorted(names - set(pool.values_list("name", flat=True))):
                 raise InvalidInput(
-                    format_message(
-                        "There is no server {missing!r} in the pool.", missing=missing[0]
-                    ),
+                    format_message("The server {missing!r} doesn't exist.", missing=missing[0]),
                     code="unknown_server",
                     field="name",
                     remedy="List the servers: GET /api/mcp-servers.",

@@ -20,12 +20,12 @@ TAINTING = [str(FlowLabel.PRIVATE_DATA), str(FlowLabel.UNTRUSTED_CONTENT)]
 
 
 class WrittenLabelsSerializer(StrictSerializer):
-    """Labels that one call left in a store."""
+    """Flow labels that one call added to a server's data."""
 
     labels = serializers.ListField(child=serializers.ChoiceField(TAINTING))
-    call_id = serializers.UUIDField(help_text="The audit entry of the call that wrote.")
+    call_id = serializers.UUIDField(help_text="Audit entry of the call.")
     session_id = serializers.UUIDField(allow_null=True)
-    tool = serializers.CharField(help_text="Blank if the entry is no longer kept.")
+    tool = serializers.CharField(help_text="Empty if the audit entry was deleted.")
     caller = serializers.CharField()
     created_at = serializers.DateTimeField()
     cleared_at = serializers.DateTimeField(allow_null=True)
@@ -33,26 +33,26 @@ class WrittenLabelsSerializer(StrictSerializer):
 
 
 class ServerStoreLabelsSerializer(StrictSerializer):
-    """What reading from a server brings beside its tools' own labels."""
+    """Flow labels that reading from a server adds to its tools' labels."""
 
     labels = serializers.ListField(child=serializers.ChoiceField(TAINTING))
     written = WrittenLabelsSerializer(many=True, help_text=f"The latest {MAX_LISTED}.")
 
 
 class ServerStoreLabelsView(ServerView):
-    """The labels of what a server keeps."""
+    """The flow labels of a server's data."""
 
     rules = {"GET": READ, "DELETE": Action.APPROVE_DEFINITIONS}
 
     @describe_operation("get_server_store_labels", answer=ServerStoreLabelsSerializer)
     def get(self, request: object, server_id: str) -> Response:
-        """Show which labels a server's data carries, and which calls left them there."""
+        """Get the flow labels of a server's data, and the calls that added them."""
         server = self.get_server(server_id)
         status = {"labels": get_store_labels(server), "written": list_written_labels(server)}
         return self.respond_row(status, ServerStoreLabelsSerializer)
 
     @describe_operation("clear_server_store_labels", status=204)
     def delete(self, request: object, server_id: str) -> Response:
-        """Clear the labels of a server's data: effective for the very next call; audited."""
+        """Clear the flow labels of a server's data; effective on the next call."""
         clear_store_labels(self.principal, self.get_server(server_id))
         return Response(status=204)

@@ -15,22 +15,24 @@ from mcp_servers.flow_labels.services import (
 )
 from mcp_servers.models import Definition, Server
 
-NAMES_REMEDY = "`bonobot mcp label SERVER` shows their names."
+NAMES_REMEDY = "List the names: bonobot mcp label SERVER"
 OPTIONS = {
-    "private": (FlowLabel.PRIVATE_DATA, "it reads private data"),
-    "untrusted": (FlowLabel.UNTRUSTED_CONTENT, "it brings in text that anybody may have written"),
-    "sends": (FlowLabel.SENDS_OUT, "it can send something out"),
-    "repeatable": (FlowLabel.REPEATABLE, "a second call does no more than the first"),
+    "private": (FlowLabel.PRIVATE_DATA, "Reads private data"),
+    "untrusted": (FlowLabel.UNTRUSTED_CONTENT, "Returns untrusted content"),
+    "sends": (FlowLabel.SENDS_OUT, "Has an external effect"),
+    "repeatable": (FlowLabel.REPEATABLE, "Is idempotent"),
 }
 
 
 def _add_label_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("server", metavar="SERVER", help="slug, name or id")
-    parser.add_argument("names", metavar="TOOL", nargs="*", help="the server's own names")
+    parser.add_argument("server", metavar="SERVER", help="Slug, name, or ID of the server")
+    parser.add_argument("names", metavar="TOOL", nargs="*", help="Names of tools on the server")
     for name, (_label, text) in OPTIONS.items():
         parser.add_argument(f"--{name}", action="store_true", help=text)
-    parser.add_argument("--none", action="store_true", help="it does none of these")
-    parser.add_argument("--suggested", action="store_true", help="back to what is suggested")
+    parser.add_argument(
+        "--none", action="store_true", help="Set no labels, overriding the suggested ones"
+    )
+    parser.add_argument("--suggested", action="store_true", help="Use the suggested labels")
 
 
 def _label_definitions(cli: CommandContext, options: argparse.Namespace) -> None:
@@ -39,9 +41,17 @@ def _label_definitions(cli: CommandContext, options: argparse.Namespace) -> None
     labels = [label for name, (label, _) in OPTIONS.items() if getattr(options, name)]
     mode_count = bool(labels) + options.none + options.suggested
     if mode_count > 1:
-        raise InvalidInput("Give labels, --none or --suggested: one of these.", field="--none")
+        raise InvalidInput(
+            "Labels, --none, and --suggested can't be combined.",
+            field="--none",
+            remedy="Use only one of them.",
+        )
     if mode_count and not options.names:
-        raise InvalidInput("Name the tools that are labelled.", field="TOOL")
+        raise InvalidInput(
+            "No tools are specified.",
+            field="TOOL",
+            remedy="Add the names of the tools to label.",
+        )
     definitions = list(rows.filter(name__in=options.names) if options.names else rows)
     if missing := sorted({*options.names} - {row.name for row in definitions}):
         raise NotFound(
@@ -74,13 +84,13 @@ def _show_labels(cli: CommandContext, server: Server, rows: list[Definition]) ->
             )
             for row in rows
         ]
-        cli.out.print(build_table("NAME", "LABELS", "", rows=lines, empty="It offers nothing."))
+        cli.out.print(build_table("NAME", "LABELS", "SOURCE", rows=lines, empty="No definitions."))
 
 
 VERBS = (
     CommandVerb(
         "label",
-        "Say what tools do with what they touch, or show it.",
+        "Show or set the flow labels of tools",
         _label_definitions,
         _add_label_arguments,
         (

@@ -43,7 +43,7 @@ class DiscoveryOutcome:
         if self.result is None:
             problem = self.problem
             return f"{problem.code}: {problem} {problem.remedy}".strip() if problem else ""
-        waiting = f", {self.waiting} definitions wait" if self.waiting else ""
+        waiting = f", {self.waiting} definitions to review" if self.waiting else ""
         return f"{len(self.result.tools)} tools in {self.result.latency_ms} ms{waiting}"
 
 
@@ -52,7 +52,7 @@ def discover_servers(cli: CommandContext, servers: Sequence[Server]) -> dict[str
     names = {server.pk: server.name for server in servers}
     if not names:
         return {}
-    with cli.show_progress("Asking the servers", len(names)) as advance:
+    with cli.show_progress("Discovering servers", len(names)) as advance:
         outcomes = get_runtime().call(
             _discover_all, list(names), actor=cli.principal.actor, done=advance
         )
@@ -93,10 +93,10 @@ def show_review_findings(cli: CommandContext, server: Server) -> None:
     for row in server.definitions.awaiting_review().exclude(findings=[]):
         name = row.name or "instructions"
         cli.print_message(
-            f"! {make_visible(name, 120)} is held: its text reads like orders to a model."
+            f"! {make_visible(name, 120)} needs review: it may contain instructions to a model."
         )
         for finding in row.findings[:5]:
             cli.print_message(f"    {finding['rule']} at {finding['path']}: »{finding['excerpt']}«")
         cli.print_message(
-            f"  Read it, then approve it by name: bonobot mcp approve {server.slug} {name!r}"
+            f"  To approve it after a review: bonobot mcp approve {server.slug} {name!r}"
         )

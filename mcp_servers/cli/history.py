@@ -24,12 +24,13 @@ MAX_CHECKS = 10_000
 
 
 def _add_history_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("server", metavar="SERVER", help="slug, name or id")
+    parser.add_argument("server", metavar="SERVER", help="Slug, name, or ID of the server")
     parser.add_argument(
         "--since",
         type=parse_time,
         metavar="TIME",
-        help=f"all contacts since: 2026-11-01, or 24h, 7d (default: the last {CHECKS_SHOWN})",
+        help="Show checks since this time, such as 2026-11-01, 24h, or 7d "
+        f"(default: the latest {CHECKS_SHOWN} checks)",
     )
 
 
@@ -60,33 +61,33 @@ def _print_history(cli: CommandContext, history: dict[str, Any]) -> None:
     connection = history["connection"]
     cli.print_message(
         f"{make_visible(history['server'])}: {connection['status']}, "
-        f"asked {_format_time(connection['pinged_at'])}"
+        f"last checked {_format_time(connection['pinged_at'])}"
     )
     counts = ("outages", "checks", "failures", "calls", "p50", "p95")
     rows = [
         (w["name"], _format_percent(w["uptime"]), *(w[name] for name in counts))
         for w in history["windows"]
     ]
-    titles = ("LAST", "UP", "OUTAGES", "CHECKS", "FAILED", "CALLS", "P50 MS", "P95 MS")
+    titles = ("PERIOD", "UPTIME", "OUTAGES", "CHECKS", "FAILED", "CALLS", "P50 MS", "P95 MS")
     cli.out.print(build_table(*titles, rows=rows, empty=""))
     facts = ("seconds", "failures", "code", "detail")
     outage_rows = [
         (
             _format_time(o["began_at"]),
-            _format_time(o["ended_at"], "still away"),
+            _format_time(o["ended_at"], "ongoing"),
             *(o[name] for name in facts),
         )
         for o in history["outages"]
     ]
     empty = "No contact has failed in the last 30 days."
-    names = ("BEGAN", "ENDED", "SECONDS", "FAILED", "CODE", "CAUSE")
+    names = ("STARTED", "ENDED", "SECONDS", "FAILED", "CODE", "CAUSE")
     cli.out.print(build_table(*names, rows=outage_rows, empty=empty))
     check_rows = [
         (_format_time(c["created_at"]), c["kind"], "ok" if c["ok"] else c["code"], c["latency_ms"])
         for c in history["checks"]
     ]
-    empty = "Nobody has asked this server in that time: bonobot mcp test SERVER"
-    cli.out.print(build_table("WHEN", "WHY", "OUTCOME", "MS", rows=check_rows, empty=empty))
+    empty = "No checks in this period. Check the server now: bonobot mcp test SERVER"
+    cli.out.print(build_table("TIME", "KIND", "OUTCOME", "MS", rows=check_rows, empty=empty))
 
 
 def _serialize_outage(row: Outage) -> dict[str, Any]:
@@ -116,7 +117,7 @@ def _format_time(value: Any, fallback: str = "never") -> str:
 VERBS = (
     CommandVerb(
         "history",
-        "Show when a server was there, how fast it answered, and why it was away.",
+        "Show a server's uptime, outages, latency, and checks",
         _show_history,
         _add_history_arguments,
         ("mcp history time", "mcp history github --since 24h --json"),
@@ -125,7 +126,7 @@ VERBS = (
 
 
 def _add_logs_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("server", metavar="SERVER", help="slug, name or id")
+    parser.add_argument("server", metavar="SERVER", help="Slug, name, or ID of the server")
 
 
 def _show_logs(cli: CommandContext, options: argparse.Namespace) -> None:
@@ -133,7 +134,7 @@ def _show_logs(cli: CommandContext, options: argparse.Namespace) -> None:
     outputs = list_error_outputs(server)
     cli.emit([_serialize_output(row) for row in outputs])
     for row in outputs:
-        state = make_visible(row.ended) if row.ended else "it runs"
+        state = make_visible(row.ended) if row.ended else "running"
         cli.print_message(
             f"--- {row.created_at:%Y-%m-%d %H:%M:%S} UTC, {make_visible(row.process)}: {state}"
         )
@@ -146,8 +147,8 @@ def _show_logs(cli: CommandContext, options: argparse.Namespace) -> None:
 
 def _explain_missing_logs(server: Server) -> str:
     if server.transport_type == Server.Transport.HTTP:
-        return f"{server.name} is reached over HTTP: nothing of it runs here."
-    return f"No program of {server.name} has written to stderr in the last days."
+        return f"{server.name} uses HTTP and has no local process with error output."
+    return f"No recent error output of {server.name}."
 
 
 def _serialize_output(row: ErrorOutput) -> dict[str, Any]:
@@ -163,7 +164,7 @@ def _serialize_output(row: ErrorOutput) -> dict[str, Any]:
 LOG_VERBS = (
     CommandVerb(
         "logs",
-        "Show what a stdio server's programs wrote to stderr last, and how they ended.",
+        "Show the latest stderr output of a stdio server's processes and how they ended",
         _show_logs,
         _add_logs_arguments,
         ("mcp logs time", "mcp logs time --json"),

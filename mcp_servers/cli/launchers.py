@@ -28,7 +28,7 @@ def _list_launchers(cli: CommandContext, options: argparse.Namespace) -> None:
     rows = [(launcher["command"], launcher["from"], launcher["note"]) for launcher in launchers]
     cli.emit(
         launchers,
-        build_table("PROGRAM", "FROM", "NOTE", rows=rows, empty="No program may be started."),
+        build_table("PROGRAM", "SOURCE", "NOTE", rows=rows, empty="No launchers are allowed."),
     )
 
 
@@ -39,51 +39,54 @@ def _create_launcher(cli: CommandContext, options: argparse.Namespace) -> None:
     else:
         create_launcher(cli.principal, launcher)
     cli.emit(_serialize_launcher(launcher))
-    cli.print_message(f"Servers may be started with {launcher.command}.")
+    cli.print_message(f"Servers can now be started with {launcher.command}.")
 
 
 def _delete_launcher(cli: CommandContext, options: argparse.Namespace) -> None:
     launcher = Launcher.objects.filter(command=options.program).first()
     if launcher is None:
         raise NotFound(
-            f"{options.program!r} was not added to the list.",
+            f"{options.program!r} isn't a launcher that was added.",
             field="PROGRAM",
-            remedy="`bonobot mcp launchers` shows them; those of BONOBOT_LAUNCHERS are set there.",
+            remedy="List the launchers: bonobot mcp launchers. Launchers from BONOBOT_LAUNCHERS "
+            "can only be removed in that setting.",
         )
     serialized = _serialize_launcher(launcher)
     delete_launcher(cli.principal, launcher)
     cli.emit(serialized)
     cli.print_message(
-        f"{serialized['command']} is off the list: servers that use it can't be started any more."
+        f"{serialized['command']} was removed. Servers that use it can no longer be started."
     )
 
 
 def _add_create_arguments(parser: argparse.ArgumentParser) -> None:
     _add_program_argument(parser)
-    parser.add_argument("--note", default="", help="why, for those who read the list")
+    parser.add_argument("--note", default="", help="Note shown in the list")
 
 
 def _add_program_argument(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("program", metavar="PROGRAM", help="a name on the path, or an absolute one")
+    parser.add_argument(
+        "program", metavar="PROGRAM", help="Program name on PATH, or an absolute path"
+    )
 
 
 VERBS = (
     CommandVerb(
         "launchers",
-        "List the programs that stdio servers may be started with.",
+        "List the programs that can start stdio servers",
         _list_launchers,
         examples=("mcp launchers",),
     ),
     CommandVerb(
         "add-launcher",
-        "Let stdio servers be started with a program.",
+        "Allow a program to start stdio servers",
         _create_launcher,
         _add_create_arguments,
         ("mcp add-launcher deno", "mcp add-launcher /opt/mcp/bin/server --note 'our own'"),
     ),
     CommandVerb(
         "remove-launcher",
-        "Take a program off the list.",
+        "Remove a launcher that was added",
         _delete_launcher,
         _add_program_argument,
         ("mcp remove-launcher deno",),

@@ -19,15 +19,21 @@ MAX_WAIT_S = 600.0  # the lifetime of a started login
 
 
 def _add_server_argument(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("server", metavar="SERVER", help="slug, name or id")
+    parser.add_argument("server", metavar="SERVER", help="Slug, name, or ID of the server")
 
 
 def _add_login_arguments(parser: argparse.ArgumentParser) -> None:
     _add_server_argument(parser)
-    parser.add_argument("--open", action="store_true", help="open it in this machine's browser")
-    parser.add_argument("--no-wait", action="store_true", help="print the address only")
+    parser.add_argument("--open", action="store_true", help="Open the URL in this host's browser")
     parser.add_argument(
-        "--timeout", type=float, default=MAX_WAIT_S, metavar="SECONDS", help="how long to wait"
+        "--no-wait", action="store_true", help="Print the URL without waiting for the sign-in"
+    )
+    parser.add_argument(
+        "--timeout",
+        type=float,
+        default=MAX_WAIT_S,
+        metavar="SECONDS",
+        help=f"Maximum time to wait, in seconds (default: {MAX_WAIT_S:g})",
     )
 
 
@@ -35,10 +41,10 @@ def _sign_in(cli: CommandContext, options: argparse.Namespace) -> None:
     server = get_server(cli, options.server)
     if not server.interactive:
         raise Conflict(
-            f"Nobody signs in to {server.name!r} in a browser.",
+            f"{server.name!r} doesn't use sign-in in a browser.",
             code="no_login",
             field="SERVER",
-            remedy="Only servers whose sign-in is OAuth by authorization code ask for it.",
+            remedy="Only servers that use the OAuth authorization code flow need this.",
         )
     url = build_login_url(server.pk)
     previous_versions = _load_grant_versions(server)
@@ -50,11 +56,11 @@ def _sign_in(cli: CommandContext, options: argparse.Namespace) -> None:
     cli.err.print(f"Sign in at {url}", markup=False, soft_wrap=True)
     if options.open:
         webbrowser.open(url)
-    with cli.show_spinner("Waiting for the sign-in …"):
+    with cli.show_spinner("Waiting for the sign-in…"):
         has_signed_in = _wait_for_login(server, previous_versions, options.timeout)
     if not has_signed_in:
         raise Problem(
-            f"Nobody has signed in to {server.name!r} yet.",
+            f"The sign-in to {server.name!r} wasn't completed in time.",
             code="needs_reauth",
             remedy=f"Open {url} and try again.",
         )
@@ -70,7 +76,7 @@ def _sign_out(cli: CommandContext, options: argparse.Namespace) -> None:
     authorization_code.sign_out(cli.principal, server)
     cli.emit(_serialize_login(server, build_login_url(server.pk), signed_in=False))
     cli.print_message(
-        make_visible(f"Signed out of {server.name}: its next call asks for a sign-in.")
+        make_visible(f"Signed out of {server.name}. Its next call requires a new sign-in.")
     )
 
 
@@ -98,14 +104,14 @@ def _wait_for_login(server: Server, previous_versions: dict[Any, int], timeout_s
 VERBS = (
     CommandVerb(
         "login",
-        "Print where a person signs in to a server, and wait until somebody has.",
+        "Print the sign-in URL of a server and wait for the sign-in",
         _sign_in,
         _add_login_arguments,
         ("mcp login linear", "mcp login linear --open", "mcp login linear --no-wait --json"),
     ),
     CommandVerb(
         "logout",
-        "Sign the organization out of a server; its tokens are withdrawn where they were given.",
+        "Sign the organization out of a server and revoke its tokens",
         _sign_out,
         _add_server_argument,
         ("mcp logout linear",),

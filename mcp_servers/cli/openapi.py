@@ -38,13 +38,13 @@ from mcp_servers.openapi.services import (
 from mcp_servers.server_config import ServerSpec
 from mcp_servers.services import create_server
 
-PARAMETER_FORMAT = "NAME[:TYPE[:PLACE[:TEXT]]]"
+PARAMETER_FORMAT = "NAME[:TYPE[:LOCATION[:DESCRIPTION]]]"
 # Methods whose parameters go into the query by default.
 QUERY_METHODS = (*METHODS_WITHOUT_BODY, "DELETE")
 
 
 def _add_server_argument(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("server", metavar="SERVER", help="slug, name or id")
+    parser.add_argument("server", metavar="SERVER", help="Slug, name, or ID of the server")
 
 
 def _list_operations(cli: CommandContext, options: argparse.Namespace) -> None:
@@ -64,50 +64,81 @@ def _list_operations(cli: CommandContext, options: argparse.Namespace) -> None:
         )
         for operation in operations
     ]
-    empty = f"Nothing is declared by hand at {server.slug}."
+    empty = f"{server.slug} has no declared operations."
     columns = ("OPERATION", "METHOD", "PATH", "STATE", "DESCRIPTION")
     cli.emit(operations, build_table(*columns, rows=rows, empty=empty))
 
 
 def _add_create_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("server", metavar="SERVER", help="slug, name or id; or a new one's name")
-    parser.add_argument("name", metavar="NAME", help="the tool's name")
     parser.add_argument(
-        "--url", required=True, help="path below the server's address, or the whole address"
+        "server", metavar="SERVER", help="Slug, name, or ID of the server, or the name of a new one"
     )
-    parser.add_argument("--description", required=True, help="what it does: a model chooses by it")
-    parser.add_argument("--method", default="GET", type=str.upper, choices=METHODS)
+    parser.add_argument("name", metavar="NAME", help="Name of the tool")
+    parser.add_argument(
+        "--url", required=True, help="Path relative to the server's base URL, or a full URL"
+    )
+    parser.add_argument("--description", required=True, help="Description of the tool for models")
+    parser.add_argument(
+        "--method",
+        default="GET",
+        type=str.upper,
+        choices=METHODS,
+        help="HTTP method (default: GET)",
+    )
+    _add_parameter_arguments(parser)
+    parser.add_argument("--body", choices=BODY_FORMATS, help="Format of the request body")
+    parser.add_argument(
+        "--result", metavar="PART", help="Part of the response to return, such as data.items"
+    )
+    parser.add_argument(
+        "--label", action="append", help="Flow label (default: suggested labels). Repeatable"
+    )
+    parser.add_argument("--replace", action="store_true", help="Replace an existing operation")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="Show the request without saving the operation"
+    )
+    _add_new_server_arguments(parser)
+    parser.add_argument("--approve", action="store_true", help="Approve the tool")
+
+
+def _add_parameter_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--param",
         action="append",
         metavar=PARAMETER_FORMAT,
         help=(
-            f"a parameter (again for more). TYPE: {', '.join(INPUT_TYPES)}; PLACE: "
-            f"{', '.join(INPUT_LOCATIONS)}; "
-            "a ! behind one of the three where it must be given"
+            f"Parameter. TYPE: {', '.join(INPUT_TYPES)}; LOCATION: {', '.join(INPUT_LOCATIONS)}. "
+            "Append ! to the name, type, or location of a required parameter. Repeatable"
         ),
     )
-    parser.add_argument("--default", action="append", metavar="NAME=VALUE", help="sent if left out")
-    parser.add_argument("--choices", action="append", metavar="NAME=A,B", help="nothing else")
-    parser.add_argument("--body", choices=BODY_FORMATS, help="how fields of a body are sent")
-    parser.add_argument("--result", metavar="PART", help="of the answer, such as data.items")
-    parser.add_argument("--label", action="append", help="a flow label (default: suggested)")
-    parser.add_argument("--replace", action="store_true", help="declare it anew")
-    parser.add_argument("--dry-run", action="store_true", help="show what would be sent")
-    new_server_options = parser.add_argument_group("for a new server")
+    parser.add_argument(
+        "--default",
+        action="append",
+        metavar="NAME=VALUE",
+        help="Default value of a parameter. Repeatable",
+    )
+    parser.add_argument(
+        "--choices",
+        action="append",
+        metavar="NAME=A,B",
+        help="Allowed values of a parameter. Repeatable",
+    )
+
+
+def _add_new_server_arguments(parser: argparse.ArgumentParser) -> None:
+    new_server_options = parser.add_argument_group("options for a new server")
     new_server_options.add_argument(
-        "--base-url", metavar="U", help="its address (default: the host of --url)"
+        "--base-url", metavar="URL", help="Base URL (default: scheme and host of --url)"
     )
     new_server_options.add_argument(
-        "--header", action="append", metavar="K=V", help="an HTTP header (sealed)"
+        "--header", action="append", metavar="K=V", help="HTTP header, stored encrypted. Repeatable"
     )
     new_server_options.add_argument(
-        "--bearer", metavar="TOKEN", help="sign in by a bearer token (sealed)"
+        "--bearer", metavar="TOKEN", help="Bearer token, stored encrypted"
     )
     new_server_options.add_argument(
-        "--allow-private", action="store_true", help="allow a private address"
+        "--allow-private", action="store_true", help="Allow a private address"
     )
-    parser.add_argument("--approve", action="store_true", help="approve the tool")
 
 
 def _create_operation(cli: CommandContext, options: argparse.Namespace) -> None:
@@ -119,7 +150,7 @@ def _create_operation(cli: CommandContext, options: argparse.Namespace) -> None:
         return
     if server is None:
         server = create_server(cli.principal, _build_server_spec(options, base_url, operation))
-        cli.print_message(f"{server.name} is a new server.")
+        cli.print_message(f"The server {server.name} was created.")
     elif options.replace:
         update_operation(cli.principal, server, options.name, operation)
     else:
@@ -130,7 +161,7 @@ def _create_operation(cli: CommandContext, options: argparse.Namespace) -> None:
         approve_definitions(cli.principal, server, {row.pk: row.digest for row in rows})
     _show_operation(cli, server, options.name)
     if outcome.problem is not None:
-        cli.print_message(make_visible(f"It could not be discovered: {outcome.format_summary()}"))
+        cli.print_message(make_visible(f"Discovery failed: {outcome.format_summary()}"))
         raise CommandFailed
 
 
@@ -141,7 +172,9 @@ def _show_operation(cli: CommandContext, server: Server, name: str) -> None:
     cli.emit(get_declared_operation(server, name) | {"server": server.slug, "state": state})
     cli.print_message(f"{name}: {state}")
     if state in ("pending", "changed"):
-        cli.print_message(f"It waits for approval: bonobot mcp approve {server.slug} {name}")
+        cli.print_message(
+            f"The tool is pending review. Approve it: bonobot mcp approve {server.slug} {name}"
+        )
 
 
 def _show_request(cli: CommandContext, preview: Mapping[str, Any]) -> None:
@@ -163,16 +196,20 @@ def _find_server(cli: CommandContext, name: str) -> Server | None:
 
 def _get_base_url(options: argparse.Namespace) -> str:
     if options.replace:
-        raise NotFound(f"There is no server {options.server!r} here.", field="SERVER")
+        raise NotFound(
+            f"The server {options.server!r} doesn't exist.",
+            field="SERVER",
+            remedy="List the servers: bonobot mcp list",
+        )
     if options.base_url:
         return expand_variables(options.base_url, "--base-url")
     parts = urlsplit(options.url)
     if not parts.scheme or not parts.netloc:
         raise InvalidInput(
-            f"There is no server {options.server!r}, and nothing says where a new one is.",
+            f"The server {options.server!r} doesn't exist, and its base URL is missing.",
             code="base_url_missing",
             field="--url",
-            remedy="Write the whole address, or give --base-url, or the name of a server.",
+            remedy="Use a full URL, add --base-url, or specify an existing server.",
         )
     return f"{parts.scheme}://{parts.netloc}"
 
@@ -209,10 +246,10 @@ def _parse_parameters(options: argparse.Namespace) -> list[dict[str, Any]]:
             name, equals, value = text.partition("=")
             if not equals or name not in parameters_by_name:
                 raise InvalidInput(
-                    f"{name!r} is none of the parameters.",
+                    f"{name!r} isn't a declared parameter.",
                     code="unknown_parameter",
                     field=f"--{option}",
-                    remedy="Declare it with --param first: NAME=VALUE belongs to it.",
+                    remedy="Declare it with --param, and use the format NAME=VALUE.",
                 )
             kind, many = parameters_by_name[name]["type"], schema_key == "enum"
             parameters_by_name[name][schema_key] = parse_value(
@@ -232,34 +269,39 @@ def _parse_parameter(text: str, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _add_delete_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("server", metavar="SERVER", help="slug, name or id")
-    parser.add_argument("name", metavar="NAME", help="the operation's name")
-    parser.add_argument("--yes", action="store_true", help="don't ask")
+    parser.add_argument("server", metavar="SERVER", help="Slug, name, or ID of the server")
+    parser.add_argument("name", metavar="NAME", help="Name of the operation")
+    parser.add_argument("--yes", action="store_true", help="Don't ask for confirmation")
 
 
 def _delete_operation(cli: CommandContext, options: argparse.Namespace) -> None:
     server = get_server(cli, options.server)
     get_declared_operation(server, options.name)
-    question = f"Remove {options.name} of {server.name}? It isn't called from then on."
+    question = f"Delete {options.name} of {server.name}? It can no longer be called."
     if cli.can_ask and not options.yes and not cli.confirm(question):
-        raise Conflict("Nothing was removed.", code="not_confirmed", field="NAME")
+        raise Conflict(
+            "The deletion wasn't confirmed. Nothing was deleted.",
+            code="not_confirmed",
+            field="NAME",
+            remedy="Confirm with --yes.",
+        )
     delete_operation(cli.principal, server, options.name)
     discover_servers(cli, [server])
     cli.emit({"removed": options.name, "server": server.slug})
-    cli.print_message(f"{options.name} is removed.")
+    cli.print_message(f"{options.name} was deleted.")
 
 
 VERBS = (
     CommandVerb(
         "operations",
-        "List the HTTP operations that are declared by hand at a server.",
+        "List the declared HTTP operations of a server",
         _list_operations,
         _add_server_argument,
         ("mcp operations shop", "mcp operations shop --json"),
     ),
     CommandVerb(
         "add-operation",
-        "Declare an HTTP operation as a tool; the first one makes the server.",
+        "Declare an HTTP operation as a tool. Creates the server if it doesn't exist.",
         _create_operation,
         _add_create_arguments,
         (
@@ -275,7 +317,7 @@ VERBS = (
     ),
     CommandVerb(
         "remove-operation",
-        "Remove a declared operation; it isn't called from then on.",
+        "Delete a declared operation. It can no longer be called.",
         _delete_operation,
         _add_delete_arguments,
         ("mcp remove-operation shop add_order",),

@@ -19,16 +19,18 @@ from mcp_servers.presets.services import delete_preset, load_presets, save_as_pr
 
 
 def _add_presets_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("slugs", metavar="PRESET", nargs="*", help="only these (default: all)")
+    parser.add_argument(
+        "slugs", metavar="PRESET", nargs="*", help="Slugs of presets (default: all)"
+    )
     modes = parser.add_mutually_exclusive_group()
     modes.add_argument(
         "--check",
         action="store_true",
-        help="ask npm and PyPI which packages no longer resolve, and mark those in the gallery; "
-        "exit status 1 if one doesn't",
+        help="Check whether the packages exist on npm and PyPI, and mark missing ones in the "
+        "catalog. The exit status is 1 if a check fails.",
     )
     modes.add_argument(
-        "--load", action="store_true", help="bring the shipped catalogue into the database"
+        "--load", action="store_true", help="Load the built-in catalog into the database"
     )
 
 
@@ -58,9 +60,9 @@ def _list_presets(cli: CommandContext, slugs: list[str]) -> None:
     cli.emit(
         serialized,
         build_table(
-            *("PRESET", "CATEGORY", "ENABLED", "DESCRIPTION", "STANDS IN FOR"),
+            *("PRESET", "CATEGORY", "ENABLED", "DESCRIPTION", "REPLACES"),
             rows=rows,
-            empty="No presets. Load the catalogue: bonobot mcp presets --load",
+            empty="No presets. Load the catalog: bonobot mcp presets --load",
         ),
     )
 
@@ -91,7 +93,7 @@ def _load_catalog(cli: CommandContext) -> None:
 
 def _check_packages(cli: CommandContext, slugs: list[str]) -> None:
     entries = _list_entries(slugs)
-    with cli.show_spinner(f"Asking about {len(entries)} presets …"):
+    with cli.show_spinner(f"Checking {len(entries)} presets…"):
         results = get_runtime().call(resolve, entries)
     save_resolutions(results)
     rows = [(result.slug, result.state, result.package, result.detail) for result in results]
@@ -101,7 +103,7 @@ def _check_packages(cli: CommandContext, slugs: list[str]) -> None:
     )
     states = [result.state for result in results]
     gone, unknown = states.count("gone"), states.count("unknown")
-    cli.print_message(f"{gone} no longer resolve, {unknown} could not be asked about")
+    cli.print_message(f"{gone} packages no longer exist, {unknown} couldn't be checked")
     if gone or unknown:
         raise CommandFailed
 
@@ -118,15 +120,15 @@ def _check_slugs(slugs: list[str], known: set[str]) -> None:
 
 def _build_unknown_preset_error(slug: str) -> NotFound:
     return NotFound(
-        f"There is no preset {slug!r}.",
+        f"The preset {slug!r} doesn't exist.",
         field="PRESET",
-        remedy="`bonobot mcp presets` shows them.",
+        remedy="List the presets: bonobot mcp presets",
     )
 
 
 def _add_save_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("server", metavar="SERVER", help="slug, name or id")
-    parser.add_argument("name", metavar="NAME", help="what the preset is called")
+    parser.add_argument("server", metavar="SERVER", help="Slug, name, or ID of the server")
+    parser.add_argument("name", metavar="NAME", help="Name of the preset")
 
 
 def _save_preset(cli: CommandContext, options: argparse.Namespace) -> None:
@@ -135,13 +137,13 @@ def _save_preset(cli: CommandContext, options: argparse.Namespace) -> None:
     cli.emit(_describe_preset(cli, preset))
     secret_values = ", ".join(f"{p['name']}=…" for p in preset.parameters)
     cli.print_message(
-        f"{preset.name} is saved; its secrets are asked for at each use: {secret_values or 'none'}"
+        f"{preset.name} was saved. Secrets to enter at each use: {secret_values or 'none'}"
     )
     cli.print_message(f"Use it: bonobot mcp add NAME --preset {preset.slug}")
 
 
 def _add_preset_argument(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("preset", metavar="PRESET", help="its slug")
+    parser.add_argument("preset", metavar="PRESET", help="Slug of the preset")
 
 
 def _delete_preset(cli: CommandContext, options: argparse.Namespace) -> None:
@@ -149,7 +151,7 @@ def _delete_preset(cli: CommandContext, options: argparse.Namespace) -> None:
     serialized = _describe_preset(cli, preset)
     delete_preset(cli.principal, preset)
     cli.emit(serialized)
-    cli.print_message(f"{serialized['name']} is gone; servers that were made from it stay.")
+    cli.print_message(f"{serialized['name']} was deleted. Servers created from it are kept.")
 
 
 def _build_switch_handler(
@@ -178,37 +180,37 @@ def _describe_preset(cli: CommandContext, preset: Preset) -> dict[str, Any]:
 VERBS = (
     CommandVerb(
         "presets",
-        "List the catalogue of ready entries, load it, or check that its packages exist.",
+        "List the presets of the catalog, load the catalog, or check its packages",
         _handle_presets,
         _add_presets_arguments,
         ("mcp presets", "mcp presets --load", "mcp presets --check time filesystem --json"),
     ),
     CommandVerb(
         "save-preset",
-        "Save a server as a preset of the organization; its secrets become parameters.",
+        "Save a server as a preset of the organization. Its secrets become parameters.",
         _save_preset,
         _add_save_arguments,
         ("mcp save-preset docs 'Our documentation'",),
     ),
     CommandVerb(
         "remove-preset",
-        "Remove a preset of the organization; servers made from it stay.",
+        "Delete a preset of the organization. Servers created from it are kept.",
         _delete_preset,
         _add_preset_argument,
         ("mcp remove-preset our-documentation",),
     ),
     CommandVerb(
         "enable-preset",
-        "Let an organization add servers from a stdio preset of the catalogue.",
-        _build_switch_handler(enable_preset, "{name} is enabled for the organization."),
+        "Allow an organization to add servers from a stdio preset",
+        _build_switch_handler(enable_preset, "{name} was enabled for the organization."),
         _add_preset_argument,
         ("mcp enable-preset filesystem", "mcp enable-preset filesystem --org acme"),
     ),
     CommandVerb(
         "disable-preset",
-        "Refuse an organization new servers from a stdio preset; its servers stay.",
+        "Prevent an organization from adding servers from a stdio preset. Servers are kept.",
         _build_switch_handler(
-            disable_preset, "{name} is disabled for the organization; its servers stay."
+            disable_preset, "{name} was disabled for the organization. Its servers are kept."
         ),
         _add_preset_argument,
         ("mcp disable-preset filesystem", "mcp disable-preset filesystem --org acme"),

@@ -25,7 +25,7 @@ from mcp_servers.subscriptions.queries import load_change_notification_status
 
 
 def _add_server_argument(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("server", metavar="SERVER", help="slug, name or id")
+    parser.add_argument("server", metavar="SERVER", help="Slug, name, or ID of the server")
 
 
 def _show_server(cli: CommandContext, options: argparse.Namespace) -> None:
@@ -97,20 +97,20 @@ def _print_server(cli: CommandContext, server_data: dict[str, Any]) -> None:
     agent_rows = [
         (
             item["agent"],
-            "on" if item["enabled"] else "off",
+            "yes" if item["enabled"] else "no",
             ", ".join(item["allowed_tools"]) or "all",
             ", ".join(item["denied_tools"]),
         )
         for item in server_data["bindings"]
     ]
-    empty = f"No agent has it: bonobot mcp connect {server_data['slug']} --agent SLUG"
-    cli.out.print(build_table("AGENT", "SWITCH", "TOOLS", "WITHOUT", rows=agent_rows, empty=empty))
+    empty = f"Not attached to any agent: bonobot mcp connect {server_data['slug']} --agent SLUG"
+    cli.out.print(build_table("AGENT", "ENABLED", "TOOLS", "EXCEPT", rows=agent_rows, empty=empty))
     cli.print_message("")
     rows = [
         (item["kind"], item["name"], item["state"], _format_findings(item), item["description"])
         for item in server_data["definitions"]
     ]
-    empty = f"Nothing discovered yet: bonobot mcp refresh {server_data['slug']}"
+    empty = f"No definitions yet. Discover them: bonobot mcp refresh {server_data['slug']}"
     columns = ("KIND", "NAME", "STATE", "FINDINGS", "DESCRIPTION")
     cli.out.print(build_table(*columns, rows=rows, empty=empty))
 
@@ -118,9 +118,9 @@ def _print_server(cli: CommandContext, server_data: dict[str, Any]) -> None:
 def _iterate_lines(server_data: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield "name", server_data["name"]
     yield "id", server_data["id"]
-    yield "about", server_data["description"]
+    yield "description", server_data["description"]
     yield "scope", server_data["scope"]
-    yield "switch", "on" if server_data["enabled"] else "off"
+    yield "enabled", "yes" if server_data["enabled"] else "no"
     yield "status", " ".join((server_data["status"], server_data["status_code"])).strip()
     yield "", server_data["status_detail"]
     yield (
@@ -130,32 +130,35 @@ def _iterate_lines(server_data: dict[str, Any]) -> Iterator[tuple[str, str]]:
         ),
     )
     yield "endpoint", json.dumps(server_data["endpoint_config"], ensure_ascii=False)
-    yield "address", "may be a private one" if server_data["allow_private"] else ""
+    yield "address", "private address allowed" if server_data["allow_private"] else ""
     yield "sign-in", _format_sign_in(server_data)
     yield "approval", server_data["approval"]
-    yield "kept to", ", ".join(server_data["only_tools"])
+    yield "only tools", ", ".join(server_data["only_tools"])
     if server_data["transport_type"] == Server.Transport.STDIO:
-        yield "confinement", f"{server_data['confinement']}, network: {server_data['network']}"
+        yield "sandbox", f"{server_data['confinement']}, network: {server_data['network']}"
     for name, reason in server_data["env_exceptions"].items():
-        yield "allowed", f"{name}: {reason}"
+        yield "allowed env", f"{name}: {reason}"
     if package := server_data["installation"]:
         yield "package", " ".join((package["state"], package["detail"])).strip()
-    yield "may ask for", ", ".join(_iterate_capabilities(server_data))
-    yield "notices", server_data["change_notices"]["text"]
+    yield "capabilities", ", ".join(_iterate_capabilities(server_data))
+    yield "changes", server_data["change_notices"]["text"]
     for window in server_data["history"]["windows"]:
         yield f"last {window['name']}", _format_window(window)
-    yield "offers", ", ".join(f"{count} {state}" for state, count in server_data["states"].items())
+    yield (
+        "definitions",
+        ", ".join(f"{count} {state}" for state, count in server_data["states"].items()),
+    )
 
 
 def _iterate_capabilities(server_data: dict[str, Any]) -> Iterator[str]:
     if server_data["sampling"] != Server.Sampling.OFF:
         tokens = server_data["sampling_tokens"]
-        token_limit = "as many tokens as the setting says" if tokens is None else f"{tokens} tokens"
-        yield f"the model ({server_data['sampling']}; {token_limit} a day)"
+        token_limit = "default token limit" if tokens is None else f"{tokens} tokens per day"
+        yield f"sampling ({server_data['sampling']}; {token_limit})"
     if server_data["elicitation"]:
-        yield "answers of people"
+        yield "elicitation"
     if server_data["roots"]:
-        yield "the working folder"
+        yield "roots"
 
 
 def _format_era(server_data: dict[str, Any]) -> str:
@@ -175,8 +178,8 @@ def _format_sign_in(server_data: dict[str, Any]) -> str:
 
 
 def _format_window(window: dict[str, Any]) -> str:
-    uptime = "nobody asked" if window["uptime"] is None else f"up {window['uptime']:.2f} %"
-    latency = "" if window["p50"] is None else f", half of the answers in {window['p50']} ms"
+    uptime = "not checked" if window["uptime"] is None else f"up {window['uptime']:.2f} %"
+    latency = "" if window["p50"] is None else f", p50 {window['p50']} ms"
     return f"{uptime}, {window['outages']} outages, {window['calls']} calls{latency}"
 
 
@@ -189,7 +192,7 @@ def _format_findings(definition: dict[str, Any]) -> str:
 VERBS = (
     CommandVerb(
         "show",
-        "Show everything that is known of a server, and what it offers.",
+        "Show the details, agents, and definitions of a server",
         _show_server,
         _add_server_argument,
         ("mcp show time", "mcp show time --json"),

@@ -54,11 +54,15 @@ def add_operation_arguments(parser: argparse.ArgumentParser) -> None:
         "--operation",
         action="append",
         metavar="ID",
-        help="an operation of the API: its operationId, or 'GET /path' (again for more)",
+        help="Operation of the API: its operationId, or 'GET /path'. Repeatable",
     )
-    parser.add_argument("--tag", action="append", help="all operations with this tag")
-    parser.add_argument("--all", action="store_true", help="all operations, writing ones too")
-    parser.add_argument("--base-url", metavar="U", help="where the API is (default: as it says)")
+    parser.add_argument("--tag", action="append", help="All operations with this tag. Repeatable")
+    parser.add_argument(
+        "--all", action="store_true", help="All operations, including ones that write"
+    )
+    parser.add_argument(
+        "--base-url", metavar="URL", help="Base URL of the API (default: from the document)"
+    )
 
 
 def build_api_spec(
@@ -75,7 +79,7 @@ def build_api_spec(
         config["document_url"] = source
     else:
         config["document"] = _read_file(source)
-    with cli.show_spinner("Reading the document …"):
+    with cli.show_spinner("Reading the document…"):
         outline = inspect_document(cli.principal, allow_private=common["allow_private"], **config)
     for notice in outline.as_dict()["notices"]:
         cli.print_message(f"! {notice}")
@@ -89,10 +93,10 @@ def build_api_spec(
     )
     if not config["url"]:
         raise InvalidInput(
-            "The document doesn't say where the API is.",
+            "The document doesn't contain the API's base URL.",
             code="base_url_missing",
             field="--base-url",
-            remedy="Give it: --base-url https://api.example.com/v1",
+            remedy="Specify it with --base-url, such as https://api.example.com/v1.",
         )
     return ServerSpec(transport_type="openapi", endpoint_config=config, **common)
 
@@ -103,7 +107,10 @@ def _read_file(path: str) -> str:
             raw = file.read(MAX_DOCUMENT_BYTES + 1)
     except OSError as error:
         raise InvalidInput(
-            f"{path} can't be read: {error.strerror}.", code="unreadable_file", field="--openapi"
+            f"{path} can't be read: {error.strerror}.",
+            code="unreadable_file",
+            field="--openapi",
+            remedy="Specify a file that you can read, or a URL.",
         ) from None
     return raw.decode("utf-8", "replace")
 
@@ -117,18 +124,25 @@ def parse_dollars(text: str) -> int:
         amount = Decimal(text.removeprefix("$").replace(",", "")) * MICRO
         micro_dollars = int(amount)
     except (InvalidOperation, ValueError, OverflowError):
-        raise argparse.ArgumentTypeError(f"{text!r} is no amount of dollars") from None
+        raise argparse.ArgumentTypeError(f"{text!r} isn't a valid amount in dollars") from None
     if micro_dollars < 0 or micro_dollars != amount:
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number of micro-dollars")
+        raise argparse.ArgumentTypeError(
+            f"{text!r} must be a whole number of micro-dollars, 0 or more"
+        )
     return micro_dollars
 
 
 def add_price_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options for prices and the rate limit."""
     options: tuple[tuple[str, Callable[[str], int], str, str], ...] = (
-        ("--call-price", parse_dollars, "DOLLARS", "what a call costs; money budgets count it"),
-        ("--second-price", parse_dollars, "DOLLARS", "what each second of a call costs"),
-        ("--calls-per-minute", int, "N", "of all callers together; 0: no limit"),
+        ("--call-price", parse_dollars, "DOLLARS", "Price per call. Counts toward cost budgets"),
+        ("--second-price", parse_dollars, "DOLLARS", "Price per second of a call"),
+        (
+            "--calls-per-minute",
+            int,
+            "N",
+            "Maximum calls per minute of all callers combined. 0: no limit",
+        ),
     )
     for name, kind, metavar, about in options:
         parser.add_argument(name, type=kind, metavar=metavar, help=about)
@@ -145,17 +159,17 @@ def add_client_capability_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--sampling",
         choices=Server.Sampling.values,
-        help="whether it may use the agent's model; ask: a person is asked each time",
+        help="Whether the server can use the agent's model. ask: a person approves each request",
     )
     parser.add_argument(
         "--sampling-tokens",
         type=int,
         metavar="N",
-        help="tokens a day that it may use so; 0: as the setting says",
+        help="Maximum sampling tokens per day. 0: the default limit",
     )
     for name, about in (
-        ("elicitation", "whether it may ask the person who runs the session"),
-        ("roots", "whether it is told the session's working folder"),
+        ("elicitation", "Whether the server can send elicitation requests"),
+        ("roots", "Whether the server receives the workspace path of the session"),
     ):
         parser.add_argument(f"--{name}", action=argparse.BooleanOptionalAction, help=about)
 
@@ -180,9 +194,9 @@ def get_server(cli: CommandContext, name: str) -> Server:
     )
     if server is None:
         raise NotFound(
-            f"There is no server {name!r} here.",
+            f"The server {name!r} doesn't exist.",
             field="SERVER",
-            remedy="`bonobot mcp list` shows the servers.",
+            remedy="List the servers: bonobot mcp list",
         )
     return server
 
@@ -214,42 +228,51 @@ def serialize_server(server: Server) -> dict[str, Any]:
 
 
 def _add_create_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", metavar="NAME")
+    parser.add_argument("name", metavar="NAME", help="Name of the server")
     source = parser.add_mutually_exclusive_group(required=True)
-    source.add_argument("--url", help="a Streamable HTTP endpoint")
-    source.add_argument(
-        "--command", help="a program and its arguments, as in a shell, run without one"
+    source.add_argument("--url", help="URL of a Streamable HTTP endpoint")
+    source.add_argument("--command", help="Program and its arguments, quoted as for a shell")
+    source.add_argument("--openapi", metavar="FILE|URL", help="OpenAPI document of a REST API")
+    source.add_argument("--preset", metavar="SLUG", help="Slug of a preset in the catalog")
+    parser.add_argument(
+        "--agent", metavar="SLUG", help="Create the server for this agent only, and attach it"
     )
-    source.add_argument("--openapi", metavar="FILE|URL", help="an OpenAPI document of a REST API")
-    source.add_argument("--preset", metavar="SLUG", help="an entry of the catalogue")
-    parser.add_argument("--agent", metavar="SLUG", help="private to this agent, and bound to it")
-    parser.add_argument("--header", action="append", metavar="K=V", help="an HTTP header (sealed)")
-    parser.add_argument("--env", action="append", metavar="K=V", help="a variable for the program")
-    parser.add_argument("--set", action="append", metavar="K=V", help="a parameter of the preset")
-    parser.add_argument("--cwd", help="the folder that the program starts in")
+    parser.add_argument(
+        "--header", action="append", metavar="K=V", help="HTTP header, stored encrypted. Repeatable"
+    )
+    parser.add_argument(
+        "--env",
+        action="append",
+        metavar="K=V",
+        help="Environment variable of the program. Repeatable",
+    )
+    parser.add_argument(
+        "--set", action="append", metavar="K=V", help="Parameter of the preset. Repeatable"
+    )
+    parser.add_argument("--cwd", help="Working directory of the program")
     parser.add_argument(
         "--confine",
         choices=Server.Confinement.values,
-        help="what the program runs in (by default a sandbox); it isn't started with less",
+        help="Sandbox mode of the program (default: sandbox). It never runs with less protection.",
     )
     parser.add_argument(
         "--network",
         action=argparse.BooleanOptionalAction,
-        help="whether a confined program reaches the network of this machine "
-        "(sandbox: by the egress rules unless said; bubblewrap: not unless said)",
+        help="Whether a sandboxed program has the network access of this host "
+        "(default: external addresses by the egress rules with sandbox, none with bubblewrap)",
     )
     parser.add_argument(
         "--allow-env",
         action="append",
         metavar="NAME=REASON",
-        help="allow a dangerous variable of --env, and say why (audited)",
+        help="Allow a dangerous variable of --env for a reason, which is recorded in the audit log",
     )
-    parser.add_argument("--bearer", metavar="TOKEN", help="sign in by a bearer token (sealed)")
+    parser.add_argument("--bearer", metavar="TOKEN", help="Bearer token, stored encrypted")
     add_operation_arguments(parser)
     add_price_arguments(parser)
     add_client_capability_arguments(parser)
-    parser.add_argument("--allow-private", action="store_true", help="allow a private address")
-    parser.add_argument("--approve", action="store_true", help="approve what is found")
+    parser.add_argument("--allow-private", action="store_true", help="Allow a private address")
+    parser.add_argument("--approve", action="store_true", help="Approve the discovered definitions")
 
 
 def _create_server(cli: CommandContext, options: argparse.Namespace) -> None:
@@ -276,8 +299,10 @@ def _create_server(cli: CommandContext, options: argparse.Namespace) -> None:
     server.refresh_from_db()
     cli.emit(serialize_server(server))
     if problem is not None:
-        cli.print_message(f"{server.name} is registered, but could not be discovered.")
-        cli.print_message(f"Repair it, then: bonobot mcp refresh {server.slug}")
+        cli.print_message(f"{server.name} was added, but discovery failed.")
+        cli.print_message(
+            f"Fix the problem, then discover it again: bonobot mcp refresh {server.slug}"
+        )
         raise problem
     _show_discovery(cli, server)
 
@@ -285,9 +310,9 @@ def _create_server(cli: CommandContext, options: argparse.Namespace) -> None:
 def _show_login(cli: CommandContext, server: Server) -> None:
     url = build_login_url(server.pk)
     cli.emit(serialize_server(server) | {"sign_in": {"state": "needed", "url": url}})
-    cli.print_message(f"{server.name} is registered. Sign in at {url}")
+    cli.print_message(f"{server.name} was added. Sign in at {url}")
     cli.print_message(
-        f"To wait for it and read what the server offers: bonobot mcp login {server.slug}"
+        f"To wait for the sign-in and discover the server: bonobot mcp login {server.slug}"
     )
 
 
@@ -317,7 +342,11 @@ def _build_server_spec(
     try:
         command, *args = shlex.split(options.command)
     except ValueError as error:
-        raise InvalidInput(f"The command can't be read: {error}.", field="--command") from None
+        raise InvalidInput(
+            f"The command can't be parsed: {error}.",
+            field="--command",
+            remedy="Check its quotes.",
+        ) from None
     cwd = {"cwd": options.cwd} if options.cwd else {}
     config = {"command": command, "args": args, "env": env, **cwd}
     if options.allow_env:
@@ -345,7 +374,7 @@ def _build_preset_spec(
 def _discover_server(
     cli: CommandContext, server: Server, kind: str = HealthCheck.Kind.DISCOVERY
 ) -> DiscoveryResult:
-    with cli.show_spinner(f"Asking {server.name} …"):
+    with cli.show_spinner(f"Discovering {server.name}…"):
         result: DiscoveryResult = get_runtime().call(
             run_discovery,
             server.pk,
@@ -358,7 +387,7 @@ def _discover_server(
 
 def _install_server(cli: CommandContext, options: argparse.Namespace) -> None:
     server = get_server(cli, options.server)
-    with cli.show_spinner(f"Installing {server.name} …"):
+    with cli.show_spinner(f"Installing {server.name}…"):
         installation = get_runtime().call(reinstall_package, cli.principal, server)
     state = installation.state if installation else "nothing to install"
     cli.emit(
@@ -379,7 +408,7 @@ def _show_discovery(cli: CommandContext, server: Server) -> None:
     )
     if serialized["waiting"]:
         cli.print_message(
-            f"{serialized['waiting']} definitions wait: bonobot mcp approve {server.slug}"
+            f"{serialized['waiting']} definitions to review: bonobot mcp approve {server.slug}"
         )
 
 
@@ -398,7 +427,7 @@ def _render_servers(servers: list[dict[str, Any]]) -> Any:
         for s in servers
     ]
     empty = "No servers yet. Add one: bonobot mcp add NAME --url URL"
-    columns = ("NAME", "TRANSPORT", "STATUS", "TOOLS", "WAITING", "SCOPE")
+    columns = ("NAME", "TRANSPORT", "STATUS", "TOOLS", "TO REVIEW", "SCOPE")
     return build_table(*columns, rows=rows, empty=empty)
 
 
@@ -445,7 +474,11 @@ def _approve_definitions(cli: CommandContext, options: argparse.Namespace) -> No
     if options.names:
         rows = {row.name: row for row in server.definitions.filter(name__in=options.names)}
         if missing := [name for name in options.names if name not in rows]:
-            raise NotFound(f"{server.name} has no definition {missing[0]!r}.", field="NAME")
+            raise NotFound(
+                f"{server.name} has no definition {missing[0]!r}.",
+                field="NAME",
+                remedy=f"List the definitions: bonobot mcp show {server.slug}",
+            )
         digests = {row.pk: row.digest for row in rows.values()}
     result = approve_definitions(cli.principal, server, digests)
     cli.emit({"approved": result.approved, "skipped": result.skipped, "held": result.held})
@@ -456,7 +489,7 @@ def _delete_server(cli: CommandContext, options: argparse.Namespace) -> None:
     server = get_server(cli, options.server)
     delete_server(cli.principal, server)
     cli.emit({"removed": server.name})
-    cli.print_message(f"{server.name} is removed.")
+    cli.print_message(f"{server.name} was deleted.")
 
 
 def _build_enable_handler(enabled: bool) -> Any:
@@ -464,24 +497,26 @@ def _build_enable_handler(enabled: bool) -> Any:
         server = get_server(cli, options.server)
         set_server_enabled(cli.principal, server, enabled=enabled)
         cli.emit(serialize_server(server))
-        cli.print_message(f"{server.name} is switched {'on' if enabled else 'off'}.")
+        cli.print_message(f"{server.name} was {'enabled' if enabled else 'disabled'}.")
 
     return set_enabled
 
 
 def _add_server_argument(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("server", metavar="SERVER", help="slug, name or id")
+    parser.add_argument("server", metavar="SERVER", help="Slug, name, or ID of the server")
 
 
 def _add_approve_arguments(parser: argparse.ArgumentParser) -> None:
     _add_server_argument(parser)
-    parser.add_argument("names", metavar="NAME", nargs="*", help="only these (default: all)")
+    parser.add_argument(
+        "names", metavar="NAME", nargs="*", help="Only these definitions (default: all pending)"
+    )
 
 
 VERBS = (
     CommandVerb(
         "add",
-        "Register a server and discover what it offers.",
+        "Add a server and discover its definitions",
         _create_server,
         _add_create_arguments,
         (
@@ -494,54 +529,54 @@ VERBS = (
     ),
     CommandVerb(
         "list",
-        "List the servers.",
+        "List servers",
         _list_servers,
         command_group.add_watch_arguments,
         ("mcp list", "mcp list --watch", "mcp list --json"),
     ),
     CommandVerb(
         "test",
-        "Connect to a server and count its tools.",
+        "Test the connection to a server and count its tools",
         _test_server,
         _add_server_argument,
         ("mcp test time",),
     ),
     CommandVerb(
         "refresh",
-        "Discover a server again.",
+        "Discover the definitions of a server again",
         _refresh_server,
         _add_server_argument,
         ("mcp refresh time",),
     ),
     CommandVerb(
         "approve",
-        "Approve the definitions of a server that wait, or some of them.",
+        "Approve definitions of a server that are pending review",
         _approve_definitions,
         _add_approve_arguments,
         ("mcp approve time", "mcp approve git git_log git_status"),
     ),
     CommandVerb(
         "install",
-        "Install again what npx or uvx starts of a server.",
+        "Reinstall the npx or uvx package of a server",
         _install_server,
         _add_server_argument,
         ("mcp install time",),
     ),
     CommandVerb(
         "enable",
-        "Switch a server on.",
+        "Enable a server",
         _build_enable_handler(True),
         _add_server_argument,
         ("mcp enable time",),
     ),
     CommandVerb(
         "disable",
-        "Switch a server off.",
+        "Disable a server",
         _build_enable_handler(False),
         _add_server_argument,
         ("mcp disable time",),
     ),
     CommandVerb(
-        "remove", "Delete a server.", _delete_server, _add_server_argument, ("mcp remove time",)
+        "remove", "Delete a server", _delete_server, _add_server_argument, ("mcp remove time",)
     ),
 )

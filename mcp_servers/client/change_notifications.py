@@ -166,10 +166,12 @@ def is_unsupported_error(error: UpstreamError) -> bool:
 def build_not_offered_error(endpoint: ServerEndpoint) -> UpstreamError:
     """Return the error of a server without notification streams."""
     return UpstreamError(
-        format_message("`{endpoint}` offers no stream of change notices.", endpoint=endpoint.name),
+        format_message(
+            "`{endpoint}` provides no stream of change notifications.", endpoint=endpoint.name
+        ),
         code="not_offered",
         server=endpoint.name,
-        remedy="What it offers is read again from time to time; refresh it to see a change now.",
+        remedy="Definitions are refreshed periodically. Refresh the server to see a change now.",
     )
 
 
@@ -227,7 +229,7 @@ async def receive_list_changes(
     if granted is None:
         raise build_protocol_error(
             endpoint,
-            format_message("it ended `{listen}` without having acknowledged it", listen=LISTEN),
+            format_message("it ended `{listen}` without acknowledging it", listen=LISTEN),
         )
 
 
@@ -407,7 +409,7 @@ class _ResourceUpdateStream:
         await open_stream(build_listen_request((), sorted(self._uris)), self._handle_frame)
         if self._granted is None:
             raise build_protocol_error(
-                self._endpoint, "it ended a stream that it had not acknowledged"
+                self._endpoint, "it ended a stream that it hadn't acknowledged"
             )
 
     async def wait_until_acknowledged(

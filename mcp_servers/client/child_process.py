@@ -157,7 +157,7 @@ EOF_GRACE_S = 2.0
 TERM_GRACE_S = 1.0
 REAP_S = 5.0
 LAST_OUTPUT_S = 0.25
-COMMAND_REMEDY = "Check the command and that it is installed on this machine."
+COMMAND_REMEDY = "Check the command, and that it is installed on this machine."
 
 
 @dataclass(frozen=True)
@@ -405,7 +405,7 @@ async def spawn_child(
     command = find_command(endpoint.command, env, endpoint.cwd)
     if command is None:
         raise _build_start_error(
-            endpoint, format_message("`{command}` is not a command here", command=endpoint.command)
+            endpoint, format_message("command `{command}` wasn't found", command=endpoint.command)
         )
     folders = _open_folders(endpoint)
     egress_proxy = await _open_egress_proxy(endpoint)
@@ -435,7 +435,7 @@ async def spawn_child(
         if isinstance(error, OSError) and error.strerror:
             detail = f"{error.strerror}: {error.filename}"
         raise _build_start_error(
-            endpoint, format_message("it could not be started ({error})", error=detail)
+            endpoint, format_message("it couldn't be started ({error})", error=detail)
         ) from error
 
 

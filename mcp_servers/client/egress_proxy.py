@@ -151,10 +151,11 @@ async def resolve_outside(host: str, port: int) -> Sequence[str]:
         if plain_address.is_loopback or plain_address.is_unspecified or plain_address.is_link_local:
             raise EgressDenied(
                 format_message(
-                    "`{host}` is this machine, which no sandboxed server reaches.", host=host
+                    "`{host}` is an address of this host. Sandboxed servers can't connect to it.",
+                    host=host,
                 ),
                 code="private_address",
-                remedy="A platform administrator can give the server the network of this machine.",
+                remedy="A platform administrator can set the server's network to `host`.",
             )
     return addresses
 

@@ -10,15 +10,15 @@ from collections.abc import Collection, Iterable
 
 from bonobot.core.i18n.messages import TranslatableMessage, format_message
 
-LOADS_CODE = format_message("it can make the program load code, or run another one")
-CHOOSES_PACKAGES = format_message("it can change which packages are fetched, and from where")
-SANDBOX_FOLDER = format_message("it names a folder that the sandbox sets")
-EGRESS_BYPASS = format_message("it can lead around the egress proxy")
+LOADS_CODE = format_message("it can make the program load code or run another program")
+CHOOSES_PACKAGES = format_message("it can change which packages are downloaded and from where")
+SANDBOX_FOLDER = format_message("it sets a folder that the sandbox controls")
+EGRESS_BYPASS = format_message("it can bypass the egress proxy")
 CHANGES_TRUST = format_message(
-    "it can change which certificates are trusted, or write down keys of connections"
+    "it can change which certificates are trusted or log the keys of connections"
 )
 RUNS_CREDENTIAL_PROGRAM = format_message(
-    "it names a configuration that can run a program to sign in"
+    "it names a configuration file that can run a program to sign in"
 )
 
 # Prefixes of variables, except those in `HARMLESS_NAMES`.

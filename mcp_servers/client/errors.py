@@ -18,7 +18,7 @@ from mcp_servers.client.endpoint import ServerEndpoint
 MAX_QUOTE_LENGTH = 500
 MAX_CHALLENGE_LENGTH = 2000
 MIN_SECRET_LENGTH = 4
-UNREACHABLE_REMEDY = format_message("Check that the server runs and that its address is right.")
+UNREACHABLE_REMEDY = format_message("Check that the server is running and that its URL is correct.")
 STATUSES = {
     "call_timeout": 504,
     **dict.fromkeys(
@@ -41,12 +41,13 @@ class UpstreamError(Problem):
     `server_installing`, `installation_failed`, `protocol_error`, `response_too_large`,
     `upstream_error` (a JSON-RPC error: `rpc_code`, `rpc_message`, `rpc_data`), and those of egress.
     `sent` says whether the server may have seen the request: only if False, it had no effect.
-    `retryable` says that the same request may succeed later.
+    `retryable` says that the same request may succeed later. `summary` is the detail without output
+    of the server.
     """
 
     code = "upstream_error"
     status = 502
-    title = "The MCP server could not be used"
+    title = "MCP server error"
 
     def __init__(
         self,
@@ -64,6 +65,7 @@ class UpstreamError(Problem):
         field: str = "",
         retry_after: float | None = None,
         extra: Mapping[str, Any] | None = None,
+        summary: str = "",
     ) -> None:
         super().__init__(
             detail,
@@ -81,6 +83,7 @@ class UpstreamError(Problem):
         self.rpc_message = rpc_message
         self.rpc_data = rpc_data
         self.http_status = http_status
+        self.summary = summary or detail
 
     def to_unsent(self) -> "UpstreamError":
         """Return a copy for a request that was not sent because of this failure."""
@@ -115,7 +118,7 @@ def build_unreachable_error(
     """Return the error of a server that can't be reached or whose connection was lost."""
     return UpstreamError(
         format_message(
-            "`{endpoint}` could not be reached: {why}.",
+            "`{endpoint}` can't be reached: {why}.",
             endpoint=endpoint.name,
             why=why if isinstance(why, TranslatableMessage) else why.rstrip(". "),
         ),
@@ -142,14 +145,14 @@ def build_connection_error(
 
 def build_sandbox_error(endpoint: ServerEndpoint, why: str, remedy: str) -> UpstreamError:
     """Return the error of a server whose confinement does not work here."""
-    detail = format_message("`{endpoint}` was not started: {why}.", endpoint=endpoint.name, why=why)
+    detail = format_message("`{endpoint}` wasn't started: {why}.", endpoint=endpoint.name, why=why)
     return _build_sandbox_error(endpoint, detail, "confinement_unavailable", remedy)
 
 
 def build_not_sandboxed_error(endpoint: ServerEndpoint, why: str, remedy: str) -> UpstreamError:
     """Return the error of an organization's server if sandboxes do not work here."""
     detail = format_message(
-        "`{endpoint}` was not started: servers of organizations run in a sandbox, and {why}.",
+        "`{endpoint}` wasn't started: servers of organizations must run in a sandbox, but {why}.",
         endpoint=endpoint.name,
         why=why,
     )
@@ -160,9 +163,16 @@ def build_variable_error(endpoint: ServerEndpoint, name: str, why: Any) -> Upstr
     """Return the error of a server with a dangerous variable that no exception names."""
     return _build_refusal(
         endpoint,
-        format_message("`{name}` may not be set: {why}", name=make_visible(name, 100), why=why),
+        format_message(
+            "the environment variable `{name}` requires an exception because {why}",
+            name=make_visible(name, 100),
+            why=why,
+        ),
         "variable_not_allowed",
-        format_message("Remove it, or have a platform administrator allow it for this server."),
+        format_message(
+            "Remove the variable, or ask a platform administrator to add an "
+            "exception for this server."
+        ),
         f"endpoint_config.env.{name}",
     )
 
@@ -171,11 +181,9 @@ def build_folder_error(endpoint: ServerEndpoint, why: Any) -> UpstreamError:
     """Return the error of a server whose folder is not allowed."""
     return _build_refusal(
         endpoint,
-        format_message("its folder may not be used: {why}", why=why),
+        format_message("its folder can't be used because {why}", why=why),
         "folder_not_allowed",
-        format_message(
-            "Choose a folder of the server's own, or one in the organization's workspace."
-        ),
+        format_message("Use the server's own folder or a folder in the organization's workspace."),
         "endpoint_config.cwd",
     )
 
@@ -190,7 +198,7 @@ def build_installing_error(endpoint: ServerEndpoint, progress: str) -> UpstreamE
         sent=False,
         retryable=True,
         retry_after=10,
-        remedy="Try again in a minute; its page tells how far the installation is.",
+        remedy="Try again in a minute. The server's page shows the progress of the installation.",
     )
 
 
@@ -198,22 +206,22 @@ def build_installation_error(endpoint: ServerEndpoint, why: Any) -> UpstreamErro
     """Return the error of a server whose package could not be installed."""
     return UpstreamError(
         format_message(
-            "`{endpoint}` could not be installed: {why}.", endpoint=endpoint.name, why=why
+            "`{endpoint}` couldn't be installed: {why}.", endpoint=endpoint.name, why=why
         ),
         code="installation_failed",
         server=endpoint.name,
         sent=False,
         retryable=True,
         retry_after=60,
-        remedy="Check the package's name and version and the network; then "
-        "`bonobot mcp install SERVER`, or wait for a minute.",
+        remedy="Check the package name, the version, and the network connection. "
+        "Then run `bonobot mcp install SERVER`, or try again in a minute.",
     )
 
 
 def _build_refusal(
     endpoint: ServerEndpoint, why: str, code: str, remedy: str, field: str
 ) -> UpstreamError:
-    detail = format_message("`{endpoint}` was not started: {why}.", endpoint=endpoint.name, why=why)
+    detail = format_message("`{endpoint}` wasn't started: {why}.", endpoint=endpoint.name, why=why)
     return UpstreamError(
         detail, code=code, server=endpoint.name, sent=False, remedy=remedy, field=field
     )
@@ -233,7 +241,7 @@ def build_timeout_error(
     """Return the error of a request that exceeded its deadline."""
     return UpstreamError(
         format_message(
-            "`{endpoint}` did not answer `{method}` within {seconds:g} s.",
+            "`{endpoint}` didn't respond to `{method}` within {seconds:g} s.",
             endpoint=endpoint.name,
             method=method,
             seconds=seconds,
@@ -242,7 +250,7 @@ def build_timeout_error(
         server=endpoint.name,
         retryable=True,
         sent=sent,
-        remedy="Try again, or give it more time; the server itself is still in use.",
+        remedy="Try again, or increase its timeout. The server itself is still in use.",
     )
 
 
@@ -250,7 +258,7 @@ def build_reauth_error(endpoint: ServerEndpoint, http_status: int, challenge: st
     """Return the error of a server that refuses our credentials (401, 403)."""
     return UpstreamError(
         format_message(
-            "`{endpoint}` refused the credentials (HTTP {http_status}).",
+            "`{endpoint}` rejected the credentials (HTTP {http_status}).",
             endpoint=endpoint.name,
             http_status=http_status,
         ),
@@ -268,7 +276,7 @@ def build_header_error(endpoint: ServerEndpoint) -> UpstreamError:
     return build_unreachable_error(
         endpoint,
         "its headers can't be sent",
-        remedy="Check the names and values of the headers: no line ends, ASCII only.",
+        remedy="Check the names and values of the headers: ASCII only, no line breaks.",
     )
 
 
@@ -277,17 +285,19 @@ def build_crash_error(
 ) -> UpstreamError:
     """Return the error of a child process that ended; `stderr` is its last output."""
     quoted_output = quote_text(endpoint, stderr.strip()[-MAX_QUOTE_LENGTH:])
+    summary = format_message("`{endpoint}` exited: {how}.", endpoint=endpoint.name, how=how)
     return UpstreamError(
-        format_message("`{endpoint}` ended: {how}.", endpoint=endpoint.name, how=how)
+        summary
         + (
-            format_message(" Its last words: “{said}”.", said=quoted_output)
+            format_message(" Last error output: “{said}”.", said=quoted_output)
             if quoted_output
             else ""
         ),
         code="server_crashed",
         server=endpoint.name,
         sent=sent,
-        remedy="Check its command, arguments and environment; its error output tells more.",
+        remedy="Check its command, arguments, and environment. See its error output for details.",
+        summary=summary,
     )
 
 
@@ -295,13 +305,13 @@ def build_protocol_error(endpoint: ServerEndpoint, why: str, *, remedy: str = ""
     """Return the error of a server that violates the protocol."""
     return UpstreamError(
         format_message(
-            "`{endpoint}` broke the protocol: {why}.",
+            "`{endpoint}` violated the protocol: {why}.",
             endpoint=endpoint.name,
             why=why if isinstance(why, TranslatableMessage) else why.rstrip(". "),
         ),
         code="protocol_error",
         server=endpoint.name,
-        remedy=remedy or "Check that the endpoint is an MCP server, and its version.",
+        remedy=remedy or "Check that the endpoint is an MCP server, and check its version.",
     )
 
 
@@ -309,13 +319,13 @@ def build_too_large_error(endpoint: ServerEndpoint, limit: int) -> UpstreamError
     """Return the error of a response longer than `limit` bytes."""
     return UpstreamError(
         format_message(
-            "`{endpoint}` answered with more than {limit:,} bytes.",
+            "`{endpoint}` returned more than {limit:,} bytes.",
             endpoint=endpoint.name,
             limit=limit,
         ),
         code="response_too_large",
         server=endpoint.name,
-        remedy="Ask for less at a time, for example with a filter or a page size.",
+        remedy="Request less at a time, for example with a filter or a smaller page size.",
     )
 
 
@@ -329,7 +339,7 @@ def build_rpc_error(
     number = code if isinstance(code, int) else None
     return UpstreamError(
         format_message(
-            "`{endpoint}` answered with an error: {text} ({number})",
+            "`{endpoint}` returned an error: {text} ({number})",
             endpoint=endpoint.name,
             text=text,
             number=number,

@@ -35,13 +35,13 @@ class FolderRule:
     def find_refusal(self, folder: str) -> TranslatableMessage | None:
         """Return why a folder is denied, as the end of a sentence, or None."""
         if "\x00" in folder:
-            return format_message("it has a NUL in it")
+            return format_message("it contains a NUL character")
         if not folder.startswith("/"):
             return format_message("it must be an absolute path")
         try:
             real = Path(folder).resolve()
         except (OSError, RuntimeError):
-            return format_message("its links lead nowhere")
+            return format_message("its symbolic links can't be resolved")
         if any(
             real.is_relative_to(Path(allowed_folder).resolve()) for allowed_folder in self.allowed
         ):
@@ -49,11 +49,13 @@ class FolderRule:
         if str(real) in EXACT_FOLDERS or any(
             real.is_relative_to(system_folder) for system_folder in SYSTEM_FOLDERS
         ):
-            return format_message("it is a folder of the system")
+            return format_message("it is a system folder")
         if _is_hidden_in_a_home(real):
-            return format_message("it holds what programs keep for a person, such as keys")
+            return format_message(
+                "it is a hidden folder in a home directory, which can contain keys"
+            )
         if any(real.is_relative_to(Path(denied_folder).resolve()) for denied_folder in self.denied):
-            return format_message("it holds what is Bonobot's own, or another organization's")
+            return format_message("it belongs to Bonobot or to another organization")
         return None
 
 

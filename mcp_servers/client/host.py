@@ -58,13 +58,13 @@ class Host(Protocol):
 
     async def sampling(self, endpoint: ServerEndpoint, params: Mapping[str, Any]) -> dict[str, Any]:
         """Answer `sampling/createMessage`."""
-        raise HostRequestUnsupported("Sampling is not supported here.")
+        raise HostRequestUnsupported("Sampling isn't supported here.")
 
     async def elicitation(
         self, endpoint: ServerEndpoint, params: Mapping[str, Any]
     ) -> dict[str, Any]:
         """Answer `elicitation/create`."""
-        raise HostRequestUnsupported("Elicitation is not supported here.")
+        raise HostRequestUnsupported("Elicitation isn't supported here.")
 
     async def complete_elicitation(self, endpoint: ServerEndpoint, elicitation_id: str) -> None:
         """Record that a URL elicitation was completed in the browser."""
@@ -72,7 +72,7 @@ class Host(Protocol):
 
     async def roots(self, endpoint: ServerEndpoint) -> dict[str, Any]:
         """Answer `roots/list`."""
-        raise HostRequestUnsupported("Roots are not supported here.")
+        raise HostRequestUnsupported("Roots aren't supported here.")
 
 
 class NullHost(Host):

@@ -125,7 +125,7 @@ class HttpChannel:
             response = await self._send_once("GET", resume_headers, state)
         if response is None:
             raise build_unreachable_error(
-                self._endpoint, "it broke off before it had answered", sent=True
+                self._endpoint, "it disconnected before responding", sent=True
             )
         return response
 
@@ -164,7 +164,7 @@ class HttpChannel:
         state = _ResponseState(McpRequest("listen"), NO_REQUEST_ID, on_message, resumable=False)
         async with self._open_response(state.request, "GET", headers) as response:
             if _get_content_type(response) != EVENT_STREAM:
-                raise build_protocol_error(self._endpoint, "it opened no stream of events")
+                raise build_protocol_error(self._endpoint, "it opened no event stream")
             opened.set()
             await self._read_event_stream(response, state)
 
@@ -174,7 +174,7 @@ class HttpChannel:
             McpRequest("listen"), "GET", {}, limit=allowance
         ) as response:
             if _get_content_type(response) != EVENT_STREAM:
-                raise build_protocol_error(self._endpoint, "it opened no stream of events")
+                raise build_protocol_error(self._endpoint, "it opened no event stream")
             source = httpx2.EventSource(response, max_event_size=self._endpoint.max_line)
             throttle = ReadThrottle(STREAM_SHARE)
             async with aclosing(aiter(source)) as events:  # type: ignore[type-var]
@@ -267,7 +267,7 @@ class HttpChannel:
         if status in BUSY_STATUSES:
             raise build_unreachable_error(
                 endpoint,
-                format_message("it answered with HTTP {status}", status=status),
+                format_message("it returned HTTP {status}", status=status),
                 sent=status != TOO_MANY_REQUESTS,  # rejected unread
                 http_status=status,
                 retry_after=parse_retry_after(response.headers.get("retry-after")),
@@ -277,15 +277,15 @@ class HttpChannel:
         quoted_body = quote_text(endpoint, text.decode("utf-8", "replace"), 200) if is_text else ""
         raise UpstreamError(
             format_message(
-                "`{endpoint}` answered with HTTP {status}", endpoint=endpoint.name, status=status
+                "`{endpoint}` returned HTTP {status}", endpoint=endpoint.name, status=status
             )
             + (f": {quoted_body}" if quoted_body else "."),
             code="protocol_error" if status < 500 else "upstream_error",
             server=endpoint.name,
             http_status=status,
-            remedy="Check the URL of the server."
+            remedy="Check the server's URL."
             if status < 500
-            else "Try again later; the server's own log says what went wrong there.",
+            else "Try again later. Check the server's own log for the cause.",
         )
 
     async def _read_response(
@@ -299,17 +299,17 @@ class HttpChannel:
             raise build_protocol_error(
                 self._endpoint,
                 format_message(
-                    "it answered with {quote}",
+                    "it responded with {quote}",
                     quote=quote_text(self._endpoint, content_type, 80) or "nothing",
                 ),
-                remedy="Check the URL: this may be a web page rather than an MCP endpoint.",
+                remedy="Check the URL. It may be a web page instead of an MCP endpoint.",
             )
         body = await read_body(response, self._endpoint.max_body)
         if body is None:
             raise build_too_large_error(self._endpoint, self._endpoint.max_body)
         message = self._decode_body(body)
         if not is_response(message, state.request_id):
-            raise build_protocol_error(self._endpoint, "an answer that was not asked for")
+            raise build_protocol_error(self._endpoint, "a response that wasn't requested")
         return message
 
     async def _read_event_stream(
@@ -433,7 +433,7 @@ def validate_header_annotations(schema: Any) -> str:
             return f"`{HEADER_ANNOTATION}` of `{'.'.join(path)}` is not a header's name"
         if node.get("type") not in MIRRORED_TYPES:
             return (
-                f"`{HEADER_ANNOTATION}` of `{'.'.join(path)}`, which is no string, "
+                f"`{HEADER_ANNOTATION}` of `{'.'.join(path)}`, which isn't a string, "
                 "integer or boolean"
             )
         if token.lower() in seen:

@@ -215,12 +215,12 @@ def parse_result(
         raise build_rpc_error(endpoint, message["error"])
     result = message["result"]
     if not isinstance(result, dict):
-        raise build_protocol_error(endpoint, "a result that is not an object")
+        raise build_protocol_error(endpoint, "a result that isn't an object")
     result_type = result.get("resultType", "complete")
     if result_type not in RESULT_TYPES and not (
         result_type == TASK_RESULT_TYPE and _has_tasks_extension(meta)
     ):
-        raise build_protocol_error(endpoint, "a result of a type that nobody asked for")
+        raise build_protocol_error(endpoint, "a result of a type that wasn't requested")
     return result
 
 

@@ -58,7 +58,10 @@ class OpenFolders:
         except OSError as error:
             os.close(descriptor)
             raise FolderReplaced(
-                format_message("`{path}` isn't a folder any more, or a link leads to it", path=path)
+                format_message(
+                    "`{path}` is no longer a folder, or it was replaced by a symbolic link",
+                    path=path,
+                )
             ) from error
         self._stack.callback(os.close, descriptor)
         return descriptor

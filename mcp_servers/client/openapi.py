@@ -155,20 +155,20 @@ class OpenApiUpstream(IdleTracker):
         if not isinstance(plan, dict):
             raise build_protocol_error(
                 self.endpoint,
-                "this tool says of no operation that it stands for.",
-                remedy="Refresh the server, and approve the tool again.",
+                "the tool doesn't name its operation",
+                remedy="Refresh the server, then review the tool again.",
             )
         if plan["key"] not in self.endpoint.operations:
             raise UpstreamError(
                 format_message(
-                    "`{key}` is no longer chosen at `{name}`.",
+                    "`{key}` is no longer selected for `{name}`.",
                     key=plan["key"],
                     name=self.endpoint.name,
                 ),
                 code="operation_not_chosen",
                 server=self.endpoint.name,
                 sent=False,
-                remedy="Choose it again on the server's page, or refresh the server.",
+                remedy="Select it again on the server's page, or refresh the server.",
             )
         return plan
 
@@ -198,7 +198,7 @@ class OpenApiUpstream(IdleTracker):
                 if status in BUSY_STATUSES:
                     raise build_unreachable_error(
                         endpoint,
-                        format_message("it answered with HTTP {status}", status=status),
+                        format_message("it returned HTTP {status}", status=status),
                         sent=status != TOO_MANY_REQUESTS,
                         http_status=status,
                         retry_after=parse_retry_after(headers.get("retry-after")),

@@ -177,7 +177,9 @@ async def install_package(endpoint: ServerEndpoint, *, reinstall: bool = False) 
         await _wait_for_installation(endpoint, package, location, reinstall=reinstall)
     program = location.program
     if program is None:
-        raise build_installation_error(endpoint, format_message("it was removed meanwhile"))
+        raise build_installation_error(
+            endpoint, format_message("the package was deleted in the meantime")
+        )
     installed_endpoint = replace(endpoint, command=str(program), args=package.args)
     if endpoint.sandbox is None:
         return installed_endpoint
@@ -311,7 +313,7 @@ class InstallationProgress:
 
     def __init__(self, location: PackageLocation) -> None:
         self._location, self._updated_at = location, 0.0
-        self.update(format_message("begun"))
+        self.update(format_message("started"))
 
     def add_line(self, line: Any) -> None:
         """Handle a line of output."""
@@ -340,12 +342,15 @@ def find_program(package: Package, folder: Path) -> Path:
     target = program.resolve()
     if not (target.is_file() and os.access(target, os.X_OK)):
         raise OSError(
-            format_message("it has no program `{name}`", name=make_visible(program.name, 100))
+            format_message(
+                "the package has no program `{name}`", name=make_visible(program.name, 100)
+            )
         )
     if not target.is_relative_to(folder.resolve()):
         raise OSError(
             format_message(
-                "its program `{name}` lies elsewhere", name=make_visible(program.name, 100)
+                "its program `{name}` is outside the installation folder",
+                name=make_visible(program.name, 100),
             )
         )
     return program
@@ -360,19 +365,21 @@ def _find_only_program(folder: Path) -> str:
         return short_name
     if len(programs) == 1:
         return str(next(iter(programs)))
-    raise OSError(format_message("it has no program `{name}`", name=make_visible(short_name, 100)))
+    raise OSError(
+        format_message("the package has no program `{name}`", name=make_visible(short_name, 100))
+    )
 
 
 def _read_manifest(folder: Path, *parts: str) -> dict[str, Any]:
     """Return a manifest within the folder; raises `OSError` if it is invalid."""
     path = folder.joinpath(*parts)
     if not path.resolve().is_relative_to(folder.resolve()):
-        raise OSError(format_message("its `package.json` lies elsewhere"))
+        raise OSError(format_message("its `package.json` is outside the installation folder"))
     # Opening a pipe in its place would block forever.
     handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     with os.fdopen(handle, "rb") as file:
         if not stat.S_ISREG(os.fstat(handle).st_mode):
-            raise OSError(format_message("its `package.json` is no file"))
+            raise OSError(format_message("its `package.json` isn't a regular file"))
         try:
             manifest = json.loads(file.read(MAX_MANIFEST_BYTES))
         except ValueError:
@@ -384,7 +391,9 @@ def _read_manifest(folder: Path, *parts: str) -> dict[str, Any]:
 
 def _describe_failure(endpoint: ServerEndpoint, error: BaseException) -> str:
     if isinstance(error, TimeoutError):
-        return format_message("it took longer than {seconds:g} s", seconds=endpoint.install_s)
+        return format_message(
+            "the installation took longer than {seconds:g} s", seconds=endpoint.install_s
+        )
     if isinstance(error, UpstreamError):
         return str(error)
     return make_visible(endpoint.masker.mask_text(str(error)), 4 * MAX_LINE_LENGTH)

@@ -88,7 +88,7 @@ def parse_initialize_result(
     if version not in HANDSHAKE_VERSIONS:
         raise build_protocol_error(
             endpoint,
-            format_message("it wants protocol version {version!r}", version=str(version)[:40]),
+            format_message("it requires protocol version {version!r}", version=str(version)[:40]),
         )
     return _build_handshake_result("handshake", version, result.get("serverInfo"), result, wire)
 
@@ -121,10 +121,10 @@ def check_handshake_allowed(endpoint: ServerEndpoint, error: UpstreamError) -> N
         raise build_protocol_error(
             endpoint,
             format_message(
-                "it speaks {versions} only",
+                "it supports only {versions}",
                 versions=", ".join(version[:40] for version in versions[:5]),
             ),
-            remedy="Update the server, or Bonobot: they share no protocol version.",
+            remedy="Update the server or Bonobot. They share no protocol version.",
         ) from error
     if error.rpc_code in MODERN_ERRORS:
         raise error

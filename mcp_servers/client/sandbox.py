@@ -159,7 +159,7 @@ def check_sandbox_works() -> None:
         raise problem
     if failure := _try_sandbox(forbids_namespaces=False):
         raise ServerSandboxUnavailable(
-            format_message("the sandbox doesn't work here: {said}", said=failure), REMEDY
+            format_message("the sandbox doesn't work on this host: {said}", said=failure), REMEDY
         )
     _verified.add("works")
 

@@ -83,7 +83,7 @@ def _check_works(kind: Kind, network: Network) -> None:
         return
     if sys.platform != "linux":
         raise ServerSandboxUnavailable(
-            format_message("`{kind}` works on Linux only", kind=kind), "Run this server on Linux."
+            format_message("`{kind}` works only on Linux", kind=kind), "Run this server on Linux."
         )
     tools = ("setpriv", "unshare") if kind == "namespaces" else ("setpriv", "bwrap")
     for tool in tools:
@@ -102,7 +102,9 @@ def _check_works(kind: Kind, network: Network) -> None:
         )
     if failure := try_command([*prefix, get_tool_path("setpriv"), "--version"]):
         raise ServerSandboxUnavailable(
-            format_message("`{kind}` doesn't work here: {said}", kind=kind, said=failure),
+            format_message(
+                "`{kind}` doesn't work on this machine: {said}", kind=kind, said=failure
+            ),
             _build_remedy(),
         )
     _working.add((kind, network))

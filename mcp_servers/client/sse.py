@@ -125,7 +125,7 @@ class SseSession:
 
     async def _read_stream(self) -> None:
         """Read the stream to its end, then fail all pending requests."""
-        failure = build_unreachable_error(self._endpoint, "its stream of answers ended", sent=True)
+        failure = build_unreachable_error(self._endpoint, "its response stream ended", sent=True)
         try:
             await HttpChannel(self._endpoint, self._client).receive_events(
                 self._allowance, self._handle_event
@@ -143,7 +143,7 @@ class SseSession:
             async with asyncio.timeout(self._endpoint.start_s):
                 await self._ready.wait()
         except TimeoutError:
-            raise build_protocol_error(self._endpoint, "it named no address for messages") from None
+            raise build_protocol_error(self._endpoint, "it provided no URL for messages") from None
         if self._message_channel is None:
             assert self._failure is not None  # noqa: S101 - the owner ended
             raise self._failure.to_unsent()
@@ -171,13 +171,14 @@ class SseSession:
         name, quoted_address = self._endpoint.name, quote_text(self._endpoint, address, 200)
         return UpstreamError(
             format_message(
-                "`{name}` wants its messages at `{shown}`, which is not of its own origin.",
+                "`{name}` requires messages at `{shown}`, which is on a different origin.",
                 name=name,
                 shown=quoted_address,
             ),
             code="egress_denied",
             server=name,
-            remedy="Have the server name an address of its own: credentials would go elsewhere.",
+            remedy="Have the server return a URL on its own origin. Otherwise, credentials would "
+            "be sent elsewhere.",
             field="url",
         )
 

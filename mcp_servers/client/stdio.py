@@ -52,10 +52,10 @@ from mcp_servers.client.stream_peer import StreamPeer
 PROBE_TIMEOUT_S = 1.0
 MAX_UNREAD_BYTES = 4 * 1024 * 1024
 START_REMEDY = format_message(
-    "Check its command and arguments: it must speak MCP on its output, and nothing else. "
-    "Its error output tells more."
+    "Check its command and arguments. It must write only MCP messages to its output. See "
+    "its error output for details."
 )
-READ_REMEDY = "Restart the server: it does not read what it is sent."
+READ_REMEDY = "Restart the server. It doesn't read its input."
 
 
 class StdioConnection:
@@ -111,7 +111,9 @@ class StdioConnection:
         """Return the raw result; raises `UpstreamError`. The caller sets the deadline."""
         handshake = await self.wait_until_open()
         if self._child.unsent_bytes > MAX_UNREAD_BYTES:
-            raise build_unreachable_error(self.endpoint, "it reads nothing", remedy=READ_REMEDY)
+            raise build_unreachable_error(
+                self.endpoint, "it doesn't read its input", remedy=READ_REMEDY
+            )
         meta = build_request_meta(handshake.era, self._host.capabilities(self.endpoint))
         assert self._peer is not None  # noqa: S101 - it has greeted
         return await self._peer.send_request(request, meta)
@@ -163,7 +165,7 @@ class StdioConnection:
 
     def _describe_end(self) -> str:
         """Return how it ended, without its stderr output; "" if we closed it."""
-        return str(self.failure).partition(" Its last words:")[0] if self.failure else ""
+        return self.failure.summary if self.failure else ""
 
     def _fail(self, failure: UpstreamError) -> None:
         # Before the child is closed, which may take seconds: waiting callers must not wait for it.
@@ -191,7 +193,7 @@ class StdioConnection:
         except TimeoutError:
             seconds = f"{self.endpoint.start_s:g}"
             detail = format_message(
-                "it did not answer within {seconds} s of its start", seconds=seconds
+                "it didn't respond within {seconds} s after start", seconds=seconds
             )
             self._fail(build_unreachable_error(self.endpoint, detail, remedy=START_REMEDY))
         except UpstreamError as error:
@@ -284,7 +286,7 @@ class StdioConnection:
         handshake = await fetch_discover_result(lambda request: peer.send_request(request, meta))
         if handshake is None:
             raise build_protocol_error(
-                self.endpoint, "it discovered no version that Bonobot speaks"
+                self.endpoint, "it has no protocol version that Bonobot supports"
             )
         return handshake
 
@@ -467,7 +469,7 @@ class StdioPool:
             raise build_unreachable_error(
                 endpoint,
                 format_message(
-                    "{children} server processes are at work, no more are started",
+                    "the limit of {children} running server processes is reached",
                     children=self._max_children,
                 ),
                 remedy="Try again when a session has ended.",

@@ -120,17 +120,17 @@ def _parse_labels(labels: Iterable[str]) -> Labels:
     names = {str(label).replace("-", "_") for label in labels}
     if unknown := sorted(names - {*FlowLabel}):
         raise InvalidInput(
-            format_message("There is no label {unknown!r}.", unknown=unknown[0]),
+            format_message("Unknown label {unknown!r}.", unknown=unknown[0]),
             code="unknown_label",
             field="labels",
-            remedy=format_message("The labels are {label}.", label=", ".join(FlowLabel)),
+            remedy=format_message("Use one of: {label}.", label=", ".join(FlowLabel)),
         )
     return tuple(label for label in FlowLabel if label in names)
 
 
 LABEL_NAMES = {
-    FlowLabel.PRIVATE_DATA: _("reads private data"),
-    FlowLabel.UNTRUSTED_CONTENT: _("brings in text that anybody may have written"),
-    FlowLabel.SENDS_OUT: _("can send something out"),
-    FlowLabel.REPEATABLE: _("may be repeated: a second call does no more than the first"),
+    FlowLabel.PRIVATE_DATA: _("private data"),
+    FlowLabel.UNTRUSTED_CONTENT: _("untrusted content"),
+    FlowLabel.SENDS_OUT: _("external effect"),
+    FlowLabel.REPEATABLE: _("idempotent"),
 }

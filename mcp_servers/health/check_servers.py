@@ -129,7 +129,7 @@ async def check_server_safely(server_id: UUID) -> None:
     except Exception:
         # An internal error must not leave the server as connecting.
         logger.exception("check of server %s broke off", server_id)
-        fault = InternalError("Checking this server failed", remedy="It is asked again.")
+        fault = InternalError("Server check failed", remedy="The check is retried automatically.")
         await get_runtime().run_background_orm(
             record_failure, server_id, HealthCheck.Kind.HEALTH, fault
         )

@@ -49,7 +49,7 @@ def end_outages(server: Server, now: datetime) -> None:
     for outage in Outage.objects.filter(server=server, ended_at=None):
         if Outage.objects.filter(pk=outage.pk, ended_at=None).update(ended_at=now):
             text = format_message(
-                "{server} answers again, after {lasted} ({code}).",
+                "{server} is responding again after {lasted} ({code}).",
                 server=server.name,
                 lasted=_format_duration(now - outage.began_at),
                 code=outage.code,
@@ -96,7 +96,7 @@ def _notify_outage(server: Server, outage: Outage, problem: Problem) -> None:
     elif outage.failures >= settings.BONOBOT_DOWN_AFTER:
         event = "server_down"
         text = format_message(
-            "{server} hasn't answered since {since} UTC ({n} times).",
+            "{server} hasn't responded since {since} UTC ({n} failed attempts).",
             server=server.name,
             since=f"{outage.began_at:%Y-%m-%d %H:%M}",
             n=outage.failures,

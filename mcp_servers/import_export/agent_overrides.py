@@ -65,8 +65,8 @@ def parse_overrides(text: str) -> ImportOverrides:
                 ConfigWarning(
                     "not_supported_yet",
                     format_message(
-                        "Servers can't ask for completions yet: the sampling budget of "
-                        "`{name}` was left out.",
+                        "Sampling isn't supported yet. The sampling budget of `{name}` was "
+                        "ignored.",
                         name=name,
                     ),
                     f"{name}.sampling_budget_tokens",
@@ -93,7 +93,7 @@ class _OverrideReader:
                 self.notices.append(
                     ConfigWarning(
                         "left_out",
-                        format_message("Not taken over: {left}.", left=unused_names[0]),
+                        format_message("Ignored: {left}.", left=unused_names[0]),
                         path,
                     )
                 )
@@ -120,7 +120,7 @@ class _OverrideReader:
         for server in dict.fromkeys((*added, *permissions_by_server)):
             if server in removed:
                 self._add_problem(
-                    format_message("`{server}` is both removed and given.", server=server),
+                    format_message("`{server}` is both added and removed.", server=server),
                     f"{path}",
                     bot.line,
                 )
@@ -162,7 +162,7 @@ class _OverrideReader:
         return node.fields
 
     def _add_problem(self, detail: str, path: str, line: int) -> None:
-        remedy = "Correct it, or leave this part away."
+        remedy = "Correct it, or omit this part."
         self.problems.append(
             InvalidInput(detail, code="bad_value", field=path, remedy=remedy, extra={"line": line})
         )

@@ -72,11 +72,11 @@ def read_client_config(client: str, machine: UserMachine) -> ClientConfigFile:
     existing_paths = [path for path in candidates if path.is_file()]
     if not existing_paths:
         raise NotFound(
-            format_message("There is no file of {client} here.", client=client),
+            format_message("No configuration file for {client} was found.", client=client),
             code="no_client_file",
             field="--from",
             remedy=format_message(
-                "Looked at: {looked}. Name another as FILE.",
+                "Searched: {looked}. Specify another file as FILE.",
                 looked=", ".join(str(path) for path in candidates),
             ),
         )
@@ -96,17 +96,17 @@ def read_text(path: Path) -> str:
         return path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError:
         raise InvalidInput(
-            format_message("{path} is not UTF-8 text.", path=path),
+            format_message("{path} isn't UTF-8 text.", path=path),
             code="not_text",
             field="FILE",
-            remedy="Save it as UTF-8, or name the right file.",
+            remedy="Save it as UTF-8, or specify another file.",
         ) from None
     except OSError as error:
         raise NotFound(
             format_message("{path} can't be read: {strerror}.", path=path, strerror=error.strerror),
             code="unreadable_file",
             field="FILE",
-            remedy="Name a file that you may read, or `-` for the standard input.",
+            remedy="Specify a file that you can read, or `-` for standard input.",
         ) from None
 
 

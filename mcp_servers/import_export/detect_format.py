@@ -45,16 +45,16 @@ def detect_servers(root: SourceNode) -> ImportDocument:
     if len(document.servers) > MAX_SERVERS:
         raise InvalidInput(
             format_message(
-                "The text names {count} servers; at most {most_servers} fit.",
+                "The text contains {count} servers. The limit is {most_servers}.",
                 count=len(document.servers),
                 most_servers=MAX_SERVERS,
             ),
             code="too_many_servers",
-            remedy="Import them in several parts.",
+            remedy="Import them in several batches.",
         )
     if not document.servers:
         raise InvalidInput(
-            "There is no server in it.",
+            "The text contains no servers.",
             code="nothing_to_import",
             remedy='Paste a configuration, such as {"name": {"url": "https://…"}}.',
         )
@@ -153,7 +153,7 @@ def _list_unused_keys(root: SourceNode, *used_keys: str) -> tuple[str, ...]:
 
 def _build_format_error(contents: str) -> InvalidInput:
     return InvalidInput(
-        format_message("The text can be read, but holds {what}.", what=contents),
+        format_message("The text isn't a server configuration: it contains {what}.", what=contents),
         code="not_a_configuration",
         remedy='Paste servers by name: {"name": {"url": "https://…"}} or {"name": {"command": …}}.',
     )

@@ -171,15 +171,15 @@ class EntryCollector:
         if isinstance(node.value, bool | int | float):
             self.add_warning(
                 "converted_value",
-                format_message("`{field}` was no text and was made one.", field=field),
+                format_message("`{field}` wasn't a string and was converted to one.", field=field),
                 field,
             )
             return json.dumps(node.value)
         self.add_problem(
             "bad_value",
-            format_message("`{field}` must be text.", field=field),
+            format_message("`{field}` must be a string.", field=field),
             field,
-            'Write it in "…".',
+            'Put it in "…".',
             node.line,
         )
         return None
@@ -189,7 +189,7 @@ class EntryCollector:
         if node is None or node.value is None:
             return []
         if not isinstance(node.value, dict):
-            remedy = 'Write {"NAME": "value"}.'
+            remedy = 'Enter an object, such as {"NAME": "value"}.'
             self.add_problem(
                 "bad_value",
                 format_message("`{field}` must be an object.", field=field),
@@ -204,7 +204,7 @@ class EntryCollector:
                 path = f"{field}.{make_visible(name, 64)}"
                 self.add_warning(
                     "repeated_member",
-                    format_message("`{spot}` came twice; the last one counts.", spot=path),
+                    format_message("`{spot}` occurs twice. The last value is used.", spot=path),
                     path,
                 )
             if (text := self.read_text(value, f"{field}.{make_visible(name, 64)}")) is not None:
@@ -227,9 +227,9 @@ class EntryCollector:
     def _fill(self, text: str, field: str, *, secret: bool) -> tuple[str, bool]:
         if unreadable := placeholders.find_unreadable_placeholder(text):
             detail = format_message(
-                "`{strange}` can't be filled here.", strange=make_visible(unreadable, 60)
+                "`{strange}` can't be resolved here.", strange=make_visible(unreadable, 60)
             )
-            self.add_problem("unknown_reference", detail, field, "Write the value, or ${NAME}.")
+            self.add_problem("unknown_reference", detail, field, "Enter the value, or ${NAME}.")
             return text, False
         filled, missing = placeholders.fill_placeholders(text, self._values)
         for reference in missing:
@@ -240,9 +240,9 @@ class EntryCollector:
         name = reference.name
         if reference.is_forbidden:
             detail = format_message(
-                "`{name}` is Bonobot's own and never handed to a server.", name=name
+                "`{name}` is reserved for Bonobot and is never passed to a server.", name=name
             )
-            self.add_problem("forbidden_variable", detail, field, "Use another name.")
+            self.add_problem("forbidden_variable", detail, field, "Choose another name.")
             return
         label, is_password = self._labels.get(name, ("", False))
         existing = self.parameters.get(name)
@@ -257,5 +257,8 @@ class EntryCollector:
         )
         detail = format_message("`{field}` needs a value for `{name}`.", field=field, name=name)
         self.add_problem(
-            "missing_value", detail, field, format_message("Fill in {label}.", label=label or name)
+            "missing_value",
+            detail,
+            field,
+            format_message("Enter a value for {label}.", label=label or name),
         )

@@ -122,9 +122,9 @@ def _is_private(entry: ImportEntry) -> bool:
 
 def _build_private_address_problem(entry: ImportEntry) -> Problem:
     return Problem(
-        format_message("The address of `{name}` is a private one.", name=entry.name),
+        format_message("The address of `{name}` is private.", name=entry.name),
         code="private_address",
         field="endpoint_config.url",
         rule="egress",
-        remedy="A platform administrator can allow it here, if this server is meant.",
+        remedy="A platform administrator can allow it here if this server is intended.",
     )

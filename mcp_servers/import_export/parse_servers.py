@@ -216,7 +216,7 @@ def read_server(
 
 def _read_fields(node: SourceNode, collector: EntryCollector) -> ServerFields:
     if not isinstance(node.value, dict):
-        remedy = 'Write {"url": "https://…"} or {"command": …}.'
+        remedy = 'Use {"url": "https://…"} or {"command": …}.'
         collector.add_problem("not_an_object", "A server must be an object.", "", remedy, node.line)
     fields: ServerFields = {}
     config = node.get("endpoint_config")
@@ -225,7 +225,7 @@ def _read_fields(node: SourceNode, collector: EntryCollector) -> ServerFields:
             shown = make_visible(name, 64)
             collector.add_warning(
                 "repeated_member",
-                format_message("`{shown}` came twice; the last one counts.", shown=shown),
+                format_message("`{shown}` occurs twice. The last value is used.", shown=shown),
                 shown,
             )
         fields[name] = value
@@ -241,8 +241,8 @@ def _read_transport(fields: ServerFields, collector: EntryCollector) -> Transpor
         transport_name = str(node.value).strip().lower().replace("_", "-")
         if transport_name not in TRANSPORTS:
             shown = make_visible(str(node.value), 40) if isinstance(node.value, str) else "this"
-            remedy = "Use `stdio`, `http`, `streamable_http`, `sse` or `openapi`."
-            detail = format_message("There is no transport `{shown}`.", shown=shown)
+            remedy = "Use `stdio`, `http`, `streamable_http`, `sse`, or `openapi`."
+            detail = format_message("Unknown transport `{shown}`.", shown=shown)
             collector.add_problem("unknown_transport", detail, "transport_type", remedy, node.line)
             return ""
         transport = transport or TRANSPORTS[transport_name]
@@ -259,7 +259,7 @@ def _resolve_transport(
     """Return the transport of a server; "" if it is ambiguous or incomplete."""
     if url and command and not declared_transport:
         detail = format_message("It has both `{url}` and `command`.", url=url)
-        remedy = 'Keep one of them, or say which: "type": "http" or "stdio".'
+        remedy = 'Keep only one of them, or specify the transport: "type": "http" or "stdio".'
         collector.add_problem("ambiguous_transport", detail, "transport_type", remedy)
         return ""
     if collector.problems and not (url or command):
@@ -273,12 +273,12 @@ def _resolve_transport(
         "missing_endpoint",
         detail_without_endpoint
         or format_message(
-            "A server over {wanted} needs a `{missing}`, and has none.",
+            "The {wanted} transport requires `{missing}`, which is missing.",
             wanted=transport,
             missing=missing,
         ),
         missing,
-        'Write "url": "https://…", or "command": "npx" with "args".',
+        'Add "url": "https://…", or "command": "npx" with "args".',
     )
     return ""
 
@@ -294,12 +294,14 @@ def _read_stdio_config(
     if (cwd := fields.get("cwd")) is not None and cwd.value is not None:
         endpoint["cwd"] = collector.fill_text(collector.read_text(cwd, "cwd") or "", "cwd")
     if find_unpinned_package(endpoint["command"], endpoint["args"]):
-        collector.add_warning("unpinned_version", "The package has no version; name one.", "args")
+        collector.add_warning(
+            "unpinned_version", "The package has no version. Specify one.", "args"
+        )
     if any(_is_secret_option(arg) for arg in args):
         collector.add_warning(
             "secret_in_arguments",
-            "An argument looks like a secret; arguments are stored and shown openly. "
-            "Use `env`, if the server can read it from there.",
+            "An argument looks like a secret. Arguments are stored and displayed in plain "
+            "text. Use `env` if the server can read the value from there.",
             "args",
         )
     secrets = tuple(
@@ -320,10 +322,12 @@ def _read_command(fields: ServerFields, collector: EntryCollector) -> tuple[str,
         text = collector.read_text(node, "command") or ""
         words = [*_split_command(text, collector), *args] if not args else [text, *args]
     if len(words) > 2 and re.fullmatch(r"(?i)cmd(\.exe)?", words[0]) and words[1].lower() == "/c":
-        collector.add_warning("unwrapped_command", "`cmd /c` of Windows was left out.", "command")
+        collector.add_warning(
+            "unwrapped_command", "The Windows prefix `cmd /c` was removed.", "command"
+        )
         words = words[2:]
     if not collector.problems and not (words and words[0].strip()):
-        remedy = "Name a launcher, such as `npx` or `uvx`."
+        remedy = "Specify a launcher, such as `npx` or `uvx`."
         collector.add_problem(
             "missing_endpoint", "The command is empty.", "command", remedy, node.line
         )
@@ -337,8 +341,8 @@ def _split_command(text: str, collector: EntryCollector) -> list[str]:
     try:
         return shlex.split(text)
     except ValueError:
-        remedy = 'Write "command": "npx", "args": ["-y", "…"].'
-        detail = "The command line has a quote that isn't closed."
+        remedy = 'Use the form "command": "npx", "args": ["-y", "…"].'
+        detail = "The command line contains an unclosed quote."
         collector.add_problem("bad_command", detail, "command", remedy)
         return [text]
 
@@ -347,7 +351,7 @@ def _read_texts(node: SourceNode | None, field: str, collector: EntryCollector) 
     if node is None or node.value is None:
         return []
     if not isinstance(node.value, list):
-        remedy = 'Write each argument by itself: ["-y", "package@1.2.3"].'
+        remedy = 'List each argument separately: ["-y", "package@1.2.3"].'
         collector.add_problem(
             "bad_value",
             format_message("`{field}` must be a list.", field=field),
@@ -370,8 +374,8 @@ def _read_http_config(
     if any(is_secret_name(name) for name, _ in _iterate_query(url)):
         collector.add_warning(
             "secret_in_url",
-            "The URL carries a secret; URLs are stored and shown openly. Use a header, if the "
-            "server takes one.",
+            "The URL contains a secret. URLs are stored and displayed in plain text. Use a "
+            "header if the server accepts one.",
             "url",
         )
     auth = _read_auth_config(fields, collector)
@@ -386,7 +390,7 @@ def _check_server_url(url: str, collector: EntryCollector) -> None:
     try:
         check_url(url, allow_private=True)
     except EgressDenied as problem:
-        problem.remedy = problem.remedy or "Write it whole: https://mcp.example.com/mcp."
+        problem.remedy = problem.remedy or "Use the full URL: https://mcp.example.com/mcp."
         collector.add_existing_problem(problem, "url")
         return
     try:
@@ -410,7 +414,9 @@ def _read_auth_config(fields: ServerFields, collector: EntryCollector) -> Import
     auth_fields = dict(collector.read_pairs(_flatten_lists(node), path))
     auth_type = auth_fields.get("type", "none")
     if auth_type not in AUTH_TYPES:
-        detail = format_message("There is no sign-in `{kind}`.", kind=make_visible(auth_type, 40))
+        detail = format_message(
+            "Unknown authentication type `{kind}`.", kind=make_visible(auth_type, 40)
+        )
         remedy = format_message("Use one of: {auth_types}.", auth_types=", ".join(AUTH_TYPES))
         collector.add_problem(
             "unknown_auth", detail, format_message("{where}.type", where=path), remedy, node.line
@@ -441,7 +447,7 @@ def _read_enabled(fields: ServerFields, collector: EntryCollector) -> bool:
             continue
         if not isinstance(node.value, bool):
             detail = format_message("`{name}` must be true or false.", name=name)
-            collector.add_problem("bad_value", detail, name, "Write true or false.", node.line)
+            collector.add_problem("bad_value", detail, name, "Use true or false.", node.line)
         elif node.value is not enabled_value:
             enabled = False
     return enabled
@@ -462,9 +468,7 @@ def _warn_unused_fields(
         known_fields |= API_FIELDS
     if unused_names := [make_visible(name, 64) for name in fields if name not in known_fields]:
         listed = ", ".join(f"`{name}`" for name in unused_names[:20])
-        collector.add_warning(
-            "left_out", format_message("Not taken over: {listed}.", listed=listed)
-        )
+        collector.add_warning("left_out", format_message("Ignored: {listed}.", listed=listed))
 
 
 def _has_no_auth(fields: ServerFields) -> bool:
@@ -484,7 +488,7 @@ def _choose_name(
     if name:
         collector.add_warning(
             "named_by_import",
-            format_message("It had no name and was called `{name}`.", name=name),
+            format_message("It had no name and was named `{name}`.", name=name),
             "name",
         )
     return name
@@ -535,7 +539,7 @@ def parse_import(
         notices.append(
             ConfigWarning(
                 "left_out",
-                format_message("Beside the servers, not taken over: {listed}.", listed=listed),
+                format_message("Ignored entries outside the servers: {listed}.", listed=listed),
             )
         )
     labels = _read_input_labels(document.inputs)

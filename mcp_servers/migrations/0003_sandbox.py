@@ -23,7 +23,7 @@ class Migration(migrations.Migration):
             model_name="preset",
             name="confinement",
             field=models.CharField(
-                blank=True, default="", max_length=10, verbose_name="confinement"
+                blank=True, default="", max_length=10, verbose_name="sandbox"
             ),
         ),
         migrations.AlterField(
@@ -36,14 +36,14 @@ class Migration(migrations.Migration):
             name="confinement",
             field=models.CharField(
                 choices=[
-                    ("sandbox", "sandbox: its organization's own folders, and nothing else of ours"),
-                    ("none", "what this machine offers"),
-                    ("namespaces", "namespaces of its own"),
-                    ("bubblewrap", "bubblewrap: files can only be read"),
+                    ("sandbox", "sandbox: access only to the organization's own folders"),
+                    ("none", "none: runs with Bonobot's own permissions"),
+                    ("namespaces", "separate namespaces"),
+                    ("bubblewrap", "bubblewrap: read-only file system"),
                 ],
                 default="none",
                 max_length=10,
-                verbose_name="confinement",
+                verbose_name="sandbox",
             ),
         ),
         migrations.AlterField(
@@ -51,9 +51,9 @@ class Migration(migrations.Migration):
             name="network",
             field=models.CharField(
                 choices=[
-                    ("egress", "by the egress rules, never this machine"),
-                    ("host", "all that this machine reaches"),
-                    ("none", "nothing but its own loopback"),
+                    ("egress", "external addresses, subject to the egress rules"),
+                    ("host", "the same network access as this host"),
+                    ("none", "none (loopback only)"),
                 ],
                 default="host",
                 max_length=6,

@@ -13,6 +13,7 @@ class Migration(migrations.Migration):
         migrations.AddField(
             model_name='server',
             name='env_exceptions',
-            field=models.JSONField(blank=True, db_default={}, default=dict, help_text='Dangerous variables that a platform administrator allowed, and why.', verbose_name='exceptions for variables'),
+            field=models.JSONField(blank=True, db_default={}, default=dict, help_text="Dangerous variables that a platform administrator has allowed, with "
+        "the reasons.", verbose_name="environment variable exceptions"),
         ),
     ]

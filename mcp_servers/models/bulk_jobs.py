@@ -16,12 +16,12 @@ class BulkJob(OrganizationModel):
     class Kind(models.TextChoices):
         """The action on each server."""
 
-        TEST = "test", _("Test the connection")
-        REFRESH = "refresh", _("Refresh what they offer")
-        APPROVE = "approve", _("Approve what waits")
-        ENABLE = "enable", _("Switch on")
-        DISABLE = "disable", _("Switch off")
-        REMOVE = "remove", _("Remove")
+        TEST = "test", _("Test connection")
+        REFRESH = "refresh", _("Refresh definitions")
+        APPROVE = "approve", _("Approve pending definitions")
+        ENABLE = "enable", _("Enable")
+        DISABLE = "disable", _("Disable")
+        REMOVE = "remove", _("Delete")
 
     kind = models.CharField(max_length=8, choices=Kind)
     asked_by = models.ForeignKey(
@@ -32,8 +32,8 @@ class BulkJob(OrganizationModel):
 
     class Meta:
         db_table = "mcp_servers_round"
-        verbose_name = _("round")
-        verbose_name_plural = _("rounds")
+        verbose_name = _("bulk job")
+        verbose_name_plural = _("bulk jobs")
 
     def __str__(self) -> str:
         return str(self.get_kind_display())
@@ -49,9 +49,9 @@ class BulkJobItem(models.Model):
     class State(models.TextChoices):
         """The progress of one server."""
 
-        WAITING = "waiting", _("waiting")
+        WAITING = "waiting", _("pending")
         RUNNING = "running", _("running")
-        DONE = "done", _("done")
+        DONE = "done", _("completed")
         FAILED = "failed", _("failed")
 
     round = models.ForeignKey(BulkJob, on_delete=models.CASCADE, related_name="stops")

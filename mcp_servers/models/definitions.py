@@ -80,10 +80,10 @@ class Definition(GovernedModel):
         """The review state; computed, never stored."""
 
         APPROVED = "approved", _("approved")
-        PENDING = "pending", _("waits for approval")
-        CHANGED = "changed", _("changed, waits for approval")
-        REFUSED = "refused", _("refused")
-        GONE = "gone", _("no longer offered")
+        PENDING = "pending", _("pending review")
+        CHANGED = "changed", _("changed, pending review")
+        REFUSED = "refused", _("rejected")
+        GONE = "gone", _("no longer declared")
 
     observed_fields: ClassVar[frozenset[str]] = frozenset(
         {"last_seen_at", "updated_at", "rules_version"}
@@ -92,24 +92,24 @@ class Definition(GovernedModel):
     server = models.ForeignKey(
         "mcp_servers.Server", on_delete=models.CASCADE, related_name="definitions"
     )
-    kind = models.CharField(_("kind"), max_length=20, choices=Kind)
+    kind = models.CharField(_("type"), max_length=20, choices=Kind)
     name = models.CharField(_("name"), max_length=MAX_NAME_LENGTH, blank=True)
     title = models.CharField(_("title"), max_length=255, blank=True, default="")
     description = models.TextField(_("description"), blank=True, default="")
     payload = models.JSONField(_("declaration"), default=dict)
     digest = models.CharField(_("digest"), max_length=64)
     schema_verdict = models.CharField(max_length=10, blank=True, default="")
-    fault = models.TextField(_("fault"), blank=True, default="")
+    fault = models.TextField(_("error"), blank=True, default="")
     findings = models.JSONField(_("findings"), default=list, blank=True)
     # The version of the scan rules (`scanning.definitions`); 0: before there were versions.
     rules_version = models.PositiveIntegerField(default=0, db_default=0, editable=False)
-    pinned = models.JSONField(_("approved declaration"), null=True, blank=True)
+    pinned = models.JSONField(_("approved definition"), null=True, blank=True)
     pinned_digest = models.CharField(max_length=64, blank=True, default="")
     pinned_at = models.DateTimeField(_("approved"), null=True, blank=True)
     pinned_by = models.CharField(_("approved by"), max_length=255, blank=True, default="")
     labels = models.JSONField(_("flow labels"), null=True, blank=True)
-    enabled = models.BooleanField(_("switched on"), default=True)
-    present = models.BooleanField(_("still offered"), default=True)
+    enabled = models.BooleanField(_("enabled"), default=True)
+    present = models.BooleanField(_("still declared"), default=True)
     last_seen_at = models.DateTimeField(_("last seen"), null=True, blank=True)
 
     objects: ClassVar = DefinitionQuerySet.as_manager()

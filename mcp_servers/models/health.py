@@ -20,11 +20,11 @@ class HealthCheck(OrganizationModel):
     server = models.ForeignKey(
         "mcp_servers.Server", on_delete=models.CASCADE, related_name="checks"
     )
-    kind = models.CharField(_("kind"), max_length=10, choices=Kind)
-    ok = models.BooleanField(_("ok"))
+    kind = models.CharField(_("type"), max_length=10, choices=Kind)
+    ok = models.BooleanField(_("succeeded"))
     latency_ms = models.PositiveIntegerField(_("latency (ms)"), null=True)
     code = models.CharField(_("code"), max_length=64, blank=True, default="")
-    detail = models.TextField(_("detail"), blank=True, default="")
+    detail = models.TextField(_("details"), blank=True, default="")
 
     class Meta:
         db_table = "mcp_servers_check"
@@ -68,11 +68,11 @@ class Outage(OrganizationModel):
     server = models.ForeignKey(
         "mcp_servers.Server", on_delete=models.CASCADE, related_name="outages"
     )
-    began_at = models.DateTimeField(_("began"))
+    began_at = models.DateTimeField(_("started"))
     ended_at = models.DateTimeField(_("ended"), null=True)
     code = models.CharField(_("code"), max_length=64)
-    detail = models.TextField(_("detail"), blank=True, default="")
-    failures = models.PositiveIntegerField(_("failed contacts"), default=1)
+    detail = models.TextField(_("details"), blank=True, default="")
+    failures = models.PositiveIntegerField(_("failed checks"), default=1)
 
     class Meta:
         ordering = ("-began_at",)
@@ -101,14 +101,14 @@ class UnmonitoredPeriod(OrganizationModel):
     server = models.ForeignKey(
         "mcp_servers.Server", on_delete=models.CASCADE, related_name="unasked"
     )
-    began_at = models.DateTimeField(_("began"))
+    began_at = models.DateTimeField(_("started"))
     ended_at = models.DateTimeField(_("ended"))
 
     class Meta:
         db_table = "mcp_servers_unasked"
         ordering = ("-began_at",)
-        verbose_name = _("time without contacts")
-        verbose_name_plural = _("times without contacts")
+        verbose_name = _("time without checks")
+        verbose_name_plural = _("times without checks")
         constraints = (models.UniqueConstraint(fields=["server", "began_at"], name="unasked_once"),)
         indexes = (models.Index(fields=["server", "-ended_at"], name="unasked_by_server"),)
 

@@ -34,7 +34,7 @@ class OAuthGrant(OrganizationModel):
     subject = models.UUIDField(_("subject"))
     binding = models.CharField(max_length=64, blank=True, default="")
     issuer = models.CharField(_("issuer"), max_length=MAX_ISSUER_LENGTH, blank=True, default="")
-    client_id = models.CharField(_("client id"), max_length=2048, blank=True, default="")
+    client_id = models.CharField(_("client ID"), max_length=2048, blank=True, default="")
     authority = models.JSONField(default=dict)
     access_token = SealedTextField(blank=True, default="")
     refresh_token = SealedTextField(blank=True, default="")
@@ -122,8 +122,8 @@ class OAuthLogin(OrganizationModel):
     used_at = models.DateTimeField(null=True)
 
     class Meta:
-        verbose_name = _("login")
-        verbose_name_plural = _("logins")
+        verbose_name = _("sign-in")
+        verbose_name_plural = _("sign-ins")
 
     def __str__(self) -> str:
         return f"login to {self.server_id} by {self.user_id}"

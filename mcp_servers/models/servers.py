@@ -69,31 +69,31 @@ class Server(GovernedModel):
     class Approval(models.TextChoices):
         """When a new definition may be called."""
 
-        MANUAL = "manual", _("a person approves each")
-        FIRST = "first", _("the first discovery is trusted")
-        ALWAYS = "always", _("everything is trusted, always")
+        MANUAL = "manual", _("review each definition")
+        FIRST = "first", _("trust the first discovery")
+        ALWAYS = "always", _("trust all changes")
 
     class Confinement(models.TextChoices):
         """The required sandbox of a stdio server; it isn't started with less."""
 
-        SANDBOX = "sandbox", _("sandbox: its organization's own folders, and nothing else of ours")
-        NONE = "none", _("what this machine offers")
-        NAMESPACES = "namespaces", _("namespaces of its own")
-        BUBBLEWRAP = "bubblewrap", _("bubblewrap: files can only be read")
+        SANDBOX = "sandbox", _("sandbox: access only to the organization's own folders")
+        NONE = "none", _("none: runs with Bonobot's own permissions")
+        NAMESPACES = "namespaces", _("separate namespaces")
+        BUBBLEWRAP = "bubblewrap", _("bubblewrap: read-only file system")
 
     class Network(models.TextChoices):
         """The network access of a sandboxed stdio server."""
 
-        EGRESS = "egress", _("by the egress rules, never this machine")
-        HOST = "host", _("all that this machine reaches")
-        NONE = "none", _("nothing but its own loopback")
+        EGRESS = "egress", _("external addresses, subject to the egress rules")
+        HOST = "host", _("the same network access as this host")
+        NONE = "none", _("none (loopback only)")
 
     class Sampling(models.TextChoices):
         """Whether the server may use the agent's model (MCP sampling)."""
 
         OFF = "off", _("no")
-        ASK = "ask", _("a person is asked each time")
-        ALLOW = "allow", _("yes, within its tokens")
+        ASK = "ask", _("ask a person each time")
+        ALLOW = "allow", _("yes, within its token limit")
 
     class Status(models.TextChoices):
         """The result of the last contact."""
@@ -101,7 +101,7 @@ class Server(GovernedModel):
         CONNECTING = "connecting", _("connecting")
         CONNECTED = "connected", _("connected")
         DISCONNECTED = "disconnected", _("not connected yet")
-        ERROR = "error", _("error")
+        ERROR = "error", _("failed")
         NEEDS_REAUTH = "needs_reauth", _("needs new credentials")
         DISABLED = "disabled", _("disabled")
 
@@ -127,74 +127,83 @@ class Server(GovernedModel):
     description = models.CharField(_("description"), max_length=500, blank=True, default="")
     transport_type = models.CharField(_("transport"), max_length=10, choices=Transport)
     endpoint_config = models.JSONField(_("endpoint"), default=dict)
-    auth_type = models.CharField(_("sign-in"), max_length=16, choices=Auth, default=Auth.NONE)
-    auth_config = models.JSONField(_("sign-in details"), default=dict, blank=True)
+    auth_type = models.CharField(
+        _("authentication"), max_length=16, choices=Auth, default=Auth.NONE
+    )
+    auth_config = models.JSONField(_("authentication settings"), default=dict, blank=True)
     enabled = models.BooleanField(_("enabled"), default=True)
     approval = models.CharField(
         _("approval"), max_length=8, choices=Approval, default=Approval.MANUAL
     )
     only_tools = models.JSONField(
-        _("keep to these tools"),
+        _("only these tools"),
         default=list,
         blank=True,
-        help_text=_("A tool that is seen for the first time and fits none is switched off."),
+        help_text=_("New tools that match no pattern are disabled."),
     )
     allow_private = models.BooleanField(
         _("private address allowed"),
         default=False,
-        help_text=_("Only a platform administrator may allow a private or loopback address."),
+        help_text=_("Only a platform administrator can allow a private or loopback address."),
     )
     confinement = models.CharField(
-        _("confinement"), max_length=10, choices=Confinement, default=Confinement.NONE
+        _("sandbox"), max_length=10, choices=Confinement, default=Confinement.NONE
     )
     network = models.CharField(_("network"), max_length=6, choices=Network, default=Network.HOST)
     env_exceptions = models.JSONField(
-        _("exceptions for variables"),
+        _("environment variable exceptions"),
         default=dict,
         db_default={},
         blank=True,
-        help_text=_("Dangerous variables that a platform administrator allowed, and why."),
+        help_text=_(
+            "Dangerous variables that a platform administrator has allowed, with the reasons."
+        ),
     )
     call_price = models.PositiveBigIntegerField(
-        _("price of a call"),
+        _("price per call"),
         default=0,
         db_default=0,
-        help_text=_("In micro-dollars; counts in money budgets. 0 where calls are free."),
+        help_text=_("In micro-dollars. Counts toward cost budgets. 0 if calls are free."),
     )
     second_price = models.PositiveBigIntegerField(
-        _("price of a second"),
+        _("price per second"),
         default=0,
         db_default=0,
         help_text=_("In micro-dollars, for each second that a call runs."),
     )
     calls_per_minute = models.PositiveIntegerField(
-        _("calls a minute"),
+        _("calls per minute"),
         null=True,
         blank=True,
         validators=[MinValueValidator(1)],
-        help_text=_("Of everybody together; empty: as many as agents and tokens may."),
+        help_text=_(
+            "For all callers combined. If empty, only the limits of agents and tokens apply."
+        ),
     )
 
     sampling = models.CharField(
-        _("may use the model"),
+        _("sampling"),
         max_length=5,
         choices=Sampling,
         default=Sampling.OFF,
         db_default=Sampling.OFF,
     )
     sampling_tokens = models.PositiveIntegerField(
-        _("tokens a day of the model"),
+        _("sampling tokens per day"),
         null=True,
         blank=True,
-        help_text=_("What the server may use for itself; empty: as the setting says."),
+        help_text=_(
+            "Tokens that the server can use for sampling. If empty, the value from settings "
+            "applies."
+        ),
     )
     elicitation = models.BooleanField(
-        _("may ask people"),
+        _("allow elicitation requests"),
         default=True,
         db_default=True,
-        help_text=_("Questions go to the person who runs the session."),
+        help_text=_("Elicitation requests go to the person who runs the session."),
     )
-    roots = models.BooleanField(_("is told the working folder"), default=False, db_default=False)
+    roots = models.BooleanField(_("share workspace path"), default=False, db_default=False)
 
     preset = models.ForeignKey(
         "mcp_servers.Preset",
@@ -205,7 +214,7 @@ class Server(GovernedModel):
         related_name="+",
     )
 
-    era = models.CharField(_("era"), max_length=10, blank=True, default="", editable=False)
+    era = models.CharField(_("protocol era"), max_length=10, blank=True, default="", editable=False)
     discovery = models.JSONField(null=True, editable=False)
     server_info = models.JSONField(default=dict, editable=False)
 

@@ -19,9 +19,9 @@ class ResourceSubscription(OrganizationModel):
     class State(models.TextChoices):
         """The server's answer to the subscription."""
 
-        ASKED = "asked", "asked"
+        ASKED = "asked", "requested"
         GRANTED = "granted", "granted"
-        REFUSED = "refused", "refused"
+        REFUSED = "refused", "rejected"
 
     server = models.ForeignKey("mcp_servers.Server", on_delete=models.CASCADE, related_name="+")
     subject = models.UUIDField(null=True)
@@ -37,8 +37,8 @@ class ResourceSubscription(OrganizationModel):
 
     class Meta:
         db_table = "mcp_servers_followed"
-        verbose_name = _("followed resource")
-        verbose_name_plural = _("followed resources")
+        verbose_name = _("subscribed resource")
+        verbose_name_plural = _("subscribed resources")
         indexes = (models.Index(fields=["holder"], name="followed_by_holder"),)
         constraints = (
             models.UniqueConstraint(fields=["server", "digest"], name="followed_once_a_server"),

@@ -105,10 +105,10 @@ async def extend_token_scope(
     already_requested = set(challenge.scopes) <= set(parse_scopes(available_scope))
     if account.interactive and not already_requested:
         await get_runtime().run_orm(grants.store_wanted_scope, grant, wanted_scope)
-        raise _build_login_error(account, "The server wants more rights than were granted.")
+        raise _build_login_error(account, "The server requires more scopes than were granted.")
     if already_requested:
         raise OAuthProblem(
-            "The server wants rights that its authorization server does not give.",
+            "The server requires scopes that its authorization server doesn't grant.",
             code="token_refused",
             remedy="Grant the client more scopes at the authorization server.",
         )
@@ -127,7 +127,7 @@ async def get_signed_in_account(account: OAuthAccount) -> OAuthAccount:
         except LoginNeeded:
             continue
         return member_account
-    raise _build_login_error(account, "Nobody is signed in to this server.")
+    raise _build_login_error(account, "No one is signed in to this server.")
 
 
 def _load_grant_token(account: OAuthAccount) -> tuple[OAuthGrant, AccessToken | None]:
@@ -181,7 +181,7 @@ async def _refresh_token(
             return await _refresh_under_lease(account, grant, holder, challenge, scope)
         await asyncio.sleep(POLL_INTERVAL_S * (0.5 + _RANDOM.random()))
     return AuthorizationServerUnavailable(
-        "Another process did not finish signing in.", remedy="Try again."
+        "Another process didn't finish the sign-in.", remedy="Try again."
     )
 
 
@@ -201,7 +201,7 @@ async def _refresh_under_lease(
             )
     except TimeoutError:
         unavailable = AuthorizationServerUnavailable(
-            "The authorization server did not answer in time.", remedy="Try again."
+            "The authorization server didn't respond in time.", remedy="Try again."
         )
         await orm(grants.record_failure, grant, holder, unavailable, over=False)
         return unavailable
@@ -228,7 +228,7 @@ async def _refresh_under_lease(
         wanted_scope=scope or grant.wanted_scope,
     )
     if not stored:
-        return AuthorizationServerUnavailable("Signing in took too long.", remedy="Try again.")
+        return AuthorizationServerUnavailable("The sign-in took too long.", remedy="Try again.")
     return AccessToken(tokens.access, grant.version + 1, tokens.scope)
 
 
@@ -275,7 +275,7 @@ async def _send_refresh_request(
 
 async def _mark_login_ended(account: OAuthAccount, grant: OAuthGrant) -> Problem:
     """Mark the server and return the error if there is no refresh token."""
-    reason = "The sign-in has ended." if grant.issuer else "Nobody has signed in yet."
+    reason = "The sign-in is no longer valid." if grant.issuer else "No one has signed in yet."
     error = _build_login_error(account, reason)
     await _mark_needs_reauth(account, error)
     return error
@@ -397,12 +397,14 @@ def build_person_endpoint(endpoint: ServerEndpoint, person_id: UUID | None) -> S
     if person_id is None:
         raise UpstreamError(
             format_message(
-                "Each person signs in to `{endpoint}`, and no person asks.", endpoint=endpoint.name
+                "`{endpoint}` requires each person to sign in, but this call isn't "
+                "made by a person.",
+                endpoint=endpoint.name,
             ),
             code="needs_reauth",
             server=endpoint.name,
             sent=False,
-            remedy="Ask as a person, or let the organization sign in to this server.",
+            remedy="Make the call as a person, or sign in to this server for the organization.",
         )
     return replace(endpoint, account=replace(endpoint.account, subject=person_id))
 

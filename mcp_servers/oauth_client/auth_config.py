@@ -27,9 +27,10 @@ def list_required_secrets(config: Mapping[str, Any], stored: Collection[str]) ->
         detect_signing_algorithm(private_key)
     if interactive and config.get("token_url"):
         raise InvalidInput(
-            "`token_url` is for client credentials; a login finds its own.",
+            "`token_url` applies only to client credentials. An interactive sign-in "
+            "discovers the URL automatically.",
             field="auth_config.token_url",
-            remedy="Leave it out.",
+            remedy="Omit it.",
         )
     if interactive:
         return frozenset()
@@ -38,7 +39,7 @@ def list_required_secrets(config: Mapping[str, Any], stored: Collection[str]) ->
             "`client_id` is missing.",
             code="missing_value",
             field="auth_config.client_id",
-            remedy="A sign-in by client credentials needs it.",
+            remedy="Client credentials authentication requires it.",
         )
     has_key = bool(private_key) or (
         "private_key" in stored and not _find_entered_value(config, "client_secret")
@@ -79,13 +80,14 @@ def _check_strings(config: Mapping[str, Any]) -> None:
         value = config.get(name)
         if value is not None and not (isinstance(value, str) and value.isprintable()):
             raise InvalidInput(
-                format_message("`{name}` must be one line of text.", name=name),
+                format_message("`{name}` must be a single line of text.", name=name),
                 field=f"auth_config.{name}",
             )
     for scope in parse_scopes(config.get("scopes")):
         if not (scope.isascii() and scope.isprintable()) or '"' in scope or "\\" in scope:
             raise InvalidInput(
-                format_message("{scope!r} is not a scope.", scope=scope), field="auth_config.scopes"
+                format_message("{scope!r} isn't a valid scope.", scope=scope),
+                field="auth_config.scopes",
             )
 
 

@@ -57,7 +57,7 @@ class LoginRefused(Problem):
     """
 
     code = "login_refused"
-    title = "The sign-in did not work"
+    title = "Sign-in failed"
 
 
 @dataclass(frozen=True)
@@ -76,16 +76,16 @@ def get_login_account(principal: Principal, server: Server) -> OAuthAccount:
     endpoint = build_endpoint(server)
     if not isinstance(endpoint, OAuthEndpoint) or not endpoint.account.interactive:
         raise Conflict(
-            format_message("Nobody signs in to `{server}` in a browser.", server=server.name),
+            format_message("`{server}` doesn't use sign-in in a browser.", server=server.name),
             code="no_login",
-            remedy="Choose `authorization_code` as the grant of its OAuth sign-in.",
+            remedy="Set the grant of its OAuth sign-in to `authorization_code`.",
         )
     if not endpoint.account.by_person:
         principal.require(Action.MANAGE_SERVERS)
         return endpoint.account
     if not (principal.may(Action.CALL_TOOLS) or principal.may(Action.USE_TOOLS)):
         raise Forbidden(
-            format_message("The role `{role}` uses no tools.", role=principal.role),
+            format_message("The role `{role}` can't use tools.", role=principal.role),
             rule="role:call_tools",
         )
     if principal.kind != "user":
@@ -156,7 +156,7 @@ def complete_login(
     if error := params.get("error"):
         raise LoginRefused(
             format_message(
-                "`{issuer}` refused: {error}.",
+                "`{issuer}` rejected the request: {error}.",
                 issuer=make_visible(authorization_server.issuer, MAX_SHOWN_LENGTH),
                 error=make_visible(error, 64),
             ),
@@ -165,7 +165,9 @@ def complete_login(
     account = get_login_account(principal, server)
     if account.binding != login.binding or account.subject != login.subject:
         raise LoginRefused(
-            "The server's sign-in was changed meanwhile.", code="login_outdated", remedy=START_AGAIN
+            "The server's authentication was changed in the meantime.",
+            code="login_outdated",
+            remedy=START_AGAIN,
         )
     form = {
         "grant_type": "authorization_code",
@@ -204,7 +206,7 @@ def _run_on_loop(fn: Callable[..., Coroutine[Any, Any, T]], *args: Any) -> T:
         return get_runtime().call(fn, *args, timeout_s=LOOP_TIMEOUT_S)
     except TimeoutError:
         raise AuthorizationServerUnavailable(
-            "The authorization server did not answer in time.", remedy="Try again later."
+            "The authorization server didn't respond in time.", remedy="Try again later."
         ) from None
 
 
@@ -221,20 +223,22 @@ async def _prepare_login(account: OAuthAccount, pinned: str) -> tuple[Authorizat
     if not authorization_server.authorization_endpoint:
         raise OAuthProblem(
             format_message(
-                "`{issuer}` has no page to sign in at.",
+                "`{issuer}` has no sign-in page.",
                 issuer=make_visible(authorization_server.issuer, MAX_SHOWN_LENGTH),
             ),
             code="oauth_metadata_invalid",
-            remedy="Use client credentials, or ask who runs the authorization server.",
+            remedy="Use client credentials, or contact the administrator of the authorization "
+            "server.",
         )
     if not authorization_server.pkce:
         raise OAuthProblem(
             format_message(
-                "`{issuer}` does not say that it checks PKCE (S256).",
+                "`{issuer}` doesn't declare support for PKCE (S256).",
                 issuer=make_visible(authorization_server.issuer, MAX_SHOWN_LENGTH),
             ),
             code="pkce_unsupported",
-            remedy="Without it a stolen code could be used; ask who runs it.",
+            remedy="Without it, a stolen code could be used. Contact the administrator of the "
+            "authorization server.",
         )
     return authorization_server, (
         await client_registration.resolve_client(account, authorization_server)
@@ -259,16 +263,18 @@ def _claim_login(state: str, *, user_id: UUID, session: str) -> OAuthLogin:
     if login.user_id != user_id or not same_session:
         # The state stays valid: else anyone who saw it could end another person's sign-in.
         raise LoginRefused(
-            "This sign-in was started by somebody else, or in another browser.",
+            "This sign-in was started by another person or in another browser.",
             code="state_foreign",
             remedy=START_AGAIN,
             status=403,
         )
     if login.expires_at <= timezone.now():
-        raise LoginRefused("This sign-in took too long.", code="state_expired", remedy=START_AGAIN)
+        raise LoginRefused("The sign-in took too long.", code="state_expired", remedy=START_AGAIN)
     unused = OAuthLogin.objects.filter(pk=login.pk, used_at=None)
     if not unused.update(used_at=timezone.now()):
-        raise LoginRefused("This sign-in was used already.", code="state_used", remedy=START_AGAIN)
+        raise LoginRefused(
+            "This sign-in has already been used.", code="state_used", remedy=START_AGAIN
+        )
     return login
 
 
@@ -276,18 +282,18 @@ def _check_issuer(authorization_server: AuthorizationServer, iss: str | None) ->
     """Raise unless the issuer of the callback, also of an error, is exactly the expected one."""
     if iss is None and authorization_server.iss_named:
         raise LoginRefused(
-            "The answer doesn't say who it is from, as it has to.",
+            "The response doesn't name its issuer, which is required.",
             code="iss_missing",
             remedy=START_AGAIN,
         )
     if iss is not None and iss != authorization_server.issuer:
         raise LoginRefused(
             format_message(
-                "The answer is from `{iss}`, which nobody asked.",
+                "The response is from `{iss}`, which didn't receive a request.",
                 iss=make_visible(iss, MAX_SHOWN_LENGTH),
             ),
             code="iss_mismatch",
-            remedy="Somebody may be trying to mix up two authorization servers. " + START_AGAIN,
+            remedy="This may be an attempt to mix up two authorization servers. " + START_AGAIN,
         )
 
 

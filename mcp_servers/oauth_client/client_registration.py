@@ -73,13 +73,13 @@ async def resolve_client(
         return await _register(account, authorization_server)
     raise OAuthProblem(
         format_message(
-            "`{issuer}` has to know us first.",
+            "`{issuer}` requires a registered client.",
             issuer=make_visible(authorization_server.issuer, 200),
         ),
         code="client_unknown",
         remedy=format_message(
-            "Register a client there with the redirect URI {redirect_uri}, "
-            "and enter its client id.",
+            "Register a client there with the redirect URI {redirect_uri}, then enter its "
+            "client ID.",
             redirect_uri=get_redirect_uri(),
         ),
     )
@@ -135,14 +135,14 @@ async def _register(
     if response.status not in (200, 201) or not has_client_id or not isinstance(secret, str):
         raise OAuthProblem(
             format_message(
-                "`{issuer}` did not register us (HTTP {status}).",
+                "`{issuer}` rejected the client registration (HTTP {status}).",
                 issuer=make_visible(authorization_server.issuer, 200),
                 status=response.status,
             ),
             code="client_unknown",
             remedy=format_message(
-                "Register a client there with the redirect URI {redirect_uri}, "
-                "and enter its client id.",
+                "Register a client there with the redirect URI {redirect_uri}, then enter "
+                "its client ID.",
                 redirect_uri=get_redirect_uri(),
             ),
         )

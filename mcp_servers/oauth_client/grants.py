@@ -56,7 +56,9 @@ def get_or_create_grant(account: OAuthAccount) -> OAuthGrant:
     deleted meanwhile.
     """
     if account.subject is None:
-        raise LoginNeeded("Each person signs in to this server, and no person asks.")
+        raise LoginNeeded(
+            "This server requires each person to sign in, but the request has no person."
+        )
     try:
         row, _created = OAuthGrant.objects.get_or_create(
             server_id=account.server_id,

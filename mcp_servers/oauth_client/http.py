@@ -46,20 +46,20 @@ class OAuthHttpClient:
         """Return the URL if it is allowed; raises `OAuthProblem` or `EgressDenied`."""
         if not isinstance(url, str) or not url:
             raise OAuthProblem(
-                format_message("The authorization server names no {what}.", what=what),
+                format_message("The authorization server's metadata has no {what}.", what=what),
                 code="oauth_metadata_invalid",
-                remedy="Its metadata is incomplete; ask who runs it.",
+                remedy="Its metadata is incomplete. Contact its administrator.",
             )
         check_url(url, allow_private=self._account.allow_private)
         if not url.lower().startswith("https://") and not self._account.allow_private:
             raise OAuthProblem(
                 format_message(
-                    "The {what} `{url}` is not https.",
+                    "The {what} `{url}` doesn't use https.",
                     what=what,
                     url=make_visible(url, MAX_SHOWN_LENGTH),
                 ),
                 code="oauth_insecure",
-                remedy="Credentials travel over https only; ask who runs the server.",
+                remedy="Credentials are sent over https only. Contact the server's administrator.",
             )
         return url
 
@@ -162,5 +162,5 @@ def _build_unreachable_error(
             host=make_visible(httpx2.URL(url).host, MAX_SHOWN_LENGTH),
             name=type(error).__name__,
         ),
-        remedy="Try again later; if it stays so, ask who runs it.",
+        remedy="Try again later. If it fails again, contact its administrator.",
     )

@@ -135,7 +135,7 @@ async def _fetch_protected_resource(
     if metadata_url:
         raise _build_metadata_error(
             format_message(
-                "There is no resource metadata at `{named}`.",
+                "No resource metadata found at `{named}`.",
                 named=make_visible(metadata_url, MAX_SHOWN_LENGTH),
             )
         )
@@ -150,15 +150,15 @@ def _parse_protected_resource(
     if not isinstance(identifier, str) or not _is_resource_for(identifier, account.url):
         raise OAuthProblem(
             format_message(
-                "The resource metadata is about `{identifier}`, not about this server.",
+                "The resource metadata describes `{identifier}`, not this server.",
                 identifier=make_visible(str(identifier), MAX_SHOWN_LENGTH),
             ),
             code="resource_mismatch",
-            remedy="Check the server's URL; if it is right, ask who runs the server.",
+            remedy="Check the server's URL. If it is correct, contact the server's administrator.",
         )
     issuers = _filter_strings(document.get("authorization_servers"))
     if not issuers:
-        raise _build_metadata_error("The resource metadata names no authorization server.")
+        raise _build_metadata_error("The resource metadata doesn't list an authorization server.")
     return _ProtectedResource(
         identifier, issuers, _filter_strings(document.get("scopes_supported"))
     )
@@ -171,13 +171,13 @@ def _choose_issuer(resource: _ProtectedResource, pinned: str) -> str:
         return pinned
     raise OAuthProblem(
         format_message(
-            "The server wants its tokens from `{issuers}` now; our "
-            "credentials belong to `{pinned}`.",
+            "The server now requires tokens from `{issuers}`, but the stored credentials "
+            "belong to `{pinned}`.",
             issuers=make_visible(resource.issuers[0], MAX_SHOWN_LENGTH),
             pinned=make_visible(pinned, MAX_SHOWN_LENGTH),
         ),
         code="issuer_changed",
-        remedy="If that is right, enter credentials of the new authorization server.",
+        remedy="If this change is expected, enter credentials for the new authorization server.",
     )
 
 
@@ -185,24 +185,25 @@ async def _fetch_server_metadata(http_client: OAuthHttpClient, issuer: str) -> d
     if len(http_client.clean_url(issuer, "authorization server")) > MAX_ISSUER_LENGTH:
         raise _build_metadata_error("The authorization server's identifier is too long.")
     for url in list_metadata_urls(issuer):
-        response = await http_client.get(url, "authorization server's metadata")
+        response = await http_client.get(url, "authorization server metadata")
         if response.status == 200 and response.body:
             declared_issuer = response.body.get("issuer")
             if declared_issuer != issuer:
                 raise OAuthProblem(
                     format_message(
-                        "The metadata of `{issuer}` was issued by `{found}`.",
+                        "The metadata of `{issuer}` names a different issuer: `{found}`.",
                         issuer=make_visible(issuer, MAX_SHOWN_LENGTH),
                         found=make_visible(str(declared_issuer), MAX_SHOWN_LENGTH),
                     ),
                     code="issuer_mismatch",
-                    remedy="The two have to be the same text; ask who runs the server.",
+                    remedy="Both values must be identical. Contact the server's administrator.",
                 )
             return dict(response.body)
         _check_status(response.status, url)
     raise _build_metadata_error(
         format_message(
-            "`{issuer}` publishes no metadata.", issuer=make_visible(issuer, MAX_SHOWN_LENGTH)
+            "`{issuer}` doesn't publish any metadata.",
+            issuer=make_visible(issuer, MAX_SHOWN_LENGTH),
         )
     )
 
@@ -274,7 +275,7 @@ def _check_status(status: int, url: str) -> None:
     if status >= 500 or status == 429:
         raise AuthorizationServerUnavailable(
             format_message(
-                "`{host}` answered with HTTP {status}.",
+                "`{host}` returned HTTP {status}.",
                 host=make_visible(httpx2.URL(url).host, MAX_SHOWN_LENGTH),
                 status=status,
             ),
@@ -286,5 +287,5 @@ def _build_metadata_error(detail: str) -> OAuthProblem:
     return OAuthProblem(
         detail,
         code="oauth_metadata_invalid",
-        remedy="Enter `token_url` for client credentials, or ask who runs the server.",
+        remedy="Enter `token_url` for client credentials, or contact the server's administrator.",
     )

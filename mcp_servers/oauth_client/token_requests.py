@@ -76,7 +76,7 @@ def detect_signing_algorithm(pem: str) -> str:
         return "RS256"
     if isinstance(key, EllipticCurvePrivateKey) and key.curve.name in CURVES:
         return CURVES[key.curve.name]
-    raise _build_key_error("The private key is of a kind that OAuth servers don't take.")
+    raise _build_key_error("OAuth servers don't accept this type of private key.")
 
 
 def _sign_assertion(client: OAuthClientCredentials, audience: str) -> str:
@@ -112,7 +112,7 @@ def _build_key_error(detail: str) -> InvalidInput:
         detail,
         code="bad_private_key",
         field="auth_config.private_key",
-        remedy="Paste an unencrypted PEM key: RSA of 2048 bits or more, or EC P-256/384/521.",
+        remedy="Paste an unencrypted PEM key: RSA with at least 2048 bits, or EC P-256/384/521.",
     )
 
 
@@ -151,9 +151,7 @@ async def request_tokens(
         )
     if response.status >= 500 or response.status == 429:
         raise AuthorizationServerUnavailable(
-            format_message(
-                "The token endpoint answered with HTTP {status}.", status=response.status
-            ),
+            format_message("The token endpoint returned HTTP {status}.", status=response.status),
             remedy="Try again later.",
         )
     if response.status != 200:
@@ -167,12 +165,14 @@ def _build_token_error(response: OAuthResponse) -> OAuthProblem:
     code = make_visible(error, 64) if isinstance(error, str) else f"HTTP {response.status}"
     # The description may quote what was sent, so only the standard error code is shown.
     if error in LOGIN_NEEDED_ERRORS or response.status == 401:
-        return LoginNeeded(format_message("The authorization server refused: {code}.", code=code))
+        return LoginNeeded(
+            format_message("The authorization server denied the request: {code}.", code=code)
+        )
     return OAuthProblem(
-        format_message("The authorization server gave no token: {code}.", code=code),
+        format_message("The authorization server didn't issue a token: {code}.", code=code),
         code="token_refused",
-        remedy="Check client id, scopes and the kind of grant."
-        + (" The server's own words are withheld." if isinstance(description, str) else ""),
+        remedy="Check the client ID, the scopes, and the grant type."
+        + (" The server's own error message is withheld." if isinstance(description, str) else ""),
     )
 
 
@@ -181,9 +181,9 @@ def _parse_tokens(body: Mapping[str, Any], requested_scope: str) -> OAuthTokens:
     token_type = body.get("token_type", "Bearer")
     if not _is_sendable(access) or str(token_type).lower() != "bearer":
         raise OAuthProblem(
-            "The token endpoint answered without a bearer token.",
+            "The token endpoint returned no bearer token.",
             code="token_refused",
-            remedy="Ask who runs the authorization server.",
+            remedy="Contact the administrator of the authorization server.",
         )
     scope = body.get("scope")
     return OAuthTokens(

@@ -88,7 +88,7 @@ class OAuthProblem(Problem):
 
     code = "oauth_failed"
     status = 502
-    title = "Signing in failed"
+    title = "Sign-in failed"
 
 
 class LoginNeeded(OAuthProblem):

@@ -149,11 +149,12 @@ def _build_field_tree(fields: Sequence[OperationInput], field: str) -> dict[str,
             raise build_field_error(
                 f"{field}.parameters" if field else "parameters",
                 format_message(
-                    "The field `{name}` clashes with another one, or has an empty part.",
+                    "The field `{name}` conflicts with another field, or part of its name "
+                    "is empty.",
                     name=operation_input.name,
                 ),
                 "field_clash",
-                "A field is a value or has fields within it, such as customer.email.",
+                "A field either holds a value or contains other fields, such as customer.email.",
             )
         node[leaf] = operation_input
     return root

@@ -90,12 +90,12 @@ def read_inputs(raw: Any, path_parameters: Sequence[str], field: str) -> tuple[O
             raise build_field_error(
                 f"{field}[{index}].name",
                 format_message(
-                    "`{name}` is in the {place} twice.",
+                    "`{name}` is declared twice in the {place}.",
                     name=format_node(item.name),
                     place=item.location,
                 ),
                 "duplicate_name",
-                "Keep one of them.",
+                "Remove the duplicate.",
             )
         seen.add((item.name, item.location))
     missing = [
@@ -118,10 +118,10 @@ def _read_input(raw: Any, path_parameters: Sequence[str], field: str) -> Operati
         raise build_field_error(
             f"{field}.{unknown_fields[0][:64]}",
             format_message(
-                "A parameter has no member `{strange}`.", strange=format_node(unknown_fields[0])
+                "Unknown parameter field `{strange}`.", strange=format_node(unknown_fields[0])
             ),
             "unknown_field",
-            format_message("Members: {members}.", members=", ".join(PARAMETER_FIELDS)),
+            format_message("Supported fields: {members}.", members=", ".join(PARAMETER_FIELDS)),
         )
     name = raw["name"].strip() if isinstance(raw.get("name"), str) else ""
     location = raw.get("in") or ("path" if name in path_parameters else "query")
@@ -133,7 +133,9 @@ def _read_input(raw: Any, path_parameters: Sequence[str], field: str) -> Operati
         if value not in allowed_values:
             code = "unknown_type" if field_name == "type" else "unknown_place"
             detail = format_message(
-                "There is no `{said}` for `{member}`.", said=format_node(value), member=field_name
+                "`{said}` isn't a valid value for `{member}`.",
+                said=format_node(value),
+                member=field_name,
             )
             raise build_field_error(
                 f"{field}.{field_name}",
@@ -164,43 +166,42 @@ def _parse_input_description(raw: Any, field: str) -> str:
     text = "" if raw is None else raw
     if not isinstance(text, str) or len(text) > MAX_TEXT_CHARACTERS:
         detail = format_message(
-            "A parameter's description is a text of at most {longest_text:,} characters.",
+            "A parameter's description must be a string of at most {longest_text:,} characters.",
             longest_text=MAX_TEXT_CHARACTERS,
         )
-        raise build_field_error(field, detail, "bad_value", "Say it in fewer words.")
+        raise build_field_error(field, detail, "bad_value", "Use a shorter description.")
     return text.strip()
 
 
 def _check_input_name(name: str, location: str, path_parameters: Sequence[str], field: str) -> None:
     if not name:
-        raise build_field_error(
-            field, "A parameter has no name.", "missing_value", "Write its name."
-        )
+        raise build_field_error(field, "A parameter has no name.", "missing_value", "Enter a name.")
     if len(name) > MAX_PARAMETER_NAME or not name.isprintable():
         raise build_field_error(
             field,
-            format_message("`{name}` can't be the name of a parameter.", name=format_node(name)),
+            format_message("`{name}` isn't a valid parameter name.", name=format_node(name)),
             "bad_name",
             format_message(
-                "At most {longest_name} characters that can be seen.",
+                "Use at most {longest_name} printable characters.",
                 longest_name=MAX_PARAMETER_NAME,
             ),
         )
     if location == "path" and name not in path_parameters:
         raise build_field_error(
             field,
-            format_message("The path doesn't name `{{{name}}}`.", name=format_node(name)),
+            format_message("The path doesn't contain `{{{name}}}`.", name=format_node(name)),
             "not_in_path",
-            "Write it into the path in braces, or choose another place for it.",
+            "Add it to the path in braces, or choose another location for it.",
         )
     if location == "header" and (
         RESERVED_HEADERS.fullmatch(name) or not HTTP_TOKEN.fullmatch(name)
     ):
         raise build_field_error(
             field,
-            format_message("`{name}` can't be a header that is declared.", name=format_node(name)),
+            format_message("`{name}` can't be declared as a header.", name=format_node(name)),
             "reserved_header",
-            "Credentials belong into the sign-in; what HTTP itself sets can't be chosen.",
+            "Credentials belong in the authentication settings. Headers set by HTTP itself "
+            "can't be declared.",
         )
 
 
@@ -211,23 +212,23 @@ def _parse_choices(raw: Any, input_type: str, field: str) -> tuple[Any, ...]:
         raise build_field_error(
             field,
             format_message(
-                "`enum` must be a list of at most {most_choices} texts or numbers.",
+                "`enum` must be a list of at most {most_choices} strings or numbers.",
                 most_choices=MAX_CHOICES,
             ),
             "bad_choice",
-            "Leave it out where anything may be given.",
+            "Omit it to allow any value.",
         )
     for choice in raw:
         if not _is_valid_value(choice, input_type.removesuffix("[]")):
             raise build_field_error(
                 field,
                 format_message(
-                    "`{one}` is none of the type `{kind}`.",
+                    "`{one}` isn't of type `{kind}`.",
                     one=format_node(choice),
                     kind=input_type,
                 ),
                 "bad_choice",
-                "Correct it.",
+                "Enter a valid value.",
             )
     return tuple(dict.fromkeys(raw))
 
@@ -239,11 +240,9 @@ def _check_default(operation_input: OperationInput, field: str) -> None:
     if operation_input.required:
         raise build_field_error(
             field,
-            format_message(
-                "`{name}` always has to be given, so that its default is never used.", name=name
-            ),
+            format_message("`{name}` is required, so its default is never used.", name=name),
             "default_unused",
-            "Make it optional, or leave the default out.",
+            "Make it optional, or omit the default.",
         )
     values = (
         operation_input.default if operation_input.type in LIST_TYPES else [operation_input.default]
@@ -255,28 +254,30 @@ def _check_default(operation_input: OperationInput, field: str) -> None:
         raise build_field_error(
             field,
             format_message(
-                "The default of `{name}` isn't of the type `{kind}`.",
+                "The default of `{name}` isn't of type `{kind}`.",
                 name=name,
                 kind=operation_input.type,
             ),
             "bad_default",
-            "Correct it, or leave it out.",
+            "Correct it, or omit it.",
         )
     if operation_input.choices and not all(value in operation_input.choices for value in values):
         raise build_field_error(
             field,
-            format_message("The default of `{name}` is none of its choices.", name=name),
+            format_message("The default of `{name}` isn't one of its choices.", name=name),
             "bad_default",
-            "Choose one of them.",
+            "Use one of the choices.",
         )
     if item_type == "string" and is_secret_name(operation_input.name):
         raise build_field_error(
             field,
             format_message(
-                "The default of `{name}` looks like a secret; defaults are open.", name=name
+                "The default of `{name}` looks like a secret, but defaults are visible in "
+                "plain text.",
+                name=name,
             ),
             "secret_in_default",
-            "Use the sign-in (or a header of the server), whose value is sealed.",
+            "Use the authentication settings or a server header. Their values are encrypted.",
         )
 
 
@@ -373,13 +374,13 @@ def read_declared_operations(
         raise build_field_error(
             field,
             format_message(
-                "{count:,} operations are more than can be declared at "
-                "one server ({most_declared}).",
+                "{count:,} operations exceed the limit of {most_declared} declared "
+                "operations per server.",
                 count=len(raw),
                 most_declared=MAX_DECLARED_OPERATIONS,
             ),
             "too_many",
-            "Spread them over several servers.",
+            "Distribute them across several servers.",
         )
     operations = tuple(
         read_operation(item, base_url, f"{field}[{i}]") for i, item in enumerate(raw)
@@ -392,7 +393,7 @@ def read_declared_operations(
                 "The operations are larger than {largest} KiB.", largest=MAX_DECLARED_BYTES // 1024
             ),
             "too_large",
-            "Write shorter descriptions, or spread them over several servers.",
+            "Shorten the descriptions, or distribute the operations across several servers.",
         )
     return operations
 
@@ -407,7 +408,7 @@ def read_operation(raw: Any, base_url: str, field: str = "") -> DeclaredOperatio
     if not isinstance(method, str) or method.upper() not in METHODS:
         raise build_field_error(
             name_field("method"),
-            format_message("There is no method `{method}`.", method=format_node(method)),
+            format_message("Unknown method `{method}`.", method=format_node(method)),
             "unknown_method",
             format_message("Use one of: {methods}.", methods=", ".join(METHODS)),
         )
@@ -431,11 +432,9 @@ def check_known_fields(raw: Mapping[str, Any], allowed_fields: tuple[str, ...], 
     if unknown_fields := sorted(set(map(str, raw)) - set(allowed_fields)):
         raise build_field_error(
             _build_field_namer(field)(unknown_fields[0][:64]),
-            format_message(
-                "There is no member `{strange}` here.", strange=format_node(unknown_fields[0])
-            ),
+            format_message("Unknown field `{strange}`.", strange=format_node(unknown_fields[0])),
             "unknown_field",
-            format_message("Members: {known}.", known=", ".join(allowed_fields)),
+            format_message("Supported fields: {known}.", known=", ".join(allowed_fields)),
         )
 
 
@@ -445,7 +444,7 @@ def _set_body_format(
     if body_format not in (None, "", *BODY_FORMATS):
         raise build_field_error(
             name_field("body"),
-            format_message("There is no body `{kind}`.", kind=format_node(body_format)),
+            format_message("Unknown body type `{kind}`.", kind=format_node(body_format)),
             "unknown_body",
             format_message("Use one of: {bodies}.", bodies=", ".join(BODY_FORMATS)),
         )
@@ -453,11 +452,11 @@ def _set_body_format(
         raise build_field_error(
             name_field("method"),
             format_message(
-                "{method} is sent without a body, and fields of one are declared.",
+                "{method} requests have no body, but body fields are declared.",
                 method=operation.method,
             ),
             "body_not_sent",
-            "Put them into the query, or choose another method.",
+            "Move them to the query, or choose another method.",
         )
     return replace(operation, body=body_format or "json")
 
@@ -471,16 +470,16 @@ def _check_unique(operations: tuple[DeclaredOperation, ...], field: str) -> None
         if operation.name.lower() in names:
             raise build_field_error(
                 f"{operation_field}.name",
-                format_message("There is an operation `{name}` already.", name=operation.name),
+                format_message("An operation named `{name}` already exists.", name=operation.name),
                 "duplicate_name",
-                "Choose another name; upper and lower case count as the same.",
+                "Choose another name. Names that differ only in case count as the same.",
             )
         if operation.key in keys:
             raise build_field_error(
                 f"{operation_field}.path",
                 format_message("`{one_key}` is declared twice.", one_key=operation.key),
                 "duplicate_operation",
-                "Keep one of them: method and path tell operations apart.",
+                "Keep only one of them. Method and path identify an operation.",
             )
         names.add(operation.name.lower())
         keys.add(operation.key)
@@ -490,15 +489,19 @@ def _parse_operation_name(raw: Any, field: str) -> str:
     name = raw.strip() if isinstance(raw, str) else ""
     if not name:
         raise build_field_error(
-            field, "The operation has no name.", "missing_value", "Such as `get_order`: the tool's."
+            field,
+            "The operation has no name.",
+            "missing_value",
+            "Enter a tool name, such as `get_order`.",
         )
     if len(name) > MAX_OPERATION_NAME or not _OPERATION_NAME.fullmatch(name):
         raise build_field_error(
             field,
-            format_message("`{name}` can't be a tool's name.", name=format_node(name)),
+            format_message("`{name}` isn't a valid tool name.", name=format_node(name)),
             "bad_name",
             format_message(
-                "Use letters, digits, `-` and single `_` in between, at most {longest_name}.",
+                "Use letters, digits, `-`, and single `_` between them, at most "
+                "{longest_name} characters.",
                 longest_name=MAX_OPERATION_NAME,
             ),
         )
@@ -512,7 +515,7 @@ def _parse_operation_description(raw: Any, field: str) -> str:
             field,
             "The operation has no description.",
             "missing_value",
-            "Say what it does and when to use it: a model chooses by that.",
+            "Describe what it does and when to use it. Models select tools by their description.",
         )
     if len(text) > MAX_DESCRIPTION_CHARACTERS:
         raise build_field_error(
@@ -522,7 +525,7 @@ def _parse_operation_description(raw: Any, field: str) -> str:
                 longest_description=MAX_DESCRIPTION_CHARACTERS,
             ),
             "too_large",
-            "Say it in fewer words.",
+            "Use a shorter description.",
         )
     return text
 
@@ -532,25 +535,28 @@ def _parse_path(raw: Any, base_url: str, field: str) -> str:
     text = raw.strip() if isinstance(raw, str) else ""
     if not text:
         raise build_field_error(
-            field, "The operation has no path.", "missing_value", "Such as /orders/{id}."
+            field,
+            "The operation has no path.",
+            "missing_value",
+            "Enter a path, such as /orders/{id}.",
         )
     if re.match(r"(?:[A-Za-z{][^/?#]*:)?//", text) or "://" in text.partition("/")[0]:
         text = _strip_base_url(text, base_url, field)
     if "?" in text or "#" in text:
         raise build_field_error(
             field,
-            "A path ends before `?` and `#`.",
+            "A path can't contain `?` or `#`.",
             "bad_path",
-            "Declare what stands behind `?` as parameters in the query.",
+            "Declare the part after `?` as query parameters.",
         )
     path = text if text.startswith("/") else f"/{text}"
     if len(path) > MAX_PATH_CHARACTERS or not path.isprintable():
         raise build_field_error(
             field,
-            "The path is too long, or has characters that can't be seen.",
+            "The path is too long or contains non-printable characters.",
             "bad_path",
             format_message(
-                "At most {longest_path} characters, such as /orders/{{id}}.",
+                "Use at most {longest_path} characters, for example /orders/{{id}}.",
                 longest_path=MAX_PATH_CHARACTERS,
             ),
         )
@@ -563,18 +569,16 @@ def _strip_base_url(text: str, base_url: str, field: str) -> str:
     if "{" in host or "{" in text.partition("//")[0]:
         raise build_field_error(
             field,
-            "A parameter can't say which host is asked.",
+            "The host can't be a parameter.",
             "host_is_parameter",
-            "Write the host; APIs at several hosts are servers of their own.",
+            "Enter a fixed host. Add APIs on different hosts as separate servers.",
         )
     if text != base and not text.startswith((f"{base}/", f"{base}?", f"{base}#")):
         raise build_field_error(
             field,
-            format_message(
-                "The operation is at another address than its server ({bare}).", bare=base
-            ),
+            format_message("The operation's URL is outside its server's URL ({bare}).", bare=base),
             "other_address",
-            "Add it as a server by itself: a credential is for one place only.",
+            "Add it as a separate server. Credentials apply to one server only.",
         )
     return text[len(base) :] or "/"
 
@@ -594,9 +598,9 @@ def _parse_result_pointer(raw: Any, field: str) -> str:
     ):
         raise build_field_error(
             field,
-            format_message("`{said}` names no part of an answer.", said=format_node(raw)),
+            format_message("`{said}` isn't a valid path into the response.", said=format_node(raw)),
             "bad_result",
-            "Write the members on the way to it: data.items (or /data/items).",
+            "Enter the path to it, such as data.items or /data/items.",
         )
     return text
 
@@ -610,9 +614,9 @@ def _parse_labels(raw: Any, field: str) -> tuple[str, ...] | None:
     if unknown := sorted(names - {*FlowLabel}):
         raise build_field_error(
             field,
-            format_message("There is no label `{unknown}`.", unknown=format_node(unknown[0])),
+            format_message("Unknown label `{unknown}`.", unknown=format_node(unknown[0])),
             "unknown_label",
-            format_message("The labels are {label}.", label=", ".join(FlowLabel)),
+            format_message("Use one of: {label}.", label=", ".join(FlowLabel)),
         )
     return tuple(label.value for label in FlowLabel if label in names)
 
@@ -640,9 +644,9 @@ def parse_value(value_type: str, text: str, *, many: bool = False, field: str = 
             value = _parse_single(item_type, text)
     except (ValueError, RecursionError):
         detail = format_message(
-            "`{text}` is none of the type `{kind}`.", text=format_node(text), kind=value_type
+            "`{text}` isn't of type `{kind}`.", text=format_node(text), kind=value_type
         )
-        remedy = "Separate several by commas." if is_list else ""
+        remedy = "Separate multiple values with commas." if is_list else ""
         raise build_field_error(field, detail, "bad_value", remedy) from None
     return value
 

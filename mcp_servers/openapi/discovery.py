@@ -27,7 +27,7 @@ from mcp_servers.models.servers import find_document, save_document
 from mcp_servers.openapi.document import MAX_DOCUMENT_BYTES
 from mcp_servers.schemas.subprocess_pool import build_outline_in_child
 
-FETCH_REMEDY = "Check the address, or give the document itself."
+FETCH_REMEDY = "Check the URL, or provide the document itself."
 MAX_ETAG_CHARACTERS = 255
 NOT_MODIFIED = 304
 
@@ -37,7 +37,7 @@ class DocumentFetchFailed(Problem):
 
     code = "document_unreachable"
     status = 502
-    title = "The document could not be fetched"
+    title = "The document couldn't be fetched"
 
 
 @dataclass(frozen=True)
@@ -79,14 +79,14 @@ async def fetch_document(
         refusal.field = "endpoint_config.document_url"
         raise
     except TimeoutError:
-        raise _build_fetch_error("it did not answer in time") from None
+        raise _build_fetch_error("the host didn't respond in time") from None
     except (httpx2.HTTPError, httpx2.InvalidURL) as error:
         raise _build_fetch_error(make_visible(str(error), 200) or type(error).__name__) from error
     if response.status_code == NOT_MODIFIED and etag:
         return FetchedDocument(None, etag)
     if response.status_code != httpx2.codes.OK:
         raise _build_fetch_error(
-            format_message("it answered with HTTP {status_code}", status_code=response.status_code)
+            format_message("the host returned HTTP {status_code}", status_code=response.status_code)
         )
     text = response.content.decode("utf-8", "replace").replace("\x00", "\ufffd")
     return FetchedDocument(text, response.headers.get("etag", "")[:MAX_ETAG_CHARACTERS])
@@ -94,7 +94,7 @@ async def fetch_document(
 
 def _build_fetch_error(reason: str) -> DocumentFetchFailed:
     return DocumentFetchFailed(
-        format_message("The OpenAPI document could not be fetched: {why}.", why=reason),
+        format_message("The OpenAPI document couldn't be fetched: {why}.", why=reason),
         field="endpoint_config.document_url",
         remedy=FETCH_REMEDY,
     )
@@ -123,7 +123,7 @@ async def discover_operations(server: Server, endpoint: ServerEndpoint) -> Serve
             code="document_missing",
             server=endpoint.name,
             sent=False,
-            remedy="Give the server its document, or the document's address.",
+            remedy="Provide the server's OpenAPI document, or the document's URL.",
         )
     outline = await asyncio.to_thread(
         build_outline_in_child, text, operation_keys=endpoint.operations

@@ -20,8 +20,8 @@ MAX_ALIASED_VALUES = 100_000  # values that YAML aliases may add
 MAX_DEPTH = 64
 SUPPORTED_VERSION = re.compile(r"3\.([0-2])(?:\.\d{1,4})?(?:-[\w.]{1,20})?")
 SWAGGER_REMEDY = (
-    "Convert it to OpenAPI 3 first: Swagger Editor (Edit → Convert to OpenAPI 3) or "
-    "`npx swagger2openapi` do."
+    "Convert it to OpenAPI 3 first, using Swagger Editor (Edit → Convert to OpenAPI 3) or "
+    "`npx swagger2openapi`."
 )
 
 
@@ -66,7 +66,8 @@ class OpenApiDocument:
         if not reference.startswith("#"):
             raise UnusableDocumentPart(
                 format_message(
-                    "`{shown}` is in another document, which is never fetched.", shown=shown
+                    "`{shown}` is in another document. External documents aren't fetched.",
+                    shown=shown,
                 ),
                 pointer,
             )
@@ -78,7 +79,8 @@ class OpenApiDocument:
                 node = node.get(token) if isinstance(node, dict) else None
             if node is None:
                 raise UnusableDocumentPart(
-                    format_message("`{shown}` points nowhere.", shown=shown), pointer
+                    format_message("`{shown}` points to nothing in the document.", shown=shown),
+                    pointer,
                 )
         return node
 
@@ -96,15 +98,16 @@ def parse_document(text: str) -> OpenApiDocument:
             ),
             code="too_large",
             field="document",
-            remedy="Cut it down to the operations that you need.",
+            remedy="Reduce it to the operations that you need.",
         )
     root = _parse_text(text)
     if not isinstance(root, dict):
-        raise _build_document_error("it is not an object")
+        raise _build_document_error("it isn't an object")
     if "swagger" in root and "openapi" not in root:
         raise _build_version_error(
             format_message(
-                "This is Swagger {swagger}.", swagger=make_visible(str(root["swagger"]), 20)
+                "The document uses Swagger {swagger}.",
+                swagger=make_visible(str(root["swagger"]), 20),
             ),
             SWAGGER_REMEDY,
         )
@@ -112,14 +115,14 @@ def parse_document(text: str) -> OpenApiDocument:
     match = SUPPORTED_VERSION.fullmatch(version) if isinstance(version, str) else None
     if not match or not isinstance(version, str):
         if version is None:
-            raise _build_document_error("it has no `openapi`, which names the version")
+            raise _build_document_error("the `openapi` version field is missing")
         shown = make_visible(str(version), 20)
         raise _build_version_error(
-            format_message("There is no OpenAPI {shown} here.", shown=shown),
-            "Versions 3.0, 3.1 and 3.2 are read.",
+            format_message("OpenAPI {shown} isn't supported.", shown=shown),
+            "Use version 3.0, 3.1, or 3.2.",
         )
     if not isinstance(root.get("paths", {}), dict):
-        raise _build_document_error("`paths` is not an object")
+        raise _build_document_error("`paths` isn't an object")
     return OpenApiDocument(root, version, int(match[1]))
 
 
@@ -148,19 +151,19 @@ def _parse_text(text: str) -> Any:
         )
     except RecursionError:
         raise _build_document_error(
-            format_message("it is nested deeper than {deepest}", deepest=MAX_DEPTH)
+            format_message("it is nested more than {deepest} levels deep", deepest=MAX_DEPTH)
         ) from None
     except ValueError as error:
         location = f" at line {error.lineno}" if isinstance(error, json.JSONDecodeError) else ""
         raise _build_document_error(
-            format_message("it is not JSON{where}", where=location)
+            format_message("it isn't valid JSON{where}", where=location)
         ) from None
     except InvalidInput as problem:
         problem.field = "document"
         raise
     if len(roots) != 1:
         raise _build_document_error(
-            format_message("it holds {count} YAML documents", count=len(roots))
+            format_message("it contains {count} YAML documents", count=len(roots))
         )
     return roots[0].to_python()
 
@@ -176,7 +179,7 @@ def _check_depth(root: Any) -> Any:
         if not level:
             return root
     raise _build_document_error(
-        format_message("it is nested deeper than {deepest}", deepest=MAX_DEPTH)
+        format_message("it is nested more than {deepest} levels deep", deepest=MAX_DEPTH)
     )
 
 
@@ -192,7 +195,7 @@ def _build_document_error(reason: str) -> InvalidInput:
         format_message("The OpenAPI document can't be read: {why}.", why=reason),
         code="broken_document",
         field="document",
-        remedy="Give the document itself, as JSON or YAML; a page about it is another thing.",
+        remedy="Provide the document itself as JSON or YAML, not a web page about it.",
     )
 
 

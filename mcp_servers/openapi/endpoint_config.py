@@ -40,10 +40,10 @@ def clean_openapi_config(
         existing_server and ApiDocument.objects.filter(server=existing_server).exists()
     ):
         raise InvalidInput(
-            "An API needs its OpenAPI document.",
+            "An API requires an OpenAPI document.",
             code="missing_value",
             field="endpoint_config.document",
-            remedy="Give the document itself, or its address as `document_url`.",
+            remedy="Provide the document itself, or its URL as `document_url`.",
         )
     return public, None
 
@@ -66,10 +66,10 @@ def _compose_declared(declared: Any, config: Mapping[str, Any]) -> tuple[dict[st
     for other in ("document", "document_url"):
         if config.get(other):
             raise InvalidInput(
-                "An API has a document, or operations that are declared by hand, not both.",
+                "An API has either a document or manually declared operations, not both.",
                 code="document_and_declared",
                 field=f"endpoint_config.{other}",
-                remedy="Leave one of them out, or add the API as two servers.",
+                remedy="Omit one of them, or add the API as two servers.",
             )
     base_url = str(config.get("url", "")).strip()
     operations = read_declared_operations(declared, base_url)
@@ -85,21 +85,22 @@ def _parse_operation_keys(raw_keys: Any) -> list[str]:
     keys = sorted(set(raw_keys))
     if not keys:
         raise InvalidInput(
-            "No operation is chosen.",
+            "No operation is selected.",
             code="nothing_chosen",
             field=field,
-            remedy="Choose at least one; the preview lists them.",
+            remedy="Select at least one. The preview lists them.",
         )
     if len(keys) > MAX_SELECTED_OPERATIONS:
         raise InvalidInput(
             format_message(
-                "{count:,} operations are more than a server may have ({most_chosen:,}).",
+                "{count:,} operations exceed the limit of {most_chosen:,} per server.",
                 count=len(keys),
                 most_chosen=MAX_SELECTED_OPERATIONS,
             ),
             code="too_many",
             field=field,
-            remedy="Choose fewer, for example by tag, or add the API as several servers.",
+            remedy="Select fewer operations, for example by tag, or add the API as several "
+            "servers.",
         )
     for key in keys:
         if (
@@ -108,9 +109,9 @@ def _parse_operation_keys(raw_keys: Any) -> list[str]:
             or not key.isprintable()
         ):
             raise InvalidInput(
-                format_message("{key!r} is not an operation.", key=key[:80]),
+                format_message("{key!r} isn't a valid operation.", key=key[:80]),
                 field=field,
-                remedy="Write method and path, such as `GET /pets/{id}`.",
+                remedy="Enter the method and path, such as `GET /pets/{id}`.",
             )
     return keys
 
@@ -127,9 +128,9 @@ def _check_document_url(url: Any, allow_private: bool) -> str:
 def _check_document_text(document: Any) -> str:
     if not isinstance(document, str) or not document.strip():
         raise InvalidInput(
-            "The document must be text.",
+            "The document must be a string.",
             field="endpoint_config.document",
-            remedy="Give the JSON or YAML of the document as one text.",
+            remedy="Provide the document as a single JSON or YAML text.",
         )
     if len(document.encode("utf-8", "replace")) > MAX_DOCUMENT_BYTES:
         raise InvalidInput(
@@ -139,6 +140,6 @@ def _check_document_text(document: Any) -> str:
             ),
             code="too_large",
             field="endpoint_config.document",
-            remedy="Cut it down to the operations that you need.",
+            remedy="Reduce it to the operations that you need.",
         )
     return document.replace("\x00", "\ufffd")

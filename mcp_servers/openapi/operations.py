@@ -79,7 +79,7 @@ def collect_arguments(
             if not isinstance(location, str) or location not in PARAMETER_STYLES:
                 raise UnusableDocumentPart(
                     format_message(
-                        "`{name}` is in `{where}`, which isn't known.",
+                        "`{name}` has the unknown location `{where}`.",
                         name=format_node(name),
                         where=format_node(location),
                     ),
@@ -103,11 +103,11 @@ def _walk_parameters(
 ) -> Iterator[tuple[dict[str, Any], str]]:
     items = node.get("parameters", [])
     if not isinstance(items, list):
-        raise UnusableDocumentPart("`parameters` is not a list.", pointer)
+        raise UnusableDocumentPart("`parameters` isn't a list.", pointer)
     for index, item in enumerate(items):
         parameter, parameter_pointer = document.resolve_node(item, f"{pointer}/parameters/{index}")
         if not isinstance(parameter, dict):
-            raise UnusableDocumentPart("A parameter is not an object.", parameter_pointer)
+            raise UnusableDocumentPart("A parameter isn't an object.", parameter_pointer)
         yield parameter, parameter_pointer
 
 
@@ -122,7 +122,7 @@ def _add_parameter(
     if location in ("header", "cookie") and not HTTP_TOKEN.fullmatch(name):
         raise UnusableDocumentPart(
             format_message(
-                "`{name}` is not a name for a {where}.", name=format_node(name), where=location
+                "`{name}` isn't a valid {where} name.", name=format_node(name), where=location
             ),
             pointer,
         )
@@ -134,7 +134,7 @@ def _add_parameter(
         if not _JSON_MEDIA_RANGE.fullmatch(media_type.partition(";")[0].strip().lower()):
             raise UnusableDocumentPart(
                 format_message(
-                    "`{name}` is written as `{media}`.",
+                    "`{name}` uses the content type `{media}`, which isn't supported.",
                     name=format_node(name),
                     media=format_node(media_type),
                 ),
@@ -158,7 +158,7 @@ def _parse_style(parameter: Mapping[str, Any], location: str, pointer: str) -> d
     if style not in PARAMETER_STYLES[location]:
         raise UnusableDocumentPart(
             format_message(
-                "There is no style `{style}` in a {where}.",
+                "The style `{style}` isn't supported in a {where}.",
                 style=format_node(style),
                 where=location,
             ),
@@ -174,14 +174,14 @@ def _check_path(path: str, declared_names: set[str], pointer: str) -> None:
     literal_path = _PATH_PARAMETER.sub("x", path)
     if not path.startswith("/") or re.search(r"[{}?#\\\x00-\x20\x7f]", literal_path):
         raise UnusableDocumentPart(
-            "Its path has to begin with `/`, without a query, blanks or `\\`.", pointer
+            "Its path must start with `/` and contain no query, spaces, or `\\`.", pointer
         )
     if any(unquote(part) in (".", "..") for part in literal_path.split("/")):
-        raise UnusableDocumentPart("Its path leads out of itself.", pointer)
+        raise UnusableDocumentPart("Its path contains `.` or `..` segments.", pointer)
     if missing := [name for name in path_names if name not in declared_names]:
         raise UnusableDocumentPart(
             format_message(
-                "Its path names `{missing}`, which no parameter is.",
+                "Its path contains `{missing}`, which isn't declared as a parameter.",
                 missing=format_node(missing[0]),
             ),
             pointer,
@@ -189,7 +189,7 @@ def _check_path(path: str, declared_names: set[str], pointer: str) -> None:
     if extra := declared_names - set(path_names):
         raise UnusableDocumentPart(
             format_message(
-                "Its path doesn't name the parameter `{extra}`.", extra=format_node(min(extra))
+                "Its path doesn't contain the parameter `{extra}`.", extra=format_node(min(extra))
             ),
             pointer,
         )
@@ -217,7 +217,7 @@ def _add_body(
             )
             raise UnusableDocumentPart(
                 format_message(
-                    "Its body can only be {listed}, which isn't written here.", listed=media_types
+                    "Its body accepts only {listed}, which isn't supported.", listed=media_types
                 ),
                 body_pointer,
             )
@@ -270,7 +270,8 @@ def _check_no_files(document: OpenApiDocument, schema: Any, pointer: str) -> Non
         ):
             raise UnusableDocumentPart(
                 format_message(
-                    "Its body needs a file, `{name}`; texts alone are sent.", name=format_node(name)
+                    "Its body requires the file `{name}`, but only text can be sent.",
+                    name=format_node(name),
                 ),
                 part_pointer,
             )
@@ -502,7 +503,7 @@ def _check_servers(document: OpenApiDocument, levels: list[_Level]) -> None:
             document.root.get("servers")
         ):
             raise UnusableDocumentPart(
-                "It has servers of its own; add it as a server by itself.", pointer
+                "It defines its own servers. Add it as a separate server.", pointer
             )
 
 

@@ -81,7 +81,9 @@ def prepare_request(
         + (f"?{query_string}" if query_string else "")
     )
     if len(url) > MAX_URL_CHARACTERS:
-        raise _build_argument_error("$", "The arguments make a URL that is too long.", "Send less.")
+        raise _build_argument_error(
+            "$", "The arguments result in a URL that is too long.", "Send shorter arguments."
+        )
     body, content_type = _build_body(plan.get("body"), arguments)
     if content_type:
         headers.append(("Content-Type", content_type))
@@ -103,8 +105,10 @@ def _build_path(template: str, values: Mapping[str, tuple[Mapping[str, Any], Any
         )
         if names and not _is_safe_segment(encoded_segment):
             argument = values[names[0]][0]["argument"]
-            detail = format_message("`{argument}` would lead to another path.", argument=argument)
-            raise _build_argument_error(f"$.{argument}", detail, "Give a name without `..` in it.")
+            detail = format_message(
+                "`{argument}` would change the request path.", argument=argument
+            )
+            raise _build_argument_error(f"$.{argument}", detail, "Use a value without `..`.")
         segments.append(encoded_segment)
     return "/".join(segments)
 
@@ -130,7 +134,7 @@ def _encode_path_value(parameter: Mapping[str, Any], value: Any) -> str:
         raise _build_argument_error(
             f"$.{argument}",
             format_message("`{argument}` is empty.", argument=argument),
-            "Give a value.",
+            "Provide a value.",
         )
     if parameter.get("json"):
         return _quote_text(_dump_json(value))
@@ -151,8 +155,8 @@ def _encode_path_value(parameter: Mapping[str, Any], value: Any) -> str:
     if not all(encoded_items):
         raise _build_argument_error(
             f"$.{argument}",
-            format_message("`{argument}` has an empty part.", argument=argument),
-            "Give a value.",
+            format_message("`{argument}` contains an empty item.", argument=argument),
+            "Provide a value.",
         )
     if style == "matrix":
         if explode:
@@ -214,10 +218,11 @@ def _format_header(parameter: Mapping[str, Any], value: Any) -> str:
     if _CONTROL.search(text) or not text.isascii():
         argument = parameter["argument"]
         detail = format_message(
-            "`{argument}` goes into a header, which is one line of ASCII.", argument=argument
+            "`{argument}` is sent as a header, which must be a single line of ASCII text.",
+            argument=argument,
         )
         raise _build_argument_error(
-            f"$.{argument}", detail, "Leave line ends and other characters out."
+            f"$.{argument}", detail, "Use only ASCII characters, without line breaks."
         )
     return text.strip()
 
@@ -237,8 +242,10 @@ def _build_body(
         argument_path = f"$.{body_plan['argument']}"
         raise _build_argument_error(
             argument_path,
-            format_message("`{argument}` is a form.", argument=body_plan["argument"]),
-            "Send an object of its fields.",
+            format_message(
+                "`{argument}` is a form and must be an object.", argument=body_plan["argument"]
+            ),
+            "Send an object with the form's fields.",
         )
     fields = [
         (name, inner)

@@ -81,12 +81,12 @@ class SchemaConverter:
         if isinstance(node, bool):
             return node
         if not isinstance(node, dict):
-            raise UnusableDocumentPart("A schema is neither an object nor true or false.", pointer)
+            raise UnusableDocumentPart("A schema must be an object, true, or false.", pointer)
         if isinstance(node.get("$ref"), str):
             return self._convert_reference(node, pointer)
         if "$dynamicRef" in node or "$recursiveRef" in node:
             raise UnusableDocumentPart(
-                "It refers to schemas dynamically, which isn't read here.", pointer
+                "It uses dynamic schema references, which aren't supported.", pointer
             )
         return self._add_null_type(node, self._convert_keywords(node, pointer))
 

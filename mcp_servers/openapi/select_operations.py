@@ -71,10 +71,10 @@ def inspect_document(
         document = _fetch_document_text(document_url, allow_private)
     if not isinstance(document, str) or not document.strip():
         raise InvalidInput(
-            "There is no document.",
+            "The document is missing.",
             code="missing_value",
             field="document",
-            remedy="Give the OpenAPI document as text, or its address.",
+            remedy="Provide the OpenAPI document as text, or its URL.",
         )
     return parse_document_outline(document, document_url)
 
@@ -117,10 +117,10 @@ def complete_spec(
     base_url = config.get("url") or outline.base_url
     if not base_url:
         raise InvalidInput(
-            "The document doesn't say where the API is.",
+            "The document doesn't contain the API's base URL.",
             code="base_url_missing",
             field="endpoint_config.url",
-            remedy="Give the base address, such as https://api.example.com/v1.",
+            remedy="Enter the base URL, such as https://api.example.com/v1.",
         )
     keys = select_operations(outline, config.get("operations"))
     return replace(
@@ -155,21 +155,22 @@ def select_operations(
     }
     if not keys:
         raise InvalidInput(
-            "No operation is chosen.",
+            "No operation is selected.",
             code="nothing_chosen",
             field="endpoint_config.operations",
-            remedy="Choose at least one; the preview lists them.",
+            remedy="Select at least one. The preview lists them.",
         )
     if len(keys) > MAX_SELECTED_OPERATIONS:
         raise InvalidInput(
             format_message(
-                "{count:,} operations are more than a server may have ({most_chosen:,}).",
+                "{count:,} operations exceed the limit of {most_chosen:,} per server.",
                 count=len(keys),
                 most_chosen=MAX_SELECTED_OPERATIONS,
             ),
             code="too_many",
             field="endpoint_config.operations",
-            remedy="Choose fewer, for example by tag, or add the API as several servers.",
+            remedy="Select fewer operations, for example by tag, or add the API as several "
+            "servers.",
         )
     return sorted(keys)
 
@@ -190,9 +191,7 @@ def list_warnings(outline: Mapping[str, Any]) -> Iterable[str]:
         yield "The document doesn't say where the API is: give its base address."
     for item in urls[:1]:
         if item["url"].startswith("http://"):
-            yield (
-                f"{item['url']} is not encrypted: whoever is on the way reads the credential, too."
-            )
+            yield (f"{item['url']} isn't encrypted: anyone on the network can read the credential.")
         if item["private"]:
             yield f"{item['url']} is a private address, which a platform administrator may allow."
     if refused_count := sum(1 for item in outline["operations"] if item["refused"]):
@@ -211,7 +210,7 @@ def _get_operation_key(outline: DocumentOutline, name: str) -> str:
             format_message("The document has no operation {name!r}.", name=name[:100]),
             code="unknown_operation",
             field="endpoint_config.operations",
-            remedy="Write its operationId, or method and path, such as `GET /pets/{id}`.",
+            remedy="Enter its operationId, or its method and path, such as `GET /pets/{id}`.",
         )
     if matches[0]["refused"]:
         raise InvalidInput(
@@ -222,7 +221,7 @@ def _get_operation_key(outline: DocumentOutline, name: str) -> str:
             ),
             code="operation_refused",
             field="endpoint_config.operations",
-            remedy="Leave it out, or mend the document.",
+            remedy="Omit the operation, or correct the document.",
             extra={"pointer": matches[0]["pointer"]},
         )
     return str(matches[0]["key"])

@@ -45,7 +45,7 @@ def get_declared_operation(server: Server, name: str) -> dict[str, Any]:
         ),
         code="unknown_operation",
         field="name",
-        remedy="Its operations are listed with it.",
+        remedy="The server's details list its operations.",
     )
 
 
@@ -79,7 +79,7 @@ def delete_operation(principal: Principal, server: Server, name: str) -> None:
                     "{name!r} is the only operation of {server!r}.", name=name, server=server.name
                 ),
                 code="last_operation",
-                remedy="Remove the server instead, or switch it off.",
+                remedy="Delete or disable the server instead.",
             )
         _save_declared_operations(principal, server, remaining)
 
@@ -95,10 +95,10 @@ def _save_operation(
         if not replaced_name and not is_declared(server):
             raise Conflict(
                 format_message(
-                    "The operations of {server!r} aren't declared by hand.", server=server.name
+                    "The operations of {server!r} aren't manually declared.", server=server.name
                 ),
                 code="not_declared",
-                remedy="Change its document, or declare operations at a server of their own.",
+                remedy="Change its document, or add a separate server with declared operations.",
             )
         if replaced_name:
             index = operations.index(get_declared_operation(server, replaced_name))

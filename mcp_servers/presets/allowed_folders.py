@@ -70,13 +70,13 @@ def _resolve_folder(organization_id: UUID, parameter: Mapping[str, Any], value: 
     roots = [folder.resolve() for folder in (own_folder, *other_folders)]
     if not any(real_path.is_relative_to(root) for root in roots):
         raise _build_folder_error(
-            parameter, value, "lies outside the allowed folders", (own_folder, *other_folders)
+            parameter, value, "is outside the allowed folders", (own_folder, *other_folders)
         )
     if reason := build_folder_rule(organization_id).find_refusal(str(real_path)):
         raise _build_folder_error(
             parameter,
             value,
-            format_message("may not be used: {why}", why=reason),
+            format_message("can't be used because {why}", why=reason),
             (own_folder, *other_folders),
         )
     is_folder = parameter["kind"] == "folder"
@@ -98,8 +98,8 @@ def _build_folder_error(
         field=parameter["name"],
         rule="preset_folders",
         remedy=format_message(
-            "Choose a path within {listed}; a platform administrator allows "
-            "more folders with `BONOBOT_PRESET_FOLDERS`.",
+            "Choose a path within {listed}. A platform administrator can allow more "
+            "folders with `BONOBOT_PRESET_FOLDERS`.",
             listed=listed,
         ),
     )
@@ -109,14 +109,14 @@ def _build_missing_error(parameter: Mapping[str, Any], value: str) -> InvalidInp
     kind_name = "folder" if parameter["kind"] == "folder" else "place for a file"
     return InvalidInput(
         format_message(
-            "{parameter}: there is no such {what} on this host: `{visible}`.",
+            "{parameter}: no such {what} on this host: `{visible}`.",
             parameter=_get_label(parameter),
             what=kind_name,
             visible=make_visible(value, 300),
         ),
         code="folder_missing",
         field=parameter["name"],
-        remedy="Make it first, or choose another one.",
+        remedy="Create it first, or choose another one.",
     )
 
 

@@ -45,8 +45,9 @@ def check_enabled(principal: Principal, preset: Preset) -> None:
         field="preset",
         rule="presets",
         remedy=format_message(
-            "It starts a program on this host, so a platform administrator has to enable it: on "
-            "the preset's page, or with `bonobot mcp enable-preset {slug}`.",
+            "This preset starts a process on this host. Ask a platform "
+            "administrator to enable it on the preset's page or with `bonobot "
+            "mcp enable-preset {slug}`.",
             slug=preset.slug,
         ),
     )
@@ -72,18 +73,18 @@ def disable_preset(principal: Principal, preset: Preset) -> None:
 def _set_preset_enabled(principal: Principal, preset: Preset, *, enabled: bool) -> None:
     if not principal.platform_admin:
         raise Forbidden(
-            "Only a platform administrator may enable or disable a preset.",
+            "Only a platform administrator can enable or disable a preset.",
             code="platform_admin_only",
             field="preset",
             rule="stdio",
-            remedy="Ask a platform administrator.",
+            remedy="Contact a platform administrator.",
         )
     if not preset.needs_enabling:
         raise InvalidInput(
             format_message("The preset `{slug}` is always enabled.", slug=preset.slug),
             code="preset_always_enabled",
             field="preset",
-            remedy="Only the catalogue's stdio presets are enabled for each organization.",
+            remedy="Only stdio presets from the catalog can be enabled or disabled.",
         )
     if is_enabled(principal.organization_id, preset) == enabled:
         return

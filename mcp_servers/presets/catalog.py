@@ -148,7 +148,7 @@ CATEGORY_NAMES = {
     "productivity": _("productivity"),
     "reference": _("examples"),
     "web": _("web"),
-    "own": _("own"),
+    "own": _("custom"),
     OTHER_CATEGORY: _("other"),
 }
 

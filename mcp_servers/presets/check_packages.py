@@ -93,7 +93,7 @@ async def _resolve_package(
         )
     if response.status_code == httpx2.codes.NOT_FOUND:
         return PackageResolution(
-            entry.slug, "gone", package_label, "The registry has no such version."
+            entry.slug, "gone", package_label, "The registry doesn't have this version."
         )
     if response.is_success:
         return PackageResolution(entry.slug, "resolves", package_label)
@@ -101,5 +101,7 @@ async def _resolve_package(
         entry.slug,
         "unknown",
         package_label,
-        format_message("The registry answered {status_code}.", status_code=response.status_code),
+        format_message(
+            "The registry returned HTTP {status_code}.", status_code=response.status_code
+        ),
     )

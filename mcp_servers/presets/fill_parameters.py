@@ -79,7 +79,7 @@ def _validate_parameter_names(
             format_message("The preset has no parameter `{shown}`.", shown=safe_name),
             code="unknown_parameter",
             field=safe_name,
-            remedy=format_message("Its parameters: {listed}.", listed=listed),
+            remedy=format_message("The preset's parameters: {listed}.", listed=listed),
         )
 
 
@@ -102,28 +102,28 @@ def _validate_value(parameter: Mapping[str, Any], value: Any) -> Problem | None:
         explanation,
         code="bad_value",
         field=name,
-        remedy=parameter.get("help") or "Correct it.",
+        remedy=parameter.get("help") or "Enter a valid value.",
     )
 
 
 def _explain_invalid_value(parameter: Mapping[str, Any], label: str, value: Any) -> str:
     """Return why a value is invalid, or ""."""
     if not isinstance(value, str):
-        return format_message("{parameter} must be text.", parameter=label)
+        return format_message("{parameter} must be a string.", parameter=label)
     if len(value) > MAX_VALUE_CHARACTERS or _CONTROL.search(value):
         return format_message(
-            "{parameter} must be one line of at most {n} characters.",
+            "{parameter} must be a single line of at most {n} characters.",
             parameter=label,
             n=MAX_VALUE_CHARACTERS,
         )
     if value.startswith("-") and not parameter.get("secret"):
         return format_message(
-            "{parameter} must not begin with `-`, which programs take for an option.",
+            "{parameter} must not start with `-`, because programs interpret it as an option.",
             parameter=label,
         )
     pattern = parameter.get("pattern")
     if pattern and re2.fullmatch(pattern, value) is None:
-        return format_message("{parameter} does not look as it should.", parameter=label)
+        return format_message("{parameter} has an invalid format.", parameter=label)
     return ""
 
 

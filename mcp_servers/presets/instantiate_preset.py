@@ -18,9 +18,9 @@ def get_preset(principal: Principal, slug: str, *, field: str = "preset") -> Pre
     preset: Preset | None = Preset.objects.find_by_slug(principal.organization_id, slug)
     if preset is None:
         raise NotFound(
-            format_message("There is no preset {slug!r} here.", slug=slug),
+            format_message("The preset {slug!r} doesn't exist.", slug=slug),
             field=field,
-            remedy="Choose one of those that are listed; `bonobot mcp presets` shows them, too.",
+            remedy="Choose a listed preset. To list presets, run `bonobot mcp presets`.",
         )
     return preset
 

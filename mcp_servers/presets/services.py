@@ -99,12 +99,13 @@ def _check_editable(principal: Principal, preset: Preset) -> None:
     if preset.organization_id is None:
         raise Forbidden(
             format_message(
-                "`{preset_slug}` comes with Bonobot's catalogue, which follows the release.",
+                "`{preset_slug}` is part of Bonobot's catalog and is updated with each release.",
                 preset_slug=preset.slug,
             ),
             code="platform_preset",
             rule="presets",
-            remedy="Make a preset of the organization's own; under the same name it comes first.",
+            remedy="Create a preset for your organization. A preset with the same name takes "
+            "precedence.",
         )
 
 
@@ -132,11 +133,13 @@ def _check_can_start(
     stdio = Server.Transport.STDIO in (preset.transport_type, columns["transport_type"])
     if stdio and not principal.platform_admin and set(changed) & set(LAUNCH_FIELDS):
         raise Forbidden(
-            "Only a platform administrator may say what program a preset starts, and with what.",
+            "Only a platform administrator can change which program a preset starts, or "
+            "its arguments.",
             code="platform_admin_only",
             field="endpoint_config",
             rule="stdio",
-            remedy="Ask a platform administrator; name, description and links you may change.",
+            remedy="Contact a platform administrator. You can change the name, description, and "
+            "links yourself.",
         )
 
 
@@ -147,9 +150,9 @@ def _check_documentation_url(url: str) -> None:
         URLValidator(schemes=["https", "http"])(url)
     except ValidationError:
         raise InvalidInput(
-            "The documentation is no address.",
+            "The documentation link isn't a valid URL.",
             field="documentation_url",
-            remedy="Write it whole: https://docs.example.com/.",
+            remedy="Enter the full URL, such as https://docs.example.com/.",
         ) from None
 
 
@@ -181,7 +184,7 @@ def record_preset_change(
 def build_name_conflict(name: str) -> Conflict:
     """Return the conflict for a name that another preset has."""
     return Conflict(
-        format_message("There is a preset named like {name!r} already.", name=name),
+        format_message("A preset with a name like {name!r} already exists.", name=name),
         code="name_taken",
         field="name",
         remedy="Choose another name.",
@@ -244,11 +247,11 @@ def save_as_preset(principal: Principal, server: Server, name: str) -> Preset:
 def _check_can_save(principal: Principal, server: Server) -> None:
     """Raise if only a platform administrator may save this server as a preset."""
     if server.organization_id != principal.organization_id:
-        raise NotFound("There is no such server.", field="server")
+        raise NotFound("The server doesn't exist.", field="server")
     if server.transport_type == Server.Transport.STDIO and not principal.platform_admin:
         # Everyone who may create servers can start a preset's command.
         raise Forbidden(
-            "Only a platform administrator may make a preset that starts a program.",
+            "Only a platform administrator can create a preset that starts a program.",
             code="platform_admin_only",
             field="server",
             rule="stdio",
@@ -268,10 +271,10 @@ def _check_has_document_url(server: Server) -> None:
     """Raise `InvalidInput` if an API's document has no URL."""
     if not server.speaks_mcp and not server.endpoint_config.get("document_url"):
         raise InvalidInput(
-            "A preset of an API needs its document's address.",
+            "A preset for an API requires the URL of its OpenAPI document.",
             code="document_url_missing",
             field="server",
-            remedy="Give the server its document's address first.",
+            remedy="Set the server's OpenAPI document URL first.",
         )
 
 

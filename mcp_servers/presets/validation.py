@@ -53,8 +53,10 @@ def check_preset_columns(columns: dict[str, Any]) -> None:
     for name in parameters.keys() - used_names:
         raise _build_error(
             "parameters",
-            f"The parameter `{name}` is used nowhere.",
-            format_message("Write ${{{name}}} where its value belongs, or remove it.", name=name),
+            f"The parameter `{name}` isn't used.",
+            format_message(
+                "Add ${{{name}}} where its value belongs, or delete the parameter.", name=name
+            ),
             "unused_parameter",
         )
 
@@ -67,23 +69,23 @@ def _collect_references(
     for name in sorted(names - parameters.keys()):
         raise _build_error(
             path,
-            f"`${{{name}}}` is no parameter.",
-            "Declare it, or write the value itself.",
+            f"`${{{name}}}` isn't a declared parameter.",
+            "Declare it, or enter the value itself.",
             "unknown_parameter",
         )
     has_secret = any(parameters[name]["secret"] for name in names)
     if has_secret and not is_encrypted:
         raise _build_error(
             path,
-            "A secret may stand in headers, environment and credentials only.",
-            "Elsewhere everybody who sees the server would read it.",
+            "A secret can be used only in headers, environment variables, and credentials.",
+            "Move it there. In any other place, everyone who can view the server could read it.",
             "secret_in_public",
         )
     if is_encrypted and not has_secret and _SECRET_NAME.search(path.rpartition(".")[2]):
         raise _build_error(
             path,
-            "A credential is filled in by whoever uses the preset.",
-            "Write a parameter in its place, such as ${TOKEN}, and mark it as secret.",
+            "A preset can't contain credentials.",
+            "Replace it with a parameter, such as ${TOKEN}, and mark the parameter as secret.",
             "secret_in_preset",
         )
     return names
@@ -91,24 +93,28 @@ def _collect_references(
 
 def _parse_parameters(raw: Any) -> list[dict[str, Any]]:
     if not isinstance(raw, list) or len(raw) > MAX_PARAMETERS:
-        raise _build_error("parameters", f"At most {MAX_PARAMETERS} parameters, as a list.", "")
+        raise _build_error(
+            "parameters", f"Parameters must be a list of at most {MAX_PARAMETERS} objects.", ""
+        )
     parameters = [_parse_parameter(item, f"parameters.{index}") for index, item in enumerate(raw)]
     names = [item["name"] for item in parameters]
     if duplicate := next((name for name in names if names.count(name) > 1), ""):
         raise _build_error(
-            "parameters", f"`{duplicate}` stands there twice.", "Name each one once."
+            "parameters",
+            f"The parameter `{duplicate}` is declared twice.",
+            "Use each name only once.",
         )
     return parameters
 
 
 def _parse_parameter(raw: Any, path: str) -> dict[str, Any]:
     if not isinstance(raw, Mapping):
-        raise _build_error(path, "A parameter is an object.", "Give it a name and a label.")
+        raise _build_error(path, "A parameter must be an object.", "Enter a name and a label.")
     if unknown_fields := sorted(set(raw) - set(_PARAMETER_FIELDS)):
         raise _build_error(
             f"{path}.{unknown_fields[0]}",
-            f"A parameter has no member {unknown_fields[0]!r}.",
-            format_message("Members: {members}.", members=", ".join(_PARAMETER_FIELDS)),
+            f"Unknown parameter field {unknown_fields[0]!r}.",
+            format_message("Supported fields: {members}.", members=", ".join(_PARAMETER_FIELDS)),
             "unknown_field",
         )
     for field_name, field_type in _PARAMETER_FIELDS.items():
@@ -120,17 +126,19 @@ def _parse_parameter(raw: Any, path: str) -> dict[str, Any]:
     if not _PARAMETER_NAME.fullmatch(name):
         raise _build_error(
             f"{path}.name",
-            f"`{make_visible(name, 64)}` is no name.",
-            "Use capitals, as in API_TOKEN.",
+            f"`{make_visible(name, 64)}` isn't a valid parameter name.",
+            "Use uppercase letters, as in API_TOKEN.",
         )
     secret, default = bool(raw.get("secret", False)), str(raw.get("default", ""))
     if secret and default:
         raise _build_error(
-            f"{path}.default", "A secret has no default.", "Leave it out.", "secret_in_preset"
+            f"{path}.default", "A secret can't have a default.", "Omit it.", "secret_in_preset"
         )
     if raw.get("kind", "") not in PARAMETER_KINDS:
         raise _build_error(
-            f"{path}.kind", "There is no such kind.", "Use folder, file, url or nothing."
+            f"{path}.kind",
+            "Unknown parameter type.",
+            "Use folder, file, or url, or leave it empty.",
         )
     _check_pattern(str(raw.get("pattern", "")), path)
     texts = {
@@ -153,7 +161,7 @@ def _check_pattern(pattern: str, path: str) -> None:
         re2.compile(pattern)
     except re2.error:
         raise _build_error(
-            f"{path}.pattern", "The pattern can't be read.", "Use the syntax of RE2."
+            f"{path}.pattern", "The pattern isn't a valid regular expression.", "Use RE2 syntax."
         ) from None
 
 
@@ -161,15 +169,15 @@ def _check_endpoint_config(transport: str, config: Any) -> None:
     allowed_fields = {"stdio": STDIO_FIELDS, "http": HTTP_FIELDS}.get(transport)
     if allowed_fields is None:
         raise _build_error(
-            "transport_type", f"There is no transport {transport!r}.", "stdio or http."
+            "transport_type", f"Unknown transport {transport!r}.", "Use stdio or http."
         )
     if not isinstance(config, Mapping):
-        raise _build_error("endpoint_config", "It must be an object.", "")
+        raise _build_error("endpoint_config", "Must be an object.", "")
     if unknown_fields := sorted(set(config) - allowed_fields):
         raise _build_error(
             f"endpoint_config.{unknown_fields[0]}",
-            f"It has no member {unknown_fields[0]!r}.",
-            format_message("Members: {known}.", known=", ".join(sorted(allowed_fields))),
+            f"Unknown field {unknown_fields[0]!r}.",
+            format_message("Supported fields: {known}.", known=", ".join(sorted(allowed_fields))),
             "unknown_field",
         )
     for field_name in ("env", "headers"):
@@ -177,13 +185,13 @@ def _check_endpoint_config(transport: str, config: Any) -> None:
         are_strings = isinstance(pairs, Mapping) and all(isinstance(v, str) for v in pairs.values())
         if not are_strings:
             raise _build_error(
-                f"endpoint_config.{field_name}", "It must be an object of strings.", ""
+                f"endpoint_config.{field_name}", "Must be an object with string values.", ""
             )
         if MASK in pairs.values():
             raise _build_error(
                 f"endpoint_config.{field_name}",
-                "A masked value can't be filled in.",
-                "Write a parameter in its place, such as ${TOKEN}.",
+                "A preset can't contain a masked value.",
+                "Replace it with a parameter, such as ${TOKEN}.",
                 "secret_in_preset",
             )
     if transport == "stdio":
@@ -194,8 +202,8 @@ def _check_endpoint_config(transport: str, config: Any) -> None:
         if url.scheme not in ("http", "https") or not url.hostname or url.username:
             raise _build_error(
                 "endpoint_config.url",
-                "An HTTP server needs a URL.",
-                "Write it whole: https://mcp.example.com/mcp.",
+                "An HTTP server requires a URL.",
+                "Use the full URL: https://mcp.example.com/mcp.",
                 "bad_url",
             )
 
@@ -205,11 +213,11 @@ def _check_command(config: Mapping[str, Any]) -> None:
     if not isinstance(command, str) or not command.strip() or "${" in command:
         raise _build_error(
             "endpoint_config.command",
-            "A program needs a command without parameters.",
-            "Name a launcher, such as npx or uvx.",
+            "The command is missing or contains a parameter.",
+            "Enter a launcher, such as npx or uvx.",
         )
     if not isinstance(args, list) or not all(isinstance(arg, str) for arg in args):
-        raise _build_error("endpoint_config.args", "It must be a list of strings.", "")
+        raise _build_error("endpoint_config.args", "Must be a list of strings.", "")
 
 
 def _check_auth_config(transport: str, auth_type: str, config: Mapping[str, Any]) -> None:
@@ -217,16 +225,16 @@ def _check_auth_config(transport: str, auth_type: str, config: Mapping[str, Any]
         auth_types = ", ".join(AUTH_FIELDS) if transport == "http" else "none"
         raise _build_error(
             "auth_config.type",
-            "There is no such sign-in.",
+            "Unknown authentication type.",
             format_message("Use one of: {kinds}.", kinds=auth_types),
         )
     public_fields, encrypted_fields = AUTH_FIELDS[auth_type]
     if unknown_fields := sorted(set(config) - public_fields - encrypted_fields):
         raise _build_error(
             f"auth_config.{unknown_fields[0]}",
-            f"This sign-in has no member {unknown_fields[0]!r}.",
+            f"Unknown authentication field {unknown_fields[0]!r}.",
             format_message(
-                "Members: {public}.",
+                "Supported fields: {public}.",
                 public=", ".join(sorted(public_fields | encrypted_fields)) or "none",
             ),
             "unknown_field",
@@ -235,7 +243,9 @@ def _check_auth_config(transport: str, auth_type: str, config: Mapping[str, Any]
         missing := sorted(encrypted_fields - set(config))
     ):
         raise _build_error(
-            f"auth_config.{missing[0]}", f"`{missing[0]}` is missing.", "Write ${TOKEN} there."
+            f"auth_config.{missing[0]}",
+            f"`{missing[0]}` is missing.",
+            "Enter a parameter, such as ${TOKEN}.",
         )
 
 

@@ -214,8 +214,8 @@ def _notify_refused(server: Server, rows: Sequence[Definition]) -> None:
         "definitions_refused",
         health.build_server_subject(server, "tools"),
         format_message(
-            "{server}: {n} approved definitions were read again with better rules and can't be "
-            "called any more: {why}.",
+            "{server}: {n} approved definitions were rescanned with updated rules and can "
+            "no longer be called: {why}.",
             server=server.name,
             n=len(rows),
             why=reasons + ellipsis,

@@ -127,12 +127,14 @@ def classify_schema(schema: Any) -> SchemaVerdict:
     The limits are in docs/limits.md. Takes milliseconds; nothing is fetched or matched.
     """
     if not isinstance(schema, dict):
-        return SchemaVerdict("refused", "The schema is not a JSON object.")
+        return SchemaVerdict("refused", "The schema isn't a JSON object.")
     size = measure_value(schema, max_values=MAX_VALUES, max_depth=MAX_DEPTH)
     if size.depth > MAX_DEPTH:
         return SchemaVerdict(
             "refused",
-            format_message("The schema is nested deeper than {deepest}.", deepest=MAX_DEPTH),
+            format_message(
+                "The schema is nested more than {deepest} levels deep.", deepest=MAX_DEPTH
+            ),
         )
     if size.nodes > MAX_NODES or size.values > MAX_VALUES:
         return SchemaVerdict(
@@ -140,7 +142,7 @@ def classify_schema(schema: Any) -> SchemaVerdict:
             format_message("The schema has more than {most_nodes} nodes.", most_nodes=MAX_NODES),
         )
     if size.is_invalid:
-        return SchemaVerdict("refused", "The schema holds text that is not valid Unicode.")
+        return SchemaVerdict("refused", "The schema contains invalid Unicode text.")
     try:
         fault = dialects.find_schema_fault(schema)
     except RecursionError:

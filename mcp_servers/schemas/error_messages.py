@@ -22,10 +22,10 @@ Wording = Callable[[str, Any, Any], str]
 _TYPE_NAMES = {
     "object": format_message("an object"),
     "array": format_message("an array"),
-    "string": format_message("text"),
-    "integer": format_message("a whole number"),
+    "string": format_message("a string"),
+    "integer": format_message("an integer"),
     "number": format_message("a number"),
-    "boolean": format_message("true or false"),
+    "boolean": format_message("a boolean"),
     "null": "null",
 }
 
@@ -49,7 +49,7 @@ def build_violation(error: Any) -> ArgumentViolation:
     subject: str = f"`{path}`" if error.absolute_path else format_message("The arguments")
     wording = _WORDINGS.get(str(error.validator), _build_default_wording(error.validator))
     detail = wording(subject, error.validator_value, error.instance)
-    return ArgumentViolation(path, detail, "Correct it and call again.")
+    return ArgumentViolation(path, detail, "Correct the arguments and retry the call.")
 
 
 def describe_kind(value: Any, *, show_value: bool = False) -> str:
@@ -59,11 +59,11 @@ def describe_kind(value: Any, *, show_value: bool = False) -> str:
     if isinstance(value, str):
         if show_value and len(value) <= _MAX_VALUE_CHARACTERS:
             return f"`{make_visible(value)}`"
-        return format_message("text of {count} characters", count=len(value))
+        return format_message("a string of {count} characters", count=len(value))
     if isinstance(value, dict):
-        return format_message("an object of {count}", count=len(value))
+        return format_message("an object with {count} properties", count=len(value))
     if isinstance(value, list):
-        return format_message("an array of {count}", count=len(value))
+        return format_message("an array of {count} items", count=len(value))
     return f"`{str(value)[:_MAX_VALUE_CHARACTERS]}`"
 
 
@@ -93,11 +93,11 @@ def _describe_unknown(error: Any, path: str) -> ArgumentViolation:
         remedy = format_message("Did you mean `{close}`?", close=make_visible(close_matches[0], 64))
     elif known_names:
         remedy = format_message(
-            "Leave it out; known here: {known}.", known=_format_values(known_names)
+            "Omit it. Allowed here: {known}.", known=_format_values(known_names)
         )
-    detail = format_message("{listed} are not known to the tool.", listed=_format_values(names))
+    detail = format_message("{listed} aren't known properties.", listed=_format_values(names))
     if len(names) == 1:
-        detail = format_message("{listed} is not known to the tool.", listed=_format_values(names))
+        detail = format_message("{listed} isn't a known property.", listed=_format_values(names))
     return ArgumentViolation(field_path, detail, remedy)
 
 
@@ -106,7 +106,7 @@ def _describe_type(subject: str, expected: Any, value: Any) -> str:
     type_names = [_TYPE_NAMES.get(json_type, str(json_type)) for json_type in types]
     joined_names = type_names[0] if len(type_names) == 1 else " or ".join(type_names)
     return format_message(
-        "{subject} must be {kinds}, not {kind}.",
+        "{subject} must be {kinds}, got {kind}.",
         subject=subject,
         kinds=joined_names,
         kind=describe_kind(value),
@@ -117,13 +117,13 @@ def _describe_enum(subject: str, choices: Any, value: Any) -> str:
     listed, described_value = _format_values(choices), describe_kind(value, show_value=True)
     if len(choices) == 1:
         return format_message(
-            "{subject} must be {kinds}, not {kind}.",
+            "{subject} must be {kinds}, got {kind}.",
             subject=subject,
             kinds=listed,
             kind=described_value,
         )
     return format_message(
-        "{subject} must be one of {listed}, not {kind}.",
+        "{subject} must be one of {listed}, got {kind}.",
         subject=subject,
         listed=listed,
         kind=described_value,
@@ -138,7 +138,7 @@ def _build_limit_wording(format_text: Callable[..., str]) -> Wording:
 
 def _build_default_wording(rule: Any) -> Wording:
     format_text = partial(
-        format_message, "{subject} must fit the schema's `{rule}`.", rule=rule or "false"
+        format_message, "{subject} must match the schema's `{rule}`.", rule=rule or "false"
     )
     return lambda subject, said, value: format_text(subject=subject)
 
@@ -157,52 +157,56 @@ _WORDINGS: dict[str, Wording] = {
         pattern=make_visible(str(pattern), 100),
     ),
     "minimum": _build_limit_wording(
-        partial(format_message, "{subject} must be at least {limit}, not {kind}.")
+        partial(format_message, "{subject} must be at least {limit}, got {kind}.")
     ),
     "maximum": _build_limit_wording(
-        partial(format_message, "{subject} must be at most {limit}, not {kind}.")
+        partial(format_message, "{subject} must be at most {limit}, got {kind}.")
     ),
     "exclusiveMinimum": _build_limit_wording(
-        partial(format_message, "{subject} must be more than {limit}, not {kind}.")
+        partial(format_message, "{subject} must be greater than {limit}, got {kind}.")
     ),
     "exclusiveMaximum": _build_limit_wording(
-        partial(format_message, "{subject} must be less than {limit}, not {kind}.")
+        partial(format_message, "{subject} must be less than {limit}, got {kind}.")
     ),
     "multipleOf": _build_limit_wording(
-        partial(format_message, "{subject} must be a multiple of {limit}, not {kind}.")
+        partial(format_message, "{subject} must be a multiple of {limit}, got {kind}.")
     ),
     "minLength": _build_limit_wording(
-        partial(format_message, "{subject} must have at least {limit} characters, not {kind}.")
+        partial(format_message, "{subject} must have at least {limit} characters, got {kind}.")
     ),
     "maxLength": _build_limit_wording(
-        partial(format_message, "{subject} must have at most {limit} characters, not {kind}.")
+        partial(format_message, "{subject} must have at most {limit} characters, got {kind}.")
     ),
     "minItems": _build_limit_wording(
-        partial(format_message, "{subject} must have at least {limit} items, not {kind}.")
+        partial(format_message, "{subject} must have at least {limit} items, got {kind}.")
     ),
     "maxItems": _build_limit_wording(
-        partial(format_message, "{subject} must have at most {limit} items, not {kind}.")
+        partial(format_message, "{subject} must have at most {limit} items, got {kind}.")
     ),
     "uniqueItems": _build_plain_wording(
-        partial(format_message, "{subject} must not hold the same item twice.")
+        partial(format_message, "{subject} must not contain duplicate items.")
     ),
     "minProperties": _build_limit_wording(
-        partial(format_message, "{subject} must have at least {limit} properties, not {kind}.")
+        partial(format_message, "{subject} must have at least {limit} properties, got {kind}.")
     ),
     "maxProperties": _build_limit_wording(
-        partial(format_message, "{subject} must have at most {limit} properties, not {kind}.")
+        partial(format_message, "{subject} must have at most {limit} properties, got {kind}.")
     ),
     "anyOf": lambda subject, forms, value: format_message(
-        "{subject} must fit one of {forms} forms, and fits none.", subject=subject, forms=len(forms)
+        "{subject} must match one of {forms} schemas, but matches none.",
+        subject=subject,
+        forms=len(forms),
     ),
     "oneOf": lambda subject, forms, value: format_message(
-        "{subject} must fit exactly one of {forms} forms.", subject=subject, forms=len(forms)
+        "{subject} must match exactly one of {forms} schemas.", subject=subject, forms=len(forms)
     ),
     "not": _build_plain_wording(
-        partial(format_message, "{subject} must not fit a form that the schema excludes.")
+        partial(format_message, "{subject} must not match the schema's `not`.")
     ),
     "contains": _build_plain_wording(
-        partial(format_message, "{subject} must hold an item that the schema asks for.")
+        partial(
+            format_message, "{subject} must contain an item that matches the schema's `contains`."
+        )
     ),
 }
 

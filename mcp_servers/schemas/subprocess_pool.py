@@ -46,7 +46,7 @@ class ArgumentCheckTimeout(InvalidInput):
     """The arguments could not be checked within the time limit."""
 
     code = "validation_timeout"
-    title = "The arguments could not be checked in time"
+    title = "The arguments couldn't be validated in time"
 
 
 async def check_tool_arguments(schema: Any, arguments: Any, verdict: SchemaVerdict) -> None:
@@ -65,12 +65,13 @@ async def check_tool_arguments(schema: Any, arguments: Any, verdict: SchemaVerdi
     if answer is None:
         raise ArgumentCheckTimeout(
             format_message(
-                "The arguments could not be checked against the tool's schema "
-                "within {check_cpu_s:.0f} ms of processor time.",
+                "The arguments couldn't be validated against the tool's schema within "
+                "{check_cpu_s:.0f} ms of CPU time.",
                 check_cpu_s=CHECK_CPU_S * 1000,
             ),
             field="$",
-            remedy="Send fewer or simpler arguments; if that doesn't help, the schema is at fault.",
+            remedy="Send fewer or simpler arguments. If the problem persists, the cause is the "
+            "tool's schema.",
         )
     if violation := answer["violation"]:
         raise InvalidArguments(
@@ -112,7 +113,7 @@ def build_outline_in_child(
             "The document takes too long to read.",
             code="too_large",
             field="document",
-            remedy="Cut it down to the operations that you need.",
+            remedy="Reduce it to the operations that you need.",
         )
     outline: dict[str, Any] = answer["outline"]
     if problem := outline.get("problem"):
@@ -207,9 +208,9 @@ class _WorkerPool:
         """Queue a request; raise `ServiceUnavailable` (`validation_busy`) if too many wait."""
         if not self._slots.acquire(blocking=False):
             raise ServiceUnavailable(
-                "Too many arguments wait to be checked.",
+                "Too many arguments are waiting for validation.",
                 code="validation_busy",
-                remedy="Try again in a moment.",
+                remedy="Try again shortly.",
                 retry_after=1,
             )
         future = self._threads.submit(self._send_request, request, limit_s)

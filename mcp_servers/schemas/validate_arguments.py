@@ -286,7 +286,7 @@ class InvalidArguments(InvalidInput):
     """The arguments don't match the tool's input schema; `field` is the JSON path."""
 
     code = "invalid_arguments"
-    title = "The arguments don't fit the tool"
+    title = "The arguments don't match the tool's schema"
 
 
 class ConfinementNeeded(Exception):
@@ -311,7 +311,8 @@ def check_arguments(schema: Any, arguments: Any, verdict: SchemaVerdict) -> None
         raise InvalidInput(
             f"The tool's input schema can't be used. {verdict.reason}".strip(),
             code="schema_refused",
-            remedy="The server has to change it; the tool's page shows where.",
+            remedy="Ask the server's administrator to fix the schema. The tool's page shows where "
+            "the problem is.",
         )
     if verdict.verdict != "inline":
         raise ConfinementNeeded(verdict.reason)
@@ -363,9 +364,9 @@ def measure_arguments(arguments: Any) -> ValueSize:
             ArgumentViolation(
                 "$",
                 format_message(
-                    "The arguments are nested deeper than {deepest}.", deepest=MAX_DEPTH
+                    "The arguments are nested more than {deepest} levels deep.", deepest=MAX_DEPTH
                 ),
-                "Flatten them.",
+                "Flatten the arguments.",
             )
         )
     if size.values > MAX_ARGUMENT_VALUES:
@@ -373,17 +374,17 @@ def measure_arguments(arguments: Any) -> ValueSize:
             ArgumentViolation(
                 "$",
                 format_message(
-                    "The arguments hold more than {most_values} values.",
+                    "The arguments contain more than {most_values} values.",
                     most_values=MAX_ARGUMENT_VALUES,
                 ),
-                "Send fewer.",
+                "Send fewer values.",
             )
         )
     if size.is_invalid:
         raise build_invalid_arguments(
             ArgumentViolation(
                 "$",
-                "The arguments hold text that is not valid Unicode, or a number that isn't finite.",
+                "The arguments contain invalid Unicode text or a non-finite number.",
                 "Send plain JSON.",
             )
         )

@@ -147,7 +147,7 @@ class ListChangedListener:
             except Exception:
                 # No caller would report it: it is logged, shown at the server, and retried later.
                 logger.exception("listening to server %s broke off", server_id)
-                problem = InternalError("Listening failed", remedy="It is tried again.")
+                problem = InternalError("Listening failed", remedy="Bonobot retries automatically.")
             if problem is not None and problem.code == "not_offered":
                 await get_runtime().run_orm(leases.mark_stream_refused, self.id, server_id, problem)
                 return
@@ -182,11 +182,13 @@ def _load_configuration(server_id: UUID) -> tuple[ServerEndpoint, StreamConfigur
     if is_per_person(endpoint):
         raise UpstreamError(
             format_message(
-                "Each person signs in to `{server}`: nobody can listen for all.", server=server.name
+                "Each person signs in to `{server}` separately, so Bonobot can't listen "
+                "for everyone.",
+                server=server.name,
             ),
             code="not_offered",
             server=server.name,
-            remedy="What it offers is read again from time to time.",
+            remedy="Its definitions are refreshed periodically.",
         )
     grants = OAuthGrant.objects.filter(server=server).order_by("pk").values_list("pk", flat=True)
     configuration = StreamConfiguration(

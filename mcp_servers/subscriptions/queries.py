@@ -12,18 +12,20 @@ State = Literal[
     "listening", "opening", "lost", "refused", "not_told", "while_running", "unwatched", "disabled"
 ]
 STATES: dict[State, str] = {
-    "listening": format_message("Its change notices are heard."),
-    "opening": format_message("A stream of change notices is being opened."),
-    "lost": format_message("Its stream of change notices was lost and is opened again."),
+    "listening": format_message("Listening for change notifications."),
+    "opening": format_message("Opening a stream of change notifications."),
+    "lost": format_message("The stream of change notifications was lost and is being reopened."),
     "refused": format_message(
-        "It offers no stream of change notices; asked again after its next discovery."
+        "The server has no stream of change notifications. Checked again after the next discovery."
     ),
-    "not_told": format_message("It doesn't say that it tells changes."),
-    "while_running": format_message("Its change notices are heard while a session runs it."),
+    "not_told": format_message("No change notifications."),
+    "while_running": format_message(
+        "Change notifications are received while a session uses the server."
+    ),
     "unwatched": format_message(
-        "No worker listens to it: none runs, or all have as many as they may."
+        "No worker is listening. Either no worker is running, or all workers are at their limit."
     ),
-    "disabled": format_message("It is switched off."),
+    "disabled": format_message("The server is disabled."),
 }
 
 

@@ -33,13 +33,13 @@ LIBRARY = WORKSHOP.with_name("resource_server.py")
 @pytest.fixture
 def acme(transactional_db: None) -> Organization:
     """An organization whose rows every thread sees."""
-    return factories.organization()
+    return factories.create_organization()
 
 
 @pytest.fixture
 def helper(acme: Organization) -> Agent:
     """An agent with the offline model that may call everything."""
-    return factories.agent(acme)
+    return factories.create_agent(acme)
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def effects(tmp_path: Path) -> Path:
 def workshop(acme: Organization, helper: Agent, effects: Path) -> Iterator[Server]:
     """A real stdio server, discovered, approved and given to the agent."""
     server = create_server(
-        factories.administrator(acme),
+        factories.build_administrator(acme),
         ServerSpec(
             name="workshop",
             transport_type="stdio",
@@ -65,7 +65,7 @@ def workshop(acme: Organization, helper: Agent, effects: Path) -> Iterator[Serve
             },
         ),
     )
-    yield factories.ready(acme, server, helper)
+    yield factories.approve_server(acme, server, helper)
     get_runtime().call(get_connection_pool().forget_server, server.pk)
 
 
@@ -88,8 +88,8 @@ def counting(
 ) -> Iterator[Server]:
     """The server that counts its calls, given to the agent; nothing is counted yet."""
     written.write_text("")
-    server = factories.http_server(acme, counting_url, "counting")
-    yield factories.ready(acme, server, helper)
+    server = factories.create_http_server(acme, counting_url, "counting")
+    yield factories.approve_server(acme, server, helper)
     get_runtime().call(get_connection_pool().forget_server, server.pk)
 
 
@@ -127,7 +127,7 @@ def mortals(
 def library(acme: Organization, helper: Agent, effects: Path) -> Iterator[Server]:
     """A real stdio server of resources and prompts, approved and given, nothing of it ticked."""
     server = create_server(
-        factories.administrator(acme),
+        factories.build_administrator(acme),
         ServerSpec(
             name="library",
             transport_type="stdio",
@@ -138,7 +138,7 @@ def library(acme: Organization, helper: Agent, effects: Path) -> Iterator[Server
             },
         ),
     )
-    yield factories.ready(acme, server, helper)
+    yield factories.approve_server(acme, server, helper)
     get_runtime().call(get_connection_pool().forget_server, server.pk)
 
 
@@ -180,7 +180,7 @@ def run(
     acme: Organization, helper: Agent, take: Callable[[Session], str]
 ) -> Callable[..., Session]:
     """A function that gives the agent a message and runs the session until it rests."""
-    boss = factories.administrator(acme)
+    boss = factories.build_administrator(acme)
 
     def go(text: str = "hello", session: Session | None = None) -> Session:
         if session is None:
@@ -196,7 +196,7 @@ def run(
 @pytest.fixture
 def call(acme: Organization, helper: Agent) -> Iterator[Callable[..., pipeline.CallOutcome]]:
     """A function that makes one governed call of the agent's tool."""
-    boss = factories.administrator(acme)
+    boss = factories.build_administrator(acme)
     holder = "server:tests:caller"
 
     def make(

@@ -192,11 +192,11 @@ def table(
 
 def answer_all(root: Session, *, yes: bool) -> int:
     """Answer what a tree of sessions asks; return how many questions those were."""
-    boss = factories.administrator(root.organization)
+    boss = factories.build_administrator(root.organization)
     approvals = list(Approval.objects.waiting().filter(session__in=tree(root)))
     for question in approvals:
         assert question.code == "call_interrupted", (question.code, question.reason)
-        resolve_approval(boss, question, "approve" if yes else "deny", "Leave it.")
+        resolve_approval(boss, question, "approve" if yes else "deny", "Remove this field.")
     questions = list(ElicitationRequest.objects.waiting().filter(session__in=tree(root)))
     for one in questions:
         elicitations.answer_request(boss, one, "accept", {"name": "Ada"})

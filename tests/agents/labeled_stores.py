@@ -106,7 +106,7 @@ class World:
     numbers: Iterator[int] = field(default_factory=lambda: iter(range(1, 1_000)))
 
     def __post_init__(self) -> None:
-        self.boss = factories.administrator(self.acme)
+        self.boss = factories.build_administrator(self.acme)
         self.office = admin_client.web_server(self.acme, "office")
         for name, (description, arguments, _labels) in OFFICE.items():
             offer(self.office, name, {"description": description, **arguments})
@@ -145,7 +145,7 @@ class World:
 
     def colleague(self) -> Agent:
         """Make another agent with the same servers."""
-        agent = factories.agent(self.acme, f"agent{next(self.numbers)}")
+        agent = factories.create_agent(self.acme, f"agent{next(self.numbers)}")
         attach_server(self.boss, agent, self.office)
         self.give(self.records, agent)
         return agent

@@ -39,12 +39,12 @@ def test_files_are_what_their_bytes_say(acme):
 @pytest.mark.parametrize(
     ("given", "why"),
     [
-        ([Attachment("a.exe", b"\xff\xfe\x00")], "neither text"),
-        ([Attachment("a.txt", b"a\x00b")], "neither text"),
+        ([Attachment("a.exe", b"\xff\xfe\x00")], "neither UTF-8 text"),
+        ([Attachment("a.txt", b"a\x00b")], "neither UTF-8 text"),
         ([Attachment("a.txt", b"x" * (MAX_TEXT_BYTES + 1))], f"{MAX_TEXT_BYTES + 1:,} bytes"),
         ([Attachment("a.png", PNG + b"x" * 4_200_000)], "bytes"),
         ([Attachment("a.txt", b"x")] * (MAX_ATTACHMENTS + 1), f"{MAX_ATTACHMENTS + 1} files"),
-        ([Attachment("a.png", PNG + b"x" * 4_000_000)] * 3, "too much"),
+        ([Attachment("a.png", PNG + b"x" * 4_000_000)] * 3, "exceed the limit"),
     ],
 )
 def test_what_no_model_takes_is_refused_and_nothing_is_kept(acme, given, why):
@@ -56,7 +56,7 @@ def test_what_no_model_takes_is_refused_and_nothing_is_kept(acme, given, why):
 
 
 def test_what_is_not_base64_is_refused():
-    with pytest.raises(InvalidInput, match=r"'a\.txt' is not in base64"):
+    with pytest.raises(InvalidInput, match=r"'a\.txt' isn't valid base64"):
         decode_attachments([{"name": "a.txt", "content": "#"}])
 
 
@@ -77,6 +77,6 @@ def test_a_model_gets_texts_between_marks_and_images_where_it_sees(acme):
     assert blind["text"] == seen["text"]
     assert "images" not in blind
     [foreign] = build_model_messages(
-        factories.organization("other").pk, [message], sees_images=True
+        factories.create_organization("other").pk, [message], sees_images=True
     )
     assert "Now obey" not in foreign["text"]

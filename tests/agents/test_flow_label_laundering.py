@@ -244,7 +244,9 @@ def posted_with_approval(world: World) -> Caller:
     set_labels(world.boss, world.records, rows, [FlowLabel.SENDS_OUT])
     writer = world.session().under_labels()
     assert writer.use(WRITE, {"text": "x"}) == ASKED
-    resolve_approval(factories.person(world.acme, Role.REVIEWER), Approval.objects.get(), "approve")
+    resolve_approval(
+        factories.create_member(world.acme, Role.REVIEWER), Approval.objects.get(), "approve"
+    )
     assert writer.use(WRITE, {"text": "x"}) == ""
     return read(world.session())
 
@@ -340,7 +342,7 @@ def by_a_person_without_an_agent(world: World) -> Caller:
 
 def after_clearing(world: World) -> Caller:
     write(world)
-    clear_store_labels(factories.person(world.acme, Role.REVIEWER), world.records)
+    clear_store_labels(factories.create_member(world.acme, Role.REVIEWER), world.records)
     return read(world.session())
 
 
@@ -365,7 +367,7 @@ def test_a_store_tells_which_call_left_its_labels_and_who_cleared_them(world: Wo
     row = AuditRow.objects.get(pk=one.call_id)
     assert (one.labels, one.tool, row.tool_name) == (BOTH, "create_record", "create_record")
     assert (one.session_id, one.cleared_at) == (row.session_id, None)
-    reviewer = factories.person(world.acme, Role.REVIEWER)
+    reviewer = factories.create_member(world.acme, Role.REVIEWER)
     assert clear_store_labels(reviewer, world.records) == BOTH
     assert get_store_labels(world.records) == ()
     (one,) = list_written_labels(world.records)
@@ -381,7 +383,7 @@ def test_a_store_tells_which_call_left_its_labels_and_who_cleared_them(world: Wo
 def test_only_those_who_label_definitions_clear_stores(world: World) -> None:
     write(world)
     for role in (Role.OPERATOR, Role.MEMBER, Role.AUDITOR):
-        person = factories.person(world.acme, role)
+        person = factories.create_member(world.acme, role)
         with pytest.raises(Problem) as caught:
             clear_store_labels(person, world.records)
         assert caught.value.code == "forbidden"
@@ -430,7 +432,7 @@ def test_an_agents_own_stores_keep_labels(
     assert call(*reads, session_id=clean.session.pk).outcome == "ok"
     assert clean.sends() == ASKED
     assert BOTH in [one.labels for one in list_agent_stores(keeper)]
-    clear_agent_stores(factories.person(world.acme, Role.REVIEWER), keeper)
+    clear_agent_stores(factories.create_member(world.acme, Role.REVIEWER), keeper)
     assert [one.labels for one in list_agent_stores(keeper)] == [(), ()]
     later = world.session()
     assert later.session is not None

@@ -117,7 +117,7 @@ def place(
     config = {"command": command, "args": arguments, "env": dict(found.env)}
     spec = ServerSpec(name="place", transport_type="stdio", endpoint_config=config)
     server = create_server(world.boss, spec)
-    yield found, factories.ready(world.acme, server, world.helper)
+    yield found, factories.approve_server(world.acme, server, world.helper)
     get_runtime().call(get_connection_pool().forget_server, server.pk)
 
 

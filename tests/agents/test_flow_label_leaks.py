@@ -128,18 +128,18 @@ def office(acme, helper, sent, texts):
     env = {"OFFICE_FILE": str(texts), "OFFICE_SENT": str(sent.file)}
     config = {"command": sys.executable, "args": [str(OFFICE)], "env": env}
     server = create_server(
-        factories.administrator(acme),
+        factories.build_administrator(acme),
         ServerSpec(name="office", transport_type="stdio", endpoint_config=config),
     )
     Agent.objects.filter(pk=helper.pk).update(calls_per_minute=100_000)
-    yield factories.ready(acme, server, helper)
+    yield factories.approve_server(acme, server, helper)
     get_runtime().call(get_connection_pool().forget_server, server.pk)
 
 
 @pytest.fixture
 def run(acme, helper, office, runner, monkeypatch):
     """A function that runs plans, each in a session of its own, a few at a time."""
-    boss = factories.administrator(acme)
+    boss = factories.build_administrator(acme)
 
     async def until_rest(session):
         task = await runner.claim_and_run(session.pk)
@@ -189,7 +189,7 @@ def test_a_model_that_obeys_every_injection_sends_nothing(run, sent, texts):
 
 
 def test_a_yes_lets_exactly_one_call_out(run, sent, acme, take):
-    reviewer = factories.person(acme, Role.REVIEWER)
+    reviewer = factories.create_member(acme, Role.REVIEWER)
     plan = [[["read_file", {"path": "x"}]], [["get_issue", {"id": 0}]]]
     run([plan], obeys=True)
     resolve_approval(reviewer, Approval.objects.get(own_name="send_email"), "approve")
@@ -245,7 +245,7 @@ def test_a_session_tells_what_it_has_seen_and_which_call_brought_it(run):
 
 def token_of(acme, agent, name):
     token, _text = create_token(
-        factories.administrator(acme), name=name, role=Role.MEMBER, agent_ids=[agent.pk]
+        factories.build_administrator(acme), name=name, role=Role.MEMBER, agent_ids=[agent.pk]
     )
     agent.refresh_from_db()
     return token, build_token_principal(token)
@@ -274,7 +274,7 @@ def test_callers_without_a_session_hold_by_token_and_by_agent(acme, helper, offi
     assert len(sent()) == 1
     assert (list_token_labels(first), list_token_labels(second)) == (BOTH, ())
     assert list_agent_labels(helper) == BOTH
-    clear_agent_labels(factories.administrator(acme), helper)
+    clear_agent_labels(factories.build_administrator(acme), helper)
     assert (list_token_labels(first), list_agent_labels(helper)) == ((), ())
     assert outcome(call, SEND, one) == ""
     row = AuditRow.objects.get(action="held_labels_cleared")
@@ -282,7 +282,7 @@ def test_callers_without_a_session_hold_by_token_and_by_agent(acme, helper, offi
 
 
 def test_whoever_approves_may_say_otherwise_and_it_holds_at_once(acme, helper, office, call, sent):
-    reviewer = factories.person(acme, Role.REVIEWER)
+    reviewer = factories.create_member(acme, Role.REVIEWER)
     mail = list(office.definitions.filter(name="send_email"))
     _token, one = token_of(acme, helper, "one")
     assert [outcome(call, what, one) for what in (FILE, WEB)] == ["", ""]
@@ -298,8 +298,8 @@ def test_whoever_approves_may_say_otherwise_and_it_holds_at_once(acme, helper, o
 def test_only_those_who_approve_definitions_label_them(acme, office):
     rows = list(office.definitions.filter(name="send_email"))
     for principal, labels, code in (
-        (factories.person(acme, Role.OPERATOR), [], "forbidden"),
-        (factories.person(acme, Role.REVIEWER), ["harmless"], "unknown_label"),
+        (factories.create_member(acme, Role.OPERATOR), [], "forbidden"),
+        (factories.create_member(acme, Role.REVIEWER), ["harmless"], "unknown_label"),
     ):
         with pytest.raises(Problem) as caught:
             set_labels(principal, office, rows, labels)

@@ -75,7 +75,7 @@ def test_a_result_gives_so_many_images_and_no_more() -> None:
 
 @pytest.mark.django_db
 def test_the_same_bytes_are_kept_once_for_each_organization() -> None:
-    acme, other = factories.organization(), factories.organization("other")
+    acme, other = factories.create_organization(), factories.create_organization("other")
     named = store_images(acme.pk, [ImageData("image/gif", PNG)] * 2)
     store_images(other.pk, [ImageData("image/png", PNG)])
     assert [one["media_type"] for one in named] == ["image/png"] * 2
@@ -86,7 +86,7 @@ def test_the_same_bytes_are_kept_once_for_each_organization() -> None:
 
 @pytest.mark.django_db
 def test_the_latest_images_go_to_a_model_that_sees() -> None:
-    acme = factories.organization()
+    acme = factories.create_organization()
     many = [ImageData("image/png", PNG + bytes([n])) for n in range(MAX_SHOWN_IMAGES + 3)]
     messages = [build_user_message("x") | {"images": [one]} for one in store_images(acme.pk, many)]
     found = load_message_images(acme.pk, messages, sees_images=True)
@@ -95,7 +95,7 @@ def test_the_latest_images_go_to_a_model_that_sees() -> None:
     assert not any(
         "images" in one for one in load_message_images(acme.pk, messages, sees_images=False)
     )
-    other = factories.organization("other")
+    other = factories.create_organization("other")
     assert not any(
         "images" in one for one in load_message_images(other.pk, messages, sees_images=True)
     )
@@ -119,10 +119,10 @@ def looking(acme, helper):
     http, stack = RawHttp(answer), AsyncExitStack()
     get_runtime().call(stack.enter_async_context, http.listening())
     model = get_runtime().call(stack.enter_async_context, anthropic_server())
-    server = factories.http_server(acme, http.url, "eyes")
-    factories.ready(acme, server, helper)
+    server = factories.create_http_server(acme, http.url, "eyes")
+    factories.approve_server(acme, server, helper)
     helper.model_endpoint = save_endpoint(
-        factories.administrator(acme),
+        factories.build_administrator(acme),
         ModelEndpointSpec(
             name="Seer",
             kind="anthropic",

@@ -27,14 +27,14 @@ ECHO = "mcp_workshop_echo"
 
 @pytest.fixture
 def boss(acme):
-    return factories.person(acme, Role.OWNER)
+    return factories.create_member(acme, Role.OWNER)
 
 
 @pytest.fixture
 def fake(fake, acme, helper):
     """The model that the agent thinks with."""
     helper.model_endpoint = save_endpoint(
-        factories.administrator(acme),
+        factories.build_administrator(acme),
         ModelEndpointSpec(name="Fake", base_url=fake.url, model="house", allow_private=True),
     )
     helper.save()
@@ -135,7 +135,7 @@ def test_a_switch_turned_while_a_turn_begins_counts(helper, fake, take, boss, mo
 
 
 def test_switching_an_agent_off_ends_its_sessions_alone(acme, helper, boss):
-    other = factories.agent(acme, "other")
+    other = factories.create_agent(acme, "other")
     sessions.start_session(boss, helper, "hello")
     sessions.start_session(boss, other, "hello")
     update_agent(boss, helper, AgentSpec(name=helper.name, enabled=False))
@@ -161,7 +161,7 @@ def test_what_another_process_switched_off_is_closed_here_too(workshop, call):
 
 
 def test_a_server_reaches_the_sessions_of_agents_that_have_it(acme, helper, workshop, boss):
-    other = factories.agent(acme, "other")
+    other = factories.create_agent(acme, "other")
     sessions.start_session(boss, helper, "hello")
     sessions.start_session(boss, other, "hello")
     assert load_impact(workshop) == KillSwitchImpact(running=1, waiting=0, agents=1, servers=1)
@@ -184,14 +184,16 @@ def test_halting_twice_is_one_change_and_sweeps_up_what_was_left(acme, helper, b
 
 @pytest.mark.parametrize("role", [Role.OPERATOR, Role.REVIEWER, Role.AUDITOR, Role.MEMBER])
 def test_only_owners_halt_and_resume(acme, role):
-    somebody = factories.person(acme, role)
+    somebody = factories.create_member(acme, role)
     assert refused(halt_organization, somebody).code == "forbidden"
     assert refused(resume_organization, somebody).code == "forbidden"
 
 
 def test_another_organization_goes_on(acme, helper, boss):
-    theirs = factories.agent(factories.organization("other"))
-    session = sessions.start_session(factories.administrator(theirs.organization), theirs, "hello")
+    theirs = factories.create_agent(factories.create_organization("other"))
+    session = sessions.start_session(
+        factories.build_administrator(theirs.organization), theirs, "hello"
+    )
     halt_organization(boss)
     session.refresh_from_db()
     assert session.status == Session.Status.QUEUED

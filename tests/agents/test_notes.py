@@ -23,7 +23,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 @pytest.fixture
 def keeper(acme, helper):
     """The agent with its tools for notes."""
-    boss = factories.administrator(acme)
+    boss = factories.build_administrator(acme)
     return update_agent(boss, helper, AgentSpec(name=helper.name, builtin_tools=[NOTES_TOOLSET]))
 
 
@@ -31,7 +31,7 @@ def test_notes_are_off_until_they_are_switched_on(acme, helper, call):
     with pytest.raises(CallRefused) as missing:
         call("remember", {"title": "a", "text": "b"})
     assert missing.value.code == "builtin_off"
-    boss = factories.administrator(acme)
+    boss = factories.build_administrator(acme)
     with pytest.raises(InvalidInput) as refused:
         update_agent(boss, helper, AgentSpec(name=helper.name, builtin_tools=["nothing"]))
     assert refused.value.field == "builtin_tools"
@@ -54,7 +54,7 @@ def test_what_is_kept_is_found_replaced_and_forgotten(keeper, call):
 
 def test_the_policy_decides_about_notes_as_about_any_tool(acme, keeper, call):
     factories.set_policy(
-        factories.administrator(acme),
+        factories.build_administrator(acme),
         keeper,
         factories.PolicySpec("allowlist", allow=("search_notes",)),
     )
@@ -92,12 +92,12 @@ def test_an_agent_has_so_many_notes_and_no_more(acme, keeper, call):
 
 def test_another_agent_has_other_notes(acme, keeper, call):
     call("remember", {"title": "mine", "text": "secretive"})
-    other = factories.agent(acme, "other", builtin_tools=[NOTES_TOOLSET])
+    other = factories.create_agent(acme, "other", builtin_tools=[NOTES_TOOLSET])
     assert call("search_notes", agent_id=other.pk).text == "No notes yet."
 
 
 def test_a_note_brings_what_its_writer_had_seen(acme, keeper, workshop, call):
-    boss = factories.administrator(acme)
+    boss = factories.build_administrator(acme)
     rows = list(workshop.definitions.filter(name="echo"))
     set_labels(boss, workshop, rows, [FlowLabel.UNTRUSTED_CONTENT])
     writing, reading = (sessions.start_session(boss, keeper, "Hello") for _ in range(2))
@@ -137,7 +137,7 @@ def test_a_note_that_comes_after_the_admission_is_not_shown(acme, keeper, call, 
 
 
 def test_stored_secrets_are_not_kept(acme, keeper, call):
-    workbench = factories.http_server(acme, "http://127.0.0.1:9/mcp")
+    workbench = factories.create_http_server(acme, "http://127.0.0.1:9/mcp")
     workbench.secrets.create(
         organization=acme, placement="header", name="X", value="hunter2-hunter2-hunter2"
     )
@@ -160,7 +160,7 @@ def test_people_write_change_and_remove_notes_over_rest(acme, helper):
     assert operator.patch(path, {"text": "Monday"}).json["labels"] == ["untrusted_content"]
     assert operator.patch(path, {"labels": []}).json == operator.get(path).json
     assert operator.post("agents/helper/notes", {**said, "labels": ["sends_out"]}).status == 400
-    other = factories.agent(acme, "other")
+    other = factories.create_agent(acme, "other")
     assert operator.get(f"agents/{other.slug}/notes/{made.json['id']}").status == 404
     assert operator.delete(path).status == 204
     actions = AuditRow.objects.filter(resource_type="note").order_by("seq")
@@ -188,8 +188,8 @@ def test_the_tab_shows_and_changes_notes(acme: object, helper: Agent):
     assert "Day &lt;b&gt;" in page
     note = Note.objects.get()
     page = admin_client.words(seat.get("agents_agent_notes", helper.pk))
-    assert "reads private data" in page
-    assert "switch them on" in page
+    assert "private data" in page
+    assert "Enable them" in page
     seat.post("agents_agent_remove_note", helper.pk, note=note.pk)
     seat.post("agents_agent_notes", helper.pk, title="a", text="b")
     seat.post("agents_agent_clear_notes", helper.pk)

@@ -70,9 +70,11 @@ def secrets(own: Path) -> Iterator[list[Path]]:
 def start(acme: Organization, helper: Agent, settings: Settings) -> Iterator[Start]:
     """A function that makes a server of a preset, as the organization gets it."""
     settings.BONOBOT_STDIO_CONFINEMENT = "sandbox"
-    factories.organization("others")  # where somebody else is, too, nothing runs without a sandbox
+    factories.create_organization(
+        "others"
+    )  # where somebody else is, too, nothing runs without a sandbox
     load_presets()
-    boss = factories.administrator(acme)
+    boss = factories.build_administrator(acme)
     started: list[Server] = []
 
     def make(slug: str, **values: str) -> Server:
@@ -85,7 +87,7 @@ def start(acme: Organization, helper: Agent, settings: Settings) -> Iterator[Sta
         config = {**spec.endpoint_config, "command": command, "args": args}
         server = create_server(boss, replace(spec, endpoint_config=config))
         assert (server.confinement, server.network) == ("sandbox", "egress")
-        started.append(factories.ready(acme, server, helper))
+        started.append(factories.approve_server(acme, server, helper))
         return server
 
     yield make

@@ -53,12 +53,14 @@ def git(
 ) -> Iterator[Server]:
     """The git server of PyPI, as an organization gets it: nothing is said of its confinement."""
     settings.BONOBOT_STDIO_CONFINEMENT = "sandbox"
-    factories.organization("others")  # where somebody else is, too, nothing runs without a sandbox
+    factories.create_organization(
+        "others"
+    )  # where somebody else is, too, nothing runs without a sandbox
     config = {"command": sys.executable, "args": ["-m", "mcp_server_git", "--repository"]}
     config["args"].append(str(repository))  # type: ignore[attr-defined]
     spec = ServerSpec(name="git", transport_type="stdio", endpoint_config=config)
-    server = create_server(factories.administrator(acme), spec)
-    yield factories.ready(acme, server, helper)
+    server = create_server(factories.build_administrator(acme), spec)
+    yield factories.approve_server(acme, server, helper)
     get_runtime().call(get_connection_pool().forget_server, server.pk)
 
 

@@ -142,14 +142,14 @@ FUZZ = settings(
 def acme(monkeypatch: pytest.MonkeyPatch) -> Organization:
     """An organization with an agent; no name is looked up."""
     monkeypatch.setattr(import_plan, "resolve_for_preview", lambda host: ())
-    made = factories.organization()
-    factories.agent(made)
+    made = factories.create_organization()
+    factories.create_agent(made)
     return made
 
 
 @pytest.fixture
 def boss(acme: Organization) -> Principal:
-    return factories.administrator(acme)
+    return factories.build_administrator(acme)
 
 
 @pytest.fixture

@@ -55,7 +55,7 @@ def fresh() -> dict[str, str]:
 
 def stock(acme: Organization, canaries: dict[str, str]) -> list[Server]:
     """Make servers, a model, a channel, a token and a person that hold the canaries."""
-    boss = factories.administrator(acme)
+    boss = factories.build_administrator(acme)
 
     def server(name: str, auth: dict[str, str] | None = None, **config: Any) -> Server:
         asked = {"url": URL, **config}
@@ -129,7 +129,9 @@ def let_in(acme: Organization) -> dict[str, str]:
 
     Beside them a code that waits to be fetched, and the secret of a program that has one.
     """
-    person = User.objects.get(pk=factories.person(acme, Role.OPERATOR, f"olga-{acme.slug}").id)
+    person = User.objects.get(
+        pk=factories.create_member(acme, Role.OPERATOR, f"olga-{acme.slug}").id
+    )
     program, here = Program(person), {"resource": f"{settings.BONOBOT_URL}/mcp"}
     spent = program.code(LET_IN, scope="mcp:agents", **here)
     texts = program.exchange(spent, **here).json()

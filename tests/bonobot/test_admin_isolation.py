@@ -27,7 +27,7 @@ def organizations(
 ) -> Iterator[Organizations]:
     """Fill two organizations; return them, and the ids of the second one's objects."""
     with shared_rows(django_db_blocker):
-        acme, other = factories.organization("acme"), factories.organization("other")
+        acme, other = factories.create_organization("acme"), factories.create_organization("other")
         fill(acme)
         yield acme, other, fill(other)
 

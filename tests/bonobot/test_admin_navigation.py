@@ -19,9 +19,9 @@ pytestmark = pytest.mark.django_db
 
 
 def test_a_server_that_waits_for_a_sign_in_is_told_once() -> None:
-    acme = factories.organization()
+    acme = factories.create_organization()
     server = create_server(
-        factories.administrator(acme),
+        factories.build_administrator(acme),
         ServerSpec(
             name="tracker",
             transport_type="http",
@@ -33,20 +33,20 @@ def test_a_server_that_waits_for_a_sign_in_is_told_once() -> None:
     record_failure(server.pk, "health", Problem("Nobody has signed in.", code="needs_reauth"))
     page = admin_client.sit(acme, Role.OWNER).get("index")
     assert admin_client.words(page).count("tracker") == 2  # its name, and on the button
-    assert "Sign in at tracker" in page
-    assert "still away" not in page
+    assert "Sign in to tracker" in page
+    assert "ongoing" not in page
 
 
 def test_the_way_to_a_page_is_named_as_the_navigation_names_it() -> None:
-    acme = factories.organization()
-    token = create_token(factories.administrator(acme), name="ci", role=Role.MEMBER)[0]
+    acme = factories.create_organization()
+    token = create_token(factories.build_administrator(acme), name="ci", role=Role.MEMBER)[0]
     seat = admin_client.sit(acme, Role.OWNER)
 
     def way(name: str, *args: object) -> list[str]:
         heading = seat.get(name, *args).split("<h1", 1)[1].split("</h1>", 1)[0]
         return [part.strip() for part in re.findall(r">([^<>]+)</(?:a|span)>", heading)]
 
-    assert way("ledger_auditrow_changelist") == ["Audit"]
+    assert way("ledger_auditrow_changelist") == ["Audit log"]
     assert way("agents_budget_changelist") == ["Budgets"]
     assert way("organization_halt") == ["Kill switch"]
     assert way("agents_budget_add") == ["Budgets", "chevron_right", "Add budget"]
@@ -56,25 +56,25 @@ def test_the_way_to_a_page_is_named_as_the_navigation_names_it() -> None:
 
 
 def test_an_empty_list_says_what_would_be_there_and_a_search_that_nothing_fits() -> None:
-    seat = admin_client.sit(factories.organization(), Role.OWNER)
+    seat = admin_client.sit(factories.create_organization(), Role.OWNER)
     for name, words in (
-        ("agents_budget", "A budget bounds"),
+        ("agents_budget", "A budget limits"),
         ("tenancy_token", "It is shown once"),
     ):
         assert words in seat.get(f"{name}_changelist")
         page = seat.get(f"{name}_changelist", q="nothing like it")
-        assert "Nothing fits" in page
+        assert "No results" in page
         assert words not in page
 
 
 def test_a_long_list_is_counted_to_a_bound_and_says_that_there_is_more(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    acme = factories.organization()
+    acme = factories.create_organization()
     seat = admin_client.sit(acme, Role.OWNER)
-    create_token(factories.administrator(acme), name="the odd one", role=Role.MEMBER)
+    create_token(factories.build_administrator(acme), name="the odd one", role=Role.MEMBER)
     for number in range(59):
-        create_token(factories.administrator(acme), name=f"ci {number}", role=Role.MEMBER)
+        create_token(factories.build_administrator(acme), name=f"ci {number}", role=Role.MEMBER)
     assert "60 tokens" in admin_client.words(seat.get("tenancy_token_changelist"))
     monkeypatch.setattr(scoped_admin, "MAX_LISTED", 55)
     page = admin_client.words(seat.get("tenancy_token_changelist"))
@@ -95,17 +95,17 @@ REMOVED = (
 
 @pytest.mark.parametrize("name", REMOVED)
 def test_before_something_is_removed_its_page_says_what_that_means(name: str) -> None:
-    acme = factories.organization()
+    acme = factories.create_organization()
     ids = fill(acme)
     page = admin_client.sit(acme, None).get(f"{name}_delete", ids[name])
     meant = re.search(r"This can't be undone[^<]*</p><p>([^<]+)</p>", page)
-    assert meant or "Give these another model first" in page
+    assert meant or "Choose another model for these first" in page
     assert admin_client.links(page, admin_client.url(f"{name}_change", ids[name]))
 
 
 def test_a_model_that_is_needed_names_who_needs_it_and_cannot_be_removed() -> None:
-    acme = factories.organization()
-    agent = factories.agent(acme, "thinker")
+    acme = factories.create_organization()
+    agent = factories.create_agent(acme, "thinker")
     model = agent.model_endpoint
     spare = ModelEndpoint.objects.create(
         organization=acme, name="spare", slug="spare", kind="offline", fallback=model
@@ -122,7 +122,7 @@ def test_a_model_that_is_needed_names_who_needs_it_and_cannot_be_removed() -> No
 
 
 def test_an_old_address_leads_to_the_page_when_its_model_was_renamed() -> None:
-    seat = admin_client.sit(factories.organization(), Role.OWNER)
+    seat = admin_client.sit(factories.create_organization(), Role.OWNER)
     for rest in ("7/change/?q=a", ""):
         answer = seat.client.get(f"/admin/agents/question/{rest}")
         assert answer.status_code == 302

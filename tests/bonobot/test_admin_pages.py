@@ -72,7 +72,7 @@ class Tour:
 def tour(django_db_setup: None, django_db_blocker: pytest_django.DjangoDbBlocker) -> Iterator[Tour]:
     """Fill an organization that all tests of this module visit."""
     with shared_rows(django_db_blocker):
-        acme, canaries = factories.organization(), fresh()
+        acme, canaries = factories.create_organization(), fresh()
         servers = stock(acme, canaries)
         yield Tour(acme, fill(acme), servers, needles(canaries))
 
@@ -95,7 +95,7 @@ def test_every_page_is_there_in_german(tour: Tour) -> None:
     for visit in pages:
         page = visit.content.decode()
         assert '<html lang="de"' in page, visit.name
-        assert "Übersicht" in page, visit.name
+        assert "Dashboard" in page, visit.name
         assert not COMMA.search(page), (visit.name, COMMA.search(page))
 
 

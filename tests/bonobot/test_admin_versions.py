@@ -30,7 +30,7 @@ class Place:
     """An organization with one of everything, and a platform administrator who owns it."""
 
     def __init__(self) -> None:
-        self.organization = factories.organization()
+        self.organization = factories.create_organization()
         self.ids: dict[str, UUID] = fill(self.organization)
         self.seat = admin_client.sit(self.organization, None)
 
@@ -163,7 +163,7 @@ class Tab:
 
 @pytest.fixture
 def acme(db: None) -> Organization:
-    return factories.organization()
+    return factories.create_organization()
 
 
 @pytest.fixture
@@ -173,11 +173,11 @@ def seat(acme: Organization) -> admin_client.Desk:
 
 @pytest.fixture
 def helper(acme: Organization) -> Agent:
-    agent = factories.agent(acme)
+    agent = factories.create_agent(acme)
     server = admin_client.web_server(acme, "web")
     for name in ("read", "write", "remove"):
         admin_client.offer(server, name)
-    factories.attach_server(factories.administrator(acme), agent, server)
+    factories.attach_server(factories.build_administrator(acme), agent, server)
     return agent
 
 
@@ -218,7 +218,7 @@ def test_an_allowance_in_one_tab_survives_a_save_in_the_other(
     seat: admin_client.Desk, helper: Agent
 ) -> None:
     set_policy(
-        factories.administrator(helper.organization), helper, PolicySpec("all", deny=(READ,))
+        factories.build_administrator(helper.organization), helper, PolicySpec("all", deny=(READ,))
     )
     path = admin_client.url("agents_agent_policy", helper.pk)
     first, second = Tab(seat, path), Tab(seat, path)
@@ -246,7 +246,7 @@ def test_a_denial_over_rest_survives_a_save_in_a_tab(
     seat: admin_client.Desk, helper: Agent
 ) -> None:
     tab = Tab(seat, admin_client.url("agents_agent_policy", helper.pk))
-    boss = factories.administrator(helper.organization)
+    boss = factories.build_administrator(helper.organization)
     set_policy(boss, helper, PolicySpec("all", deny=(REMOVE,)))
     assert tab.save(**{ruled(READ): "allow"}) == 409
     assert tab.save() == 302
@@ -256,7 +256,7 @@ def test_a_denial_over_rest_survives_a_save_in_a_tab(
 def test_members_that_were_given_an_agent_elsewhere_keep_it(
     acme: Organization, seat: admin_client.Desk, helper: Agent
 ) -> None:
-    names = [factories.person(acme, Role.MEMBER, name).label for name in ("anna", "bert")]
+    names = [factories.create_member(acme, Role.MEMBER, name).label for name in ("anna", "bert")]
     path = admin_client.url("agents_agent_configuration", helper.pk)
     first, second = Tab(seat, path), Tab(seat, path)
     assert first.save(members=names[:1]) == 302
@@ -280,7 +280,7 @@ def test_budgets_that_were_added_elsewhere_stay(seat: admin_client.Desk, helper:
 def test_a_role_that_was_taken_elsewhere_is_not_given_again(
     acme: Organization, seat: admin_client.Desk
 ) -> None:
-    factories.person(acme, Role.MEMBER, "anna")
+    factories.create_member(acme, Role.MEMBER, "anna")
     member = Membership.objects.get(user__username="anna")
     tab = Tab(seat, admin_client.url("tenancy_membership_change", member.pk))
     Membership.objects.filter(pk=member.pk).update(role=Role.AUDITOR)
@@ -298,7 +298,7 @@ def test_a_form_without_a_version_is_saved_as_it_is(seat: admin_client.Desk, hel
 
 
 def test_patterns_that_both_tabs_added_both_hold(seat: admin_client.Desk, helper: Agent) -> None:
-    boss = factories.administrator(helper.organization)
+    boss = factories.build_administrator(helper.organization)
     set_policy(boss, helper, PolicySpec("all", deny=("mcp_web_a*", "mcp_web_b*")))
     path = admin_client.url("agents_agent_policy", helper.pk)
     first, second = Tab(seat, path), Tab(seat, path)
@@ -311,7 +311,7 @@ def test_patterns_that_both_tabs_added_both_hold(seat: admin_client.Desk, helper
 def test_members_that_both_tabs_chose_are_all_given_the_agent(
     acme: Organization, seat: admin_client.Desk, helper: Agent
 ) -> None:
-    names = [factories.person(acme, Role.MEMBER, name).label for name in ("anna", "bert")]
+    names = [factories.create_member(acme, Role.MEMBER, name).label for name in ("anna", "bert")]
     path = admin_client.url("agents_agent_configuration", helper.pk)
     first, second = Tab(seat, path), Tab(seat, path)
     assert first.save(members=names[:1]) == 302
@@ -367,7 +367,7 @@ def test_rules_of_rows_that_came_later_are_compared_too(
     rows = admin_client.url("agents_agent_policy_rows", helper.pk) + f"?group={group}"
     piece = seat.client.get(rows).content.decode()
     [form] = parse_forms(piece, rows)
-    boss = factories.administrator(helper.organization)
+    boss = factories.build_administrator(helper.organization)
     set_policy(boss, helper, PolicySpec("all", deny=(REMOVE,)))
     read = {name: control.values for name, control in form.controls.items()}
     found = TOKEN.search(piece)

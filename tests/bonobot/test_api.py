@@ -22,7 +22,7 @@ pytestmark = pytest.mark.django_db
 
 @pytest.fixture
 def acme() -> Organization:
-    return factories.organization()
+    return factories.create_organization()
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def test_a_wrong_token_is_answered_alike_whatever_is_wrong(acme, text):
 
 def test_a_revoked_token_ends_at_once(acme, owner):
     assert owner.get("agents").status == 200
-    revoke_token(factories.administrator(acme), Token.objects.get())
+    revoke_token(factories.build_administrator(acme), Token.objects.get())
     assert owner.get("agents").code == "bad_token"
 
 
@@ -64,11 +64,11 @@ def test_a_person_signs_in_by_session_and_writes_with_the_csrf_token(acme):
 
 
 def test_a_person_of_two_organizations_chooses_by_the_header(acme):
-    other = factories.organization("other")
+    other = factories.create_organization("other")
     user = User.objects.create_user("ann", password="pw-for-tests")
     for where in (acme, other):
         Membership.objects.create(organization=where, user=user, role=Role.OWNER)
-        factories.agent(where, f"agent-of-{where.slug}")
+        factories.create_agent(where, f"agent-of-{where.slug}")
     client = Rest(user=user)
     for slug in ("acme", "other"):
         found = client.get("agents", Bonobot_Organization=slug).json["results"]
@@ -76,7 +76,7 @@ def test_a_person_of_two_organizations_chooses_by_the_header(acme):
 
 
 def test_an_organization_of_others_does_not_exist(acme):
-    factories.organization("other")
+    factories.create_organization("other")
     user = User.objects.create_user("ann", password="pw-for-tests")
     Membership.objects.create(organization=acme, user=user, role=Role.OWNER)
     client = Rest(user=user)
@@ -97,7 +97,7 @@ def test_a_stranger_belongs_nowhere(acme):
 
 
 def test_a_token_for_one_agent_reads_and_runs_that_agent_only(acme):
-    mine, other = factories.agent(acme, "mine"), factories.agent(acme, "other")
+    mine, other = factories.create_agent(acme, "mine"), factories.create_agent(acme, "other")
     client = rest.as_role(acme, Role.OWNER, agent=mine)
     assert [agent["slug"] for agent in client.get("agents").json["results"]] == ["mine"]
     assert client.get(f"agents/{mine.pk}/tools").status == 200
@@ -187,7 +187,7 @@ def test_a_member_that_is_not_there_is_named(owner):
 
 
 def test_nested_members_are_named_by_their_path(acme, owner):
-    agent = factories.agent(acme)
+    agent = factories.create_agent(acme)
     body = {"budgets": [{"unit": "tokens", "period": "day", "limit": -1}]}
     answer = owner.put(f"agents/{agent.pk}/budgets", body)
     assert answer.json["field"] == "budgets[0].limit"
@@ -199,7 +199,7 @@ def test_nested_members_are_named_by_their_path(acme, owner):
 def test_lists_come_in_pages_that_lead_to_each_other(acme, owner):
     names = [f"agent-{number:02}" for number in range(7)]
     for name in names:
-        factories.agent(acme, name)
+        factories.create_agent(acme, name)
     found, address = [], "agents?limit=3"
     while address:
         answer = owner.get(address)
@@ -241,7 +241,7 @@ def test_a_yes_or_no_that_is_neither_is_refused(owner, text):
 
 
 def test_an_empty_filter_is_no_filter_for_texts_only(acme, owner):
-    factories.agent(acme)
+    factories.create_agent(acme)
     assert len(owner.get("agents?q=").json["results"]) == 1
     answer = owner.get("sessions?since=")
     assert (answer.status, answer.json["field"]) == (400, "since")

@@ -64,9 +64,11 @@ def of(place: str, name: str = "") -> Any:
 def test_a_python_client_is_generated_without_a_warning_and_works(
     client: Path, module_web: Web
 ) -> None:
-    acme = factories.organization("python")
-    factories.ready(acme, factories.stdio_server(acme), factories.agent(acme))
-    _, token = create_token(factories.administrator(acme), name="client", role=Role.OWNER)
+    acme = factories.create_organization("python")
+    factories.approve_server(
+        acme, factories.create_stdio_server(acme), factories.create_agent(acme)
+    )
+    _, token = create_token(factories.build_administrator(acme), name="client", role=Role.OWNER)
     with of("client", "AuthenticatedClient")(module_web.url, token) as http:
         listed = of("api.mcp_servers.list_servers").sync(client=http, limit=10)
         assert [(one.name, one.transport_type.value) for one in listed.results] == [
@@ -109,9 +111,11 @@ def ran(folder: Path, *command: str | Path) -> str:
 def test_a_typescript_program_with_generated_types_compiles_strictly_and_works(
     module_web: Web, tmp_path: Path
 ) -> None:
-    acme = factories.organization("typescript")
-    factories.ready(acme, factories.stdio_server(acme), factories.agent(acme))
-    _, token = create_token(factories.administrator(acme), name="client", role=Role.OWNER)
+    acme = factories.create_organization("typescript")
+    factories.approve_server(
+        acme, factories.create_stdio_server(acme), factories.create_agent(acme)
+    )
+    _, token = create_token(factories.build_administrator(acme), name="client", role=Role.OWNER)
     (tmp_path / "node_modules").symlink_to(MODULES)
     (tmp_path / "package.json").write_text('{"type": "module"}')
     shutil.copy(NODE / "clients" / "typed_client.ts", tmp_path)

@@ -48,7 +48,7 @@ OBJECTS = [path for path, operation in reads()]
 
 @pytest.fixture
 def acme() -> Organization:
-    return factories.organization()
+    return factories.create_organization()
 
 
 @pytest.fixture
@@ -117,10 +117,10 @@ def test_a_list_takes_as_many_queries_however_it_is_asked_for(acme, owner, query
             assert owner.get(f"agents?{query}").status == 200
         return len(caught)
 
-    factories.agent(acme, "one")
+    factories.create_agent(acme, "one")
     few = queries()
     for number in range(8):
-        factories.agent(acme, f"agent-{number}")
+        factories.create_agent(acme, f"agent-{number}")
     assert queries() == few == 5
 
 
@@ -145,20 +145,22 @@ def test_a_name_that_is_not_known_is_refused_with_those_that_are(
 
 
 def test_one_object_is_cut_down_like_those_of_a_list(acme, owner):
-    agent = factories.agent(acme, "one")
+    agent = factories.create_agent(acme, "one")
     answer = owner.get(f"agents/{agent.pk}?fields=slug")
     assert answer.json == {"slug": "one"}
     assert owner.get(f"agents/{agent.pk}?fields=secret").code == "unknown_field"
 
 
 def test_a_write_answers_the_whole_object_whatever_its_query_says(acme, owner):
-    answer = owner.patch(f"agents/{factories.agent(acme).pk}?fields=slug", {"name": "Scribe"})
+    answer = owner.patch(
+        f"agents/{factories.create_agent(acme).pk}?fields=slug", {"name": "Scribe"}
+    )
     assert (answer.status, answer.json["name"]) == (200, "Scribe")
 
 
 def test_rows_that_are_equal_in_it_keep_the_usual_order_page_by_page(acme, owner):
     for name in ("c", "a", "b"):
-        factories.agent(acme, name)
+        factories.create_agent(acme, name)
     Agent.objects.update(updated_at=Agent.objects.first().created_at)
     assert [row["slug"] for row in walk(owner, "agents?ordering=-updated_at")] == ["a", "b", "c"]
 

@@ -76,8 +76,8 @@ def filled_organizations(
 ) -> Iterator[Things]:
     """Fill two organizations for all tests of this module."""
     with shared_rows(django_db_blocker):
-        acme = factories.organization()
-        yield Things(acme, everything(acme), everything(factories.organization("other")))
+        acme = factories.create_organization()
+        yield Things(acme, everything(acme), everything(factories.create_organization("other")))
 
 
 @pytest.fixture
@@ -211,7 +211,7 @@ def test_lists_hold_nothing_of_another_organization(things, role):
 @pytest.mark.parametrize("role", ASKED)
 def test_a_token_for_one_agent_reaches_nothing_of_the_others(things, role):
     """Principal × object × verb: what belongs to another agent, or to none, isn't there for it."""
-    agent = factories.agent(things.acme, "unrelated")
+    agent = factories.create_agent(things.acme, "unrelated")
     client = rest.as_role(things.acme, role, agent)
     ids = [value for name, value in things.own.items() if name not in ("name", "user_id")]
     before = counted()
@@ -226,7 +226,7 @@ def test_a_token_for_one_agent_reaches_nothing_of_the_others(things, role):
 
 def test_a_member_reaches_nothing_of_agents_that_were_not_given(things):
     """The same for a person, who has a session and no token."""
-    member = factories.person(things.acme, Role.MEMBER, "newcomer")
+    member = factories.create_member(things.acme, Role.MEMBER, "newcomer")
     client = rest.Rest(user=User.objects.get(pk=member.id))
     shared = {"user_id", "name"}
     ids = [value for name, value in things.own.items() if name not in shared]

@@ -74,17 +74,17 @@ def allowed_operations(role: Role) -> list[str]:
 
 
 def test_an_owner_is_answered_as_the_document_says(module_web: Web, tmp_path: Path) -> None:
-    where = factories.organization("owned")
+    where = factories.create_organization("owned")
     written = settings(tmp_path, where)
-    _, token = create_token(factories.administrator(where), name="fuzz", role=Role.OWNER)
+    _, token = create_token(factories.build_administrator(where), name="fuzz", role=Role.OWNER)
     ran = run(module_web, written, "-n", EXAMPLES, "-H", f"Authorization: Bearer {token}")
     assert ran.returncode == 0, ran.stdout
 
 
 def test_a_member_is_answered_as_the_document_says(module_web: Web, tmp_path: Path) -> None:
-    where = factories.organization("joined")
+    where = factories.create_organization("joined")
     written = settings(tmp_path, where)
-    _, token = create_token(factories.administrator(where), name="fuzz", role=Role.MEMBER)
+    _, token = create_token(factories.build_administrator(where), name="fuzz", role=Role.MEMBER)
     names = allowed_operations(Role.MEMBER)
     assert 0 < len(names) < len(allowed_operations(Role.OWNER))
     chosen = [word for name in names for word in ("--include-operation-id", name)]

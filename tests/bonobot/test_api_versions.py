@@ -109,9 +109,9 @@ def shared_place(
     django_db_setup: None, django_db_blocker: pytest_django.DjangoDbBlocker
 ) -> Iterator[Place]:
     with shared_rows(django_db_blocker):
-        acme = factories.organization()
+        acme = factories.create_organization()
         ids = everything(acme)
-        factories.agent(acme, "other")
+        factories.create_agent(acme, "other")
         where = {"endpoint_config": {"url": "https://s.example.com/mcp"}}
         Server.objects.filter(pk=ids["server_id"]).update(**where)
         Preset.objects.filter(pk=ids["preset_id"]).update(**where)
@@ -156,7 +156,7 @@ class Object:
 
 
 def person(organization: Organization) -> rest.Rest:
-    principal = factories.person(organization, Role.OWNER, "writer")
+    principal = factories.create_member(organization, Role.OWNER, "writer")
     user = User.objects.get(pk=principal.id)
     User.objects.filter(pk=user.pk).update(is_superuser=True, is_staff=True)
     return rest.Rest(user=user)
@@ -174,7 +174,7 @@ def found(place: Place, request: pytest.FixtureRequest) -> Object:
     route, method = request.param
     ids = dict(place.ids)
     if "operations" in route:
-        boss = factories.administrator(place.organization)
+        boss = factories.build_administrator(place.organization)
         ids |= {"server_id": with_declared(boss), "name": "get"}
     one = Object(filled(route, ids), method, KINDS[route], person(place.organization))
     if route.endswith("draft"):

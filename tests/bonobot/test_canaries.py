@@ -66,7 +66,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 @pytest.fixture
 def acme() -> Organization:
-    return factories.organization()
+    return factories.create_organization()
 
 
 @pytest.fixture
@@ -83,7 +83,7 @@ def test_no_route_of_rest_shows_a_secret(acme, pool, canaries):
     sought = needles(canaries)
     known = test_api_matrix.everything(acme)
     found: list[tuple[str, list[str]]] = []
-    token = create_token(factories.administrator(acme), name="owner", role=Role.OWNER)[1]
+    token = create_token(factories.build_administrator(acme), name="owner", role=Role.OWNER)[1]
     client = Client(raise_request_exception=False, headers={"Authorization": f"Bearer {token}"})
     for route, method in test_api_matrix.OPERATIONS:
         servers = [str(one.pk) for one in pool] if "<str:server_id>" in route else [""]
@@ -120,9 +120,9 @@ def test_no_verb_no_file_and_no_row_shows_a_secret(acme, pool, canaries, tmp_pat
 def test_a_call_takes_no_secret_into_logs_rows_or_another_servers_process(acme, pool, canaries):
     sought = needles(canaries)
     config = {"command": sys.executable, "args": [str(WORKSHOP), "stdio"]}
-    boss, helper = factories.administrator(acme), factories.agent(acme)
+    boss, helper = factories.build_administrator(acme), factories.create_agent(acme)
     spec = ServerSpec(name="workshop", transport_type="stdio", endpoint_config=config)
-    server = factories.ready(acme, create_server(boss, spec), helper)
+    server = factories.approve_server(acme, create_server(boss, spec), helper)
     mine = {kind: text for kind, text in canaries.items() if kind in STORED}
     request = pipeline.CallRequest(
         principal=boss,
@@ -184,7 +184,7 @@ def test_no_answer_to_a_write_shows_a_secret(acme, pool, canaries):
     """Neither what is stored, nor what was just sent in a member that holds secrets."""
     sought = needles(canaries | SENT)
     known = test_api_matrix.everything(acme)
-    token = create_token(factories.administrator(acme), name="owner", role=Role.OWNER)[1]
+    token = create_token(factories.build_administrator(acme), name="owner", role=Role.OWNER)[1]
     client = Client(raise_request_exception=False, headers={"Authorization": f"Bearer {token}"})
     found: list[tuple[str, list[str]]] = []
     for route, method in sorted(WRITES, key=lambda one: one[1] == "DELETE"):

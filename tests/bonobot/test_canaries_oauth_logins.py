@@ -53,7 +53,7 @@ def test_a_login_that_a_worker_renews_goes_into_no_log_row_message_or_key(
         with logged() as written:
             entered = {"client_id": CLIENT_ID, "client_secret": CLIENT_SECRET}
             server = register({**LOGIN, **entered})
-            signed_in(browser(factories.person(organization, Role.OWNER)), server)
+            signed_in(browser(factories.create_member(organization, Role.OWNER)), server)
             read_again(server)
             protected.set(forget=True)
             read_again(server)  # which is refused at first, so it renews

@@ -40,8 +40,8 @@ def all_at_once(*saves: Callable[[], int]) -> list[int]:
 
 @pytest.mark.parametrize("how", ["header", "member"])
 def test_of_writes_over_rest_one_wins(how: str) -> None:
-    acme = factories.organization()
-    factories.agent(acme)
+    acme = factories.create_organization()
+    factories.create_agent(acme)
     clients = [rest.as_role(acme, Role.OWNER) for _ in range(AT_ONCE)]
     version = clients[0].get("agents/helper").json["version"]
 
@@ -57,8 +57,8 @@ def test_of_writes_over_rest_one_wins(how: str) -> None:
 
 
 def test_of_policies_over_rest_one_wins() -> None:
-    acme = factories.organization()
-    agent = factories.agent(acme)
+    acme = factories.create_organization()
+    agent = factories.create_agent(acme)
     clients = [rest.as_role(acme, Role.OWNER) for _ in range(AT_ONCE)]
     path = "agents/helper/tool-policy"
     version = clients[0].get(path).json["version"]
@@ -74,12 +74,12 @@ def test_of_policies_over_rest_one_wins() -> None:
 
 
 def test_of_two_tabs_one_wins() -> None:
-    acme = factories.organization()
-    agent = factories.agent(acme)
+    acme = factories.create_organization()
+    agent = factories.create_agent(acme)
     server = admin_client.web_server(acme, "web")
     for name in ("read", "write"):
         admin_client.offer(server, name)
-    factories.attach_server(factories.administrator(acme), agent, server)
+    factories.attach_server(factories.build_administrator(acme), agent, server)
     seats = [admin_client.sit(acme, Role.OWNER, name) for name in ("anna", "bert")]
     path = admin_client.url("agents_agent_policy", agent.pk)
     first, second = (Tab(seat, path) for seat in seats)

@@ -77,11 +77,11 @@ def web() -> Iterator[str]:
 @pytest.fixture
 def helper(transactional_db: None, web: str) -> Agent:
     """An agent of an organization that has at least one row of everything governed."""
-    acme = factories.organization()
-    boss = factories.administrator(acme)
+    acme = factories.create_organization()
+    boss = factories.build_administrator(acme)
     # A test may call more often than the default rate allows when it runs quickly.
-    agent = factories.agent(acme, calls_per_minute=1_000_000)
-    server = factories.ready(acme, factories.http_server(acme, web), agent)
+    agent = factories.create_agent(acme, calls_per_minute=1_000_000)
+    server = factories.approve_server(acme, factories.create_http_server(acme, web), agent)
     preset = Preset.objects.create(organization=acme, slug="web", name="Web", transport_type="http")
     Server.objects.filter(pk=server.pk).update(preset=preset)
     Secret.objects.create(
@@ -95,11 +95,11 @@ def helper(transactional_db: None, web: str) -> Agent:
     set_budgets(boss, server, [BudgetLine("calls", "month", 1_000)])
     save_skill(boss, SkillSpec(name="tell", text="Hello", agents=[agent.slug]))
     set_callable_agents(boss, agent, [agent.slug])
-    factories.workflow(agent)
+    factories.create_workflow(agent)
     create_token(boss, name="ci", role=Role.OPERATOR)
-    factories.issuer(acme, "https://login.example.com")
+    factories.create_issuer(acme, "https://login.example.com")
     create_grant(
-        User.objects.get(pk=factories.person(acme, Role.OPERATOR).id),
+        User.objects.get(pk=factories.create_member(acme, Role.OPERATOR).id),
         acme,
         role=Role.MEMBER,
         resource=f"{settings.BONOBOT_URL}/mcp",
@@ -266,7 +266,7 @@ def elsewhere(helper: Agent) -> Iterator[Callable[[Any], None]]:
 
 
 def _call(helper: Agent, **whom: Any) -> str:
-    boss = factories.administrator(helper.organization)
+    boss = factories.build_administrator(helper.organization)
     named = whom or {"agent_id": helper.pk, "tool": TOOL}
     asked = CallRequest(principal=boss, arguments={}, via="rest", holder="test", **named)
     return get_runtime().call(make_call, asked).outcome

@@ -222,9 +222,9 @@ def own_things(case: Case, agent: Agent, word: str) -> dict[str, str]:
     }
     title = f"Own of {word}"
     mine = Session.objects.create(organization=agent.organization, agent=agent, title=title, **who)
-    approval = factories.question(agent, mine, reason=f"Own {word}", **asks)
+    approval = factories.create_approval(agent, mine, reason=f"Own {word}", **asks)
     server = agent.bindings.get().server
-    question = factories.asked(mine, server)
+    question = factories.create_elicitation(mine, server)
     ElicitationRequest.objects.filter(pk=question.pk).update(message=f"Own {word}", **asks)
     workflow = agent.workflows.order_by("name")[0]
     run = WorkflowRun.objects.create(
@@ -247,7 +247,7 @@ def own_things(case: Case, agent: Agent, word: str) -> dict[str, str]:
 def people(where: Organization, agents: dict[str, Agent]) -> Iterator[Case]:
     """Yield a person of each role, to whom one agent was given."""
     for role in Role:
-        user = User.objects.get(pk=factories.person(where, role, f"person-{role}").id)
+        user = User.objects.get(pk=factories.create_member(where, role, f"person-{role}").id)
         agents[NEAR].members.add(user)
         has = frozenset(agents) if role in READERS else frozenset({NEAR})
         yield Case(f"person {role}", build_user_principal(user, where), has, user=user)
@@ -255,7 +255,7 @@ def people(where: Organization, agents: dict[str, Agent]) -> Iterator[Case]:
 
 def tokens(where: Organization, agents: dict[str, Agent]) -> Iterator[Case]:
     """Yield a token of each role that names an agent, and of two roles one that names none."""
-    boss = factories.administrator(where)
+    boss = factories.build_administrator(where)
     for role, names in [*((role, (NEAR,)) for role in Role), (Role.MEMBER, ()), (Role.AUDITOR, ())]:
         ids = [agents[name].pk for name in names]
         token, text = create_token(boss, name=f"{role} {names}", role=role, agent_ids=ids)
@@ -298,7 +298,7 @@ def strangers(where: Organization, agents: dict[str, Agent]) -> Iterator[Case]:
         ids = [str(agents[name].pk) for name in names]
         said = {"role": role, "agent_ids": ids, "audience": "bonobot"}
         url = f"https://issuer{number}.example.com"
-        row = factories.issuer(where, url, f"Issuer {number}", **said)
+        row = factories.create_issuer(where, url, f"Issuer {number}", **said)
         principal = jwt_validation.build_issuer_principal(
             row, {"sub": str(uuid4()), "scope": scope}
         )
@@ -315,10 +315,10 @@ def stocked_world(
 ) -> Iterator[World]:
     """Stock an organization for all tests of this module."""
     with shared_rows(django_db_blocker):
-        where = factories.organization()
+        where = factories.create_organization()
         ids = {word: stock(where, word) for word in (NEAR, FAR)}
         agents = {word: Agent.objects.get(pk=ids[word]["agent_id"]) for word in ids}
-        boss = factories.administrator(where)
+        boss = factories.build_administrator(where)
         both = [agent.slug for agent in agents.values()]
         save_skill(boss, SkillSpec(name="shared", text="Hello", agents=both))
         flow = Workflow.objects.get(pk=ids[NEAR]["workflow_id"])

@@ -11,14 +11,14 @@ pytestmark = [pytest.mark.browser, pytest.mark.worker]
 
 def test_a_person_signs_in_once_the_password_is_right(module_page: Page) -> None:
     page = module_page
-    factories.person(factories.organization(), Role.OWNER, "anna")
+    factories.create_member(factories.create_organization(), Role.OWNER, "anna")
     page.goto("/")
     page.get_by_label("Username").fill("anna")
     page.get_by_label("Password").fill("wrong")
-    page.get_by_role("button", name="Log in").click()
+    page.get_by_role("button", name="Sign in").click()
     expect(page.locator("body")).to_contain_text("Please enter the correct username")
     page.get_by_label("Password").fill("pw-for-tests")
-    page.get_by_role("button", name="Log in").click()
+    page.get_by_role("button", name="Sign in").click()
     expect(page).to_have_url("/admin/")
     expect(page.locator("body")).to_contain_text("anna")
 
@@ -30,6 +30,6 @@ def test_the_api_pages_show_the_operations(module_page: Page) -> None:
     )
     module_page.goto("/api/docs")
     module_page.locator("[data-tag=agents] button").first.click(timeout=30_000)
-    module_page.get_by_text("Give an agent a server").first.click()
+    module_page.get_by_text("Attach a server to an agent").first.click()
     expect(module_page.get_by_text("Roles: owner, operator.").first).to_be_visible()
     assert not refused

@@ -70,7 +70,7 @@ def ask(web: Web, method: str, path: str, body: bytes = b"", **headers: str) -> 
 @pytest.fixture(scope="module")
 def cookie(module_web: Web) -> Iterator[str]:
     """The cookie of a platform administrator who owns an organization."""
-    seat = admin_client.sit(factories.organization(), Role.OWNER)
+    seat = admin_client.sit(factories.create_organization(), Role.OWNER)
     seat.user.is_superuser = True
     seat.user.save()
     held = seat.client.cookies[settings.SESSION_COOKIE_NAME]
@@ -103,7 +103,9 @@ def test_other_methods_answer_with_them(module_web: Web, method: str) -> None:
 
 def test_what_is_too_large_or_of_another_host_answers_with_them(module_web: Web) -> None:
     token = create_token(
-        factories.administrator(factories.Organization.objects.first()), name="t", role=Role.OWNER
+        factories.build_administrator(factories.Organization.objects.first()),
+        name="t",
+        role=Role.OWNER,
     )[1]
     bearer = {"Authorization": f"Bearer {token}", "Content_Type": "application/json"}
     large = b"[" + b"1," * 3_000_000 + b"1]"
@@ -153,8 +155,8 @@ def test_what_fails_answers_with_them(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_stream_of_events_answers_with_them(module_web: Web) -> None:
     organization = factories.Organization.objects.first()
-    session = factories.rested_session(factories.agent(organization))
-    _, token = create_token(factories.administrator(organization), name="s", role=Role.OWNER)
+    session = factories.create_answered_session(factories.create_agent(organization))
+    _, token = create_token(factories.build_administrator(organization), name="s", role=Role.OWNER)
     headers = {"Authorization": f"Bearer {token}", "Accept": "text/event-stream"}
     status, wrong = ask(module_web, "GET", f"/api/sessions/{session.pk}/events", **headers)
     assert (status, wrong) == (200, "")

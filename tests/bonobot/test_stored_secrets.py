@@ -126,14 +126,14 @@ KINDS = {
         lambda secret, address: {"base_url": f"{address}/v1", "api_key": secret},
     ),
     "identity provider": Kind(
-        lambda boss: factories.provider(
+        lambda boss: factories.create_provider(
             Organization.objects.get(pk=boss.organization_id), HERE, client_secret="stored"
         ),
         "identity-providers/{}",
         "client_secret",
         lambda secret, address: {"url": address, "client_secret": secret},
     ),
-    "notice channel": Kind(
+    "notification channel": Kind(
         lambda boss: save_channel(
             boss,
             NotificationChannelSpec(
@@ -149,8 +149,8 @@ KINDS = {
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 def test_a_masked_secret_is_not_kept_for_another_address(kind: Kind) -> None:
-    acme = factories.organization()
-    made = kind.make(factories.administrator(acme))
+    acme = factories.create_organization()
+    made = kind.make(factories.build_administrator(acme))
     client = rest.as_administrator()
     path = kind.path.format(made.pk)
     headers = {"Bonobot-Organization": acme.slug}
@@ -165,8 +165,8 @@ def test_a_masked_secret_is_not_kept_for_another_address(kind: Kind) -> None:
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 def test_a_masked_secret_is_kept_where_nothing_moves(kind: Kind) -> None:
-    acme = factories.organization()
-    made = kind.make(factories.administrator(acme))
+    acme = factories.create_organization()
+    made = kind.make(factories.build_administrator(acme))
     headers = {"Bonobot-Organization": acme.slug}
     said = {"name": "Another name"}
     kept = rest.as_administrator().patch(kind.path.format(made.pk), said, **headers)

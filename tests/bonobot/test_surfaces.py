@@ -27,7 +27,7 @@ GUARDED = {"add": "has_add_permission", "change": "has_change_permission"} | {
 @pytest.fixture
 def boss(db: None) -> HttpRequest:
     """Return a request of a platform administrator in an organization."""
-    factories.organization()
+    factories.create_organization()
     seat = admin_client.Desk(User.objects.create_superuser("root", password="pw"))
     request: HttpRequest = seat.client.get(admin_client.url("index")).wsgi_request
     return request

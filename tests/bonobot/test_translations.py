@@ -4,6 +4,7 @@ That every page is there in German is tested in `test_admin_pages.py`.
 """
 
 import re
+from pathlib import Path
 
 import pytest
 from django.conf import settings
@@ -12,7 +13,7 @@ from django.urls import reverse
 
 from bonobot.accounts.roles import Role
 from tests import admin_client, factories
-from tests.translation_catalog import GERMAN, compiled, messages, read
+from tests.translation_catalog import ENGLISH, GERMAN, compiled, messages, read
 
 HOLE = re.compile(r"%\(\w+\)[a-z]|%[sd%]|\$?\{[^}]*\}|</?[a-z][^>]*>")
 
@@ -35,15 +36,18 @@ def test_what_is_put_into_a_text_is_put_into_its_german() -> None:
             assert sorted(HOLE.findall(text)) == sorted(HOLE.findall(said)), one.text
 
 
-def test_the_compiled_german_is_what_is_written() -> None:
-    assert GERMAN.with_suffix(".mo").read_bytes() == compiled(read()), "run `make messages`"
+@pytest.mark.parametrize("path", [GERMAN, ENGLISH], ids=["de", "en"])
+def test_the_compiled_texts_are_what_is_written(path: Path) -> None:
+    assert path.with_suffix(".mo").read_bytes() == compiled(read(path)), "run `make messages`"
 
 
 @pytest.mark.django_db
 def test_a_choice_goes_before_the_language_of_the_browser() -> None:
-    seat = admin_client.sit(factories.organization(), Role.OWNER)
+    seat = admin_client.sit(factories.create_organization(), Role.OWNER)
     here = reverse("admin:index")
-    assert "Freigaben" in seat.client.get(here, headers={"accept-language": "de"}).content.decode()
+    assert (
+        "Genehmigungen" in seat.client.get(here, headers={"accept-language": "de"}).content.decode()
+    )
     seat.client.post(reverse("set_language"), {"language": "en", "next": here})
     assert settings.LANGUAGE_COOKIE_NAME in seat.client.cookies
     page = seat.client.get(here, headers={"accept-language": "de"}).content.decode()
@@ -53,28 +57,28 @@ def test_a_choice_goes_before_the_language_of_the_browser() -> None:
 @pytest.mark.django_db
 def test_a_language_that_is_not_spoken_here_gets_english() -> None:
     page = Client().get(reverse("admin:login"), headers={"accept-language": "fr"})
-    assert b"Log in" in page.content
+    assert b"Sign in" in page.content
 
 
 @pytest.mark.django_db
 def test_what_is_refused_is_told_in_german_and_stored_in_english() -> None:
-    acme = factories.organization()
+    acme = factories.create_organization()
     client = admin_client.sit(acme, Role.OWNER).client
     said = {"accept-language": "de"}
     page = client.post(reverse("admin:mcp_servers_server_paste"), {"text": '{"x": '}, headers=said)
     assert "Der Text endet zu früh" in page.content.decode()
     refused = client.post("/api/presets", {}, content_type="application/json", headers=said).json()
     assert refused["code"] == "invalid"
-    assert refused["remedy"].startswith("Berichtige es")
+    assert refused["remedy"].startswith("Korrigiere die Anfrage")
     missing = client.get("/api/agents/nobody", headers=said).json()
     english = client.get("/api/agents/nobody", headers={"accept-language": "en"}).json()
     assert missing["code"] == english["code"]
     assert missing["detail"] != english["detail"]
     server = admin_client.web_server(acme, "web")
-    why = "`web` could not be reached: it did not answer in time."
+    why = "`web` can't be reached: the host didn't respond in time."
     type(server).objects.filter(pk=server.pk).update(status="error", status_detail=why)
     here = reverse("admin:mcp_servers_server_change", args=[server.pk])
-    assert "war nicht zu erreichen: er antwortete nicht rechtzeitig." in (
+    assert "ist nicht erreichbar: der Host hat nicht rechtzeitig geantwortet." in (
         client.get(here, headers=said).content.decode()
     )
-    assert "could not be reached" in client.get(here).content.decode()
+    assert "can&#x27;t be reached" in client.get(here).content.decode()

@@ -84,7 +84,7 @@ def test_an_installed_wheel_runs_in_an_empty_folder(tmp_path: Path) -> None:
         url = f"http://127.0.0.1:{port}"
         assert fetched(f"{url}/healthz") == (200, '{"status": "ok"}')
         assert "bb-line" in fetched(f"{url}/static/bonobot/admin.css")[1]
-        assert "Log in | Bonobot" in " ".join(fetched(f"{url}/admin/login/")[1].split())
+        assert "Sign in | Bonobot" in " ".join(fetched(f"{url}/admin/login/")[1].split())
         assert (
             json.loads(fetched(f"{url}/api/schema?format=json")[1])["info"]["version"]
             == __version__
@@ -100,6 +100,6 @@ def test_an_installed_wheel_runs_in_an_empty_folder(tmp_path: Path) -> None:
     assert re.search(r"^Applying \d+ migrations", log, re.MULTILINE)
     assert not re.search(r"^(worker|beat) *│", log, re.MULTILINE), "`--no-worker`"
     assert not re.search(r"^  password ", log, re.MULTILINE), "`--no-demo`"
-    assert "nobody can yet: `bonobot createsuperuser`" in log
+    assert "no accounts yet. Create the first one: `bonobot createsuperuser`" in log
     assert len(platform_presets(empty / "var" / "bonobot.sqlite3")) >= 40
     assert str(ROOT) not in log

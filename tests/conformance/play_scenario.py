@@ -45,9 +45,9 @@ def play(url: str, scenario: str, context: Mapping[str, Any]) -> str:
 
 
 def _as_people(url: str, scenario: str, context: Mapping[str, Any]) -> None:
-    where = factories.organization(f"conformance-{uuid4().hex[:12]}")
-    boss = factories.administrator(where)
-    owner = factories.person(where, Role.OWNER)
+    where = factories.create_organization(f"conformance-{uuid4().hex[:12]}")
+    boss = factories.build_administrator(where)
+    owner = factories.create_member(where, Role.OWNER)
     server = create_server(
         boss,
         ServerSpec(

@@ -78,7 +78,7 @@ def test_the_first_start_makes_the_demo_and_shows_its_password_once(
     up = install("").up
     assert up is not None
     for line in (
-        r"Making a demo organization.*",
+        r"Creating a demo organization.*",
         r"  user +\S+",
         r"  password +\S{12,}  \(shown once\)",
     ):

@@ -16,9 +16,9 @@ MANY = 1_000_000  # calls, more than there will be
 
 def found(url: str, clients: int) -> tuple[UUID, list[str], str]:
     """Make them; return the organization, a token for each client, and the person's."""
-    where = factories.organization("drill")
-    boss = factories.administrator(where)
-    agent = factories.agent(where)
+    where = factories.create_organization("drill")
+    boss = factories.build_administrator(where)
+    agent = factories.create_agent(where)
     spec = ServerSpec(
         name="till",
         transport_type="http",
@@ -27,7 +27,7 @@ def found(url: str, clients: int) -> tuple[UUID, list[str], str]:
         approval=Server.Approval.ALWAYS,
         calls_per_minute=0,
     )
-    server = factories.ready(where, create_server(boss, spec), agent)
+    server = factories.approve_server(where, create_server(boss, spec), agent)
     # Harmless, but not to be repeated.
     set_labels(boss, server, list(server.definitions.all()), [])
     set_budgets(boss, agent, [BudgetLine("calls", period, MANY) for period in ("day", "total")])

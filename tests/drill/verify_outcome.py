@@ -33,7 +33,7 @@ def findings(organization_id: UUID, load: Load) -> tuple[list[str], list[str]]:
         f"{key} was answered and never charged" for key in load.tally.answered - set(charged)
     ]
     report = verify_whole_chain(organization_id)
-    told.append(f"{report.rows} rows of the audit, {report.seq} entries")
+    told.append("eport.rows audit entries, eport.seq entries")
     faults += [f"audit: {fault}" for fault in report.faults]
     rows = AuditRow.objects.filter(organization_id=organization_id, event_type="call")
     if still := rows.running().count():

@@ -23,5 +23,5 @@ def sign_in(page: Page, user: User, organization: Organization, base_url: str) -
 
 def create_member(organization: Organization, role: Role, name: str = "") -> User:
     """Create a user with a role; the name is of the role and the organization unless given."""
-    user: User = User.objects.get(pk=factories.person(organization, role, name).id)
+    user: User = User.objects.get(pk=factories.create_member(organization, role, name).id)
     return user

@@ -58,7 +58,7 @@ PROGRAMS = {"asker": "client_request_server.py", "workshop": "tool_server.py"}
 @pytest.fixture
 def acme(module_rows: None) -> Organization:
     """An organization of this test alone."""
-    return factories.organization(f"acme-{uuid4().hex[:8]}")
+    return factories.create_organization(f"acme-{uuid4().hex[:8]}")
 
 
 @pytest.fixture
@@ -74,7 +74,7 @@ def anna(acme: Organization, module_page: Page, module_web: Web) -> Iterator[Pag
     boss = User.objects.create_superuser(f"anna-{acme.slug}", password="pw-for-tests")
     Membership.objects.create(organization=acme, user=boss, role=Role.OWNER)
     save_endpoint(
-        factories.administrator(acme),
+        factories.build_administrator(acme),
         ModelEndpointSpec(name="Offline", kind="offline", model="offline"),
     )
     faults: list[str] = []
@@ -101,9 +101,9 @@ def add_program(acme: Organization, tmp_path: Path) -> Iterator[Callable[..., Se
             "env": {f"{name.upper()}_FILE": str(tmp_path / name)},
         }
         spec = ServerSpec(name=name, transport_type="stdio", endpoint_config=config)
-        server = create_server(factories.administrator(acme), spec)
+        server = create_server(factories.build_administrator(acme), spec)
         added.append(server)
-        return factories.ready(acme, server, agent)
+        return factories.approve_server(acme, server, agent)
 
     yield register
     for server in added:
@@ -144,36 +144,36 @@ def add_by_pasting(page: Page, url: str) -> None:
     )
     page.get_by_role("button", name="Preview").click()
     expect(page.locator("[data-entry=broken]")).to_contain_text("bad_url")
-    page.locator("[data-entry=everything]").get_by_label("Allow the private address").check()
-    page.get_by_role("button", name="Add and connect what is ticked").click()
+    page.locator("[data-entry=everything]").get_by_label("Allow private address").check()
+    page.get_by_role("button", name="Add and connect selected").click()
 
 
 def give_two_tools(page: Page) -> Locator:
-    page.get_by_role("link", name="Give it servers").click()
+    page.get_by_role("link", name="Attach servers").click()
     page.get_by_label("everything").check()
-    page.get_by_role("button", name="Choose what it gets").click()
+    page.get_by_role("button", name="Choose tools").click()
     panel = page.locator("[data-server=everything]")
     panel.get_by_label("Search Tools of everything").fill("get-sum")
     expect(panel.get_by_label("echo", exact=True)).to_be_hidden()
-    panel.get_by_label("select all shown").check()
+    panel.get_by_label("Select all shown").check()
     panel.get_by_label("Search Tools of everything").fill("")
     panel.get_by_label("echo", exact=True).check()
-    expect(panel.get_by_role("status").first).to_contain_text("2 of 15 chosen")
+    expect(panel.get_by_role("status").first).to_contain_text("2 of 15 selected")
     panel.locator("tr", has_text="get-sum").get_by_text("Arguments").click()
     expect(panel.locator("tr", has_text="get-sum")).to_contain_text("First number")
-    page.get_by_role("button", name="Save the choice").click()
+    page.get_by_role("button", name="Save selection").click()
     return page.locator("[data-server=everything]")
 
 
 def say(page: Page, text: str) -> None:
     page.get_by_label("Message", exact=True).fill(text)
-    page.get_by_role("button", name="Run").click()
+    page.get_by_role("button", name="Send").click()
 
 
 def ask(page: Page, text: str) -> None:
     page.get_by_role("link", name="Chat").click()
     say(page, text)
-    expect(page.locator("[data-part=state]")).to_contain_text("done", timeout=PATIENCE_MS)
+    expect(page.locator("[data-part=state]")).to_contain_text("completed", timeout=PATIENCE_MS)
 
 
 @pytest.mark.npm
@@ -182,18 +182,18 @@ def test_an_administrator_connects_a_server_and_sees_an_agent_use_it(
 ) -> None:
     process, url = everything
     add_by_pasting(anna, url)
-    anna.get_by_role("link", name="Read and approve").first.click(timeout=PATIENCE_MS)
-    anna.get_by_role("button", name="Approve these").click()
-    expect(anna.locator("body")).to_contain_text("were approved")
+    anna.get_by_role("link", name="Review tools").first.click(timeout=PATIENCE_MS)
+    anna.locator("button[name=do][value=shown]").click()
+    expect(anna.locator("body")).to_contain_text("approved")
 
     anna.goto("/admin/agents/agent/add/")
     anna.get_by_label("Name").fill("Tester")
-    anna.get_by_role("button", name="Make the agent").click()
+    anna.get_by_role("button", name="Create agent").click()
     panel = give_two_tools(anna)
-    expect(panel).to_contain_text("2 chosen")
+    expect(panel).to_contain_text("2 selected")
     anna.get_by_role("link", name="Policy").click()
     anna.locator("input[name=mode][value=all]").check()
-    anna.get_by_role("button", name="Save the policy").click()
+    anna.get_by_role("button", name="Save policy").click()
     expect(anna.locator("body")).to_contain_text(re.compile(r"3 of \d+ can be called now"))
 
     ask(anna, '/mcp_everything_echo {"message": "hello <b>there</b>"}')
@@ -208,7 +208,7 @@ def test_an_administrator_connects_a_server_and_sees_an_agent_use_it(
     expect(anna.locator("[data-steps]")).to_contain_text("mcp_everything_echo")
     anna.locator("details.bb-call summary").click()
     anna.locator("details.bb-call").get_by_role("link", name="audit").click()
-    expect(anna.locator("body")).to_contain_text("№")
+    expect(anna.locator("body")).to_contain_text(re.compile(r"Entry \d+"))
     row = AuditRow.objects.get(organization_id=acme.pk, event_type="call", tool_name="echo")
     assert (row.session_id, row.outcome, row.agent_name) == (session.pk, "ok", "Tester")
     assert verify_whole_chain(acme.pk).ok
@@ -232,8 +232,8 @@ def test_the_form_shows_the_fields_of_the_chosen_transport(anna: Page, acme: Org
     expect(anna.get_by_label("Command")).to_be_visible()
     expect(anna.get_by_label("URL", exact=True)).to_be_hidden()
     anna.get_by_label("HTTP").check()
-    anna.get_by_text("More about the connection").click()
-    anna.get_by_role("button", name="Add a row").click()
+    anna.get_by_text("More connection settings").click()
+    anna.get_by_role("button", name="Add row").click()
     anna.get_by_label("Name", exact=True).last.fill("X-Team")
     anna.get_by_label("Value", exact=True).fill("geheim")
     anna.get_by_label("Sign-in").select_option("bearer_token")
@@ -259,19 +259,19 @@ def test_the_worker_checks_servers_that_are_due(acme: Organization, module_worke
 def test_a_conversation_continues_without_a_reload_and_a_turn_is_retried(
     anna: Page, acme: Organization, module_worker: Process
 ) -> None:
-    agent = factories.agent(acme)
+    agent = factories.create_agent(acme)
     anna.goto(f"/admin/agents/agent/{agent.pk}/change/")
     ask(anna, "What can you do?")
     address = anna.url
-    anna.get_by_label("Another message").fill("And now?")
-    anna.get_by_label("Another message").press("Enter")
-    expect(anna.locator("[data-part=state]")).to_contain_text("done", timeout=PATIENCE_MS)
+    anna.get_by_label("New message", exact=True).fill("And now?")
+    anna.get_by_label("New message", exact=True).press("Enter")
+    expect(anna.locator("[data-part=state]")).to_contain_text("completed", timeout=PATIENCE_MS)
     expect(anna.locator("[data-kind=message]")).to_have_count(2)
     assert anna.url == address
-    anna.get_by_role("button", name="Retry").last.click()
+    anna.get_by_role("button", name="Resend").last.click()
     replaced = anna.get_by_role("button", name="replaced steps")
     expect(replaced).to_be_visible(timeout=PATIENCE_MS)
-    expect(anna.locator("[data-part=state]")).to_contain_text("done", timeout=PATIENCE_MS)
+    expect(anna.locator("[data-part=state]")).to_contain_text("completed", timeout=PATIENCE_MS)
     expect(anna.locator("[data-kind=message]:visible")).to_have_count(2)
     replaced.click()
     expect(anna.locator("[data-kind=message]:visible")).to_have_count(3)
@@ -283,7 +283,7 @@ def test_a_server_asks_a_session_is_exported_replayed_and_canceled(
     module_worker: Process,
     add_program: Callable[..., Server],
 ) -> None:
-    agent = factories.agent(acme)
+    agent = factories.create_agent(acme)
     add_program(agent, "asker", "modern")
     add_program(agent, "workshop", "stdio")
     owner.goto(f"/admin/agents/agent/{agent.pk}/change/")
@@ -293,8 +293,8 @@ def test_a_server_asks_a_session_is_exported_replayed_and_canceled(
     asked = owner.locator("[data-kind=notice]")
     expect(asked).to_contain_text("Which region?", timeout=PATIENCE_MS)
     asked.get_by_label("Region").select_option("eu")
-    asked.get_by_role("button", name="Send to the server").click()
-    expect(state).to_contain_text("done", timeout=PATIENCE_MS)
+    asked.get_by_role("button", name="Send to server").click()
+    expect(state).to_contain_text("completed", timeout=PATIENCE_MS)
     expect(asked.get_by_label("Region")).to_have_count(0)
     expect(owner.locator("details.bb-call").last).to_contain_text('"eu"')
 
@@ -308,7 +308,7 @@ def test_a_server_asks_a_session_is_exported_replayed_and_canceled(
     session = Session.objects.get(organization=acme)
     owner.goto(f"/admin/agents/session/{session.pk}/change/")
     owner.get_by_role("button", name="Record").click()
-    owner.get_by_role("button", name="Replay", exact=True).click()
+    owner.get_by_role("button", name="Start replay", exact=True).click()
     replays = Replay.objects.filter(organization=acme)
     eventually(lambda: replays.get().status == Replay.Status.DONE, within=60)
 
@@ -316,7 +316,7 @@ def test_a_server_asks_a_session_is_exported_replayed_and_canceled(
     say(owner, '/mcp_workshop_wait {"seconds": 300}')
     expect(owner.locator("details.bb-call")).to_contain_text("running", timeout=PATIENCE_MS)
     state.get_by_role("button", name="Cancel").click()
-    expect(state).to_contain_text("cancelled", timeout=PATIENCE_MS)
+    expect(state).to_contain_text("canceled", timeout=PATIENCE_MS)
     canceled = Session.objects.filter(organization=acme).latest("created_at")
     assert canceled.status == Session.Status.CANCELLED
 
@@ -325,7 +325,7 @@ def test_a_turn_that_ended_without_text_leaves_no_trace(acme: Organization, owne
     # Rows alone: no worker is told of this session.
     session = Session.objects.create(
         organization=acme,
-        agent=factories.agent(acme),
+        agent=factories.create_agent(acme),
         status=Session.Status.RUNNING,
         started_by_kind="cli",
     )
@@ -339,12 +339,12 @@ def test_a_turn_that_ended_without_text_leaves_no_trace(acme: Organization, owne
             session=session, seq=seq, kind=kind, state=state, turn=seq == 2, payload=payload
         )
     owner.goto(f"/admin/agents/session/{session.pk}/change/")
-    thinking = owner.get_by_label("The model is thinking")
+    thinking = owner.get_by_label("Waiting for the model")
     expect(thinking).to_be_visible()
 
     session.steps.filter(seq=2).update(state=Step.State.DONE, payload={"text": ""})
     Session.objects.filter(pk=session.pk).update(status=Session.Status.DONE)
-    expect(owner.locator("[data-part=state]")).to_contain_text("done", timeout=PATIENCE_MS)
+    expect(owner.locator("[data-part=state]")).to_contain_text("completed", timeout=PATIENCE_MS)
     expect(thinking).to_have_count(0)
 
 
@@ -364,9 +364,9 @@ def parked(
     acme: Organization, effects: Path, module_worker: Process, add_program: Callable[..., Server]
 ) -> Session:
     """A session that an operator started, and that waits for somebody else's answer."""
-    agent = factories.agent(acme)
+    agent = factories.create_agent(acme)
     add_program(agent, "workshop", "stdio")
-    set_policy(factories.administrator(acme), agent, PolicySpec("all", ask=(COUNT,)))
+    set_policy(factories.build_administrator(acme), agent, PolicySpec("all", ask=(COUNT,)))
     operator = create_member(acme, Role.OPERATOR)
     session = start_session(
         build_user_principal(operator, acme), agent, f'/{COUNT} {{"what": "one"}}'
@@ -392,7 +392,7 @@ def open_approval(page: Page) -> None:
     expect(row).to_have_count(1)
     expect(row).to_contain_text("Helper")
     row.get_by_role("link", name=COUNT).click()
-    expect(page.get_by_role("heading", name="May this call be made?")).to_be_visible()
+    expect(page.get_by_role("heading", name="Approve this call?")).to_be_visible()
     expect(page.locator("pre.bb-code").first).to_contain_text('"what": "one"')
 
 
@@ -402,7 +402,7 @@ def test_a_call_is_approved_from_the_inbox_and_its_session_continues(
     open_approval(rita)
     assert effects.read_text() == ""
     rita.locator("summary", has_text="Approve once").click()
-    rita.get_by_role("button", name="Yes, approve this call").click()
+    rita.get_by_role("button", name="Approve call").click()
     expect(rita.locator("body")).to_contain_text("pproved by rita")
     eventually(lambda: get_status(parked) == Session.Status.DONE, within=60)
     assert effects.read_text() == "one\n"
@@ -420,8 +420,8 @@ def test_a_call_is_denied_with_a_reason_that_the_model_reads(
 ) -> None:
     open_approval(rita)
     rita.locator("summary", has_text="Deny").click()
-    rita.get_by_label("A word to the model").fill(REASON)
-    rita.get_by_role("button", name="No, deny this call").click()
+    rita.get_by_label("Message to model").fill(REASON)
+    rita.get_by_role("button", name="Deny call").click()
     expect(rita.locator(".bb-server-text").first).to_have_text(REASON)
     eventually(lambda: get_status(parked) == Session.Status.DONE, within=60)
     assert effects.read_text() == ""
@@ -436,10 +436,10 @@ def test_an_approval_for_the_session_continues_it_on_the_open_page(
 ) -> None:
     rita.goto(f"/admin/agents/session/{parked.pk}/change/")
     call = rita.locator("details.bb-call")
-    expect(call).to_contain_text("waits for a person")
+    expect(call).to_contain_text("pending")
     call.locator("summary", has_text="Approve for this session").click()
-    call.get_by_role("button", name="Yes, for the whole session").click()
-    expect(rita.locator("[data-part=state]")).to_contain_text("done", timeout=PATIENCE_MS)
+    call.get_by_role("button", name="Approve for this session").click()
+    expect(rita.locator("[data-part=state]")).to_contain_text("completed", timeout=PATIENCE_MS)
     expect(rita.locator("details.bb-call").first).to_contain_text("counted one")
     assert effects.read_text() == "one\n"
     assert parked.grants.count() == 1
@@ -456,14 +456,16 @@ def test_a_worker_verifies_the_chain_and_a_fault_leads_to_its_row(
     verification = owner.locator("#verification")
     verification.get_by_role("button", name="Verify").click()
     expect(verification).to_contain_text("Verified up to entry", timeout=PATIENCE_MS)
-    expect(verification).to_contain_text("whole")
+    expect(verification).to_contain_text("verified")
 
     altered = AuditRow.objects.filter(organization_id=acme.pk).latest("seq")
     # Past the product, as an intruder would.
     assert QuerySet(AuditRow).filter(pk=altered.pk).update(actor_label="nobody") == 1
-    verification.get_by_role("button", name="From the beginning").click()
-    expect(verification.get_by_role("alert")).to_contain_text("altered", timeout=PATIENCE_MS)
-    verification.get_by_role("link", name="See the row").first.click()
+    verification.get_by_role("button", name="Verify from start").click()
+    expect(verification.get_by_role("alert")).to_contain_text(
+        "1 integrity error", timeout=PATIENCE_MS
+    )
+    verification.get_by_role("link", name="View entry").first.click()
     expect(owner).to_have_url(re.compile(str(altered.pk)))
 
 
@@ -471,16 +473,16 @@ def test_a_filter_is_saved_used_and_removed(owner: Page) -> None:
     owner.goto(f"{AUDIT}?event_type__exact=change")
     saved = owner.locator("details.bb-saved")
     saved.locator("summary").click()
-    saved.get_by_label("Name of the filter").fill("What changed")
-    saved.get_by_role("button", name="Keep this filter").click()
-    expect(owner.get_by_text("The filter What changed is kept.")).to_be_visible()
+    saved.get_by_label("Filter name").fill("What changed")
+    saved.get_by_role("button", name="Save filter").click()
+    expect(owner.get_by_text("The filter What changed was saved.")).to_be_visible()
 
     owner.goto(AUDIT)
     saved.locator("summary").click()
     saved.get_by_role("link", name="What changed").click()
     expect(owner).to_have_url(re.compile("event_type__exact=change"))
     saved.locator("summary").click()
-    saved.get_by_role("button", name="Remove").click()
+    saved.get_by_role("button", name="Delete").click()
     expect(saved.get_by_role("link", name="What changed")).to_have_count(0)
 
 
@@ -494,20 +496,20 @@ def shop() -> Iterator[Shop]:
 
 
 def add_parameter(page: Page, **said: str) -> Locator:
-    page.get_by_role("button", name="Add a parameter").click()
+    page.get_by_role("button", name="Add parameter").click()
     row = page.get_by_role("group", name="Parameter").last
     row.get_by_label("Name", exact=True).fill(said["name"])
-    row.get_by_label("Where it goes").select_option(said["place"])
+    row.get_by_label("Location").select_option(said["place"])
     row.get_by_label("Type").select_option(said.get("type", "string"))
     row.get_by_label("Required").select_option(said.get("required", ""))
-    row.get_by_label("What it means").fill(said.get("description", ""))
+    row.get_by_label("Description").fill(said.get("description", ""))
     row.get_by_label("Default").fill(said.get("default", ""))
     return row
 
 
 def approve_what_waits(page: Page) -> None:
-    page.get_by_role("link", name="Read and approve").first.click(timeout=PATIENCE_MS)
-    page.get_by_role("button", name="Approve this one").click()
+    page.get_by_role("link", name="Review tools").first.click(timeout=PATIENCE_MS)
+    page.locator("button[name=do][value=shown]").click()
     expect(page.locator("body")).to_contain_text("approved")
 
 
@@ -524,19 +526,19 @@ def test_an_operation_is_declared_previewed_approved_called_and_changed(
 ) -> None:
     anna.goto("/admin/mcp_servers/server/add/operations/")
     anna.locator("#id_name").fill("shop")
-    anna.get_by_label("Base address").fill(f"{shop.url}/v1")
-    anna.get_by_label("Allow a private or loopback address").check()
+    anna.get_by_label("Base URL").fill(f"{shop.url}/v1")
+    anna.get_by_label("Allow private or loopback address").check()
     anna.get_by_label("Sign-in").select_option("bearer_token")
     anna.get_by_label("Bearer token").fill("sesame-sesame")
-    anna.get_by_label("Name of the tool").fill("get_order")
-    anna.get_by_label("What it does").fill("Look up an order by its number.")
+    anna.get_by_label("Tool name").fill("get_order")
+    anna.locator("#id_op-description").fill("Look up an order by its number.")
     anna.locator("#id_op-path").fill("/orders/{id}")
     add_parameter(anna, name="id", place="path", type="integer", description="The order")
     add_parameter(anna, name="limit", place="query", type="integer", default="20")
     sent = anna.locator("[data-part=sent]")
     expect(sent).to_contain_text(f"GET {shop.url}/v1/orders/1?limit=20")
     anna.locator("#id_op-path").fill("https://{shop}.example.com/orders")
-    expect(sent).to_contain_text("which host is asked")
+    expect(sent).to_contain_text("The host can't be a parameter.")
     anna.locator("#id_op-path").fill("/orders/{id}")
     expect(sent).to_contain_text("/v1/orders/1?limit=20")
     assert shop.arrived == []
@@ -553,30 +555,28 @@ def test_an_operation_is_declared_previewed_approved_called_and_changed(
     anna.get_by_role("link", name="Configuration").click()
     row = anna.locator("tr", has_text="get_order")
     expect(row).to_contain_text("approved")
-    row.get_by_role("link", name="Change").click()
+    row.get_by_role("link", name="Edit").click()
     expect(sent).to_contain_text("/v1/orders/1?limit=20")
-    anna.get_by_label("What it does").fill("Look up an order, with its items.")
+    anna.locator("#id_op-description").fill("Look up an order, with its items.")
     anna.get_by_role("button", name="Save").click()
-    anna.get_by_role("link", name="Read and approve").first.click(timeout=PATIENCE_MS)
+    anna.get_by_role("link", name="Review tools").first.click(timeout=PATIENCE_MS)
     expect(anna.locator("body")).to_contain_text("by its number")
     expect(anna.locator("body")).to_contain_text("with its items")
 
     anna.get_by_role("link", name="Configuration").click()
-    anna.get_by_role("link", name="Add an operation").click()
-    anna.get_by_label("Name of the tool").fill("add_order")
-    anna.get_by_label("What it does").fill("Order something.")
+    anna.get_by_role("link", name="Add operation").click()
+    anna.get_by_label("Tool name").fill("add_order")
+    anna.get_by_label("Description").fill("Order something.")
     anna.locator("#id_op-method").select_option("POST")
     anna.locator("#id_op-path").fill("/orders")
     add_parameter(anna, name="customer.email", place="body", required="1")
     expect(sent).to_contain_text('"email": "EMAIL"')
     anna.get_by_role("button", name="Save").click()
     # The page says it, and what goes on, too, while that is still there.
-    expect(anna.get_by_role("link", name="Read and approve").first).to_be_visible(
-        timeout=PATIENCE_MS
-    )
+    expect(anna.get_by_role("link", name="Review tools").first).to_be_visible(timeout=PATIENCE_MS)
     anna.get_by_role("link", name="Configuration").click()
-    anna.locator("tr", has_text="add_order").get_by_role("link", name="Remove").click()
-    anna.get_by_role("button", name="Remove the operation").click()
+    anna.locator("tr", has_text="add_order").get_by_role("link", name="Delete").click()
+    anna.get_by_role("button", name="Delete operation").click()
     anna.get_by_role("link", name="Configuration").click()
     expect(anna.locator("body")).not_to_contain_text("add_order")
     assert len(shop.arrived) == 1
@@ -616,7 +616,7 @@ def test_a_bulk_job_continues_after_a_reload_and_after_its_worker_died(
 ) -> None:
     for number in range(4):
         admin_client.web_server(acme, f"web{number}")
-    factories.http_server(acme, f"http://127.0.0.1:{silent.getsockname()[1]}/mcp", "silent")
+    factories.create_http_server(acme, f"http://127.0.0.1:{silent.getsockname()[1]}/mcp", "silent")
     set_consuming(False)
     first = processes.start_worker(tmp_path, "worker2")
     running.append(first)
@@ -625,11 +625,13 @@ def test_a_bulk_job_continues_after_a_reload_and_after_its_worker_died(
     owner.locator("select[name=action]").select_option("refresh_chosen")
     owner.get_by_role("button", name="Run").click()
     done = owner.get_by_role("status").first
-    expect(done).to_have_text("4 of 5 servers are done", timeout=PATIENCE_MS)
+    expect(done).to_have_text("4 of 5 servers done", timeout=PATIENCE_MS)
     owner.reload()
-    expect(done).to_have_text("4 of 5 servers are done")
+    expect(done).to_have_text("4 of 5 servers done")
     expect(owner.locator("tr", has_text="web2")).to_contain_text("server_unreachable")
-    expect(owner.locator("tr", has_text="web2")).to_contain_text("Start the server there")
+    expect(owner.locator("tr", has_text="web2")).to_contain_text(
+        "Start the server, or correct the host and port"
+    )
 
     first.kill()
     jobs = BulkJob.objects.filter(organization=acme)
@@ -637,14 +639,14 @@ def test_a_bulk_job_continues_after_a_reload_and_after_its_worker_died(
     stop = BulkJobItem.objects.get(round_id=job_id, server_name="silent")
     assert stop.state == BulkJobItem.State.RUNNING
     jobs.update(held_until=timezone.now() - timedelta(seconds=1))  # its lease is over
-    expect(owner.locator("[data-part=round]")).to_contain_text("No worker is going this round")
+    expect(owner.locator("[data-part=round]")).to_contain_text("No worker is running this job.")
     silent.close()
     set_consuming(True)
     carry_out_round.delay(str(job_id))
-    expect(done).to_have_text("5 of 5 servers are done", timeout=PATIENCE_MS)
+    expect(done).to_have_text("5 of 5 servers done", timeout=PATIENCE_MS)
     expect(owner.locator("[data-part=round]")).to_contain_text("Finished")
     expect(owner.locator("[data-part=round]")).not_to_contain_text("No worker")
 
-    owner.get_by_role("button", name="Do the 5 failed servers again").click()
+    owner.get_by_role("button", name="Retry 5 failed servers").click()
     expect(owner).not_to_have_url(re.compile(str(job_id)))
-    expect(done).to_have_text("5 of 5 servers are done", timeout=PATIENCE_MS)
+    expect(done).to_have_text("5 of 5 servers done", timeout=PATIENCE_MS)

@@ -26,13 +26,15 @@ CONFIGURATION = {
 def anna(transactional_db: None, page: Page) -> Iterator[Page]:
     """The platform administrator's browser; an error in its console fails the test."""
     boss = User.objects.create_superuser("anna", password="pw-for-tests")
-    Membership.objects.create(organization=factories.organization(), user=boss, role=Role.OWNER)
+    Membership.objects.create(
+        organization=factories.create_organization(), user=boss, role=Role.OWNER
+    )
     faults: list[str] = []
     page.on("console", lambda said: faults.append(said.text) if said.type == "error" else None)
     page.goto("/")
     page.get_by_label("Username").fill("anna")
     page.get_by_label("Password").fill("pw-for-tests")
-    page.get_by_role("button", name="Log in").click()
+    page.get_by_role("button", name="Sign in").click()
     expect(page.get_by_role("heading", name="Acme")).to_be_visible()
     yield page
     assert not faults
@@ -51,47 +53,47 @@ def look(page: Page, name: str) -> None:
 def test_an_empty_organization_is_led_to_an_agent_that_uses_a_tool(
     anna: Page, worker: Process
 ) -> None:
-    anna.get_by_role("link", name="Go on: Connect a server").click()
+    anna.get_by_role("link", name="Continue: Connect a server").click()
     anna.locator("textarea[name=text]").fill(json.dumps(CONFIGURATION))
     look(anna, "connect")
     anna.get_by_role("button", name="Preview").click()
-    anna.get_by_role("button", name="Add and connect what is ticked").click()
-    expect(anna.locator("body")).to_contain_text("2 wait for approval", timeout=PATIENCE_MS)
-    anna.get_by_role("link", name="Go on", exact=True).click()
+    anna.get_by_role("button", name="Add and connect selected").click()
+    expect(anna.locator("body")).to_contain_text("2 pending review", timeout=PATIENCE_MS)
+    anna.get_by_role("link", name="Continue", exact=True).click()
 
     panel = anna.locator("[data-server=time]")
     panel.locator("summary", has_text="get_current_time").click()
     expect(panel).to_contain_text("IANA timezone")
     look(anna, "approve")
-    panel.get_by_role("button", name="Approve these 2").click()
-    expect(anna.locator("body")).to_contain_text("Nothing waits")
+    panel.get_by_role("button", name="Approve 2").click()
+    expect(anna.locator("body")).to_contain_text("Nothing to review.")
     anna.get_by_role("link", name="Next: Add a model").click()
 
     anna.get_by_role("textbox", name="Name").fill("Nobody's")
-    anna.get_by_role("textbox", name="Address").fill("http://127.0.0.1:9/v1")
+    anna.get_by_role("textbox", name="URL").fill("http://127.0.0.1:9/v1")
     anna.get_by_role("textbox", name="Model").fill("m")
-    anna.get_by_label("Allow a private").check()
+    anna.get_by_label("Allow private or loopback address").check()
     anna.get_by_role("button", name="Save and test").click()
     expect(anna.locator("body")).to_contain_text("model_unreachable", timeout=PATIENCE_MS)
     look(anna, "model-failed")
-    anna.get_by_role("button", name="Use the offline model").click()
-    expect(anna.locator("body")).to_contain_text("It answered in", timeout=PATIENCE_MS)
-    anna.get_by_role("link", name=re.compile("Next: Make an agent")).click()
+    anna.get_by_role("button", name="Use offline model").click()
+    expect(anna.locator("body")).to_contain_text("Responded in", timeout=PATIENCE_MS)
+    anna.get_by_role("link", name=re.compile("Next: Create an agent")).click()
 
     anna.get_by_role("textbox", name="Name").fill("Clock")
     anna.get_by_role("combobox", name="Model").select_option(label="Offline")
     look(anna, "agent")
-    anna.get_by_role("button", name="Make the agent").click()
+    anna.get_by_role("button", name="Create agent").click()
     anna.get_by_label("Message").fill('/mcp_time_get_current_time {"timezone": "UTC"}')
     look(anna, "ask")
-    anna.get_by_role("button", name="Run").click()
-    expect(anna.locator("[data-part=state]")).to_contain_text("done", timeout=PATIENCE_MS)
+    anna.get_by_role("button", name="Send").click()
+    expect(anna.locator("[data-part=state]")).to_contain_text("completed", timeout=PATIENCE_MS)
     assert AuditRow.objects.get(tool_name="get_current_time").outcome == "ok"
 
     anna.goto("/admin/")
     expect(anna.locator("body")).not_to_contain_text("First steps")
     look(anna, "dashboard")
     anna.set_viewport_size(PHONE)
-    expect(anna.get_by_role("heading", name="Busiest tools")).to_be_visible()
+    expect(anna.get_by_role("heading", name="Most used tools")).to_be_visible()
     anna.goto("/admin/first-run/")
-    expect(anna.locator("body")).to_contain_text("All set")
+    expect(anna.locator("body")).to_contain_text("Setup complete")

@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
 
 @pytest.fixture
 def acme() -> Organization:
-    return factories.organization()
+    return factories.create_organization()
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ def leave(page: Page) -> None:
 def test_a_changed_form_asks_before_it_is_left_and_not_when_it_is_sent(
     olga: Page, acme: Organization, form: str
 ) -> None:
-    agent = factories.agent(acme)
+    agent = factories.create_agent(acme)
     budget = "/admin/agents/budget/add/"
     ours = f"/admin/agents/agent/{agent.pk}/configuration/"
     guard = Guard(olga)
@@ -96,7 +96,7 @@ def test_whoever_stays_can_still_send_what_was_about_to_be_sent(
     server = admin_client.web_server(acme)
     guard = Guard(olga)
     olga.goto(f"/admin/mcp_servers/server/{server.pk}/configuration/")
-    olga.get_by_text("Description, on or off").click()
+    olga.get_by_text("Description and status").click()
     olga.get_by_label("Description").fill("Weather")
     with olga.expect_event("dialog"):
         olga.get_by_role("switch").first.click(no_wait_after=True)  # another form of the page
@@ -104,7 +104,7 @@ def test_whoever_stays_can_still_send_what_was_about_to_be_sent(
     assert guard.asked == 1
     guard.stays = False
     olga.get_by_role("switch").first.click()
-    expect(olga.locator(".bb-head-deeds")).to_contain_text("Off")
+    expect(olga.locator(".bb-head-deeds")).to_contain_text("Disabled")
     assert guard.asked == 2
     assert not Server.objects.get(pk=server.pk).enabled
 
@@ -116,7 +116,7 @@ def test_keys_lead_past_the_navigation_through_lists_and_to_the_palette(
         admin_client.web_server(acme, f"web{number}")
     olga.goto("/admin/mcp_servers/server/")
     olga.keyboard.press("Tab")
-    skip = olga.get_by_role("link", name="Skip to the content")
+    skip = olga.get_by_role("link", name="Skip to content")
     expect(skip).to_be_focused()
     expect(skip).to_be_in_viewport()
     olga.keyboard.press("Enter")
@@ -187,10 +187,10 @@ def test_a_failed_connection_is_tried_again_where_it_failed_and_shown_anew(
     olga.goto(f"/admin/first-run/?step=connect&connect={server.pk}")
     state = olga.locator(f'[data-part="state-{server.pk}"]')
     expect(olga.get_by_role("alert")).to_contain_text("server_unreachable")
-    expect(state).to_contain_text("error")
+    expect(state).to_contain_text("failed")
     before = server.checks.count()
-    olga.get_by_role("button", name="Try again").click()
+    olga.get_by_role("button", name="Retry").click()
     expect(olga.get_by_role("alert")).to_contain_text("server_unreachable")
     eventually(lambda: server.checks.count() > before)
-    olga.get_by_role("link", name="Correct it").click()
+    olga.get_by_role("link", name="Fix it").click()
     expect(olga).to_have_url(re.compile("/configuration/"))

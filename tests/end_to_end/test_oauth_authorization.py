@@ -85,7 +85,7 @@ def visit(
 ) -> Iterator[Visit]:
     """Open a browser's page where nobody is signed in, with an organization of the test's own."""
     name = f"olga-{request.node.name.replace('_', '-')}"[:50]
-    published = publish(upstream, factories.organization(name))
+    published = publish(upstream, factories.create_organization(name))
     olga = User.objects.create_user(name, password="pw-for-tests")
     Membership.objects.create(organization=published.where, user=olga, role=Role.OPERATOR)
     with open_context(module_browser, oauth_web.url, loopback=True) as page:
@@ -120,15 +120,15 @@ def open_shown(visit: Visit, program: "subprocess.Popen[str]") -> None:
 def sign_in(visit: Visit) -> None:
     visit.page.get_by_label("Username").fill(visit.operator)
     visit.page.get_by_label("Password").fill("pw-for-tests")
-    visit.page.get_by_role("button", name="Log in").click()
+    visit.page.get_by_role("button", name="Sign in").click()
 
 
 def let_in(visit: Visit, *client: str | Path) -> None:
     """Have a program that knows nothing but an address be let in by olga, and renew its token."""
     with running(*client, visit.address) as program:
         open_shown(visit, program)
-        expect(visit.page.get_by_text("a program on this computer")).to_be_visible()
-        visit.page.get_by_role("button", name="Let it in").click()
+        expect(visit.page.get_by_text("an application on this computer")).to_be_visible()
+        visit.page.get_by_role("button", name="Authorize").click()
         visit.page.wait_for_url("http://127.0.0.1:*/callback*")
         out, err = program.communicate(timeout=LONGEST_S)
     assert program.returncode == 0, err
@@ -165,14 +165,14 @@ def test_another_bonobot_signs_in_as_to_any_server(
         auth_config={"type": "oauth2", "grant": "authorization_code"},
         allow_private=True,
     )
-    server = create_server(factories.administrator(visit.published.where), spec)
+    server = create_server(factories.build_administrator(visit.published.where), spec)
     page.goto(f"{other.url}/oauth/start/{server.pk}")
     sign_in(visit)
     page.get_by_role("button", name="Continue").click()
     if page.get_by_label("Username").is_visible():
         sign_in(visit)
-    expect(page.get_by_role("heading")).to_have_text("Let “Bonobot” in?")
-    page.get_by_role("button", name="Let it in").click()
+    expect(page.get_by_role("heading")).to_have_text("Authorize “Bonobot”?")
+    page.get_by_role("button", name="Authorize").click()
     page.wait_for_url(f"{other.url}/**")
     found = OAuthGrant.objects.get(server=server)
     assert found.can_authenticate()

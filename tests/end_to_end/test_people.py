@@ -55,14 +55,14 @@ def sign_in(page: Page) -> None:
     page.goto("/admin/login/")
     page.locator("[name=username]").fill("anna")
     page.locator("[name=password]").fill(PASSWORD)
-    page.get_by_role("button", name="Log in").click()
+    page.locator("#login-form button[type=submit]").click()
 
 
 def test_somebody_is_invited_and_signs_in_with_a_passkey(
     live_server: LiveServer, module_browser: Browser
 ) -> None:
-    acme = factories.organization()
-    posted = create_invitation(factories.administrator(acme), "anna@example.com", Role.OWNER)
+    acme = factories.create_organization()
+    posted = create_invitation(factories.build_administrator(acme), "anna@example.com", Role.OWNER)
     faults: list[str] = []
     with open_context(module_browser, live_server.url) as page:
         page.add_init_script(path=AXE)
@@ -76,7 +76,7 @@ def test_somebody_is_invited_and_signs_in_with_a_passkey(
         page.locator("[name=username]").fill("anna")
         page.locator("[name=password]").fill(PASSWORD)
         page.locator("[name=again]").fill(PASSWORD)
-        page.get_by_role("button", name="Make the account and join").click()
+        page.get_by_role("button", name="Create account and join").click()
         expect(page).to_have_url("/admin/")
         user = Membership.objects.get(organization=acme).user
 
@@ -121,8 +121,8 @@ def test_somebody_is_invited_and_signs_in_with_a_passkey(
 def test_somebody_signs_in_by_a_provider_and_another_links_it(
     live_server: LiveServer, module_browser: Browser, settings: object
 ) -> None:
-    acme = factories.organization()
-    factories.person(acme, Role.OWNER, "bert")
+    acme = factories.create_organization()
+    factories.create_member(acme, Role.OWNER, "bert")
     settings.BONOBOT_URL = live_server.url  # type: ignore[attr-defined]  # where it sends back to
     faults: list[str] = []
     with (
@@ -133,7 +133,7 @@ def test_somebody_signs_in_by_a_provider_and_another_links_it(
         page.add_init_script(path=AXE)
         page.goto("/admin/login/")
         faults += look(page)
-        page.get_by_role("button", name="Sign in by Acme ID").click()
+        page.get_by_role("button", name="Sign in with Acme ID").click()
         expect(page).to_have_url(re.compile(f"^{url}/authorize"))
         page.get_by_label("Who").fill("anna@example.com")
         page.get_by_role("button", name="Let me in").click()
@@ -154,21 +154,21 @@ def test_somebody_signs_in_by_a_provider_and_another_links_it(
         page.goto("/admin/login/")
         page.locator("[name=username]").fill("bert")
         page.locator("[name=password]").fill(PASSWORD_OF_MEMBERS)
-        page.get_by_role("button", name="Log in").click()
+        page.locator("#login-form button[type=submit]").click()
         page.goto("/admin/tenancy/provider/")
         faults += look(page)
         page.goto(f"/admin/tenancy/provider/{login.pk}/change/")
         faults += look(page)
         page.goto("/admin/profile/")
-        page.get_by_role("link", name="Link it").click()
+        page.get_by_role("link", name="Link account").click()
         page.locator("[name=password]").fill(PASSWORD_OF_MEMBERS)
         page.locator("form button").first.click()
         faults += look(page)
-        page.get_by_role("button", name="Go on").click()
+        page.get_by_role("button", name="Continue").click()
         expect(page).to_have_url(re.compile(f"^{url}/authorize"))
         page.get_by_label("Who").fill("bert@example.com")
         page.get_by_role("button", name="Let me in").click()
-        expect(page.get_by_text("You can sign in by Acme ID now.")).to_be_visible()
+        expect(page.get_by_text("You can now sign in with Acme ID.")).to_be_visible()
         faults += look(page)
     get_writer().close()
     assert not faults, "\n".join(faults)

@@ -27,9 +27,9 @@ QUICK_S = 10.0  # of a page that takes less than 2 s alone: the machine of the t
 def test_two_thousand_tools_are_ruled_by_their_servers(
     live_server: LiveServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    acme = factories.organization()
-    seat, agent = admin_client.sit(acme, Role.OWNER), factories.agent(acme)
-    boss = factories.administrator(acme)
+    acme = factories.create_organization()
+    seat, agent = admin_client.sit(acme, Role.OWNER), factories.create_agent(acme)
+    boss = factories.build_administrator(acme)
     for number in range(SERVERS):
         server = admin_client.web_server(acme, f"web{number}")
         one = admin_client.offer(server, "tool000")
@@ -69,13 +69,13 @@ def test_two_thousand_tools_are_ruled_by_their_servers(
         expect(count).to_have_text(f"0 of {TOOLS} can be called", timeout=PATIENCE_MS)
         row = group.locator("[data-find-item]", has_text="tool007")
         row.get_by_text("ask", exact=True).click()
-        expect(row).to_contain_text("asks", timeout=PATIENCE_MS)
+        expect(row).to_contain_text("requires approval", timeout=PATIENCE_MS)
         faults = look(page)
         picture(page, "policy-many-desk")
         group.get_by_role("button", name="more").click()
         expect(group.locator("[data-find-item]")).to_have_count(TOOLS)
         expect(group.locator("input[value=deny]:checked")).to_have_count(TOOLS - 1)
-        page.get_by_role("button", name="Save the policy").click()
+        page.get_by_role("button", name="Save policy").click()
         expect(page.locator("body")).to_contain_text("Saved.")
         text = load_policy_spec(Agent.objects.get())
         assert (len(text.deny), text.ask) == (TOOLS - 1, ("mcp_web3_tool007",))

@@ -71,7 +71,7 @@ def open_screens(
     judged_elsewhere: Set[str] = frozenset(),
 ) -> Iterator[Page]:
     """Judge the pages among these addresses, add their faults to a list, and yield a page."""
-    acme = factories.organization()
+    acme = factories.create_organization()
     seat = admin_client.sit(acme, Role.OWNER)
     seat.user.is_superuser = True
     seat.user.save()

@@ -39,22 +39,22 @@ FLOOD = 100  # servers that don't answer: more than the lanes of two workers hav
 
 @pytest.fixture
 def acme(transactional_db: None) -> Organization:
-    return factories.organization()
+    return factories.create_organization()
 
 
 @pytest.fixture
 def helper(acme: Organization) -> Agent:
     """An agent with the offline model that may call everything."""
-    return factories.agent(acme)
+    return factories.create_agent(acme)
 
 
 @pytest.fixture
 def workshop(acme: Organization, helper: Agent) -> Iterator[Server]:
     """A real stdio server of the agent; calls of its tool `wait` may be repeated."""
-    boss = factories.administrator(acme)
+    boss = factories.build_administrator(acme)
     config = {"command": sys.executable, "args": [str(WORKSHOP), "stdio"]}
     spec = ServerSpec(name="workshop", transport_type="stdio", endpoint_config=config)
-    server = factories.ready(acme, create_server(boss, spec), helper)
+    server = factories.approve_server(acme, create_server(boss, spec), helper)
     set_labels(boss, server, list(server.definitions.filter(name="wait")), [FlowLabel.REPEATABLE])
     yield server
     get_runtime().call(get_connection_pool().forget_server, server.pk)
@@ -69,7 +69,7 @@ def test_two_workers_share_sessions_and_one_finishes_those_of_the_other_before_i
     acme: Organization, helper: Agent, workshop: Server, start_worker: Callable[..., Process]
 ) -> None:
     workers = [start_worker(), start_worker()]
-    boss = factories.administrator(acme)
+    boss = factories.build_administrator(acme)
     sessions = [
         session_services.start_session(boss, helper, f'/mcp_workshop_echo {{"text": "{number}"}}')
         for number in range(4)
@@ -180,7 +180,7 @@ def test_a_flood_of_slow_discoveries_and_checks_leaves_sessions_their_place(
     add_silent: Callable[[], tuple[Silent, list[Server]]],
     start_worker: Callable[..., Process],
 ) -> None:
-    boss = factories.administrator(acme)
+    boss = factories.build_administrator(acme)
     most = MAX_CONCURRENCY["discovery"]
     silent, servers = add_silent()
     start_worker(BONOBOT_WORKER_THREADS="1")

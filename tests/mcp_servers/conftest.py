@@ -19,7 +19,7 @@ from tests.mcp_servers.raw_list_changed_server import Serving
 @pytest.fixture
 def acme(transactional_db: None) -> Organization:
     """An organization whose rows every thread sees."""
-    return factories.organization()
+    return factories.create_organization()
 
 
 @pytest.fixture
@@ -42,9 +42,9 @@ def serve(acme: Organization) -> Iterator[Callable[..., tuple[Serving, Server]]]
 
     def begin(listen, name="raw"):
         one = get_runtime().call(Serving(listen).begin)
-        server = factories.http_server(acme, one.http.url, name)
+        server = factories.create_http_server(acme, one.http.url, name)
         made.append((one, server))
-        return one, factories.ready(acme, server)
+        return one, factories.approve_server(acme, server)
 
     yield begin
     get_runtime().call(_stop_reading)

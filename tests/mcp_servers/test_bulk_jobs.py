@@ -21,12 +21,12 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 @pytest.fixture
 def acme() -> Organization:
-    return factories.organization()
+    return factories.create_organization()
 
 
 @pytest.fixture
 def ann(acme: Organization) -> Principal:
-    return factories.person(acme, Role.OWNER, "ann")
+    return factories.create_member(acme, Role.OWNER, "ann")
 
 
 @pytest.fixture
@@ -108,10 +108,10 @@ def test_who_lost_the_right_meanwhile_does_nothing(
 
 
 def test_who_may_not_do_one_begins_none(acme: Organization, servers: list[Server]) -> None:
-    auditor = factories.person(acme, Role.AUDITOR)
+    auditor = factories.create_member(acme, Role.AUDITOR)
     with pytest.raises(Forbidden):
         bulk_jobs.start_bulk_job(auditor, BulkJob.Kind.DISABLE, servers)
-    operator = factories.person(acme, Role.OPERATOR)
+    operator = factories.create_member(acme, Role.OPERATOR)
     with pytest.raises(Forbidden):
         bulk_jobs.start_bulk_job(operator, BulkJob.Kind.APPROVE, servers)
     assert not BulkJob.objects.exists()
@@ -138,16 +138,14 @@ def test_the_list_begins_a_round_and_leads_to_it(
     seat = admin_client.Desk(User.objects.get(username="ann"))
     fields = {"action": "refresh_chosen", "_selected_action": [str(one.pk) for one in servers]}
     page = seat.post("mcp_servers_server_changelist", **fields)
-    assert "0 of 5 servers are done" in admin_client.words(page)
-    assert "0 of 5 servers are done" in admin_client.words(
-        seat.get("mcp_servers_server_changelist")
-    )
+    assert "0 of 5 servers done" in admin_client.words(page)
+    assert "0 of 5 servers done" in admin_client.words(seat.get("mcp_servers_server_changelist"))
     made = BulkJob.objects.get()
     go(made)
     page = seat.get("mcp_servers_server_round", made.pk)
-    assert "5 of 5 servers are done 5 failed" in admin_client.words(page)
-    assert "See how far it is" not in seat.get("mcp_servers_server_changelist")
-    stranger = admin_client.sit(factories.organization("evil"), Role.OWNER)
+    assert "5 of 5 servers done 5 failed" in admin_client.words(page)
+    assert "View progress" not in seat.get("mcp_servers_server_changelist")
+    stranger = admin_client.sit(factories.create_organization("evil"), Role.OWNER)
     stranger.get("mcp_servers_server_round", made.pk, status=404)
 
 

@@ -24,12 +24,12 @@ pytestmark = pytest.mark.django_db
 
 @pytest.fixture
 def acme():
-    return factories.organization()
+    return factories.create_organization()
 
 
 @pytest.fixture
 def boss(acme):
-    return factories.administrator(acme)
+    return factories.build_administrator(acme)
 
 
 def spec(**more):
@@ -67,7 +67,9 @@ def test_what_makes_no_sense_is_refused(boss, said):
 def test_a_change_is_in_the_audit_and_needs_the_right(acme, boss):
     server = create_server(boss, spec())
     with pytest.raises(Problem):
-        set_client_capabilities(factories.person(acme, Role.MEMBER), server, sampling="allow")
+        set_client_capabilities(
+            factories.create_member(acme, Role.MEMBER), server, sampling="allow"
+        )
     set_client_capabilities(boss, server, sampling="allow")
     assert server.sampling == "allow"
     assert AuditRow.objects.filter(action="server_asking_changed").count() == 1
@@ -105,7 +107,7 @@ def test_rest_and_the_form_read_and_write_it(acme, boss):
     }
     seat = admin_client.sit(acme, Role.OPERATOR)
     assert admin_client.words(seat.get("mcp_servers_server_configuration", server.pk)).count(
-        "the model"
+        "agent's model"
     )
     seat.post("mcp_servers_server_configuration", server.pk, **fields)
     server.refresh_from_db()

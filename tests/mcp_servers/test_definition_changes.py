@@ -39,7 +39,7 @@ def priced(maximum: float) -> dict[str, Any]:
 
 @pytest.fixture
 def boss(transactional_db: None) -> Principal:
-    return factories.administrator(factories.organization())
+    return factories.build_administrator(factories.create_organization())
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def states(boss: Principal) -> Callable[..., list[dict[str, str]]]:
         server = RawHttp(respond)
         get_runtime().call(stack.enter_async_context, server.listening())
         where = factories.Organization.objects.get(pk=boss.organization_id)
-        row = factories.http_server(where, server.url)
+        row = factories.create_http_server(where, server.url)
         found = []
         try:
             for number, listing in enumerate(listings):

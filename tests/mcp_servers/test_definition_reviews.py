@@ -18,12 +18,12 @@ pytestmark = pytest.mark.django_db
 
 @pytest.fixture
 def acme():
-    return factories.organization()
+    return factories.create_organization()
 
 
 @pytest.fixture
 def reviewer(acme):
-    return factories.person(acme, Role.REVIEWER)
+    return factories.create_member(acme, Role.REVIEWER)
 
 
 @pytest.fixture
@@ -89,7 +89,7 @@ def test_a_definition_of_another_server_is_skipped(acme, reviewer, server):
 @pytest.mark.parametrize("role", [Role.MEMBER, Role.AUDITOR, Role.OPERATOR])
 def test_whoever_may_not_approve_approves_nothing(acme, server, role):
     with pytest.raises(Forbidden):
-        approve_definitions(factories.person(acme, role), server)
+        approve_definitions(factories.create_member(acme, role), server)
     assert not server.definitions.callable().exists()
 
 

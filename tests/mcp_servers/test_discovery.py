@@ -22,7 +22,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 @pytest.fixture
 def boss(transactional_db):
-    return factories.administrator(factories.organization())
+    return factories.build_administrator(factories.create_organization())
 
 
 def workshop(tools="", **more):

@@ -29,7 +29,7 @@ def registry() -> Iterator[Registry]:
 @pytest.fixture
 def boss(settings, tmp_path):
     settings.BONOBOT_VAR = tmp_path / "var"
-    return factories.administrator(factories.organization())
+    return factories.build_administrator(factories.create_organization())
 
 
 @pytest.fixture
@@ -84,6 +84,6 @@ def test_a_package_is_installed_again_and_the_audit_says_by_whom(boss, server):
 
 
 def test_a_server_of_another_launcher_has_nothing_to_install(boss):
-    other = factories.stdio_server(factories.Organization.objects.get())
+    other = factories.create_stdio_server(factories.Organization.objects.get())
     assert find_server_installation(other) is None
     assert get_runtime().call(reinstall_package, boss, other) is None

@@ -52,7 +52,7 @@ def keep(server: Server, found: ServerDeclarations) -> discovery.DiscoveryResult
 
 
 def discovered(where: Organization, name: str = "web", scope_id: UUID | None = None) -> Server:
-    server = factories.http_server(where, URL, name)
+    server = factories.create_http_server(where, URL, name)
     if scope_id is not None:
         Server.objects.filter(pk=server.pk).update(scope_id=scope_id)
     keep(server, survey("a", "b", "c"))
@@ -74,7 +74,7 @@ def waiting(server: Server) -> dict[UUID, str]:
 
 
 def test_a_server_is_removed_while_it_is_discovered(acme: Organization) -> None:
-    server, boss = discovered(acme), factories.administrator(acme)
+    server, boss = discovered(acme), factories.build_administrator(acme)
     cross(
         lambda: keep(server, survey("a", text="Altered.")),
         lambda: delete_server(boss, server),
@@ -84,7 +84,7 @@ def test_a_server_is_removed_while_it_is_discovered(acme: Organization) -> None:
 
 
 def test_a_server_is_removed_while_a_contact_fails(acme: Organization) -> None:
-    server, boss = discovered(acme), factories.administrator(acme)
+    server, boss = discovered(acme), factories.build_administrator(acme)
     long_ago = timezone.now() - timedelta(days=2)
     Server.objects.filter(pk=server.pk).update(checked_at=long_ago)
     problem = UpstreamError("Away.", code="server_unreachable", server=server.name)
@@ -97,7 +97,7 @@ def test_a_server_is_removed_while_a_contact_fails(acme: Organization) -> None:
 
 
 def test_what_a_server_offers_is_approved_while_it_is_discovered(acme: Organization) -> None:
-    server, boss = discovered(acme), factories.administrator(acme)
+    server, boss = discovered(acme), factories.build_administrator(acme)
     seen = dict(reversed(waiting(server).items()))
     _, found = cross(
         lambda: approve_definitions(boss, server, seen),
@@ -108,7 +108,7 @@ def test_what_a_server_offers_is_approved_while_it_is_discovered(acme: Organizat
 
 
 def test_two_people_approve_and_label_the_same(acme: Organization) -> None:
-    server, boss = discovered(acme), factories.administrator(acme)
+    server, boss = discovered(acme), factories.build_administrator(acme)
     rows = list(Definition.objects.filter(server=server))
     cross(
         lambda: approve_definitions(boss, server, dict(reversed(waiting(server).items()))),
@@ -120,7 +120,7 @@ def test_two_people_approve_and_label_the_same(acme: Organization) -> None:
 
 
 def test_a_server_that_comes_back_is_discovered_while_it_is_approved(acme: Organization) -> None:
-    server, boss = discovered(acme), factories.administrator(acme)
+    server, boss = discovered(acme), factories.build_administrator(acme)
     Server.objects.filter(pk=server.pk).update(status=Server.Status.ERROR)
     found, seen = survey("a", text="Altered."), waiting(server)
     found = replace(found, items=found.items + survey("b", "c").items)
@@ -135,7 +135,7 @@ def test_a_server_that_comes_back_is_discovered_while_it_is_approved(acme: Organ
 def test_the_servers_of_an_agent_are_removed_while_their_leases_are_renewed(
     acme: Organization,
 ) -> None:
-    boss, agent, holder = factories.administrator(acme), factories.agent(acme), uuid4()
+    boss, agent, holder = factories.build_administrator(acme), factories.create_agent(acme), uuid4()
     for number in range(4):
         discovered(acme, f"s{number}", scope_id=agent.pk)
     ChangeSubscription.objects.update(holder=holder, beat_at=timezone.now())
@@ -174,7 +174,7 @@ def test_what_two_processes_write_of_the_same_resources_goes_one_by_one(
 
 
 def test_a_server_is_removed_while_what_is_followed_there_is_written(acme: Organization) -> None:
-    server, boss, holder = discovered(acme), factories.administrator(acme), uuid4()
+    server, boss, holder = discovered(acme), factories.build_administrator(acme), uuid4()
     ids = followed(server, holder, *URIS)
     middle = ResourceSubscription.objects.filter(server=server, digest=compute_digest(URIS[4]))
     behind(

@@ -34,17 +34,17 @@ WHY = {"NODE_OPTIONS": "needs more memory for large documents"}
 
 @pytest.fixture
 def acme():
-    return factories.organization()
+    return factories.create_organization()
 
 
 @pytest.fixture
 def boss(acme):
-    return factories.administrator(acme)
+    return factories.build_administrator(acme)
 
 
 @pytest.fixture
 def owner(acme):
-    return factories.person(acme, Role.OWNER)
+    return factories.create_member(acme, Role.OWNER)
 
 
 def spec(config=None, **more):

@@ -47,7 +47,7 @@ def test_a_call_that_is_answered_as_unknown_has_the_catalogue_read(acme, serve, 
     serving, server = serve(refusing(code))
     serving.tools = ["two"]
     request = pipeline.CallRequest(
-        principal=factories.administrator(acme),
+        principal=factories.build_administrator(acme),
         tool="one",
         arguments={},
         via="rest",

@@ -14,7 +14,7 @@ from tests import factories
 
 @pytest.fixture
 def server(db):
-    made = factories.stdio_server(factories.organization())
+    made = factories.create_stdio_server(factories.create_organization())
     Server.objects.filter(pk=made.pk).update(status="connected")
     return made
 

@@ -17,12 +17,14 @@ STDIO = {"command": "npx", "args": ["-y", "package@1.2.3"]}
 
 @pytest.fixture
 def boss():
-    return factories.administrator(factories.organization())
+    return factories.build_administrator(factories.create_organization())
 
 
 @pytest.fixture
 def owner(boss):
-    return factories.person(factories.Organization.objects.get(pk=boss.organization_id), Role.OWNER)
+    return factories.create_member(
+        factories.Organization.objects.get(pk=boss.organization_id), Role.OWNER
+    )
 
 
 def spec(name="docs", transport_type="http", endpoint_config=None, **more):
@@ -61,7 +63,7 @@ BAD = {
         "private_address",
         "endpoint_config.url",
     ),
-    "this machine": (
+    "loopback address": (
         spec(endpoint_config={"url": "http://localhost:3001/mcp"}),
         "private_address",
         "endpoint_config.url",
@@ -151,7 +153,7 @@ def test_only_a_platform_administrator_trusts_every_change(owner):
 @pytest.mark.parametrize("role", [Role.MEMBER, Role.AUDITOR, Role.REVIEWER])
 def test_other_roles_register_nothing(boss, role):
     where = factories.Organization.objects.get(pk=boss.organization_id)
-    assert refused(factories.person(where, role), spec()).code == "forbidden"
+    assert refused(factories.create_member(where, role), spec()).code == "forbidden"
 
 
 def test_a_name_is_taken_once_in_the_pool(boss):

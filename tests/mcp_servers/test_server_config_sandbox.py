@@ -23,12 +23,12 @@ STDIO = {"command": "npx", "args": ["-y", "package@1.2.3"]}
 
 @pytest.fixture
 def acme():
-    return factories.organization()
+    return factories.create_organization()
 
 
 @pytest.fixture
 def boss(acme):
-    return factories.administrator(acme)
+    return factories.build_administrator(acme)
 
 
 def spec(transport_type="stdio", **more):
@@ -94,7 +94,7 @@ def test_a_server_that_becomes_remote_has_no_box(boss):
 
 def test_only_a_platform_administrator_changes_a_box(acme, boss):
     server = create_server(boss, spec(confinement="bubblewrap"))
-    owner = factories.person(acme, Role.OWNER)
+    owner = factories.create_member(acme, Role.OWNER)
     for said in ({"confinement": "none"}, {"network": "host"}, {"confinement": "namespaces"}):
         with pytest.raises(Problem) as caught:
             update_server(owner, server, spec(**said))
@@ -105,7 +105,7 @@ def test_only_a_platform_administrator_changes_a_box(acme, boss):
 
 def test_an_organization_uses_a_preset_in_the_box_that_it_brings(acme, boss):
     saved = save_as_preset(boss, create_server(boss, spec(confinement="bubblewrap")), "Boxed")
-    owner = factories.person(acme, Role.OWNER)
+    owner = factories.create_member(acme, Role.OWNER)
     made = create_server(owner, fill_preset(saved, {}, name="mine"), preset=saved)
     assert box(made) == ("bubblewrap", "none")
 

@@ -23,12 +23,12 @@ pytestmark = pytest.mark.django_db
 
 @pytest.fixture
 def acme():
-    return factories.organization()
+    return factories.create_organization()
 
 
 @pytest.fixture
 def server(acme) -> Server:
-    return factories.stdio_server(acme)
+    return factories.create_stdio_server(acme)
 
 
 def words(server, text="", ended="", child_id=None) -> StderrSnapshot:
@@ -48,7 +48,7 @@ def test_a_child_has_one_row_that_follows_it(server):
 
 
 def test_the_latest_children_of_a_server_are_kept(server, acme):
-    other = factories.stdio_server(acme, name="other")
+    other = factories.create_stdio_server(acme, name="other")
     stderr_log.write_snapshot(words(other, "other"))
     for number in range(stderr_log.MAX_OUTPUTS_PER_SERVER + 3):
         stderr_log.write_snapshot(words(server, f"child {number}\n"))
@@ -116,7 +116,7 @@ def test_the_admin_shows_it_escaped_to_who_manages_servers(acme, server):
 
 def test_the_admin_says_that_nothing_was_written(acme, server):
     page = admin_client.sit(acme, Role.OPERATOR).get("mcp_servers_server_health", server.pk)
-    assert "None of its programs" in admin_client.words(page)
+    assert "No recent error output." in admin_client.words(page)
     web = admin_client.web_server(acme)
     over_http = admin_client.sit(acme, Role.OWNER).get("mcp_servers_server_health", web.pk)
     assert "Error output" not in admin_client.words(over_http)
@@ -144,7 +144,7 @@ def test_what_a_real_child_says_is_kept_and_told_by_the_command_line(acme, bonob
 
 @pytest.mark.django_db(transaction=True)
 def test_a_command_that_can_not_start_leaves_why(acme, bonobot):
-    server = factories.stdio_server(acme)
+    server = factories.create_stdio_server(acme)
     Server.objects.filter(pk=server.pk).update(endpoint_config={"command": "no-such-command"})
     bonobot("mcp", "test", server.slug)
     [row] = stderr_log.list_error_outputs(server)
@@ -153,13 +153,13 @@ def test_a_command_that_can_not_start_leaves_why(acme, bonobot):
 
 @pytest.mark.django_db(transaction=True)
 def test_a_silent_child_that_was_closed_leaves_nothing(acme, bonobot):
-    server = factories.stdio_server(acme)
+    server = factories.create_stdio_server(acme)
     assert bonobot("mcp", "test", server.slug).status == 0
     get_runtime().call(get_connection_pool().forget_server, server.pk)
-    assert "No program of" in bonobot("mcp", "logs", server.slug).out
+    assert "No recent error output of" in bonobot("mcp", "logs", server.slug).out
     assert bonobot("mcp", "logs", server.slug, "--json").json == []
 
 
 def test_of_a_server_over_http_nothing_runs_here(acme, bonobot):
     admin_client.web_server(acme)
-    assert "over HTTP" in bonobot("mcp", "logs", "web").out
+    assert "uses HTTP" in bonobot("mcp", "logs", "web").out

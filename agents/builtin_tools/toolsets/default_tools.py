@@ -35,10 +35,10 @@ def _read_result(context: BuiltinToolContext, arguments: dict[str, Any]) -> str:
     if text is None and (text := _find_step_text(context, arguments["result_id"])) is None:
         raise NotFound(
             format_message(
-                "There is no stored result {result_id!r}.", result_id=arguments["result_id"]
+                "The stored result {result_id!r} doesn't exist.", result_id=arguments["result_id"]
             ),
             field="result_id",
-            remedy="Use the id that stands at the end of the cut result.",
+            remedy="Use the ID at the end of the truncated result.",
         )
     start = arguments.get("offset", 0)
     piece = text[start : start + CHUNK_LENGTH]
@@ -81,7 +81,7 @@ def _find_step_text(context: BuiltinToolContext, result_id: str) -> str | None:
 READ_RESULT = BuiltinTool(
     name="read_result",
     description=format_message(
-        "Read on in a tool result that was cut or left out because it was too long."
+        "Read more of a tool result that was truncated or omitted because it was too long."
     ),
     input_schema={
         "type": "object",
@@ -148,9 +148,9 @@ def _get_server(context: BuiltinToolContext, name: str) -> ServerIdentity:
     )
     if server is None:
         raise NotFound(
-            format_message("There is no server {name!r}.", name=name),
+            format_message("The server {name!r} doesn't exist.", name=name),
             field="server",
-            remedy="Take the name from `list_resources`: the first word of each line.",
+            remedy="Use a server name from `list_resources`. It comes first on each line.",
         )
     return server
 
@@ -158,7 +158,8 @@ def _get_server(context: BuiltinToolContext, name: str) -> ServerIdentity:
 LIST_RESOURCES = BuiltinTool(
     name="list_resources",
     description=format_message(
-        "List the resources that can be read: server, URI or URI template, and a word about each."
+        "List the readable resources, each with its server, URI or URI template, and a "
+        "short description."
     ),
     input_schema={
         "type": "object",
@@ -173,7 +174,7 @@ LIST_RESOURCES = BuiltinTool(
 READ_RESOURCE = BuiltinTool(
     name="read_resource",
     description=format_message(
-        "Read a resource by its server and URI, as `list_resources` names them."
+        "Read a resource by its server and URI, as listed by `list_resources`."
     ),
     input_schema={
         "type": "object",
@@ -214,10 +215,10 @@ async def _handle_read_skill(context: BuiltinToolContext, arguments: dict[str, A
     skill = context.snapshot.skills.get(arguments["name"])
     if skill is None:
         raise NotFound(
-            format_message("There is no skill {name!r}.", name=arguments["name"][:100]),
+            format_message("The skill {name!r} doesn't exist.", name=arguments["name"][:100]),
             code="unknown_skill",
             field="name",
-            remedy="Take the name from `list_skills`.",
+            remedy="Use a name from `list_skills`.",
         )
     if not skill.arguments:
         return skill.text
@@ -239,7 +240,7 @@ def _describe_argument(argument: TemplateArgument) -> str:
 LIST_SKILLS = BuiltinTool(
     name="list_skills",
     description=format_message(
-        "List the skills: instructions for tasks, with the arguments that each takes."
+        "List the skills: instructions for tasks, with the arguments each skill takes."
     ),
     input_schema={"type": "object", "properties": {}, "additionalProperties": False},
     run=_handle_list_skills,
@@ -250,7 +251,7 @@ LIST_SKILLS = BuiltinTool(
 
 READ_SKILL = BuiltinTool(
     name="read_skill",
-    description=format_message("Read the instructions of a skill before doing what it is for."),
+    description=format_message("Read the instructions of a skill before you start its task."),
     input_schema={
         "type": "object",
         "properties": {

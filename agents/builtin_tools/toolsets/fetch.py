@@ -280,7 +280,7 @@ class UnreadableContent(Problem):
 
     code = "not_text"
     status = 415
-    title = "Not readable"
+    title = "Unsupported content type"
 
 
 async def _handle_http_fetch(
@@ -290,18 +290,18 @@ async def _handle_http_fetch(
     method = arguments.get("method", "GET")
     if method not in options["methods"]:
         raise Forbidden(
-            format_message(
-                "`{method}` is not among the methods that this agent may use.", method=method
-            ),
+            format_message("This agent can't use the method `{method}`.", method=method),
             code="method_refused",
             field="method",
-            remedy=format_message("It may use: {methods}.", methods=", ".join(options["methods"])),
+            remedy=format_message(
+                "Use one of the allowed methods: {methods}.", methods=", ".join(options["methods"])
+            ),
         )
     if "body" in arguments and method in ("GET", "HEAD"):
         raise InvalidInput(
-            format_message("`{method}` sends no body.", method=method),
+            format_message("`{method}` requests can't have a body.", method=method),
             field="body",
-            remedy="Leave `body` out.",
+            remedy="Omit `body`.",
         )
     timeout_s = (
         FETCH_TIMEOUT_S if context.timeout_s is None else min(FETCH_TIMEOUT_S, context.timeout_s)
@@ -311,13 +311,13 @@ async def _handle_http_fetch(
     except httpx2.HTTPError as error:
         raise ServiceUnavailable(
             format_message(
-                "`{url}` could not be fetched: {name}.",
+                "`{url}` couldn't be fetched: {name}.",
                 url=_parse_host(arguments["url"]),
                 name=type(error).__name__,
             ),
             code="fetch_failed",
             field="url",
-            remedy="Look at the address, or try again later.",
+            remedy="Check the URL, or try again later.",
         ) from error
 
 
@@ -349,13 +349,13 @@ async def _fetch_with_redirects(
             return await run_in_thread(_format_response, url, response)
     raise ServiceUnavailable(
         format_message(
-            "More than {redirects} redirects led on from `{url}`.",
+            "`{url}` redirected more than {redirects} times.",
             redirects=MAX_REDIRECTS,
             url=_parse_host(arguments["url"]),
         ),
         code="too_many_redirects",
         field="url",
-        remedy="Use the address that they lead to.",
+        remedy="Use the final URL directly.",
     )
 
 
@@ -363,12 +363,12 @@ def _require_allowed_host(url: str, hosts: Sequence[str]) -> None:
     host = _parse_host(url)
     if hosts and not any(fnmatchcase(host, pattern) for pattern in hosts):
         raise Forbidden(
-            format_message(
-                "`{host}` is not among the hosts that this agent may fetch from.", host=host
-            ),
+            format_message("This agent can't fetch from `{host}`.", host=host),
             code="host_refused",
             field="url",
-            remedy=format_message("It may fetch from: {hosts}.", hosts=", ".join(hosts)[:500]),
+            remedy=format_message(
+                "Use one of the allowed hosts: {hosts}.", hosts=", ".join(hosts)[:500]
+            ),
         )
 
 
@@ -421,7 +421,7 @@ def _strip_query(url: str) -> str:
 def _build_unreadable_error(media_type: str, size: int) -> UnreadableContent:
     return UnreadableContent(
         format_message(
-            "What came back is {kind}, {size:,} bytes.",
+            "The response is {kind}, {size:,} bytes.",
             kind=media_type or "of no known type",
             size=size,
         ),
@@ -434,8 +434,8 @@ FETCH_TOOLS = (
     BuiltinTool(
         name="http_fetch",
         description=format_message(
-            "Fetch a page or data over HTTP. A page comes as readable text with its links; "
-            "images are shown. GET unless said otherwise."
+            "Fetch a page or data over HTTP. Pages are returned as readable text with "
+            "links; images are displayed. The default method is GET."
         ),
         input_schema={
             "type": "object",

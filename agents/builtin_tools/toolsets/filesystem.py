@@ -64,11 +64,11 @@ def resolve_writable_path(path: str) -> str:
     if GIT_FOLDER in (part.lower() for part in normalized.split("/")):
         raise Forbidden(
             format_message(
-                "`{found}` belongs to a repository's own files.", found=normalized[:200]
+                "`{found}` is one of a repository's internal files.", found=normalized[:200]
             ),
             code="repository_inside",
             field="path",
-            remedy="The git tools change a repository; its files beside `.git` can be written.",
+            remedy="Use the git tools to change a repository. Files outside `.git` can be written.",
         )
     return normalized
 
@@ -88,7 +88,7 @@ def decode_text(path: str, data: bytes) -> FileText:
     if "\0" in text:
         raise PathRefused(
             format_message(
-                "`{path}` is no UTF-8 text; it has {count:,} bytes.",
+                "`{path}` isn't UTF-8 text. It has {count:,} bytes.",
                 path=path,
                 count=len(data),
             ),
@@ -118,7 +118,7 @@ def _list_entries(workspace: Workspace, arguments: dict[str, Any]) -> str:
     lines = [_format_entry(entry) for entry in entries]
     if more:
         lines.append(f"[more than {len(entries)}: name a folder or a glob to see fewer]")
-    return "\n".join(lines) or "There is nothing here."
+    return "\n".join(lines) or "No results."
 
 
 def _filter_entries(folder: ConfinedFolder, path: str, glob: str) -> tuple[list[FolderEntry], bool]:
@@ -214,10 +214,10 @@ def _write_file(workspace: Workspace, arguments: dict[str, Any]) -> str:
         existing_entry = folder.find_entry(path)
         if existing_entry is not None and arguments.get("new"):
             raise PathRefused(
-                format_message("`{path}` is there already.", path=path),
+                format_message("`{path}` already exists.", path=path),
                 code="already_there",
                 field="path",
-                remedy="Choose another name, or leave `new` out to replace it.",
+                remedy="Choose another name, or omit `new` to replace the file.",
             )
         require_room_for_file(workspace, folder, path, len(data), existing_entry)
         is_new = folder.write(path, data, create_parents=True)
@@ -303,8 +303,8 @@ FILESYSTEM_TOOLS = (
     BuiltinTool(
         name="list_files",
         description=format_message(
-            "List a folder of the workspace; with `recursive` or a `glob` (`*.py`, "
-            "`src/**/*.md`) everything beneath it that fits."
+            "List a folder of the workspace. With `recursive` or a `glob` (`*.py`, "
+            "`src/**/*.md`), list everything in it that matches."
         ),
         input_schema=_build_schema(
             (),
@@ -320,8 +320,8 @@ FILESYSTEM_TOOLS = (
     BuiltinTool(
         name="file_info",
         description=format_message(
-            "Say what a path of the workspace is: file or folder, bytes, when changed. Of "
-            "`.` also how much the workspace may hold."
+            "Describe a path in the workspace: file or folder, size in bytes, last "
+            "modified. For `.`, also return the workspace limits."
         ),
         input_schema=_build_schema(("path",), path=PATH_SCHEMA),
         run=_handle_file_info,
@@ -332,8 +332,8 @@ FILESYSTEM_TOOLS = (
     BuiltinTool(
         name="read_file",
         description=format_message(
-            "Read a text file of the workspace, all of it or some lines; an image (PNG, "
-            "JPEG, GIF, WebP) is shown as one."
+            "Read a text file in the workspace, in full or by line range. Images (PNG, "
+            "JPEG, GIF, WebP) are displayed as images."
         ),
         input_schema=_build_schema(
             ("path",),
@@ -349,8 +349,8 @@ FILESYSTEM_TOOLS = (
     BuiltinTool(
         name="write_file",
         description=format_message(
-            "Write a text file of the workspace, with the folders above it; one that is "
-            "there is replaced as a whole, or refused with `new`."
+            "Write a text file in the workspace, creating parent folders. An existing file "
+            "is replaced entirely; with `new`, the call fails if the file exists."
         ),
         input_schema=_build_schema(
             ("path", "text"),
@@ -365,7 +365,9 @@ FILESYSTEM_TOOLS = (
     ),
     BuiltinTool(
         name="make_folder",
-        description=format_message("Make a folder of the workspace, with those above it."),
+        description=format_message(
+            "Create a folder in the workspace, including its parent folders."
+        ),
         input_schema=_build_schema(("path",), path=PATH_SCHEMA),
         run=_handle_make_folder,
         toolset=TOOLSET_NAME,
@@ -375,7 +377,7 @@ FILESYSTEM_TOOLS = (
     ),
     BuiltinTool(
         name="move_file",
-        description=format_message("Move or rename a file or folder within the workspace."),
+        description=format_message("Move or rename a file or folder in the workspace."),
         input_schema=_build_schema(
             ("path", "to"), path=PATH_SCHEMA, to=PATH_SCHEMA, overwrite={"type": "boolean"}
         ),
@@ -387,7 +389,7 @@ FILESYSTEM_TOOLS = (
     BuiltinTool(
         name="delete_file",
         description=format_message(
-            "Delete a file or an empty folder of the workspace, or a folder with its contents."
+            "Delete a file, an empty folder, or a folder with its contents in the workspace."
         ),
         input_schema=_build_schema(("path",), path=PATH_SCHEMA, with_contents={"type": "boolean"}),
         run=_handle_delete_file,
@@ -414,7 +416,7 @@ def apply_edits(text: str, edits: list[dict[str, Any]]) -> str:
         old, new = edit["old"], edit["new"]
         if old == new:
             raise _build_edit_error(
-                number, "same_text", "`old` and `new` are the same.", "Leave it out."
+                number, "same_text", "`old` and `new` are identical.", "Omit it."
             )
         count = text.count(old)
         if not count:
@@ -429,11 +431,11 @@ def apply_edits(text: str, edits: list[dict[str, Any]]) -> str:
                 number,
                 "ambiguous",
                 format_message(
-                    "`old` is there {found} times, on the lines {text}.",
+                    "`old` occurs {found} times, on lines {text}.",
                     found=count,
                     text=_format_line_numbers(text, old),
                 ),
-                "Write more of what stands around it, or set `every`.",
+                "Include more of the surrounding text, or set `every`.",
             )
         text = text.replace(old, new)
     return text
@@ -508,8 +510,9 @@ EDIT_TOOLS = (
     BuiltinTool(
         name="edit_file",
         description=format_message(
-            "Replace exact passages of a text file of the workspace. Each `old` must be there "
-            "once, or `every` of it is replaced; where one edit doesn't fit, nothing is changed."
+            "Replace exact passages of a text file in the workspace. Each `old` must occur "
+            "exactly once, unless `every` is set, which replaces all occurrences. If one "
+            "edit doesn't match, nothing is changed."
         ),
         input_schema={
             "type": "object",

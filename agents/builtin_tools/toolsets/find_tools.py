@@ -164,8 +164,8 @@ def _shorten_description(snapshot: AgentSnapshot, name: str) -> str:
 FIND_TOOLS_TOOL = BuiltinTool(
     name=FIND_TOOLS,
     description=format_message(
-        "Find more tools that you can call, by words: say what is to be done, and to what. "
-        "You get their names, and have the tools themselves from then on."
+        "Search for more tools you can call. Describe what to do and with what. Returns "
+        "the tool names and makes the tools available from then on."
     ),
     input_schema={
         "type": "object",

@@ -90,7 +90,7 @@ class GitFailed(Problem):
 
     code = "git_failed"
     status = 409
-    title = "git failed"
+    title = "Git failed"
 
 
 def filter_config(config: bytes) -> str:
@@ -126,20 +126,21 @@ def read_config(workspace: Workspace, path: str) -> bytes:
         entry = folder.find_entry(git_folder)
         if entry is None:
             raise GitFailed(
-                format_message("There is no repository at `{path}`.", path=path or "."),
+                format_message("The repository `{path}` doesn't exist.", path=path or "."),
                 code="no_repository",
                 field="path",
-                remedy="Name the folder that holds `.git`, or make one with `git_init`.",
+                remedy="Use the folder that contains `.git`, or create a repository with "
+                "`git_init`.",
             )
         if entry.kind != "folder" or folder.find_entry(f"{git_folder}/commondir"):
             raise PathRefused(
                 format_message(
-                    "`{path}` is a linked worktree or a submodule, or was made to look so.",
+                    "`{path}` is, or appears to be, a linked worktree or a submodule.",
                     path=path or ".",
                 ),
                 code="not_a_repository",
                 field="path",
-                remedy="Work in the repository that it belongs to.",
+                remedy="Use the repository it belongs to.",
             )
         return folder.read(f"{git_folder}/config", MAX_CONFIG_BYTES)
 
@@ -192,7 +193,7 @@ async def run_sandboxed_git(
         )
         raise GitFailed(
             f"git did not do it, {reason}.\n{result.output[-MAX_ERROR_LENGTH:]}".strip(),
-            remedy="Read what it says, and try otherwise.",
+            remedy="Read the output, then change the call.",
         )
     return result.output
 
@@ -329,10 +330,10 @@ async def _handle_init(context: BuiltinToolContext, arguments: dict[str, Any]) -
 def _create_repository_folder(workspace: Workspace, path: str) -> None:
     if has_path(workspace, f"{path}/.git" if path else ".git"):
         raise Conflict(
-            format_message("There is a repository at `{path}` already.", path=path or "."),
+            format_message("The repository `{path}` already exists.", path=path or "."),
             code="already_there",
             field="repository",
-            remedy="Use it, or name another folder.",
+            remedy="Use that repository, or choose another folder.",
         )
     with workspace.open() as folder, workspace.lock(folder):
         workspace.require_room(folder, 1)
@@ -389,13 +390,15 @@ def _build_write_tool(name: str, description: str, run: Any, schema: dict[str, A
 GIT_TOOLS = (
     _build_read_tool(
         "git_status",
-        format_message("Say what is changed, staged and new in a repository."),
+        format_message("Show what is changed, staged, and new in a repository."),
         _handle_status,
         _build_schema(),
     ),
     _build_read_tool(
         "git_diff",
-        format_message("Show what differs: in the working tree, staged, or between two revisions."),
+        format_message(
+            "Show differences in the working tree, in staged changes, or between two revisions."
+        ),
         _handle_diff,
         _build_schema(
             paths=_PATHS_SCHEMA,
@@ -405,7 +408,7 @@ GIT_TOOLS = (
     ),
     _build_read_tool(
         "git_log",
-        format_message("List commits, the newest first."),
+        format_message("List commits, newest first."),
         _handle_log,
         _build_schema(
             revision=_REVISION_SCHEMA,
@@ -416,21 +419,23 @@ GIT_TOOLS = (
     _build_read_tool(
         "git_show",
         format_message(
-            "Show a commit with its changes, or a file as it was (`HEAD~2:src/main.py`)."
+            "Show a commit with its changes, or a file at a revision (`HEAD~2:src/main.py`)."
         ),
         _handle_show,
         _build_schema("revision", revision=_REVISION_SCHEMA, paths=_PATHS_SCHEMA),
     ),
     _build_write_tool(
         "git_add",
-        format_message("Stage files for the next commit; without paths, everything that changed."),
+        format_message(
+            "Stage files for the next commit. Without paths, stage everything that changed."
+        ),
         _handle_add,
         _build_schema(paths=_PATHS_SCHEMA),
     ),
     _build_write_tool(
         "git_commit",
         format_message(
-            "Commit what is staged, in the agent's name. No hook runs and nothing is signed."
+            "Commit what is staged, as the agent. Hooks don't run and the commit isn't signed."
         ),
         _handle_commit,
         _build_schema(
@@ -440,7 +445,7 @@ GIT_TOOLS = (
     ),
     _build_write_tool(
         "git_init",
-        format_message("Make a repository in a folder of the workspace."),
+        format_message("Create a repository in a folder of the workspace."),
         _handle_init,
         _build_schema(),
     ),

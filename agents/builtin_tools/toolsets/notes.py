@@ -52,7 +52,7 @@ def _search_notes(context: BuiltinToolContext, arguments: dict[str, Any]) -> str
     # A note saved after admission may have labels that weren't part of the decision.
     shown = [note for note in matching_notes if not note.labels & ~admitted]
     if not shown:
-        return "No note says anything about that." if arguments.get("query") else "No notes yet."
+        return "No matching notes." if arguments.get("query") else "No notes yet."
     return "\n\n".join(
         f"## {note.title} ({note.updated_at:%Y-%m-%d})\n{note.text}" for note in shown
     )
@@ -75,9 +75,9 @@ async def _handle_forget(context: BuiltinToolContext, arguments: dict[str, Any])
         notes.delete_agent_note, _require_agent_id(context), arguments["title"]
     ):
         raise NotFound(
-            format_message("There is no note {title!r}.", title=arguments["title"]),
+            format_message("The note {title!r} doesn't exist.", title=arguments["title"]),
             field="title",
-            remedy="Take the title from `search_notes`.",
+            remedy="Use a title from `search_notes`.",
         )
     return f"The note {arguments['title']!r} is gone."
 
@@ -91,7 +91,7 @@ def _require_agent_id(context: BuiltinToolContext) -> UUID:
 REMEMBER = BuiltinTool(
     name="remember",
     description=format_message(
-        "Keep a note for later sessions under a title; a note of this title is replaced."
+        "Save a note for later sessions under a title. A note with the same title is replaced."
     ),
     input_schema={
         "type": "object",
@@ -111,7 +111,7 @@ REMEMBER = BuiltinTool(
 SEARCH_NOTES = BuiltinTool(
     name="search_notes",
     description=format_message(
-        "Search the notes that were kept in earlier sessions; without words, the newest."
+        "Search the notes saved in earlier sessions. Without a query, return the newest notes."
     ),
     input_schema={
         "type": "object",
@@ -129,7 +129,7 @@ SEARCH_NOTES = BuiltinTool(
 
 FORGET = BuiltinTool(
     name="forget",
-    description=format_message("Remove a note by its title."),
+    description=format_message("Delete a note by its title."),
     input_schema={
         "type": "object",
         "properties": {"title": _TITLE_SCHEMA},

@@ -67,9 +67,9 @@ async def _handle_search_files(context: BuiltinToolContext, arguments: dict[str,
     text = arguments.get("text")
     if text is None and "name" not in arguments:
         raise InvalidInput(
-            "It has to be said what is looked for.",
+            "The search has no criteria.",
             field="text",
-            remedy="Give `text`, `name`, or both.",
+            remedy="Set `text`, `name`, or both.",
         )
     search = _FileSearch(
         pattern=None if text is None else _compile_pattern(text, arguments),
@@ -91,12 +91,12 @@ def _compile_pattern(text: str, arguments: dict[str, Any]) -> Any:
     except re2.error as error:
         raise InvalidInput(
             format_message(
-                "`text` is no regular expression that re2 knows: {error}.",
+                "`text` isn't a valid re2 regular expression: {error}.",
                 error=_format_error(error),
             ),
             code="bad_pattern",
             field="text",
-            remedy="Leave out look-around and back-references, or leave `regex` out.",
+            remedy="Remove lookaround and backreferences, or omit `regex`.",
         ) from None
 
 
@@ -172,8 +172,9 @@ SEARCH_TOOLS = (
     BuiltinTool(
         name="search_files",
         description=format_message(
-            "Find files of the workspace by name (a glob such as `*.py`), or lines that "
-            "hold a text or fit a regular expression (re2), or both. `.git` is left out."
+            "Find files in the workspace by name (a glob such as `*.py`), by lines that "
+            "contain a text or match a regular expression (re2), or both. `.git` is "
+            "excluded."
         ),
         input_schema={
             "type": "object",

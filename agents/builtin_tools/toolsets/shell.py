@@ -26,7 +26,7 @@ class CommandStopped(Problem):
 
     code = "shell_timeout"
     status = 504
-    title = "The command was stopped"
+    title = "Command stopped"
 
 
 async def _handle_run_shell(
@@ -79,27 +79,27 @@ def _build_stop_error(result: CommandResult, timeout_s: float) -> Problem:
     if result.ended_by == "quota":
         return QuotaExceeded(
             format_message(
-                "The command was stopped: it filled the workspace beyond its quota.\n{said}",
+                "The command was stopped because it exceeded the workspace quota.\n{said}",
                 said=output,
             ),
-            remedy="Delete what isn't needed any more, or ask for a larger workspace.",
+            remedy="Delete what is no longer needed, or request a larger workspace.",
         )
     if result.ended_by == "output":
         return CommandStopped(
             format_message(
-                "The command was stopped: it wrote more than anybody will read.\n{said}",
+                "The command was stopped because it wrote too much output.\n{said}",
                 said=output,
             ),
             code="shell_output",
-            remedy="Write to a file, or show less of it.",
+            remedy="Write the output to a file, or print less.",
         )
     return CommandStopped(
         format_message(
-            "The command was stopped: it was not done after {seconds:.0f} s.\n{said}",
+            "The command was stopped because it didn't finish within {seconds:.0f} s.\n{said}",
             seconds=timeout_s,
             said=output,
         ),
-        remedy="Do less at a time, or have an administrator give the shell more time.",
+        remedy="Do less per command, or ask an administrator to raise the shell's time limit.",
     )
 
 
@@ -107,9 +107,9 @@ SHELL_TOOLS = (
     BuiltinTool(
         name="run_shell",
         description=format_message(
-            "Run a command with /bin/sh in a sandbox whose only files are the system's "
-            "programs and the workspace, at /workspace. Output and errors come together, with the "
-            "exit status. Nothing that it starts outlives it."
+            "Run a command with /bin/sh in a sandbox. Its only files are the system's "
+            "programs and the workspace, at /workspace. Output and errors are returned "
+            "together with the exit status. Processes it starts end with it."
         ),
         input_schema={
             "type": "object",

@@ -27,7 +27,7 @@ NAVIGATION: tuple[tuple[Any, tuple[Entry, ...]], ...] = (
         ),
     ),
     (
-        _("Work"),
+        _("Agents"),
         (
             (_("Agents"), "smart_toy", "agents_agent_changelist", Action.RUN_AGENTS, False),
             (_("Sessions"), "forum", "agents_session_changelist", Action.RUN_AGENTS, False),
@@ -37,13 +37,13 @@ NAVIGATION: tuple[tuple[Any, tuple[Entry, ...]], ...] = (
         ),
     ),
     (
-        _("Govern"),
+        _("Governance"),
         (
             (_("Rules"), "rule", "organization_policy", Action.VIEW, False),
             (_("Kill switch"), "emergency_home", "organization_halt", Action.VIEW, False),
             (_("Approvals"), "how_to_reg", "agents_approval_changelist", Action.VIEW, False),
             (
-                _("Questions"),
+                _("Elicitation requests"),
                 "contact_support",
                 "agents_elicitationrequest_changelist",
                 Action.VIEW,
@@ -51,9 +51,15 @@ NAVIGATION: tuple[tuple[Any, tuple[Entry, ...]], ...] = (
             ),
             (_("Budgets"), "savings", "agents_budget_changelist", Action.VIEW, False),
             (_("Usage"), "bar_chart", "usage", Action.VIEW_AUDIT, False),
-            (_("Audit"), "receipt_long", "ledger_auditrow_changelist", Action.VIEW_AUDIT, False),
             (
-                _("Notices"),
+                _("Audit log"),
+                "receipt_long",
+                "ledger_auditrow_changelist",
+                Action.VIEW_AUDIT,
+                False,
+            ),
+            (
+                _("Notifications"),
                 "outgoing_mail",
                 "notices_notification_changelist",
                 Action.VIEW_AUDIT,
@@ -68,7 +74,7 @@ NAVIGATION: tuple[tuple[Any, tuple[Entry, ...]], ...] = (
             ),
             (_("Members"), "group", "tenancy_membership_changelist", Action.VIEW, False),
             (_("Tokens"), "key", "tenancy_token_changelist", Action.MANAGE_TOKENS, False),
-            (_("Programs let in"), "apps", OAUTH_CLIENTS, Action.MANAGE_TOKENS, False),
+            (_("OAuth clients"), "apps", OAUTH_CLIENTS, Action.MANAGE_TOKENS, False),
             (_("Sign-in"), "login", IDENTITY_PROVIDERS, Action.MANAGE_ORGANIZATION, False),
             (_("Organization"), "domain", ORGANIZATION, Action.MANAGE_ORGANIZATION, False),
         ),
@@ -77,7 +83,7 @@ NAVIGATION: tuple[tuple[Any, tuple[Entry, ...]], ...] = (
         _("Platform"),
         (
             (_("Users"), "badge", "tenancy_user_changelist", Action.VIEW, True),
-            (_("Issuers of tokens"), "passkey", "tenancy_issuer_changelist", Action.VIEW, True),
+            (_("External issuers"), "passkey", "tenancy_issuer_changelist", Action.VIEW, True),
             (_("Launchers"), "terminal", "mcp_servers_launcher_changelist", Action.VIEW, True),
             (_("Schedules"), "schedule", SCHEDULES, Action.VIEW, True),
             (_("Settings check"), "troubleshoot", settings_check.URL_NAME, Action.VIEW, True),

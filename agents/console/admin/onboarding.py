@@ -43,7 +43,7 @@ from mcp_servers.flow_labels.services import load_label_context
 from mcp_servers.models import Definition, Server
 
 MAX_OFFERED = 50
-INSTRUCTIONS = _("Use your tools. Say plainly what you did, and what did not work.")
+INSTRUCTIONS = _("Use your tools. State clearly what you did and what didn't work.")
 EVERY_TOOL_OF_SERVERS = "mcp_*"
 
 
@@ -52,26 +52,26 @@ class OnboardingModelEndpointForm(forms.Form):
 
     name = forms.CharField(label=_("Name"), max_length=255, widget=TextInput)
     kind = forms.ChoiceField(
-        label=_("Kind"), choices=ModelEndpoint.Kind.choices, initial="openai", widget=Select
+        label=_("Type"), choices=ModelEndpoint.Kind.choices, initial="openai", widget=Select
     )
     base_url = forms.CharField(
-        label=_("Address"),
+        label=_("URL"),
         required=False,
         widget=TextInput(attrs={"placeholder": "https://api.openai.com/v1"}),
-        help_text=_("Empty: the provider's own."),
+        help_text=_("Leave empty to use the provider's default."),
     )
     model = forms.CharField(label=_("Model"), max_length=255, widget=TextInput)
     api_key = forms.CharField(
         label=_("API key"),
         required=False,
         widget=SecretInput(),
-        help_text=_("Sealed when it is saved, and never shown again."),
+        help_text=_("Encrypted when saved and never shown again."),
     )
     allow_private = forms.BooleanField(
-        label=_("Allow a private or loopback address"),
+        label=_("Allow private or loopback address"),
         required=False,
         widget=Checkbox,
-        help_text=_("For Ollama or vLLM in your own network; platform administrators."),
+        help_text=_("For Ollama or vLLM on your own network. Platform administrators only."),
     )
 
     def __init__(self, principal: Principal, *args: Any, **kwargs: Any) -> None:
@@ -109,7 +109,9 @@ class OnboardingAgentForm(forms.Form):
         label=_("Servers"),
         queryset=Server.objects.none(),
         widget=forms.CheckboxSelectMultiple(attrs={"class": "bb-tick"}),
-        help_text=_("It may call their approved tools; the policy of the agent narrows that."),
+        help_text=_(
+            "The agent can call their approved tools. Its policy can restrict this further."
+        ),
     )
 
     def __init__(self, principal: Principal, *args: Any, **kwargs: Any) -> None:
@@ -225,7 +227,7 @@ def _select_step(request: HttpRequest, progress: OnboardingProgress) -> Onboardi
     requested_slug = request.POST.get("step") or request.GET.get("step", "")
     if requested_slug and requested_slug not in SLUGS:
         raise NotFound(
-            format_message("There is no step {wanted!r}.", wanted=requested_slug), field="step"
+            format_message("Unknown step {wanted!r}.", wanted=requested_slug), field="step"
         )
     return next((step for step in progress.steps if step.slug == requested_slug), progress.next)
 
@@ -314,7 +316,7 @@ def _list_pending_definitions(
 
 
 def _redirect_after_creation(request: HttpRequest, agent: Agent) -> HttpResponseBase:
-    messages.success(request, _t("%(agent)s was made. Ask it something.") % {"agent": agent})
+    messages.success(request, _t("%(agent)s was created. Send it a message.") % {"agent": agent})
     return HttpResponseRedirect(build_onboarding_url("ask"))
 
 

@@ -24,33 +24,34 @@ CHECK_TAGS = [Tags.security, Tags.database]
 FINDING_TITLES = {
     "python": _("Python"),
     "packages": _("Packages"),
-    "folder": _("Folder for data"),
+    "folder": _("Data folder"),
     "keys": _("Keys"),
     "database": _("Database"),
     "migrations": _("Migrations"),
     "secrets": _("Stored secrets"),
     "clock": _("Clock"),
-    "connections": _("Connections to the database"),
+    "connections": _("Database connections"),
     "broker": _("Broker"),
     "worker": _("Workers"),
-    "beat": _("Beat"),
-    "redis": _("Memory of Redis"),
+    "beat": _("Scheduler"),
+    "redis": _("Redis memory"),
     "schedule": _("Schedule"),
-    "switched off": _("Switched off"),
-    "change notices": _("Change notices"),
-    "isolation": _("Isolation of stdio servers"),
+    "disabled": _("Disabled schedules"),
+    "change notices": _("Change notifications"),
+    "isolation": _("stdio server isolation"),
     "stdio sandbox": _("Sandbox of stdio servers"),
-    "namespaces": _("Confinement by namespaces"),
-    "bubblewrap": _("Confinement by bubblewrap"),
-    "sandbox": _("Sandbox of agents"),
+    "stdio configuration": _("Configuration of stdio servers"),
+    "namespaces": _("Namespace sandbox"),
+    "bubblewrap": _("Bubblewrap sandbox"),
+    "sandbox": _("Agent sandbox"),
 }
 
 
 def show_settings_check(request: HttpRequest) -> HttpResponseBase:
     """Show the check; raises `Forbidden` unless a platform administrator asks."""
     if not resolve_principal(request).platform_admin:
-        remedy = format_message("Ask a platform administrator.")
-        raise Forbidden("This isn't done here.", rule="platform_admin", remedy=remedy)
+        remedy = format_message("Contact a platform administrator.")
+        raise Forbidden("This action isn't available here.", rule="platform_admin", remedy=remedy)
     if FRAGMENT_HEADER in request.headers:
         return render_fragment(
             request, "settings_check/found.html", found=_build_findings_context()

@@ -112,7 +112,7 @@ class BonobotAdminSite(AdminSite):
                 return HttpResponseRedirect(reverse("admin:index"))
         context = {
             **self.each_context(request),
-            "title": _("Log in"),
+            "title": _("Sign in"),
             "app_path": request.get_full_path(),
             "username": request.user.get_username(),
             "lack": access_problem,
@@ -200,7 +200,10 @@ class BonobotAdminSite(AdminSite):
         slug = request.POST.get("to") or request.GET.get("to", "")
         if not _list_organizations(request).filter(slug=slug).exists():
             raise NotFound(
-                format_message("There is no organization {slug!r} for you.", slug=slug), field="to"
+                format_message(
+                    "Organization {slug!r} doesn't exist, or you aren't a member.", slug=slug
+                ),
+                field="to",
             )
         request.session[ORGANIZATION_SESSION_KEY] = slug
         return HttpResponseRedirect(reverse("admin:index"))
@@ -295,7 +298,7 @@ def _list_account_links(request: HttpRequest) -> list[dict[str, Any]]:
         links.append(("admin:password_change", _("Change password")))
     links.append(("mfa_index", _("Second factor")))
     if settings.BONOBOT_OAUTH:
-        links.append(("admin:let_in", _("Programs that you let in")))
+        links.append(("admin:let_in", _("Authorized clients")))
     return [{"title": title, "link": reverse(name)} for name, title in links]
 
 

@@ -50,16 +50,16 @@ PENDING_REQUEST_SCHEMA = build_output_schema(
     {
         "kind": {"enum": ["approval", "question"]},
         "id": TEXT_SCHEMA,
-        "text": {**TEXT_SCHEMA, "description": "What a person is asked."},
-        "url": {**TEXT_SCHEMA, "description": "Where a person answers it."},
-        "expires_at": {**TEXT_SCHEMA, "description": "Then it is a no."},
+        "text": {**TEXT_SCHEMA, "description": "The question for the person."},
+        "url": {**TEXT_SCHEMA, "description": "URL of the page where a person answers."},
+        "expires_at": {**TEXT_SCHEMA, "description": "Then denied or canceled."},
     }
 )
 CALL_SCHEMA = build_output_schema(
     {
         "tool": TEXT_SCHEMA,
         "state": {"enum": [str(state) for state in Step.State]},
-        "code": {**TEXT_SCHEMA, "description": "Why it failed; blank where it didn't."},
+        "code": {**TEXT_SCHEMA, "description": "Why it failed; empty if it didn't."},
     }
 )
 STATUS_SCHEMA = build_output_schema(
@@ -69,22 +69,22 @@ STATUS_SCHEMA = build_output_schema(
         "status": {"enum": [str(status) for status in Session.Status]},
         "resting": {
             "type": "boolean",
-            "description": "Whether nothing happens by itself: it is over, or waits for a person.",
+            "description": "True if the session has ended or is waiting for a person.",
         },
-        "answer": {**TEXT_SCHEMA, "description": "The agent's answer; blank until it is done."},
+        "answer": {**TEXT_SCHEMA, "description": "The agent's answer; empty until it is done."},
         "calls": {
             "type": "array",
             "items": CALL_SCHEMA,
-            "description": f"What it called since the last message; the last {MAX_CALLS}.",
+            "description": f"The calls since the last message, at most the latest {MAX_CALLS}.",
         },
         "waits_for": {
             "type": "array",
             "items": PENDING_REQUEST_SCHEMA,
-            "description": "What a person has to answer before it goes on.",
+            "description": "Requests that a person must answer before the session continues.",
         },
         "error": {
             **build_output_schema({"code": TEXT_SCHEMA, "detail": TEXT_SCHEMA}),
-            "description": "Why it failed; both are blank where it didn't.",
+            "description": "Why the session failed; empty fields if it didn't.",
         },
     }
 )
@@ -243,11 +243,11 @@ CHAT_INPUT = ToolInputSchema(
             "type": "string",
             "minLength": 1,
             "maxLength": MAX_MESSAGE_LENGTH,
-            "description": "What the agent is to do, or to know.",
+            "description": "The message for the agent.",
         },
         "session_id": {
             **SESSION_ID_SCHEMA,
-            "description": "The session to go on with; left out, a new one begins.",
+            "description": "The session to continue. Default: a new session.",
         },
         "wait_s": {
             **WAIT_SCHEMA,
@@ -263,7 +263,7 @@ STATUS_INPUT = ToolInputSchema(
         "wait_s": {
             **WAIT_SCHEMA,
             "default": 0,
-            "description": "Seconds to wait until it rests; it is told at once where it does.",
+            "description": "Seconds to wait until the session ends or waits for a person.",
         },
     },
     ("session_id",),
@@ -276,7 +276,7 @@ MESSAGES_INPUT = ToolInputSchema(
             "type": "integer",
             "minimum": 0,
             "default": 0,
-            "description": "Only messages behind this `seq`.",
+            "description": "Only messages after this `seq`.",
         },
     },
     ("session_id",),
@@ -287,7 +287,7 @@ MESSAGE_SCHEMA = build_output_schema(
         "from": {"enum": ["person", "agent"]},
         "name": {
             **TEXT_SCHEMA,
-            "description": "Who: a person's or token's name, or the agent's slug.",
+            "description": "Sender: name of a person or token, or the agent's slug.",
         },
         "text": TEXT_SCHEMA,
         "at": TEXT_SCHEMA,
@@ -297,14 +297,14 @@ MESSAGES_SCHEMA = build_output_schema(
     {
         "session_id": TEXT_SCHEMA,
         "status": STATUS_SCHEMA["properties"]["status"],
-        "messages": {"type": "array", "items": MESSAGE_SCHEMA, "description": "The oldest first."},
-        "more": {"type": "boolean", "description": "Whether there are more behind these."},
+        "messages": {"type": "array", "items": MESSAGE_SCHEMA, "description": "Oldest first."},
+        "more": {"type": "boolean", "description": "True if there are more messages."},
     }
 )
 CANCEL_RESULT_SCHEMA = build_output_schema(
     {
         "session_id": TEXT_SCHEMA,
-        "cancelled": {"type": "boolean", "description": "False where nothing was running."},
+        "cancelled": {"type": "boolean", "description": "False if nothing was running."},
     }
 )
 
@@ -335,12 +335,13 @@ def _build_chat_tool(agent: Agent) -> OrganizationTool:
     agent_description = f"{agent.description.strip()}\n\n" if agent.description.strip() else ""
     return OrganizationTool(
         name=build_chat_tool_name(agent),
-        title=f"Talk with {agent.name}",
+        title=f"Chat with {agent.name}",
         description=(
-            f"Give the AI agent {agent.name} a message and wait for its answer. {agent_description}"
-            "The agent works in a session that is kept: give its `session_id` to go on with it. "
-            "It works on when you stop waiting; `session_status` tells how it stands, "
-            "`session_cancel` ends it. What `waits_for` lists only a person can answer, at its url."
+            f"Send a message to the AI agent {agent.name} and wait for its answer. "
+            f"{agent_description}The agent works in a durable session: to continue it, send its "
+            "`session_id`. The session continues if you stop waiting: use `session_status` to "
+            "check it, and `session_cancel` to cancel it. Only a person can answer the requests in "
+            "`waits_for`, at their `url`."
         ),
         input_schema=CHAT_INPUT,
         output_schema=STATUS_SCHEMA,
@@ -460,10 +461,10 @@ def _build_step_messages(session: Session, step: Step) -> list[dict[str, Any]]:
 
 STATUS_TOOL = OrganizationTool(
     name="session_status",
-    title="How a session stands",
+    title="Get a session's status",
     description=(
-        "Tell how an agent's session stands: its status, the answer to the last message, what it "
-        "called, and what waits for a person. With `wait_s` it waits until the session rests."
+        "Get the status of a session, the answer to its last message, its calls, and requests that "
+        "wait for a person. With `wait_s`, wait until the session ends or waits for a person."
     ),
     input_schema=STATUS_INPUT,
     output_schema=STATUS_SCHEMA,
@@ -472,8 +473,8 @@ STATUS_TOOL = OrganizationTool(
 )
 MESSAGES_TOOL = OrganizationTool(
     name="session_messages",
-    title="Read a session",
-    description="Read what was said in a session: people's messages and the agent's answers.",
+    title="Get a session's messages",
+    description="Get the messages of a session: people's messages and the agent's answers.",
     input_schema=MESSAGES_INPUT,
     output_schema=MESSAGES_SCHEMA,
     hints=READ_ONLY_HINTS,
@@ -483,8 +484,8 @@ CANCEL_TOOL = OrganizationTool(
     name="session_cancel",
     title="Cancel a session",
     description=(
-        "Cancel what a session does now. It stays, and a later message goes on with it; a call "
-        "that was out already may have had its effect."
+        "Cancel what a session is doing. The session is kept, and a later message continues it. "
+        "Calls that were already sent to a server can have had an effect."
     ),
     input_schema=CANCEL_INPUT,
     output_schema=CANCEL_RESULT_SCHEMA,

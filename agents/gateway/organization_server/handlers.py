@@ -53,9 +53,9 @@ def build_prompt_result(skill: SkillTemplate, arguments: Mapping[str, Any]) -> d
     """Return a rendered skill as a user message; raises `InvalidInput`."""
     if invalid_names := [name for name, value in arguments.items() if not isinstance(value, str)]:
         raise InvalidInput(
-            f"The argument {invalid_names[0][:100]!r} is no text.",
+            f"The argument {invalid_names[0][:100]!r} must be a string.",
             field=f"arguments.{invalid_names[0][:100]}",
-            remedy="Arguments of prompts are texts.",
+            remedy="Send all prompt arguments as strings.",
         )
     content = {"type": "text", "text": render_skill(skill, arguments)}
     return {
@@ -126,11 +126,11 @@ CAPABILITIES = {
     "completions": {},
 }
 INSTRUCTIONS = """\
-Bonobot runs AI agents whose tool calls are governed, approved by people where a rule says so, and
-audited. A tool named `…_chat` gives one agent a message and waits for its answer; the session is
-kept, and goes on when you stop waiting: `session_status` tells how it stands. Where `waits_for`
-lists something, tell the person the url: only they can answer it. The other tools manage what your
-token's role allows."""
+Bonobot runs AI agents. Policies govern their tool calls: a rule can require that a person approves
+a call, and all calls are recorded in an audit log. Each tool named `…_chat` sends a message to one
+agent and waits for its answer. The session is durable: it continues if you stop waiting. To check
+it, call `session_status`. If `waits_for` isn't empty, show each `url` to the person: only a person
+can answer. The other tools manage what your token's role allows."""
 
 
 class OrganizationHandlers:
@@ -157,7 +157,7 @@ class OrganizationHandlers:
         )
         tool = (await get_runtime().run_orm(load_tools, inbound.caller.principal)).get(name)
         if tool is None:
-            error = NotFound(f"There is no tool {name!r} here.", code="unknown_tool")
+            error = NotFound(f"The tool {name!r} doesn't exist.", code="unknown_tool")
             await record_refusal(inbound, name, arguments, error)
             raise build_unknown_name_error("tool", name)
         try:
@@ -249,7 +249,7 @@ def _list_agents(principal: Principal) -> list[Agent]:
 def _describe_agents(agents: list[Agent]) -> str:
     names = ", ".join(f"`{agent.slug}` ({agent.name})" for agent in agents[:MAX_LISTED_AGENTS])
     suffix = " and others" if len(agents) > MAX_LISTED_AGENTS else ""
-    return f" Agents: {names}{suffix}." if agents else " There is no agent that you may run."
+    return f" Agents: {names}{suffix}." if agents else " You can't run any agents."
 
 
 LIST_FUNCTIONS: dict[Kind, Callable[[Principal], tuple[Declaration, ...]]] = {

@@ -138,21 +138,21 @@ UPDATE_HINTS = OrganizationToolHints(idempotent=True)
 RUN_HINTS = OrganizationToolHints(open_world=True)
 # Their values may contain secrets that aren't stored yet and so can't be masked.
 SECRET_FIELDS = frozenset({"endpoint_config", "auth_config", "parameters"})
-SESSION_NOTE = "`session_status` tells how its session stands, and waits for it."
+SESSION_NOTE = "Use `session_status` to check its session or wait for it."
 DELETED_SCHEMA = {
     "type": "object",
     "properties": {"removed": {"const": True}},
     "required": ["removed"],
 }
 PARAMETER_DESCRIPTIONS = {
-    "agent_id": "Id or slug of the agent.",
-    "server_id": "Id of the server.",
-    "note_id": "Id of the note.",
-    "skill_id": "Id or name of the skill.",
-    "workflow_id": "Id or name of the workflow.",
-    "run_id": "Id of the run.",
-    "limit": "At most so many, from 1 to 500.",
-    "cursor": "`next` of the page before this one.",
+    "agent_id": "ID or slug of the agent.",
+    "server_id": "ID of the server.",
+    "note_id": "ID of the note.",
+    "skill_id": "ID or name of the skill.",
+    "workflow_id": "ID or name of the workflow.",
+    "run_id": "ID of the run.",
+    "limit": "Maximum number of results, from 1 to 500.",
+    "cursor": "`next` of the previous page.",
 }
 
 
@@ -204,8 +204,8 @@ OPERATIONS = (
         hints=OrganizationToolHints(destructive=False, open_world=True),
         title="Add a server to the pool",
         body_component="CreateServerRequest",
-        note="A `stdio` command can be set by a platform administrator only; `add_preset_server` "
-        "is for everyone who manages servers. `refresh_server` asks it what it offers then.",
+        note="Only a platform administrator can set a `stdio` command; everyone who can manage "
+        "servers can use `add_preset_server`. To scan its definitions, call `refresh_server`.",
         secret_arguments=SECRET_FIELDS,
     ),
     _build_read_operation("/api/presets"),
@@ -215,8 +215,7 @@ OPERATIONS = (
         hints=OrganizationToolHints(destructive=False, open_world=True),
         name="add_preset_server",
         title="Add a server to the pool from a preset",
-        note="`list_presets` tells which there are, what each has to be told, and whether it is "
-        "enabled.",
+        note="Call `list_presets` for the presets, their parameters, and whether they are enabled.",
         body_component="PresetServerRequest",
         secret_arguments=SECRET_FIELDS,
     ),
@@ -237,9 +236,9 @@ OPERATIONS = (
         path=f"{AGENT_PATH}/mcp-servers",
         hints=UPDATE_HINTS,
         name="give_agent_server",
-        title="Give an agent a server of the pool",
-        note="Sent again, it changes how much of the server the agent gets. Where `allowed_tools` "
-        "is left out it gets everything.",
+        title="Attach a pool server to an agent",
+        note="If the server is already attached, the attachment is updated. Without "
+        "`allowed_tools`, the agent gets all tools.",
         body_component="AttachServerRequest",
     ),
     ManagementOperation(
@@ -371,7 +370,7 @@ def _build_output_schema(tool: Mapping[str, Any]) -> dict[str, Any]:
         return output_schema
     cursor_schema = {
         "type": ["string", "null"],
-        "description": "`cursor` of the next page, if there is one.",
+        "description": "`cursor` of the next page; null on the last page.",
     }
     return {**output_schema, "properties": {**output_schema["properties"], "next": cursor_schema}}
 

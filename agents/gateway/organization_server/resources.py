@@ -33,9 +33,9 @@ _VIEWS: dict[str, tuple[Any, str]] = {
     "workflows": (WorkflowDetailView, "workflow_id"),
 }
 _TEMPLATES = {
-    "agents": ("An agent", "An agent by id or slug, with how many of its sessions stand how."),
-    "sessions": ("A session", "A session by id, with its steps: messages, model turns, calls."),
-    "workflows": ("A workflow", "A workflow by id or name, with how many of its runs stand how."),
+    "agents": ("Agent", "An agent, by ID or slug, with its number of sessions by status."),
+    "sessions": ("Session", "A session, by ID, with its steps: messages, model turns, calls."),
+    "workflows": ("Workflow", "A workflow, by ID or name, with its number of runs by status."),
 }
 
 

@@ -339,7 +339,7 @@ def _format_unknown_tool(name: str, names: Sequence[str]) -> str:
         if close_names
         else ""
     )
-    return f"There is no tool `{name}` here.{hint} `/tools` lists them."
+    return f"There is no tool named `{name}`.{hint} To list the tools, enter `/tools`."
 
 
 def _count_line_number(text: str, position: int) -> int:

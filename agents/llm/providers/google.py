@@ -67,7 +67,7 @@ class GoogleServiceAccount(Credentials):
         if response.status_code != httpx2.codes.OK:
             raise _build_error(
                 format_message(
-                    "Google gave no token for it (HTTP {status_code})",
+                    "Google returned no token (HTTP {status_code})",
                     status_code=response.status_code,
                 )
             )
@@ -87,7 +87,7 @@ def _parse_account(text: str) -> dict[str, str]:
         account = None
     names = ("project_id", "client_email", "private_key")
     if not isinstance(account, dict) or not all(isinstance(account.get(key), str) for key in names):
-        raise _build_error("it is not the JSON of one")
+        raise _build_error("the JSON isn't a service account key")
     return {name: account[name] for name in names}
 
 
@@ -95,7 +95,7 @@ def _build_error(reason: str) -> ModelError:
     return ModelError(
         format_message("The service account can't be used: {why}.", why=reason),
         code="model_auth",
-        remedy="Put the JSON key file of a service account into the endpoint's API key.",
+        remedy="Set the endpoint's API key to the JSON key file of a service account.",
         retryable=False,
     )
 

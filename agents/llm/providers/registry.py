@@ -65,7 +65,7 @@ def get_provider(kind: str) -> ModelProvider:
     if remedy := find_missing_package(kind):
         raise ModelError(
             format_message(
-                "Endpoints of the kind `{kind}` need a library that is not installed here.",
+                "Endpoints of the kind `{kind}` need a library that isn't installed.",
                 kind=kind,
             ),
             code="provider_missing",

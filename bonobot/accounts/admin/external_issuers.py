@@ -11,6 +11,7 @@ from django.utils.safestring import SafeString
 from django.utils.text import format_lazy
 from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
+from django.utils.translation import ngettext
 
 from bonobot.accounts.admin_base.scoped_admin import ServiceFormAdmin
 from bonobot.accounts.agent_directory import get_agent_directory
@@ -34,11 +35,14 @@ class IssuerForm(forms.ModelForm):
     """The trust and limits of an issuer's tokens."""
 
     roles = forms.JSONField(
-        label=_("Roles by value"),
+        label=_("Roles by claim value"),
         required=False,
         initial=dict,
         widget=Textarea(attrs={"rows": 3, "spellcheck": "false"}),
-        help_text=_('Like {"bonobot-operators": "operator"}; the first role of the table counts.'),
+        help_text=_(
+            'For example {"bonobot-operators": "operator"}. If several roles match, the first '
+            "of owner, operator, reviewer, auditor, member is used."
+        ),
     )
     scopes = forms.MultipleChoiceField(
         label=_("Scopes"),
@@ -48,13 +52,13 @@ class IssuerForm(forms.ModelForm):
             for scope in GATEWAY_SCOPES
         ],
         widget=forms.CheckboxSelectMultiple,
-        help_text=_("What tokens may have at most; none: all of these."),
+        help_text=_("The most that tokens can have. If none is selected, all of these."),
     )
     agents = forms.MultipleChoiceField(
-        label=_("Only for agents"),
+        label=_("Allowed agents"),
         required=False,
         widget=forms.CheckboxSelectMultiple,
-        help_text=_("Its tokens reach these agents and their tools, and nothing else."),
+        help_text=_("Tokens from this issuer can only access these agents and their tools."),
     )
 
     class Meta:
@@ -63,7 +67,7 @@ class IssuerForm(forms.ModelForm):
             *(name for name in (*IDENTITY_FIELDS, *CLAIM_FIELDS, *TRUST_FIELDS) if name != "roles"),
             "calls_per_minute",
         )
-        help_texts = {"calls_per_minute": _("Of each subject; empty: the usual limit.")}
+        help_texts = {"calls_per_minute": _("Per subject. Leave empty for the default limit.")}
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         """Show the JSON fields of an existing issuer."""
@@ -91,21 +95,21 @@ class IssuerAdmin(ServiceFormAdmin):
 
     needs_to_view = (Action.MANAGE_ISSUERS,)
     needs_to_change = Action.MANAGE_ISSUERS
-    delete_note = _("Its tokens open nothing here any more.")
+    delete_note = _("Tokens from this issuer are no longer accepted.")
     form = IssuerForm
     list_display = ("name", "url", "role", "state")
     search_fields = ("name", "url")
     empty_icon = "passkey"
     empty_text = _(
-        "Programs come with tokens that are made here. Add an issuer to take its tokens, too: "
-        "people then sign in where they do for everything else."
+        "Clients use tokens created here. Add an external issuer to also accept its "
+        "tokens, so that people can sign in with their usual account."
     )
     actions = ("check_chosen",)
     problem_fields = {"agent_ids": "agents"}
     fieldsets = (
         (None, {"fields": IDENTITY_FIELDS}),
-        (_("What its tokens say"), {"fields": CLAIM_FIELDS}),
-        (_("Bounds"), {"fields": LIMIT_FIELDS}),
+        (_("Token claims"), {"fields": CLAIM_FIELDS}),
+        (_("Limits"), {"fields": LIMIT_FIELDS}),
         (_("Trust"), {"fields": TRUST_FIELDS}),
     )
 
@@ -117,16 +121,16 @@ class IssuerAdmin(ServiceFormAdmin):
         if "agents" in form.base_fields:
             agents = get_agent_directory().list_choices(self.get_principal(request).organization_id)
             missing_ids = set(getattr(obj, "agent_ids", ())) - {pk for pk, _name in agents}
-            removed = [(pk, _t("removed: %s") % pk) for pk in sorted(missing_ids)]
+            removed = [(pk, _t("deleted: %s") % pk) for pk in sorted(missing_ids)]
             form.base_fields["agents"].choices = [*agents, *removed]
         return form
 
-    @display(description=_("state"))
+    @display(description=_("status"))
     def state(self, issuer: Issuer) -> SafeString:
         """Return whether its tokens are accepted."""
         if not issuer.enabled:
-            return render_badge("disabled", _t("off"))
-        return render_badge("usable", _t("taken"))
+            return render_badge("disabled", _t("disabled"))
+        return render_badge("usable", _t("enabled"))
 
     def save_form(self, request: HttpRequest, form: Any, change: bool) -> Issuer:
         """Create or update the issuer with the service."""
@@ -146,7 +150,7 @@ class IssuerAdmin(ServiceFormAdmin):
         for issuer in queryset:
             external_issuers.delete_issuer(self.get_principal(request), issuer)
 
-    @action(description=_("Read the keys now"), permissions=["change"])
+    @action(description=_("Refresh keys"), permissions=["change"])
     def check_chosen(
         self, request: HttpRequest, queryset: QuerySet[Issuer]
     ) -> HttpResponseRedirect:
@@ -157,6 +161,8 @@ class IssuerAdmin(ServiceFormAdmin):
             except Problem as problem:
                 messages.error(request, f"{issuer.name}: {localize_text(problem)}")
             else:
-                message = _t("%(name)s publishes %(n)d keys.") % {"name": issuer.name, "n": keys}
-                messages.success(request, message)
+                text = ngettext(
+                    "%(name)s publishes %(n)d key.", "%(name)s publishes %(n)d keys.", keys
+                )
+                messages.success(request, text % {"name": issuer.name, "n": keys})
         return HttpResponseRedirect(reverse("admin:tenancy_issuer_changelist"))

@@ -11,6 +11,7 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
+from django.utils.translation import ngettext
 
 from bonobot.accounts import email as account_email
 from bonobot.accounts.admin_base.scoped_admin import ServiceFormAdmin
@@ -36,17 +37,22 @@ class IdentityProviderForm(forms.ModelForm):
 
     secret = forms.CharField(label=_("Client secret"), required=False, widget=SecretInput())
     domains = forms.CharField(
-        label=_("E-mail domains"),
+        label=_("Email domains"),
         required=False,
         widget=TextInput(attrs={"spellcheck": "false", "autocomplete": "off"}),
-        help_text=_("With spaces between them; only people with such addresses come in."),
+        help_text=_(
+            "Separate with spaces. Only people with an email address in these domains can sign in."
+        ),
     )
     roles = forms.JSONField(
-        label=_("Roles by value"),
+        label=_("Roles by claim value"),
         required=False,
         initial=dict,
         widget=Textarea(attrs={"rows": 3, "spellcheck": "false"}),
-        help_text=_('Like {"bonobot-operators": "operator"}; the first role of the table counts.'),
+        help_text=_(
+            'For example {"bonobot-operators": "operator"}. If several roles match, the first '
+            "of owner, operator, reviewer, auditor, member is used."
+        ),
     )
 
     class Meta:
@@ -83,31 +89,31 @@ class IdentityProviderAdmin(ServiceFormAdmin):
 
     needs_to_view = (Action.MANAGE_ORGANIZATION,)
     needs_to_change = Action.MANAGE_ORGANIZATION
-    delete_note = _("Nobody signs in by it any more; accounts stay.")
+    delete_note = _("People can no longer sign in with this identity provider. Accounts are kept.")
     form = IdentityProviderForm
     list_display = ("name", "url", "role", "state")
     search_fields = ("name", "url")
     readonly_fields = READONLY_FIELDS
     empty_icon = "login"
     empty_text = _(
-        "People sign in by name and password. Add your identity provider, and they sign in where "
-        "they do for everything else."
+        "People sign in with user name and password. Add your identity provider so that "
+        "they can sign in with their usual account."
     )
     actions = ("check_chosen",)
     problem_fields = {"client_secret": "secret"}
     fieldsets = (
         (None, {"fields": CONNECTION_FIELDS}),
-        (_("Whom it lets in"), {"fields": PEOPLE_FIELDS}),
-        (_("As what"), {"fields": ROLE_FIELDS}),
+        (_("Allowed people"), {"fields": PEOPLE_FIELDS}),
+        (_("Roles"), {"fields": ROLE_FIELDS}),
         (_("Sign-in"), {"fields": SIGN_IN_FIELDS}),
     )
 
-    @display(description=_("redirect address"))
+    @display(description=_("redirect URI"))
     def redirect_address(self, provider: Provider) -> SafeString:
         """Return the redirect URI to register at the provider."""
         return format_html(ADDRESS_HTML, sso.build_redirect_uri(provider.organization_id))
 
-    @display(description=_("address of the sign-in"))
+    @display(description=_("sign-in URL"))
     def entry_address(self, provider: Provider) -> SafeString | str:
         """Return the sign-in URL for users to whom the sign-in page doesn't list the provider."""
         if provider._state.adding:
@@ -117,12 +123,12 @@ class IdentityProviderAdmin(ServiceFormAdmin):
             account_email.build_absolute_url(reverse("account_sso", args=[provider.pk])),
         )
 
-    @display(description=_("state"))
+    @display(description=_("status"))
     def state(self, provider: Provider) -> SafeString:
         """Return whether users can sign in with it."""
         if not provider.enabled:
-            return render_badge("disabled", _t("off"))
-        return render_badge("usable", _t("on"))
+            return render_badge("disabled", _t("disabled"))
+        return render_badge("usable", _t("enabled"))
 
     def get_form(
         self, request: HttpRequest, obj: Model | None = None, change: bool = False, **kwargs: Any
@@ -158,7 +164,7 @@ class IdentityProviderAdmin(ServiceFormAdmin):
         for provider in queryset:
             sso.delete_provider(self.get_principal(request), provider)
 
-    @action(description=_("Ask it for its keys"), permissions=["change"])
+    @action(description=_("Refresh keys"), permissions=["change"])
     def check_chosen(
         self, request: HttpRequest, queryset: QuerySet[Provider]
     ) -> HttpResponseRedirect:
@@ -169,6 +175,8 @@ class IdentityProviderAdmin(ServiceFormAdmin):
             except Problem as problem:
                 messages.error(request, f"{provider.name}: {localize_text(problem)}")
             else:
-                message = _t("%(name)s publishes %(n)d keys.") % {"name": provider.name, "n": keys}
-                messages.success(request, message)
+                text = ngettext(
+                    "%(name)s publishes %(n)d key.", "%(name)s publishes %(n)d keys.", keys
+                )
+                messages.success(request, text % {"name": provider.name, "n": keys})
         return HttpResponseRedirect(reverse("admin:tenancy_provider_changelist"))

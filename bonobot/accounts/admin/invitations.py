@@ -33,7 +33,7 @@ class InvitationForm(forms.ModelForm):
         label=_("Agents"),
         required=False,
         widget=forms.CheckboxSelectMultiple,
-        help_text=_("Those that they may run from the start; for the role member."),
+        help_text=_("Agents that the person can run from the start. For the member role."),
     )
 
     class Meta:
@@ -56,7 +56,7 @@ class InvitationAdmin(ServiceFormAdmin):
     list_filter = ("role",)
     search_fields = ("email",)
     empty_icon = "mail"
-    empty_text = _("Ask people to join by their e-mail address: they get a link to use once.")
+    empty_text = _("Invite people by email address. They receive a link that can be used once.")
     change_form_template = "admin/people/invitation.html"
 
     def get_form(
@@ -90,12 +90,12 @@ class InvitationAdmin(ServiceFormAdmin):
         """Return False: invitations are revoked, so that they stay readable."""
         return False
 
-    @display(description=_("state"))
+    @display(description=_("status"))
     def state(self, invitation: Invitation) -> SafeString:
         """Return the invitation's state."""
         return render_state_badge(invitation)
 
-    @display(description=_("mailed"))
+    @display(description=_("email sent"))
     def mailed(self, invitation: Invitation) -> SafeString | str:
         """Return when it was mailed."""
         return ago(invitation.mailed_at)

@@ -10,8 +10,8 @@ from django.db.models import Count, Exists, Model, OuterRef, QuerySet
 from django.http import HttpRequest, HttpResponseRedirect
 from django.http.response import HttpResponseBase
 from django.urls import reverse
-from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
+from django.utils.translation import ngettext
 
 from bonobot.accounts import services as accounts
 from bonobot.accounts.admin.invitations import query_open_invitations, render_state_badge
@@ -95,10 +95,10 @@ class OrganizationAdmin(ScopedAdmin):
     search_fields = ("name", "slug")
     fieldsets = (
         (None, {"fields": ("name", "slug")}),
-        (_("Approvals of calls"), {"fields": ("four_eyes", "approval_hours")}),
-        (_("Rate"), {"fields": ("calls_per_minute",)}),
+        (_("Call approvals"), {"fields": ("four_eyes", "approval_hours")}),
+        (_("Rate limit"), {"fields": ("calls_per_minute",)}),
         (_("Sign-in"), {"fields": ("second_factor", "single_sign_on")}),
-        (_("Audit"), {"fields": ("audit_days",)}),
+        (_("Audit log"), {"fields": ("audit_days",)}),
     )
 
     def get_readonly_fields(self, request: HttpRequest, obj: Model | None = None) -> Any:
@@ -142,7 +142,7 @@ class MembershipForm(forms.ModelForm):
     username = forms.CharField(
         label=_("User name"),
         widget=TextInput(attrs={"autocomplete": "off"}),
-        help_text=_("The name that the person signs in with."),
+        help_text=_("The user name for signing in."),
     )
 
     class Meta:
@@ -162,7 +162,7 @@ class MembershipAdmin(ServiceFormAdmin):
     """The active organization's members and their roles."""
 
     needs_to_change = Action.MANAGE_MEMBERS
-    delete_note = _("They see nothing of this organization any more; the account stays.")
+    delete_note = _("The person loses access to this organization. The account is kept.")
     form = MembershipForm
     fields = ("username", "role")
     list_display = ("person", "full_name", "role", "has_factor", "made_at")
@@ -172,7 +172,7 @@ class MembershipAdmin(ServiceFormAdmin):
     search_fields = ("user__username", "user__first_name", "user__last_name", "user__email")
     change_list_template = "admin/people/members.html"
 
-    @display(description=_("person"), ordering="user__username")
+    @display(description=_("member"), ordering="user__username")
     def person(self, member: Membership) -> str:
         """Return the username."""
         return member.user.get_username()
@@ -191,7 +191,7 @@ class MembershipAdmin(ServiceFormAdmin):
             context |= {"invited": [{"row": row, "badge": render_state_badge(row)} for row in rows]}
         return super().changelist_view(request, context)
 
-    @action(description=_("Reset the second factor"), permissions=["change"])
+    @action(description=_("Reset second factor"), permissions=["change"])
     def reset_chosen(
         self, request: HttpRequest, queryset: QuerySet[Membership]
     ) -> HttpResponseRedirect:
@@ -199,11 +199,15 @@ class MembershipAdmin(ServiceFormAdmin):
         members = list(queryset.select_related("user"))
         for member in members:
             reset_second_factor(self.get_principal(request), member.user)
-        message = _t("%(n)d people sign in by password alone now.") % {"n": len(members)}
-        messages.success(request, message)
+        text = ngettext(
+            "The second factor of %(n)d person was reset. They now sign in with a password only.",
+            "The second factor of %(n)d people was reset. They now sign in with a password only.",
+            len(members),
+        )
+        messages.success(request, text % {"n": len(members)})
         return HttpResponseRedirect(reverse("admin:tenancy_membership_changelist"))
 
-    @action(description=_("Send a link for a new password"), permissions=["change"])
+    @action(description=_("Send password reset link"), permissions=["change"])
     def offer_chosen(
         self, request: HttpRequest, queryset: QuerySet[Membership]
     ) -> HttpResponseBase:
@@ -214,11 +218,12 @@ class MembershipAdmin(ServiceFormAdmin):
             return render_screen(
                 request,
                 "people/handed.html",
-                title=_("Links for new passwords"),
+                title=_("Password reset links"),
                 handed=unmailed,
                 opts=self.opts,
             )
-        messages.success(request, _t("%(n)d links were sent.") % {"n": len(links)})
+        text = ngettext("%(n)d link sent.", "%(n)d links sent.", len(links))
+        messages.success(request, text % {"n": len(links)})
         return HttpResponseRedirect(reverse("admin:tenancy_membership_changelist"))
 
     @display(description=_("second factor"), boolean=True)

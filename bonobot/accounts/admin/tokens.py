@@ -14,6 +14,7 @@ from django.utils.safestring import SafeString
 from django.utils.text import format_lazy
 from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
+from django.utils.translation import ngettext
 
 from bonobot.accounts.admin_base.responses import render_screen
 from bonobot.accounts.admin_base.scoped_admin import ServiceFormAdmin
@@ -30,8 +31,8 @@ UNCHANGED = "kept"
 LIFETIME_CHOICES = (
     ("30", _("30 days")),
     ("90", _("90 days")),
-    ("365", _("a year")),
-    ("", _("for ever")),
+    ("365", _("1 year")),
+    ("", _("never")),
 )
 LIMIT_FIELDS = ("scopes", "agents", "networks", "calls_per_minute")
 
@@ -40,7 +41,7 @@ class TokenForm(forms.ModelForm):
     """The role, limits and expiry of a token."""
 
     lasting = forms.ChoiceField(
-        label=_("Usable"), choices=LIFETIME_CHOICES, required=False, initial="90", widget=Select
+        label=_("Expires"), choices=LIFETIME_CHOICES, required=False, initial="90", widget=Select
     )
     scopes = forms.MultipleChoiceField(
         label=_("Scopes"),
@@ -50,19 +51,24 @@ class TokenForm(forms.ModelForm):
             for scope in TokenScope
         ],
         widget=forms.CheckboxSelectMultiple,
-        help_text=_("A part of what its role may do; none: all of it."),
+        help_text=_(
+            "Limits what the role allows. If none is selected, everything the role allows."
+        ),
     )
     agents = forms.MultipleChoiceField(
-        label=_("Only for agents"),
+        label=_("Allowed agents"),
         required=False,
         widget=forms.CheckboxSelectMultiple,
-        help_text=_("Such a token reaches these agents and their tools, and nothing else."),
+        help_text=_("The token can only access these agents and their tools."),
     )
     networks = forms.CharField(
-        label=_("Only from networks"),
+        label=_("Allowed networks"),
         required=False,
         widget=Textarea(attrs={"rows": 2, "spellcheck": "false"}),
-        help_text=_("Addresses or ranges, one a line, like 10.1.0.0/16; empty: from anywhere."),
+        help_text=_(
+            "Addresses or ranges, one per line, such as 10.1.0.0/16. Leave empty to allow any "
+            "network."
+        ),
     )
 
     class Meta:
@@ -70,10 +76,12 @@ class TokenForm(forms.ModelForm):
         fields = ("name", "role", "client", "calls_per_minute")
         widgets = {"client": TextInput}
         help_texts = {
-            "name": _("What it is for; the audit shows this name."),
-            "role": _("What the program may do here. Give the least that it needs."),
-            "client": _("Which program has it, like claude-code; only a note."),
-            "calls_per_minute": _("Empty: the usual limit."),
+            "name": _("The purpose of the token. The audit log shows this name."),
+            "role": _(
+                "What the client can do here. Choose the role with the least access it needs."
+            ),
+            "client": _("Which client uses the token, such as claude-code. For information only."),
+            "calls_per_minute": _("Leave empty for the default limit."),
         }
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -83,7 +91,7 @@ class TokenForm(forms.ModelForm):
             for name in ("lasting", "scopes", "agents"):
                 self.fields[name].disabled = True
         if self.instance.pk and not self.instance._state.adding:
-            self.fields["lasting"].choices = [(UNCHANGED, _t("as it is")), *LIFETIME_CHOICES]  # type: ignore[attr-defined]
+            self.fields["lasting"].choices = [(UNCHANGED, _t("unchanged")), *LIFETIME_CHOICES]  # type: ignore[attr-defined]
             self.initial = dict(self.initial) | {
                 "lasting": UNCHANGED,
                 "scopes": self.instance.scopes,
@@ -115,20 +123,20 @@ class TokenAdmin(ServiceFormAdmin):
     search_fields = ("name", "key", "user__username")
     empty_icon = "key"
     empty_text = _(
-        "A token lets a program in: over REST, or over MCP to the tools of an agent or a server. "
-        "It is shown once, when it is made."
+        "A token gives a client access to the REST API, or over MCP to the tools of an "
+        "agent or a server. It is shown once, when it is created."
     )
     actions = ("revoke_chosen",)
     problem_fields = {"agent_ids": "agents", "expires_at": "lasting"}
     add_fieldsets = (
         (None, {"fields": ("name", "role", "client", "lasting")}),
-        (_("Bounds"), {"fields": LIMIT_FIELDS}),
+        (_("Limits"), {"fields": LIMIT_FIELDS}),
     )
     fieldsets = (
         (None, {"fields": ("name", "key", "role", "client", "lasting")}),
-        (_("Bounds"), {"fields": LIMIT_FIELDS}),
+        (_("Limits"), {"fields": LIMIT_FIELDS}),
         (
-            _("What became of it"),
+            _("Status"),
             {"fields": ("state", "used", "until", "ended", "made_at")},
         ),
     )
@@ -148,7 +156,10 @@ class TokenAdmin(ServiceFormAdmin):
         fieldsets = super().get_fieldsets(request, obj)
         if not isinstance(obj, Token) or obj.kind == "token":
             return fieldsets
-        grant_fieldset = (_("Let in by a person"), {"fields": ("user", "client_id", "resource")})
+        grant_fieldset = (
+            _("Authorized by a person"),
+            {"fields": ("user", "client_id", "resource")},
+        )
         return (fieldsets[0], grant_fieldset, *fieldsets[1:])
 
     def get_form(
@@ -159,7 +170,7 @@ class TokenAdmin(ServiceFormAdmin):
         if "agents" in form.base_fields:
             agents = get_agent_directory().list_choices(self.get_principal(request).organization_id)
             missing_ids = set(getattr(obj, "agent_ids", ())) - {pk for pk, _name in agents}
-            removed = [(pk, _t("removed: %s") % pk) for pk in sorted(missing_ids)]
+            removed = [(pk, _t("deleted: %s") % pk) for pk in sorted(missing_ids)]
             form.base_fields["agents"].choices = [*agents, *removed]
         return form
 
@@ -180,7 +191,7 @@ class TokenAdmin(ServiceFormAdmin):
         """Return False: tokens are revoked, so that the audit log can name them."""
         return False
 
-    @display(description=_("state"))
+    @display(description=_("status"))
     def state(self, token: Token) -> SafeString:
         """Return the token's state."""
         if token.revoked_at is not None:
@@ -188,10 +199,10 @@ class TokenAdmin(ServiceFormAdmin):
         if token.expires_at is not None and token.expires_at <= timezone.now():
             return render_badge("waiting", _t("expired"))
         if not getattr(token, "lives", True):
-            return render_badge("waiting", _t("ended: its person may not give it any more"))
-        return render_badge("usable", _t("usable"))
+            return render_badge("waiting", _t("inactive: the person no longer has this access"))
+        return render_badge("usable", _t("active"))
 
-    @display(description=_("given by"), ordering="user__username")
+    @display(description=_("granted by"), ordering="user__username")
     def giver(self, token: Token) -> str:
         """Return the user of a grant; a dash for an issued token."""
         return token.user.get_username() if token.user else "–"
@@ -244,7 +255,9 @@ class TokenAdmin(ServiceFormAdmin):
         tokens_to_revoke = list(queryset.filter(revoked_at=None))
         for token in tokens_to_revoke:
             tokens.revoke_token(self.get_principal(request), token)
-        messages.success(request, _t("%(n)d tokens were revoked.") % {"n": len(tokens_to_revoke)})
+        count = len(tokens_to_revoke)
+        text = ngettext("%(n)d token revoked.", "%(n)d tokens revoked.", count)
+        messages.success(request, text % {"n": count})
         return HttpResponseRedirect(reverse("admin:tenancy_token_changelist"))
 
 

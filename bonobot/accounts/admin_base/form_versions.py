@@ -371,13 +371,15 @@ def _describe_differences(request: HttpRequest, differences: list[Difference]) -
     ) or _t("the page")
     if editor := _find_last_editor(request):
         text = _t(
-            "Not saved: %(who)s changed this in the meantime. Now: %(changes)s. Your other changes "
-            "are in the form; check them and save again. (%(code)s)"
+            "Not saved. %(who)s changed this page in the meantime. Current "
+            "values: %(changes)s. Your other changes are still in the form. "
+            "Review them, then save again. (%(code)s)"
         )
     else:
         text = _t(
-            "Not saved: this was changed in the meantime. Now: %(changes)s. Your other changes are "
-            "in the form; check them and save again. (%(code)s)"
+            "Not saved. This page was changed in the meantime. Current values: "
+            "%(changes)s. Your other changes are still in the form. Review them, "
+            "then save again. (%(code)s)"
         )
     return text % {"who": editor, "changes": changes, "code": VersionConflict.code}
 
@@ -390,7 +392,7 @@ def _describe_difference(difference: Difference) -> str:
     if difference.yours is None:
         return f"{label}: {current}"
     own_values = make_visible(", ".join(difference.yours), MAX_VALUE_LENGTH) or "–"
-    return _t("%(label)s: %(now)s (yours: %(yours)s)") % {
+    return _t("%(label)s: %(now)s (you entered: %(yours)s)") % {
         "label": label,
         "now": current,
         "yours": own_values,

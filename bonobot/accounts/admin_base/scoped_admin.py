@@ -170,7 +170,7 @@ class ScopedAdmin(ModelAdmin):
             changelist.full_result_count = changelist.result_count
         return changelist
 
-    @display(description=_("made"), ordering="created_at")
+    @display(description=_("created"), ordering="created_at")
     def made_at(self, row: Any) -> Any:
         """Return when the row was created."""
         return ago(row.created_at)
@@ -228,11 +228,11 @@ class ScopedAdmin(ModelAdmin):
         """Raise the same `NotFound` for missing rows and those of other organizations."""
         raise NotFound(
             format_message(
-                "There is no {verbose_name} {object_id!r} here.",
+                "The {verbose_name} {object_id!r} doesn't exist.",
                 verbose_name=opts.verbose_name,
                 object_id=object_id,
             ),
-            remedy="Check the organization that you are working in.",
+            remedy="Check the organization you are working in.",
         )
 
     # -- Permissions: explain denials -------------------------------------------------------------
@@ -282,13 +282,15 @@ class ScopedAdmin(ModelAdmin):
         except Forbidden as error:
             return error
         if self.platform_only and not principal.platform_admin:
-            rule, remedy = "platform_admin", format_message("Ask a platform administrator.")
+            rule, remedy = "platform_admin", format_message("Contact a platform administrator.")
         else:
             rule, remedy = (
                 "nobody",
-                format_message("Nobody does this here: it is made where it happens."),
+                format_message(
+                    "These objects are managed automatically and can't be changed here."
+                ),
             )
-        return Forbidden("This isn't done here.", rule=rule, remedy=remedy)
+        return Forbidden("This action isn't available here.", rule=rule, remedy=remedy)
 
     # -- History: the audit log -------------------------------------------------------------------
 

@@ -192,11 +192,11 @@ class TabbedAdmin(ScopedAdmin):
         if instance is None:
             raise NotFound(
                 format_message(
-                    "There is no {verbose_name} {object_id!r} here.",
+                    "The {verbose_name} {object_id!r} doesn't exist.",
                     verbose_name=self.opts.verbose_name,
                     object_id=str(object_id),
                 ),
-                remedy="Check the organization that you are working in.",
+                remedy="Check the organization you are working in.",
             )
         return instance
 

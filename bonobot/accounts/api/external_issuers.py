@@ -37,45 +37,45 @@ REQUIRED_ACTION = Action.MANAGE_ISSUERS
     ]
 )
 class IssuerBody(VersionedBody):
-    """What can be said of an issuer; an empty list is no bound."""
+    """An external issuer to create or update; an empty list means no restriction."""
 
     name = serializers.CharField(max_length=255)
     url = serializers.CharField(
-        max_length=MAX_URL_LENGTH, help_text="Letter by letter as its tokens have it in `iss`."
+        max_length=MAX_URL_LENGTH, help_text="Exactly as in the `iss` claim of its tokens."
     )
     audience = serializers.CharField(
         required=False,
         allow_blank=True,
         max_length=MAX_URL_LENGTH,
-        help_text="What `aud` must contain; empty: the very address that a token is used at.",
+        help_text="The value that `aud` must contain; empty: the URL at which the token is used.",
     )
     subject_claim = serializers.CharField(**CLAIM_OPTIONS)
     label_claim = serializers.CharField(allow_blank=True, **CLAIM_OPTIONS)
     role = serializers.ChoiceField(
-        ROLES, required=False, allow_blank=True, help_text="Of whoever no claim gives one."
+        ROLES, required=False, allow_blank=True, help_text="The role if no claim sets one."
     )
     role_claim = serializers.CharField(allow_blank=True, **CLAIM_OPTIONS)
     roles = serializers.DictField(
-        child=serializers.ChoiceField(ROLES), required=False, help_text="Roles by value."
+        child=serializers.ChoiceField(ROLES), required=False, help_text="Roles by claim value."
     )
     scope_claim = serializers.CharField(allow_blank=True, **CLAIM_OPTIONS)
     scopes = serializers.ListField(
         child=serializers.CharField(max_length=32),
         required=False,
         max_length=len(GATEWAY_SCOPES),
-        help_text=f"What its tokens may have at most, of {', '.join(GATEWAY_SCOPES)}; empty: all.",
+        help_text=f"The scopes its tokens can have, of {', '.join(GATEWAY_SCOPES)}; empty: all.",
     )
     agents = serializers.ListField(
         child=serializers.CharField(max_length=64),
         required=False,
         max_length=MAX_AGENTS,
-        help_text="Ids or slugs of the only agents that its tokens reach.",
+        help_text="IDs or slugs of the only agents that its tokens can use.",
     )
     calls_per_minute = serializers.IntegerField(
         required=False, allow_null=True, min_value=1, max_value=MAX_CALLS_PER_MINUTE
     )
     any_type = serializers.BooleanField(
-        required=False, help_text="Takes the type `JWT` too, not only `at+jwt`."
+        required=False, help_text="Also accept the type `JWT`, not only `at+jwt`."
     )
     allow_private = serializers.BooleanField(required=False)
     announced = serializers.BooleanField(required=False)
@@ -83,7 +83,7 @@ class IssuerBody(VersionedBody):
 
 
 class IssuerSerializer(VersionedSerializer):
-    """An issuer as it is read."""
+    """An external issuer."""
 
     body_classes = (IssuerBody,)
 
@@ -108,9 +108,9 @@ class IssuerSerializer(VersionedSerializer):
 
 
 class IssuerKeysSerializer(StrictSerializer):
-    """What was found at an issuer."""
+    """The result of a check."""
 
-    keys = serializers.IntegerField(help_text="How many keys it publishes.")
+    keys = serializers.IntegerField(help_text="Number of keys that it publishes.")
 
 
 class IssuerListView(ResourceView):
@@ -121,14 +121,14 @@ class IssuerListView(ResourceView):
 
     @describe_operation("list_token_issuers", answer=IssuerSerializer(many=True))
     def get(self, request: object) -> Response:
-        """List the issuers whose tokens are taken over MCP beside our own."""
+        """List external issuers whose tokens MCP endpoints accept."""
         return self.respond_page(
             Issuer.objects.for_organization(self.organization_id), IssuerSerializer
         )
 
     @describe_operation("add_token_issuer", body=IssuerBody, answer=IssuerSerializer, status=201)
     def post(self, request: object) -> Response:
-        """Take the tokens of an issuer; platform administrators alone may."""
+        """Create an external issuer; requires a platform administrator."""
         terms = build_terms(self.principal, self.read_body(IssuerBody))
         return self.respond_row(
             external_issuers.create_issuer(self.principal, **terms), IssuerSerializer, status=201
@@ -136,7 +136,7 @@ class IssuerListView(ResourceView):
 
 
 class IssuerView(ResourceView):
-    """A resource below one issuer."""
+    """Base class for one issuer."""
 
     def get_issuer(self, issuer_id: str) -> Issuer:
         """Return the issuer; raises `NotFound`."""
@@ -152,12 +152,12 @@ class IssuerDetailView(IssuerView):
 
     @describe_operation("get_token_issuer", answer=IssuerSerializer)
     def get(self, request: object, issuer_id: str) -> Response:
-        """Show an issuer."""
+        """Get an external issuer."""
         return self.respond_row(self.get_issuer(issuer_id), IssuerSerializer)
 
     @describe_operation("change_token_issuer", body=IssuerBody, answer=IssuerSerializer)
     def patch(self, request: object, issuer_id: str) -> Response:
-        """Change what is said of an issuer; it holds on the next call of each of its tokens."""
+        """Update an external issuer; effective on the next call of each of its tokens."""
         issuer = self.get_issuer(issuer_id)
         terms = build_terms(self.principal, self.read_body(IssuerBody, partial=True))
         external_issuers.update_issuer(self.principal, issuer, **terms)
@@ -165,19 +165,19 @@ class IssuerDetailView(IssuerView):
 
     @describe_operation("remove_token_issuer", status=204)
     def delete(self, request: object, issuer_id: str) -> Response:
-        """Take the issuer's tokens no longer."""
+        """Delete an external issuer; its tokens are no longer accepted."""
         external_issuers.delete_issuer(self.principal, self.get_issuer(issuer_id))
         return Response(status=204)
 
 
 class CheckIssuerView(IssuerView):
-    """Whether an issuer can be asked."""
+    """Check of an issuer."""
 
     rules = {"POST": REQUIRED_ACTION}
 
     @describe_operation("check_token_issuer", answer=IssuerKeysSerializer, asks=True)
     def post(self, request: object, issuer_id: str) -> Response:
-        """Read the issuer's keys now."""
+        """Check an external issuer: fetch its keys."""
         return Response(
             {"keys": external_issuers.check_issuer(self.principal, self.get_issuer(issuer_id))}
         )

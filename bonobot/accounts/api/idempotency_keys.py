@@ -40,7 +40,7 @@ def claim_key(principal: Principal, key: str, request: dict[str, Any]) -> KeptAn
     """
     if not _KEY.fullmatch(key):
         raise InvalidInput(
-            "The idempotency key is empty, too long, or has characters that can't be seen.",
+            "The idempotency key is empty, too long, or contains invisible characters.",
             code="bad_idempotency_key",
             field=IDEMPOTENCY_HEADER,
             remedy="Send 1 to 255 visible ASCII characters, such as a UUID.",
@@ -84,10 +84,12 @@ def _raise_replay(row: KeptAnswer, request_digest: str) -> None:
         )
     if row.status is None:
         raise Conflict(
-            "The first request with this key has no answer: it still runs, or its process died.",
+            "The first request with this key has no response. It is still running, or its "
+            "process stopped.",
             code="idempotency_in_progress",
             field=IDEMPOTENCY_HEADER,
             retry_after=2,
-            remedy="Wait for it, or look at what was done and use a new key to do it again.",
+            remedy="Wait for the first request to finish, or check its result and retry with a "
+            "new key.",
         )
     raise IdempotentReplay(row.status, row.body.open())

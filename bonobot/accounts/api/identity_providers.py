@@ -37,52 +37,52 @@ REQUIRED_ACTION = Action.MANAGE_ORGANIZATION
     ]
 )
 class IdentityProviderBody(VersionedBody):
-    """What can be said of an identity provider."""
+    """An identity provider to create or update."""
 
-    name = serializers.CharField(max_length=255, help_text="As the sign-in shows it.")
+    name = serializers.CharField(max_length=255, help_text="Shown on the sign-in page.")
     url = serializers.CharField(
-        max_length=MAX_URL_LENGTH, help_text="Letter by letter as its tokens have it in `iss`."
+        max_length=MAX_URL_LENGTH, help_text="Exactly as in the `iss` claim of its tokens."
     )
     client_id = serializers.CharField(max_length=MAX_CLAIM_LENGTH)
     client_secret = serializers.CharField(
         required=False,
         allow_blank=True,
         max_length=sso.MAX_SECRET_LENGTH,
-        help_text="Sealed; left out or `********`: what is stored stays.",
+        help_text="Stored encrypted; omitted or `********`: unchanged.",
     )
     domains = serializers.ListField(
         child=serializers.CharField(max_length=254),
         required=False,
         max_length=sso.MAX_DOMAINS,
-        help_text="Only people with addresses of these come in; empty: all whom it knows.",
+        help_text="Only people with email addresses of these domains can sign in; empty: everyone.",
     )
     trusts_email = serializers.BooleanField(
-        required=False, help_text="Its addresses are proved without `email_verified`."
+        required=False, help_text="Its email addresses count as verified without `email_verified`."
     )
     creates = serializers.BooleanField(
-        required=False, help_text="Whoever it knows joins at their first sign-in."
+        required=False, help_text="Create accounts and memberships on first sign-in."
     )
     role = serializers.ChoiceField(
-        ROLES, required=False, allow_blank=True, help_text="Of whoever no claim gives one."
+        ROLES, required=False, allow_blank=True, help_text="The role if no claim sets one."
     )
     role_claim = serializers.CharField(
         required=False, allow_blank=True, max_length=MAX_CLAIM_LENGTH
     )
     roles = serializers.DictField(
-        child=serializers.ChoiceField(ROLES), required=False, help_text="Roles by value."
+        child=serializers.ChoiceField(ROLES), required=False, help_text="Roles by claim value."
     )
     second_factor = serializers.BooleanField(
-        required=False, help_text="Our second factor is asked for as well."
+        required=False, help_text="Also require Bonobot's two-factor authentication."
     )
-    announced = serializers.BooleanField(required=False, help_text="On the sign-in page.")
+    announced = serializers.BooleanField(required=False, help_text="Show it on the sign-in page.")
     allow_private = serializers.BooleanField(
-        required=False, help_text="Platform administrators alone."
+        required=False, help_text="Only a platform administrator can set it."
     )
     enabled = serializers.BooleanField(required=False)
 
 
 class IdentityProviderSerializer(VersionedSerializer):
-    """An identity provider as it is read."""
+    """An identity provider."""
 
     body_classes = (IdentityProviderBody,)
 
@@ -90,8 +90,10 @@ class IdentityProviderSerializer(VersionedSerializer):
     name = serializers.CharField()
     url = serializers.CharField()
     client_id = serializers.CharField()
-    client_secret = serializers.SerializerMethodField(help_text="`********`, or blank.")
-    redirect_uri = serializers.SerializerMethodField(help_text="What the provider has to know.")
+    client_secret = serializers.SerializerMethodField(help_text="`********`, or empty.")
+    redirect_uri = serializers.SerializerMethodField(
+        help_text="The redirect URI to register with the provider."
+    )
     domains = serializers.ListField(child=serializers.CharField())
     trusts_email = serializers.BooleanField()
     creates = serializers.BooleanField()
@@ -114,9 +116,9 @@ class IdentityProviderSerializer(VersionedSerializer):
 
 
 class IdentityProviderCheckSerializer(StrictSerializer):
-    """What was found at a provider."""
+    """The result of a check."""
 
-    keys = serializers.IntegerField(help_text="How many keys it publishes.")
+    keys = serializers.IntegerField(help_text="Number of keys that it publishes.")
 
 
 class IdentityProviderListView(ResourceView):
@@ -127,7 +129,7 @@ class IdentityProviderListView(ResourceView):
 
     @describe_operation("list_identity_providers", answer=IdentityProviderSerializer(many=True))
     def get(self, request: object) -> Response:
-        """List where the organization's people may sign in."""
+        """List identity providers."""
         return self.respond_page(
             Provider.objects.for_organization(self.organization_id), IdentityProviderSerializer
         )
@@ -139,13 +141,13 @@ class IdentityProviderListView(ResourceView):
         status=201,
     )
     def post(self, request: object) -> Response:
-        """Let people sign in at an OpenID provider."""
+        """Create an OpenID Connect identity provider."""
         provider = sso.create_provider(self.principal, **self.read_body(IdentityProviderBody))
         return self.respond_row(provider, IdentityProviderSerializer, status=201)
 
 
 class IdentityProviderView(ResourceView):
-    """A resource below one provider."""
+    """Base class for one provider."""
 
     def get_provider(self, provider_id: str) -> Provider:
         """Return the provider; raises `NotFound`."""
@@ -161,14 +163,14 @@ class IdentityProviderDetailView(IdentityProviderView):
 
     @describe_operation("get_identity_provider", answer=IdentityProviderSerializer)
     def get(self, request: object, provider_id: str) -> Response:
-        """Show an identity provider."""
+        """Get an identity provider."""
         return self.respond_row(self.get_provider(provider_id), IdentityProviderSerializer)
 
     @describe_operation(
         "change_identity_provider", body=IdentityProviderBody, answer=IdentityProviderSerializer
     )
     def patch(self, request: object, provider_id: str) -> Response:
-        """Change an identity provider; sessions that began there end with `enabled`."""
+        """Update an identity provider; disabling it ends its sessions."""
         provider = self.get_provider(provider_id)
         values: dict[str, Any] = self.read_body(IdentityProviderBody, partial=True)
         sso.update_provider(self.principal, provider, **values)
@@ -176,13 +178,13 @@ class IdentityProviderDetailView(IdentityProviderView):
 
     @describe_operation("remove_identity_provider", status=204)
     def delete(self, request: object, provider_id: str) -> Response:
-        """Let nobody sign in there any more; accounts stay."""
+        """Delete an identity provider; accounts are kept."""
         sso.delete_provider(self.principal, self.get_provider(provider_id))
         return Response(status=204)
 
 
 class CheckIdentityProviderView(IdentityProviderView):
-    """Whether a provider can be asked."""
+    """Check of a provider."""
 
     rules = {"POST": REQUIRED_ACTION}
 
@@ -190,7 +192,7 @@ class CheckIdentityProviderView(IdentityProviderView):
         "check_identity_provider", answer=IdentityProviderCheckSerializer, asks=True
     )
     def post(self, request: object, provider_id: str) -> Response:
-        """Ask the provider for its metadata and keys now."""
+        """Check an identity provider: fetch its metadata and keys."""
         return Response(
             {"keys": sso.check_provider(self.principal, self.get_provider(provider_id))}
         )

@@ -33,7 +33,7 @@ ROLES = [role.value for role in Role]
     ]
 )
 class InvitationBody(StrictSerializer):
-    """Who is asked to join, as what."""
+    """A person to invite, and their role."""
 
     email = serializers.CharField(max_length=254)
     role = serializers.ChoiceField(ROLES)
@@ -41,12 +41,12 @@ class InvitationBody(StrictSerializer):
         child=serializers.CharField(max_length=64),
         required=False,
         max_length=MAX_AGENTS,
-        help_text="Ids or slugs of agents that a member may run from the start.",
+        help_text="IDs or slugs of agents that a member can run from the start.",
     )
 
 
 class InvitationSerializer(StrictSerializer):
-    """An invitation; it names no account."""
+    """An invitation; it doesn't reveal whether an account exists."""
 
     id = serializers.UUIDField()
     email = serializers.CharField()
@@ -61,13 +61,16 @@ class InvitationSerializer(StrictSerializer):
 
 
 class SentInvitationSerializer(InvitationSerializer):
-    """An invitation that was just sent, or not."""
+    """An invitation, and whether its email was sent."""
 
     link = serializers.SerializerMethodField(
-        help_text="Blank where it was mailed; else hand it over: it isn't shown again."
+        help_text=(
+            "The link, if no email was sent: share it yourself, it isn't shown again. "
+            "Otherwise empty."
+        )
     )
     problem = serializers.SerializerMethodField(
-        help_text="The code of why it couldn't be mailed; blank where no mail server is set."
+        help_text="Code of why the email couldn't be sent; empty if no mail server is configured."
     )
 
     def get_link(self, invitation: Invitation) -> str:
@@ -81,7 +84,7 @@ class SentInvitationSerializer(InvitationSerializer):
 
 
 class InvitationView(ResourceView):
-    """What has to do with invitations."""
+    """Base class for invitations."""
 
     def get_invitation(self, invitation_id: str) -> Invitation:
         """Return the invitation; raises `NotFound`."""
@@ -108,13 +111,13 @@ class InvitationListView(InvitationView):
 
     @describe_operation("list_invitations", answer=InvitationSerializer(many=True))
     def get(self, request: object) -> Response:
-        """List the invitations, accepted, revoked and expired ones too."""
+        """List invitations, including accepted, revoked, and expired ones."""
         rows = Invitation.objects.for_organization(self.organization_id)
         return self.respond_page(rows, InvitationSerializer)
 
     @describe_operation("invite", body=InvitationBody, answer=SentInvitationSerializer, status=201)
     def post(self, request: object) -> Response:
-        """Ask somebody to join: by mail, or by a link that you hand over."""
+        """Invite a person: by email, or with a link that you share."""
         body = self.read_body(InvitationBody)
         with set_not_found_field("agents"):
             agents = find_visible_agent_ids(self.principal, body.get("agents", ()))
@@ -131,24 +134,24 @@ class InvitationDetailView(InvitationView):
 
     @describe_operation("get_invitation", answer=InvitationSerializer)
     def get(self, request: object, invitation_id: str) -> Response:
-        """Show an invitation, without its link."""
+        """Get an invitation, without its link."""
         return self.respond_row(self.get_invitation(invitation_id), InvitationSerializer)
 
     @describe_operation("revoke_invitation", status=204)
     def delete(self, request: object, invitation_id: str) -> Response:
-        """Revoke an invitation at once; its row stays."""
+        """Revoke an invitation; effective immediately."""
         revoke_invitation(self.principal, self.get_invitation(invitation_id))
         return Response(status=204)
 
 
 class ResendInvitationView(InvitationView):
-    """An invitation, sent again."""
+    """Resend an invitation."""
 
     rules = {"POST": Action.MANAGE_MEMBERS}
 
     @describe_operation("send_invitation", answer=SentInvitationSerializer)
     def post(self, request: object, invitation_id: str) -> Response:
-        """Make a new link and send it; the old one ends."""
+        """Resend an invitation with a new link; the earlier link stops working."""
         return self.respond_sent_invitation(
             resend_invitation(self.principal, self.get_invitation(invitation_id))
         )

@@ -20,29 +20,31 @@ LANGUAGES = ["", "en", "de"]
 
 
 class ProfileSerializer(StrictSerializer):
-    """A person's profile."""
+    """A user's profile."""
 
     username = serializers.CharField()
     first_name = serializers.CharField()
     last_name = serializers.CharField()
     email = serializers.CharField()
     language = serializers.ChoiceField(LANGUAGES)
-    time_zone = serializers.CharField(help_text="Of what screens show; times here are UTC.")
+    time_zone = serializers.CharField(
+        help_text="Time zone of the screens; times in the API are UTC."
+    )
 
 
 OWN_FIELDS = ("first_name", "last_name", "language", "time_zone")
 
 
 class MeSerializer(VersionedSerializer):
-    """Who asks, and in which organization."""
+    """The authenticated principal and its organization."""
 
     kind = serializers.ChoiceField([("user", "a person's session"), ("token", "a token")])
     id = serializers.UUIDField()
-    name = serializers.CharField(help_text="That a person signs in with, or of the token.")
-    organization = serializers.CharField(help_text="Its slug.")
+    name = serializers.CharField(help_text="Username of the person, or name of the token.")
+    organization = serializers.CharField(help_text="Slug of the organization.")
     role = serializers.ChoiceField([role.value for role in Role])
     platform_admin = serializers.BooleanField()
-    person = ProfileSerializer(allow_null=True, help_text="null: a token.")
+    person = ProfileSerializer(allow_null=True, help_text="Null for a token.")
 
     def build_parts(self, instance: Any, representation: Mapping[str, Any]) -> dict[str, Any]:
         """Return what people say of themselves; a token says nothing."""
@@ -57,37 +59,39 @@ class MeSerializer(VersionedSerializer):
     ]
 )
 class MeBody(VersionedBody):
-    """What people say of themselves."""
+    """A profile to update."""
 
     first_name = serializers.CharField(max_length=150, allow_blank=True, required=False)
     last_name = serializers.CharField(max_length=150, allow_blank=True, required=False)
-    language = serializers.ChoiceField(LANGUAGES, required=False, help_text="Empty: the browser's.")
+    language = serializers.ChoiceField(
+        LANGUAGES, required=False, help_text="Empty: the browser's language."
+    )
     time_zone = serializers.CharField(
         max_length=localization.MAX_ZONE_NAME,
         allow_blank=True,
         required=False,
-        help_text="An IANA name such as Europe/Berlin; empty: UTC.",
+        help_text="An IANA name, such as Europe/Berlin; empty: UTC.",
     )
 
 
 class SignedOutSessionsSerializer(StrictSerializer):
-    """What came of signing out elsewhere."""
+    """The result of signing out other sessions."""
 
-    ended = serializers.IntegerField(help_text="Sessions.")
+    ended = serializers.IntegerField(help_text="Number of sessions.")
 
 
 class CurrentPrincipalView(ResourceView):
-    """What has to do with whoever asks."""
+    """Base class for the authenticated principal."""
 
     def get_person(self) -> User:
         """Return the user; raises `Forbidden` (code `not_a_person`) for tokens."""
         user: Any = self.request.user
         if self.principal.kind != "user":
             raise Forbidden(
-                "A token has no profile and no sessions.",
+                "A token has no profile or sessions.",
                 code="not_a_person",
                 rule="person",
-                remedy="Sign in as the person.",
+                remedy="Sign in with a user account.",
             )
         return User.objects.get(pk=user.pk)
 
@@ -106,19 +110,22 @@ class CurrentPrincipalView(ResourceView):
 
 
 class MeView(CurrentPrincipalView):
-    """Whoever asks."""
+    """The authenticated principal."""
 
     rules = {"GET": READ_OR_RUN, "PATCH": READ_OR_RUN}
     agent_token_methods = ("GET",)
 
     @describe_operation("get_me", answer=MeSerializer)
     def get(self, request: object) -> Response:
-        """Show who asks: a person, or a token."""
+        """Get the authenticated user or token."""
         return self._respond_current_principal()
 
     @describe_operation("change_me", body=MeBody, answer=MeSerializer)
     def patch(self, request: object) -> Response:
-        """Change one's own profile; people only. The address is changed in the admin."""
+        """Update your profile; users only.
+
+        To change your email address, use the admin.
+        """
         person = self.get_person()
         profiles.update_own_profile(person, **self.read_body(MeBody, partial=True))
         return self._respond_current_principal()
@@ -129,13 +136,13 @@ class MeView(CurrentPrincipalView):
 
 
 class MySessionsView(CurrentPrincipalView):
-    """Where one is signed in."""
+    """The user's browser sessions."""
 
     rules = {"DELETE": READ_OR_RUN}
 
     @describe_operation("sign_out_elsewhere", answer=SignedOutSessionsSerializer)
     def delete(self, request: object) -> Response:
-        """End one's sessions but the one that asks; people only."""
+        """Sign out of all other sessions; users only."""
         current_session_key = self.request.session.session_key or ""
         ended_count = profiles.sign_out_other_sessions(
             self.get_person(), current_session_key=current_session_key

@@ -16,9 +16,9 @@ from bonobot.core.api.serializers import StrictSerializer, VersionedBody, Versio
 
 
 class MemberSerializer(VersionedSerializer):
-    """A person in this organization."""
+    """A member of the organization."""
 
-    id = serializers.UUIDField(help_text="Id of the membership.")
+    id = serializers.UUIDField(help_text="ID of the membership.")
     user_id = serializers.UUIDField()
     username = serializers.CharField(source="user.username")
     name = serializers.CharField(source="user.get_full_name")
@@ -28,14 +28,14 @@ class MemberSerializer(VersionedSerializer):
 
 
 class MemberListView(ResourceView):
-    """Who belongs to the organization."""
+    """The members of the organization."""
 
     rules = {"GET": READ}
     orderings = ("username", "role", "created_at")
 
     @describe_operation("list_members", answer=MemberSerializer(many=True))
     def get(self, request: object) -> Response:
-        """List the members with their roles."""
+        """List members with their roles."""
         rows = Membership.objects.for_organization(self.organization_id).select_related("user")
         return self.respond_page(rows.annotate(username=F("user__username")), MemberSerializer)
 
@@ -44,7 +44,7 @@ class MemberListView(ResourceView):
     examples=[OpenApiExample("Another role", {"role": "operator"}, request_only=True)]
 )
 class MemberRoleBody(VersionedBody):
-    """What can be said of a member."""
+    """A member to update."""
 
     role = serializers.ChoiceField([role.value for role in Role])
 
@@ -53,7 +53,7 @@ MemberSerializer.body_classes = (MemberRoleBody,)
 
 
 class MemberView(ResourceView):
-    """What has to do with one member."""
+    """Base class for one member."""
 
     def get_member(self, member_id: str) -> Membership:
         """Return the membership; raises `NotFound`."""
@@ -70,51 +70,53 @@ class MemberDetailView(MemberView):
 
     @describe_operation("get_member", answer=MemberSerializer)
     def get(self, request: object, member_id: str) -> Response:
-        """Show a member."""
+        """Get a member."""
         return self.respond_row(self.get_member(member_id), MemberSerializer)
 
     @describe_operation("change_member", body=MemberRoleBody, answer=MemberSerializer)
     def patch(self, request: object, member_id: str) -> Response:
-        """Give a member another role; it holds on their very next request."""
+        """Change a member's role; effective on their next request."""
         member = self.get_member(member_id)
         update_member_role(self.principal, member, Role(self.read_body(MemberRoleBody)["role"]))
         return self.respond_row(member, MemberSerializer)
 
     @describe_operation("remove_member", status=204)
     def delete(self, request: object, member_id: str) -> Response:
-        """End a membership; the account stays."""
+        """Remove a member; the account is kept."""
         remove_member(self.principal, self.get_member(member_id))
         return Response(status=204)
 
 
 class MemberSecondFactorView(MemberView):
-    """A member's second factor."""
+    """A member's two-factor authentication."""
 
     rules = {"DELETE": Action.MANAGE_MEMBERS}
 
     @describe_operation("reset_second_factor", status=204)
     def delete(self, request: object, member_id: str) -> Response:
-        """Take a member's second factor away, who has lost it, and end their sessions."""
+        """Reset a member's two-factor authentication and end their sessions."""
         reset_second_factor(self.principal, self.get_member(member_id).user)
         return Response(status=204)
 
 
 class PasswordResetLinkSerializer(StrictSerializer):
-    """What came of sending a link for a new password."""
+    """The result of sending a password reset link."""
 
     link = serializers.CharField(
-        help_text="Blank where it was mailed; else for the platform administrator to hand over."
+        help_text=(
+            "The link, if no email was sent: the platform administrator shares it. Otherwise empty."
+        )
     )
 
 
 class MemberPasswordView(MemberView):
-    """A new password for a member."""
+    """A member's password reset."""
 
     rules = {"POST": Action.MANAGE_MEMBERS}
 
     @describe_operation("offer_password_reset", answer=PasswordResetLinkSerializer)
     def post(self, request: object, member_id: str) -> Response:
-        """Send a member a link to choose a new password."""
+        """Send a member a password reset link."""
         link = send_reset_link(self.principal, self.get_member(member_id).user)
         response = self.respond_row({"link": link}, PasswordResetLinkSerializer)
         response["Cache-Control"] = "no-store"

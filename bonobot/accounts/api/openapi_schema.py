@@ -28,55 +28,58 @@ ANSWERS_PATH = Path(__file__).with_name("answers.json")
 _PAGE_SCHEMA = re.compile("Paginated(.+)List")
 WRITE_METHODS = ("POST", "PUT", "PATCH", "DELETE")
 PROBLEM_DESCRIPTIONS = {
-    400: "What was sent can't be used; `field` and `errors` say what, `remedy` what to do.",
-    401: "Not signed in, or the token is unknown, revoked or expired.",
-    403: "The role, a policy or a rule doesn't allow it; `rule` says which.",
-    404: "There is no such thing here; another organization's things answer the same.",
-    409: "It clashes with what is there, or with what happened meanwhile.",
-    412: "The version in `If-Match` isn't the object's any more; `changed` says what is new.",
+    400: "The request is invalid; see `field`, `errors`, and `remedy`.",
+    401: "Not authenticated, or the token is unknown, revoked, or expired.",
+    403: "Not allowed by the role, a policy, or a rule; see `rule`.",
+    404: "The object doesn't exist, or belongs to another organization.",
+    409: "The request conflicts with existing data or a concurrent change.",
+    412: "The object has changed since the version in `If-Match`; see `changed`.",
     422: "The idempotency key was used for another request.",
-    429: "Too many; `retry_after` says how long to wait.",
-    502: "What had to be asked elsewhere failed; `code` says how.",
-    503: "Something that is needed doesn't answer now.",
+    429: "Too many requests; wait `retry_after` seconds.",
+    502: "A request to another host failed; see `code`.",
+    503: "A required service is unavailable.",
 }
 PROBLEM_EXAMPLES: dict[int, dict[str, Any]] = {
-    400: {"code": "unknown_transport", "detail": "There is no transport 'ftp'."}
-    | {"field": "transport_type", "remedy": "Use `stdio` for a local program, or `http`."},
-    401: {"code": "not_authenticated", "detail": "You are not signed in."}
-    | {"remedy": "Send `Authorization: Bearer …`, or sign in."},
-    403: {"code": "forbidden", "detail": "The role `auditor` may not do this here."}
-    | {"rule": "role:manage_servers", "remedy": "Ask someone who may: owner, operator."},
-    404: {"code": "not_found", "detail": "There is no MCP server 'b1c8…' here.", "field": "pk"},
-    409: {"code": "name_taken", "detail": "There is a server named like 'time' already."}
+    400: {"code": "unknown_transport", "detail": "Unknown transport 'ftp'."}
+    | {"field": "transport_type", "remedy": "Use `stdio` for a local program, `http` for a URL."},
+    401: {"code": "not_authenticated", "detail": "You aren't signed in."}
+    | {"remedy": "Send `Authorization: Bearer …`, or sign in first."},
+    403: {"code": "forbidden", "detail": "The role `auditor` doesn't have permission for this."}
+    | {"rule": "role:manage_servers", "remedy": "Contact an owner or operator."},
+    404: {"code": "not_found", "detail": "The MCP server 'b1c8…' doesn't exist.", "field": "pk"},
+    409: {"code": "name_taken", "detail": "A server with a name like 'time' already exists."}
     | {"field": "name", "remedy": "Choose another name."},
     412: {"code": "precondition_failed", "field": "If-Match"}
-    | {"detail": "It was changed in the meantime. Nothing was saved."}
+    | {"detail": "Not saved. The object was changed in the meantime."}
     | {"changed": {"enabled": False}, "version": "x3Jk…"},
     422: {"code": "idempotency_mismatch"}
     | {"detail": "This idempotency key was used for another request."},
     429: {"code": "rate_limited", "detail": "Too many calls.", "retry_after": 4.2},
     502: {"code": "document_unreachable", "field": "endpoint_config.document_url"}
-    | {"detail": "The OpenAPI document could not be fetched: api.example.com does not resolve."},
-    503: {"code": "audit_unavailable", "detail": "The call could not be written to the audit."},
+    | {"detail": "The document couldn't be fetched: api.example.com doesn't resolve."},
+    503: {"code": "audit_unavailable", "detail": "The audit log can't be written."},
 }
 ORGANIZATION_PARAMETER = OpenApiParameter(
     "Bonobot-Organization",
     str,
     OpenApiParameter.HEADER,
-    description="Slug of the organization to work in, for people who belong to several.",
+    description="Slug of the organization, for people who belong to several.",
 )
 IDEMPOTENCY_KEY_PARAMETER = OpenApiParameter(
     "Idempotency-Key",
     {"type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[\\x21-\\x7e]+$"},
     OpenApiParameter.HEADER,
-    description="Sent twice within a day, the write has one effect and one answer.",
+    description=(
+        "Repeating a write with the same key within 24 hours has no further effect and "
+        "returns the first response."
+    ),
 )
 
 IF_MATCH_PARAMETER = OpenApiParameter(
     "If-Match",
     str,
     OpenApiParameter.HEADER,
-    description="The `ETag` that was read: the write is made only where it still is the object's.",
+    description="The `ETag` of the version you read; the write fails if the object has changed.",
 )
 VERSIONED_METHODS = ("PUT", "PATCH", "DELETE")
 
@@ -228,7 +231,7 @@ class ResourceViewSchema(AutoSchema):
         rule = self.view.rules.get(self.method, ())
         actions = rule if isinstance(rule, tuple) else (rule,)
         roles = [role for action in actions for role in ALLOWED_ROLES[action].split(", ")]
-        return ", ".join(dict.fromkeys(roles)) or "nobody"
+        return ", ".join(dict.fromkeys(roles)) or "none"
 
 
 class BearerTokenScheme(OpenApiAuthenticationExtension):
@@ -242,7 +245,7 @@ class BearerTokenScheme(OpenApiAuthenticationExtension):
         return {
             "type": "http",
             "scheme": "bearer",
-            "description": "A token made by an owner: `bnb_…`.",
+            "description": "A token created by an owner: `bnb_…`.",
         }
 
 
@@ -268,8 +271,8 @@ def _build_fields_parameter(names: tuple[str, ...]) -> OpenApiParameter:
     return OpenApiParameter(
         api_serializers.FIELDS_PARAMETER,
         {"type": "string", "pattern": api_serializers.build_list_pattern(names)},
-        description="The members that are wanted of each object, with commas between; the answer "
-        f"is then `{api_serializers.SPARSE_JSON}`.",
+        description="Comma-separated fields to return of each object; the response's type is then "
+        f"`{api_serializers.SPARSE_JSON}`.",
     )
 
 

@@ -149,10 +149,12 @@ class ResourceView(GenericAPIView):
         )
         if unknown := sorted(set(self.request.query_params) - known):
             raise InvalidInput(
-                format_message("There is no parameter {strange!r}.", strange=unknown[0]),
+                format_message("Unknown parameter {strange!r}.", strange=unknown[0]),
                 code="unknown_parameter",
                 field=unknown[0],
-                remedy=format_message("Parameters: {known}.", known=", ".join(sorted(known))),
+                remedy=format_message(
+                    "Supported parameters: {known}.", known=", ".join(sorted(known))
+                ),
             )
 
     # -- Request handling -----------------------------------------------------------------------
@@ -166,7 +168,7 @@ class ResourceView(GenericAPIView):
         """Authenticate, check the rule of the method, and claim the idempotency key."""
         super().initial(request, *args, **kwargs)
         if any("\x00" in str(part) for part in kwargs.values()):
-            raise NotFound("There is nothing of this name.")  # PostgreSQL refuses NUL in queries
+            raise NotFound("No object with this name exists.")  # PostgreSQL refuses NUL in queries
         method = "GET" if request.method == "HEAD" else str(request.method)
         if not hasattr(self, method.lower()):
             return  # a 405 for every principal
@@ -227,16 +229,19 @@ class ResourceView(GenericAPIView):
             return
         if principal.agent_ids and method not in self.agent_token_methods:
             raise Forbidden(
-                "This token reads and runs its agents, and nothing else.",
+                "This token can only read and run its agents.",
                 rule="token:agent",
-                remedy="Use a token of the organization for this.",
+                remedy="Use an organization token instead.",
             )
         actions = list_required_actions(self.rules.get(method))
         raise Forbidden(
-            format_message("The role `{role}` may not do this here.", role=principal.role),
+            format_message(
+                "The role `{role}` doesn't have permission for this.", role=principal.role
+            ),
             rule=f"role:{actions[0]}" if actions else "role",
             remedy=format_message(
-                "Ask someone who may: {who_may}.", who_may=format_allowed_roles(actions)
+                "Contact someone who has permission: {who_may}.",
+                who_may=format_allowed_roles(actions),
             ),
         )
 
@@ -251,7 +256,7 @@ def list_required_actions(rule: Rule | None) -> tuple[Action, ...]:
 def format_allowed_roles(actions: tuple[Action, ...]) -> str:
     """Return the roles that may perform one of these actions, as text."""
     roles = [role for action in actions for role in ALLOWED_ROLES[action].split(", ")]
-    return ", ".join(dict.fromkeys(roles)) or "nobody"
+    return ", ".join(dict.fromkeys(roles)) or "none"
 
 
 def require_row(row: Row | None, kind: str, name: object, *, field: str = "") -> Row:
@@ -259,9 +264,9 @@ def require_row(row: Row | None, kind: str, name: object, *, field: str = "") ->
     if row is not None:
         return row
     raise NotFound(
-        format_message("There is no {what} {name!r} here.", what=kind, name=str(name)),
+        format_message("The {what} {name!r} doesn't exist.", what=kind, name=str(name)),
         field=field,
-        remedy="Check the id or name, and the organization that you are working in.",
+        remedy="Check the ID or name, and the organization you are working in.",
     )
 
 

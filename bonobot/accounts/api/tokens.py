@@ -41,32 +41,32 @@ TERMS_EXAMPLE = {
     examples=[OpenApiExample("For one agent", TERMS_EXAMPLE, request_only=True)]
 )
 class TokenTermsBody(VersionedBody):
-    """What can be said of a token, and changed later; an empty list is no bound."""
+    """The settings of a token; an empty list means no restriction."""
 
     name = serializers.CharField(max_length=255)
     agents = serializers.ListField(
         child=serializers.CharField(max_length=64),
         required=False,
         max_length=MAX_AGENTS,
-        help_text="Ids or slugs of the agents that it is for.",
+        help_text="IDs or slugs of the agents that the token can use.",
     )
     scopes = serializers.ListField(
         child=serializers.ChoiceField(SCOPES),
         required=False,
         max_length=len(SCOPES),
-        help_text="Parts of what its role may do; REST needs `api`.",
+        help_text="Limits what the role allows; REST requires `api`.",
     )
     networks = serializers.ListField(
         child=serializers.CharField(max_length=64),
         required=False,
         max_length=MAX_NETWORKS,
-        help_text="Addresses or ranges (CIDR) that it may be used from.",
+        help_text="IP addresses or ranges (CIDR) that the token can be used from.",
     )
     client = serializers.CharField(
         required=False,
         allow_blank=True,
         max_length=MAX_CLIENT_LENGTH,
-        help_text="For which program.",
+        help_text="Name of the client.",
     )
     expires_at = serializers.DateTimeField(required=False, allow_null=True)
     calls_per_minute = serializers.IntegerField(
@@ -77,9 +77,9 @@ class TokenTermsBody(VersionedBody):
         """Refuse a time that has passed."""
         if value is not None and value <= timezone.now():
             raise InvalidInput(
-                "The token would have expired already.",
+                "The expiration time is in the past.",
                 field="expires_at",
-                remedy="Choose a time that is still to come, or leave it out.",
+                remedy="Enter a time in the future, or omit the field.",
             )
         return value
 
@@ -90,39 +90,45 @@ class TokenTermsBody(VersionedBody):
     ]
 )
 class TokenBody(TokenTermsBody):
-    """A token as it is made."""
+    """A token to create."""
 
     role = serializers.ChoiceField(ROLES)
     agent = serializers.CharField(
-        required=False, max_length=64, help_text="One agent; `agents` takes several."
+        required=False, max_length=64, help_text="A single agent; use `agents` for several."
     )
 
 
 class TokenSerializer(VersionedSerializer):
-    """A token as it is read; its text is known to nobody."""
+    """A token; its value isn't stored."""
 
     body_classes = (TokenTermsBody,)
 
     id = serializers.UUIDField()
     name = serializers.CharField()
-    key = serializers.CharField(help_text="The public part, for finding it again.")
+    key = serializers.CharField(help_text="The public part, to identify the token.")
     kind = serializers.ChoiceField(
-        ["token", "grant"], help_text="Issued, or given to a program by a person."
+        ["token", "grant"],
+        help_text="Created as a token, or authorized for an OAuth client by a person.",
     )
     given_by = serializers.CharField(
-        source="user.username", default=None, allow_null=True, help_text="Whose grant it is."
+        source="user.username",
+        default=None,
+        allow_null=True,
+        help_text="The person who authorized it.",
     )
-    client_id = serializers.CharField(help_text="The program that a grant is for.")
-    resource = serializers.CharField(help_text="The one address of a grant; blank: all, and REST.")
+    client_id = serializers.CharField(help_text="The OAuth client of a grant.")
+    resource = serializers.CharField(
+        help_text="The only URL that a grant is valid for; empty: all, including REST."
+    )
     role = serializers.ChoiceField(ROLES)
     agents = serializers.ListField(
         child=serializers.UUIDField(),
         source="agent_ids",
-        help_text="Empty: all of its role, which for a member is none.",
+        help_text="Empty: all agents of the role; for a member, none.",
     )
-    agent_id = serializers.SerializerMethodField(help_text="Its agent, where it has just one.")
+    agent_id = serializers.SerializerMethodField(help_text="The agent, if there is exactly one.")
     scopes = serializers.ListField(
-        child=serializers.CharField(), help_text="Empty: all that its role may."
+        child=serializers.CharField(), help_text="Empty: everything that the role allows."
     )
     networks = serializers.ListField(child=serializers.CharField(), help_text="Empty: anywhere.")
     client = serializers.CharField()
@@ -138,9 +144,11 @@ class TokenSerializer(VersionedSerializer):
 
 
 class NewTokenSerializer(TokenSerializer):
-    """A token that was just made."""
+    """A token that was created."""
 
-    token = serializers.SerializerMethodField(help_text="Its text: keep it, it isn't shown again.")
+    token = serializers.SerializerMethodField(
+        help_text="The token's value: store it, it isn't shown again."
+    )
 
     def get_token(self, token: Token) -> str:
         """Return the text."""
@@ -155,13 +163,13 @@ class TokenListView(ResourceView):
 
     @describe_operation("list_tokens", answer=TokenSerializer(many=True))
     def get(self, request: object) -> Response:
-        """List the tokens, revoked and expired ones too."""
+        """List tokens, including revoked and expired ones."""
         rows = Token.objects.for_organization(self.organization_id).select_related("user")
         return self.respond_page(rows, TokenSerializer)
 
     @describe_operation("create_token", body=TokenBody, answer=NewTokenSerializer, status=201)
     def post(self, request: object) -> Response:
-        """Make a token; the answer is the only place where its text ever stands."""
+        """Create a token; only this response contains its value."""
         body = self.read_body(TokenBody)
         role = Role(body.pop("role"))
         token, text = create_token(self.principal, role=role, **build_terms(self.principal, body))
@@ -178,7 +186,7 @@ def build_terms(principal: Principal, body: dict[str, Any]) -> dict[str, Any]:
     terms = {name: value for name, value in body.items() if name not in ("agent", "agents")}
     if "agent" in body and "agents" in body:
         raise InvalidInput(
-            "Both `agent` and `agents` are there.", field="agent", remedy="Leave `agent` out."
+            "Both `agent` and `agents` are set.", field="agent", remedy="Omit `agent`."
         )
     for field in ("agent", "agents"):
         if field in body:
@@ -189,7 +197,7 @@ def build_terms(principal: Principal, body: dict[str, Any]) -> dict[str, Any]:
 
 
 class TokenView(ResourceView):
-    """A resource below one token."""
+    """Base class for one token."""
 
     def get_token(self, token_id: str) -> Token:
         """Return the token; raises `NotFound`."""
@@ -209,12 +217,12 @@ class TokenDetailView(TokenView):
 
     @describe_operation("get_token", answer=TokenSerializer)
     def get(self, request: object, token_id: str) -> Response:
-        """Show a token, without its text."""
+        """Get a token, without its value."""
         return self.respond_row(self.get_token(token_id), TokenSerializer)
 
     @describe_operation("change_token", body=TokenTermsBody, answer=TokenSerializer)
     def patch(self, request: object, token_id: str) -> Response:
-        """Change what is said of a token; it holds on its very next call."""
+        """Update a token; effective on its next call."""
         token = self.get_token(token_id)
         body = self.read_body(TokenTermsBody, partial=True)
         update_token(self.principal, token, **build_terms(self.principal, body))
@@ -222,13 +230,13 @@ class TokenDetailView(TokenView):
 
     @describe_operation("revoke_token", status=204)
     def delete(self, request: object, token_id: str) -> Response:
-        """Revoke a token at once; its row stays."""
+        """Revoke a token; effective immediately."""
         revoke_token(self.principal, self.get_token(token_id))
         return Response(status=204)
 
 
 class AuthorizedAppView(ResourceView):
-    """A resource of what the person who asks lets programs do; of a program itself, nothing."""
+    """Base class for the OAuth clients that the user authorized; tokens have none."""
 
     def query_grants(self) -> TokenQuerySet:
         """Return the user's active grants in this organization; none for tokens."""
@@ -239,25 +247,25 @@ class AuthorizedAppView(ResourceView):
 
 
 class AuthorizedAppListView(AuthorizedAppView):
-    """The programs that the person who asks has let in."""
+    """The OAuth clients that the user authorized."""
 
     rules = {"GET": READ_OR_RUN}
     orderings = ("name", "created_at")
 
     @describe_operation("list_let_in", answer=TokenSerializer(many=True))
     def get(self, request: object) -> Response:
-        """List the programs that you let in, in this organization: each with what it may do."""
+        """List the OAuth clients that you authorized, with their permissions."""
         return self.respond_page(self.query_grants(), TokenSerializer)
 
 
 class AuthorizedAppDetailView(AuthorizedAppView):
-    """One program that the person who asks has let in."""
+    """One OAuth client that the user authorized."""
 
     rules = {"DELETE": READ_OR_RUN}
 
     @describe_operation("end_let_in", status=204)
     def delete(self, request: object, token_id: str) -> Response:
-        """End what you let a program do: its very next request is refused."""
+        """Revoke the access of an OAuth client; effective on its next request."""
         with set_not_found_field("token_id"):
             grant: Token = self.query_grants().get_or_404(self.organization_id, pk=token_id)
         revoke_token(self.principal, grant)

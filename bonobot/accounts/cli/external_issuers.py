@@ -12,7 +12,13 @@ from bonobot.core.cli.command_group import CommandContext, CommandVerb, build_ta
 from bonobot.core.problems import InvalidInput
 
 TEXT_FIELDS = ("audience", "subject_claim", "label_claim", "scope_claim", "role_claim", "role")
-FLAG_FIELDS = ("any_type", "allow_private", "announced", "enabled")
+FLAG_HELP = {
+    "any_type": "Whether tokens of type JWT are accepted",
+    "allow_private": "Whether a private address is allowed",
+    "announced": "Whether the issuer is advertised to clients",
+    "enabled": "Whether the issuer is enabled",
+}
+FLAG_FIELDS = tuple(FLAG_HELP)
 # Limits that `--clear` removes, and their columns.
 CLEARABLE_FIELDS = {"scopes": "scopes", "agents": "agent_ids", "roles": "roles"}
 
@@ -25,44 +31,84 @@ def serialize_issuer(issuer: Issuer) -> dict[str, Any]:
 
 
 def _add_issuer_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--audience", metavar="TEXT", help="what `aud` must contain")
-    parser.add_argument("--subject-claim", metavar="CLAIM", help="who it is: sub")
-    parser.add_argument("--label-claim", metavar="CLAIM", help="what the audit shows, like email")
-    parser.add_argument("--scope-claim", metavar="CLAIM", help="'' gives each all that is allowed")
-    parser.add_argument("--role", choices=["", *Role], help="of whoever no claim gives one")
-    parser.add_argument("--role-claim", metavar="CLAIM", help="like realm_access.roles")
     parser.add_argument(
-        "--role-for", action="append", metavar="VALUE=ROLE", help="of the claim; repeatable"
+        "--audience",
+        metavar="TEXT",
+        help="Required value in `aud` (default: the exact URL that the token is used at)",
     )
     parser.add_argument(
-        "--scope", action="append", choices=[*GATEWAY_SCOPES], help="allow this one; repeatable"
+        "--subject-claim", metavar="CLAIM", help="Claim with the subject (default: sub)"
     )
     parser.add_argument(
-        "--agent", action="append", metavar="SLUG", help="only for this agent; repeatable"
+        "--label-claim", metavar="CLAIM", help="Claim shown in the audit log, such as email"
     )
-    parser.add_argument("--calls-per-minute", type=int, help="of each subject; 0: the usual limit")
+    parser.add_argument(
+        "--scope-claim",
+        metavar="CLAIM",
+        help="Claim with the scopes (default: scope). '': every token has all allowed scopes",
+    )
+    parser.add_argument(
+        "--role",
+        choices=["", *Role],
+        help="Role of users without a role from a claim. '': no access",
+    )
+    parser.add_argument(
+        "--role-claim", metavar="CLAIM", help="Claim with the role, such as realm_access.roles"
+    )
+    parser.add_argument(
+        "--role-for",
+        action="append",
+        metavar="VALUE=ROLE",
+        help="Role for a value of the role claim. Repeatable",
+    )
+    _add_limit_arguments(parser)
+
+
+def _add_limit_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--scope",
+        action="append",
+        choices=[*GATEWAY_SCOPES],
+        help="Allow only this scope. Repeatable",
+    )
+    parser.add_argument(
+        "--agent", action="append", metavar="SLUG", help="Allow only this agent. Repeatable"
+    )
+    parser.add_argument(
+        "--calls-per-minute",
+        type=int,
+        metavar="N",
+        help="Maximum calls per minute of each subject. 0: the default limit",
+    )
     for name in FLAG_FIELDS:
         option = f"--{name.replace('_', '-')}"
-        parser.add_argument(option, action=argparse.BooleanOptionalAction, default=None)
+        parser.add_argument(
+            option, action=argparse.BooleanOptionalAction, default=None, help=FLAG_HELP[name]
+        )
 
 
 def _add_create_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", metavar="NAME")
-    parser.add_argument("--url", required=True, help="as its tokens have it in `iss`")
+    parser.add_argument("name", metavar="NAME", help="Name of the issuer")
+    parser.add_argument(
+        "--url", required=True, help="Issuer URL, exactly as in `iss` of its tokens"
+    )
     _add_issuer_arguments(parser)
 
 
 def _add_update_arguments(parser: argparse.ArgumentParser) -> None:
     _add_name_argument(parser)
-    parser.add_argument("--url", help="as its tokens have it in `iss`")
+    parser.add_argument("--url", help="Issuer URL, exactly as in `iss` of its tokens")
     _add_issuer_arguments(parser)
     parser.add_argument(
-        "--clear", action="append", choices=[*CLEARABLE_FIELDS], help="take these away; repeatable"
+        "--clear",
+        action="append",
+        choices=[*CLEARABLE_FIELDS],
+        help="Remove these limits. Repeatable",
     )
 
 
 def _add_name_argument(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", metavar="NAME", help="the issuer's name or URL")
+    parser.add_argument("name", metavar="NAME", help="Name or URL of the issuer")
 
 
 def _collect_issuer_options(cli: CommandContext, options: argparse.Namespace) -> dict[str, Any]:
@@ -84,9 +130,9 @@ def _parse_role_mapping(text: str) -> tuple[str, str]:
     value, separator, role = text.rpartition("=")
     if not separator:
         raise InvalidInput(
-            f"{text!r} names no role.",
+            f"{text!r} doesn't contain a role.",
             field="--role-for",
-            remedy="Write it as VALUE=ROLE, like bonobot-operators=operator.",
+            remedy="Use the format VALUE=ROLE, such as bonobot-operators=operator.",
         )
     return value, role
 
@@ -103,10 +149,12 @@ def _list_issuers(cli: CommandContext, options: argparse.Namespace) -> None:
     rows = Issuer.objects.for_organization(cli.principal.organization_id)
     serialized = [serialize_issuer(row) for row in rows]
     table_rows = [
-        (i["name"], i["url"], i["role"], "" if i["enabled"] else "off") for i in serialized
+        (i["name"], i["url"], i["role"], "" if i["enabled"] else "disabled") for i in serialized
     ]
-    empty = "Only our own tokens are taken: bonobot issuers add NAME --url URL"
-    cli.emit(serialized, build_table("NAME", "ISSUER", "ROLE", "", rows=table_rows, empty=empty))
+    empty = "No external issuers. Add one: bonobot issuers add NAME --url URL"
+    cli.emit(
+        serialized, build_table("NAME", "ISSUER", "ROLE", "STATUS", rows=table_rows, empty=empty)
+    )
 
 
 def _create_issuer(cli: CommandContext, options: argparse.Namespace) -> None:
@@ -114,7 +162,7 @@ def _create_issuer(cli: CommandContext, options: argparse.Namespace) -> None:
         cli.principal, name=options.name, **_collect_issuer_options(cli, options)
     )
     cli.emit(serialize_issuer(issuer))
-    cli.print_message(f"Tokens of {issuer.url} are taken.")
+    cli.print_message(f"Tokens of {issuer.url} are now accepted.")
 
 
 def _update_issuer(cli: CommandContext, options: argparse.Namespace) -> None:
@@ -126,29 +174,29 @@ def _update_issuer(cli: CommandContext, options: argparse.Namespace) -> None:
         cli.principal, issuer, **cleared_fields | _collect_issuer_options(cli, options)
     )
     cli.emit(serialize_issuer(issuer))
-    cli.print_message(f"{issuer.name} is changed.")
+    cli.print_message(f"{issuer.name} was updated.")
 
 
 def _check_issuer(cli: CommandContext, options: argparse.Namespace) -> None:
     issuer = _get_issuer(cli, options)
-    with cli.show_spinner(f"Asking {issuer.url} …"):
+    with cli.show_spinner(f"Checking {issuer.url}…"):
         keys = external_issuers.check_issuer(cli.principal, issuer)
     cli.emit({"id": str(issuer.pk), "keys": keys})
-    cli.print_message(f"{issuer.name} answers; keys that it publishes: {keys}.")
+    cli.print_message(f"{issuer.name} is reachable. Published keys: {keys}.")
 
 
 def _delete_issuer(cli: CommandContext, options: argparse.Namespace) -> None:
     issuer = _get_issuer(cli, options)
     external_issuers.delete_issuer(cli.principal, issuer)
     cli.emit(serialize_issuer(issuer))
-    cli.print_message(f"Tokens of {issuer.url} are taken no longer.")
+    cli.print_message(f"{issuer.name} was deleted. Tokens of {issuer.url} are no longer accepted.")
 
 
 VERBS = (
-    CommandVerb("list", "List the issuers.", _list_issuers, examples=("issuers list",)),
+    CommandVerb("list", "List external issuers", _list_issuers, examples=("issuers list",)),
     CommandVerb(
         "add",
-        "Take the tokens of an issuer over MCP.",
+        "Accept an external issuer's tokens over MCP",
         _create_issuer,
         _add_create_arguments,
         (
@@ -159,21 +207,21 @@ VERBS = (
     ),
     CommandVerb(
         "set",
-        "Change what tokens of an issuer may do; it holds on their very next call.",
+        "Update an external issuer. Changes apply from the next call.",
         _update_issuer,
         _add_update_arguments,
         ("issuers set Login --scope mcp:tools", "issuers set Login --no-enabled"),
     ),
     CommandVerb(
         "check",
-        "Read an issuer's keys now.",
+        "Fetch the keys of an external issuer now",
         _check_issuer,
         _add_name_argument,
         ("issuers check Login",),
     ),
     CommandVerb(
         "remove",
-        "Take an issuer's tokens no longer.",
+        "Delete an external issuer. Its tokens are no longer accepted.",
         _delete_issuer,
         _add_name_argument,
         ("issuers remove Login",),

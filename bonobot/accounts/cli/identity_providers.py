@@ -15,7 +15,15 @@ from bonobot.core.cli.command_group import (
 )
 
 TEXT_FIELDS = ("client_id", "role", "role_claim")
-FLAG_FIELDS = ("trusts_email", "creates", "second_factor", "announced", "allow_private", "enabled")
+FLAG_HELP = {
+    "trusts_email": "Whether email addresses are trusted without email_verified",
+    "creates": "Whether accounts are created at the first sign-in",
+    "second_factor": "Whether Bonobot's second factor is required",
+    "announced": "Whether the provider is shown on the sign-in page",
+    "allow_private": "Whether a private address is allowed",
+    "enabled": "Whether the provider is enabled",
+}
+FLAG_FIELDS = tuple(FLAG_HELP)
 
 
 def serialize_provider(provider: Provider) -> dict[str, Any]:
@@ -28,24 +36,39 @@ def serialize_provider(provider: Provider) -> dict[str, Any]:
 
 
 def _add_provider_arguments(parser: argparse.ArgumentParser, *, required: bool) -> None:
-    parser.add_argument("--url", required=required, help="as its tokens have it in `iss`")
-    parser.add_argument("--client-id", required=required, metavar="ID")
     parser.add_argument(
-        "--client-secret", metavar="TEXT", help="like '${SECRET}'; '' takes it away"
+        "--url", required=required, help="Issuer URL, exactly as in `iss` of its tokens"
     )
-    parser.add_argument("--domain", action="append", metavar="DOMAIN", help="repeatable")
-    parser.add_argument("--role", choices=["", *Role], help="of whoever no claim gives one")
-    parser.add_argument("--role-claim", metavar="CLAIM", help="like groups")
+    parser.add_argument("--client-id", required=required, metavar="ID", help="Client ID")
     parser.add_argument(
-        "--role-for", action="append", metavar="VALUE=ROLE", help="of the claim; repeatable"
+        "--client-secret", metavar="TEXT", help="Client secret, such as '${SECRET}'. '': none"
+    )
+    parser.add_argument(
+        "--domain", action="append", metavar="DOMAIN", help="Accepted email domain. Repeatable"
+    )
+    parser.add_argument(
+        "--role",
+        choices=["", *Role],
+        help="Role of users without a role from a claim. '': no access",
+    )
+    parser.add_argument("--role-claim", metavar="CLAIM", help="Claim with the role, such as groups")
+    parser.add_argument(
+        "--role-for",
+        action="append",
+        metavar="VALUE=ROLE",
+        help="Role for a value of the role claim. Repeatable",
     )
     for name in FLAG_FIELDS:
         option = f"--{name.replace('_', '-')}"
-        parser.add_argument(option, action=argparse.BooleanOptionalAction, default=None)
+        parser.add_argument(
+            option, action=argparse.BooleanOptionalAction, default=None, help=FLAG_HELP[name]
+        )
 
 
 def _add_create_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", metavar="NAME")
+    parser.add_argument(
+        "name", metavar="NAME", help="Name of the provider, shown on the sign-in page"
+    )
     _add_provider_arguments(parser, required=True)
 
 
@@ -55,7 +78,7 @@ def _add_update_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_name_argument(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", metavar="NAME", help="the provider's name")
+    parser.add_argument("name", metavar="NAME", help="Name of the provider")
 
 
 def _collect_provider_options(options: argparse.Namespace) -> dict[str, Any]:
@@ -81,10 +104,12 @@ def _list_providers(cli: CommandContext, options: argparse.Namespace) -> None:
     rows = Provider.objects.for_organization(cli.principal.organization_id)
     serialized = [serialize_provider(row) for row in rows]
     table_rows = [
-        (i["name"], i["url"], i["role"], "" if i["enabled"] else "off") for i in serialized
+        (i["name"], i["url"], i["role"], "" if i["enabled"] else "disabled") for i in serialized
     ]
-    empty = "People sign in by password: bonobot sso add NAME --url URL --client-id ID"
-    cli.emit(serialized, build_table("NAME", "ISSUER", "ROLE", "", rows=table_rows, empty=empty))
+    empty = "No identity providers. Add one: bonobot sso add NAME --url URL --client-id ID"
+    cli.emit(
+        serialized, build_table("NAME", "ISSUER", "ROLE", "STATUS", rows=table_rows, empty=empty)
+    )
 
 
 def _create_provider(cli: CommandContext, options: argparse.Namespace) -> None:
@@ -93,24 +118,23 @@ def _create_provider(cli: CommandContext, options: argparse.Namespace) -> None:
     )
     cli.emit(serialize_provider(provider))
     redirect_uri = sso.build_redirect_uri(provider.organization_id)
-    cli.print_message(
-        f"People sign in by {provider.name}. Tell it the redirect address {redirect_uri}"
-    )
+    cli.print_message(f"People can now sign in with {provider.name}.")
+    cli.print_message(f"Register this redirect URI at the provider: {redirect_uri}")
 
 
 def _update_provider(cli: CommandContext, options: argparse.Namespace) -> None:
     provider = _get_provider(cli, options)
     sso.update_provider(cli.principal, provider, **_collect_provider_options(options))
     cli.emit(serialize_provider(provider))
-    cli.print_message(f"{provider.name} is changed.")
+    cli.print_message(f"{provider.name} was updated.")
 
 
 def _check_provider(cli: CommandContext, options: argparse.Namespace) -> None:
     provider = _get_provider(cli, options)
-    with cli.show_spinner(f"Asking {provider.url} …"):
+    with cli.show_spinner(f"Checking {provider.url}…"):
         keys = sso.check_provider(cli.principal, provider)
     cli.emit({"id": str(provider.pk), "keys": keys})
-    cli.print_message(f"{provider.name} answers; keys that it publishes: {keys}.")
+    cli.print_message(f"{provider.name} is reachable. Published keys: {keys}.")
 
 
 def _delete_provider(cli: CommandContext, options: argparse.Namespace) -> None:
@@ -118,14 +142,14 @@ def _delete_provider(cli: CommandContext, options: argparse.Namespace) -> None:
     serialized = serialize_provider(provider)
     sso.delete_provider(cli.principal, provider)
     cli.emit(serialized)
-    cli.print_message(f"Nobody signs in by {serialized['name']} any more.")
+    cli.print_message(f"{serialized['name']} was deleted. People can no longer sign in with it.")
 
 
 VERBS = (
-    CommandVerb("list", "List the identity providers.", _list_providers, examples=("sso list",)),
+    CommandVerb("list", "List identity providers", _list_providers, examples=("sso list",)),
     CommandVerb(
         "add",
-        "Let people sign in by an OpenID provider.",
+        "Add an OpenID Connect identity provider",
         _create_provider,
         _add_create_arguments,
         (
@@ -135,7 +159,7 @@ VERBS = (
     ),
     CommandVerb(
         "set",
-        "Change an identity provider.",
+        "Update an identity provider",
         _update_provider,
         _add_update_arguments,
         (
@@ -145,14 +169,14 @@ VERBS = (
     ),
     CommandVerb(
         "check",
-        "Ask an identity provider for its metadata and keys now.",
+        "Fetch the metadata and keys of an identity provider now",
         _check_provider,
         _add_name_argument,
         ("sso check Acme",),
     ),
     CommandVerb(
         "remove",
-        "Let nobody sign in by it any more; accounts stay.",
+        "Delete an identity provider. Accounts are kept.",
         _delete_provider,
         _add_name_argument,
         ("sso remove Acme",),

@@ -40,8 +40,8 @@ def _list_members(cli: CommandContext, options: argparse.Namespace) -> None:
         for entry in Invitation.objects.for_organization(organization_id).open().order_by("email")
     ]
     rows = [(entry["username"], entry["email"], entry["role"], entry["state"]) for entry in entries]
-    empty = "Nobody yet: bonobot members invite anna@example.com --role owner"
-    cli.emit(entries, build_table("NAME", "E-MAIL", "ROLE", "", rows=rows, empty=empty))
+    empty = "No members yet. Invite one: bonobot members invite anna@example.com --role owner"
+    cli.emit(entries, build_table("NAME", "EMAIL", "ROLE", "STATUS", rows=rows, empty=empty))
 
 
 def _serialize_member(member: Membership) -> dict[str, Any]:
@@ -63,10 +63,13 @@ def _serialize_invitation(invitation: Invitation) -> dict[str, Any]:
 
 
 def _add_invite_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("email", metavar="EMAIL")
-    parser.add_argument("--role", required=True, choices=ROLES)
+    parser.add_argument("email", metavar="EMAIL", help="Email address to invite")
+    parser.add_argument("--role", required=True, choices=ROLES, help="Role of the new member")
     parser.add_argument(
-        "--agent", action="append", metavar="SLUG", help="a member may run it; repeatable"
+        "--agent",
+        action="append",
+        metavar="SLUG",
+        help="Agent that the person can run with the role `member`. Repeatable",
     )
 
 
@@ -87,11 +90,11 @@ def _show_invitation(cli: CommandContext, sent: SentInvitation) -> None:
     if sent.problem:
         cli.show_problem(sent.problem)
     if not cli.as_json:
-        cli.err.print("Hand this link over: it is not shown again.", style="dim")
+        cli.err.print("Give this link to the person. It isn't shown again.", style="dim")
 
 
 def _add_email_argument(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("email", metavar="EMAIL", help="as it was invited")
+    parser.add_argument("email", metavar="EMAIL", help="Email address of the invitation")
 
 
 def _get_open_invitation(cli: CommandContext, email: str) -> Invitation:
@@ -99,9 +102,9 @@ def _get_open_invitation(cli: CommandContext, email: str) -> Invitation:
     invitation: Invitation | None = rows.filter(email=email.strip().lower()).first()
     if invitation is None:
         raise NotFound(
-            f"{email!r} is not invited.",
+            f"No pending invitation for {email!r} was found.",
             field="EMAIL",
-            remedy="`bonobot members list` shows who is.",
+            remedy="List the invitations: bonobot members list",
         )
     return invitation
 
@@ -116,29 +119,29 @@ def _revoke_invitation(cli: CommandContext, options: argparse.Namespace) -> None
     invitation = _get_open_invitation(cli, options.email)
     revoke_invitation(cli.principal, invitation)
     cli.emit(_serialize_invitation(invitation) | {"state": "revoked"})
-    cli.print_message(f"{invitation.email} can't join any more.")
+    cli.print_message(f"The invitation of {invitation.email} was revoked.")
 
 
 def _add_username_argument(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("username", metavar="NAME", help="that they sign in with")
+    parser.add_argument("username", metavar="NAME", help="Username of the member")
 
 
 def _add_role_arguments(parser: argparse.ArgumentParser) -> None:
     _add_username_argument(parser)
-    parser.add_argument("role", metavar="ROLE", choices=ROLES)
+    parser.add_argument("role", metavar="ROLE", choices=ROLES, help=f"Role: {', '.join(ROLES)}")
 
 
 def _add_member(cli: CommandContext, options: argparse.Namespace) -> None:
     member = add_member(cli.principal, options.username, Role(options.role))
     cli.emit(_serialize_member(member))
-    cli.print_message(f"{options.username} is {member.role} now.")
+    cli.print_message(f"{options.username} now has the role {member.role}.")
 
 
 def _update_role(cli: CommandContext, options: argparse.Namespace) -> None:
     member = get_member(cli, options.username)
     update_member_role(cli.principal, member, Role(options.role))
     cli.emit(_serialize_member(member))
-    cli.print_message(f"{options.username} is {member.role} now.")
+    cli.print_message(f"{options.username} now has the role {member.role}.")
 
 
 def _remove_member(cli: CommandContext, options: argparse.Namespace) -> None:
@@ -146,7 +149,7 @@ def _remove_member(cli: CommandContext, options: argparse.Namespace) -> None:
     serialized = _serialize_member(member)
     remove_member(cli.principal, member)
     cli.emit(serialized | {"state": "removed"})
-    cli.print_message(f"{options.username} is no member any more.")
+    cli.print_message(f"{options.username} was removed from the organization.")
 
 
 def _reset_second_factor(cli: CommandContext, options: argparse.Namespace) -> None:
@@ -154,7 +157,7 @@ def _reset_second_factor(cli: CommandContext, options: argparse.Namespace) -> No
     reset_second_factor(cli.principal, member.user)
     cli.emit(_serialize_member(member))
     cli.print_message(
-        f"{options.username} signs in by password alone now, and is signed out everywhere."
+        f"The second factor of {options.username} was removed. All their sessions were ended."
     )
 
 
@@ -164,18 +167,22 @@ def _reset_password(cli: CommandContext, options: argparse.Namespace) -> None:
     cli.emit(_serialize_member(member) | {"link": link})
     if link:
         cli.print_message(link)
-        cli.print_message("Hand this link over: whoever has it can choose the password.")
+        cli.print_message("Give this link to the person. Anyone who has it can set the password.")
     else:
         cli.print_message(f"A link was sent to {member.user.email}.")
 
 
 def _add_update_arguments(parser: argparse.ArgumentParser) -> None:
     _add_username_argument(parser)
-    parser.add_argument("--first-name", metavar="TEXT")
-    parser.add_argument("--last-name", metavar="TEXT")
-    parser.add_argument("--email", metavar="EMAIL", help="nobody proves it: be sure of it")
-    parser.add_argument("--language", choices=["", "en", "de"], help="'': as the browser asks")
-    parser.add_argument("--time-zone", metavar="ZONE", help="such as Europe/Berlin; '': UTC")
+    parser.add_argument("--first-name", metavar="TEXT", help="First name")
+    parser.add_argument("--last-name", metavar="TEXT", help="Last name")
+    parser.add_argument("--email", metavar="EMAIL", help="Email address. It isn't verified.")
+    parser.add_argument(
+        "--language", choices=["", "en", "de"], help="Language. '': the browser's language"
+    )
+    parser.add_argument(
+        "--time-zone", metavar="ZONE", help="Time zone, such as Europe/Berlin. '': UTC"
+    )
 
 
 def _update_member(cli: CommandContext, options: argparse.Namespace) -> None:
@@ -185,7 +192,7 @@ def _update_member(cli: CommandContext, options: argparse.Namespace) -> None:
     profiles.update_profile(cli.principal, member.user, **values)
     profile_fields = {name: getattr(member.user, name) for name in ("language", "time_zone")}
     cli.emit(_serialize_member(member) | profile_fields)
-    cli.print_message(f"The profile of {options.username} is changed.")
+    cli.print_message(f"The profile of {options.username} was updated.")
 
 
 def _sign_out_member(cli: CommandContext, options: argparse.Namespace) -> None:
@@ -193,20 +200,20 @@ def _sign_out_member(cli: CommandContext, options: argparse.Namespace) -> None:
     ended_count = profiles.sign_out_everywhere(cli.principal, member.user)
     cli.emit(_serialize_member(member) | {"ended": ended_count})
     cli.print_message(
-        f"{options.username} is signed out everywhere; sessions that ended: {ended_count}."
+        f"{options.username} was signed out everywhere. Sessions ended: {ended_count}."
     )
 
 
 VERBS = (
     CommandVerb(
         "list",
-        "List the members, and who is invited.",
+        "List members and open invitations",
         _list_members,
         examples=("members list --json",),
     ),
     CommandVerb(
         "invite",
-        "Ask somebody to join: by mail, or by a link to hand over.",
+        "Invite a person by email, or print an invitation link",
         _send_invitation,
         _add_invite_arguments,
         (
@@ -216,63 +223,63 @@ VERBS = (
     ),
     CommandVerb(
         "send-again",
-        "Send an invitation again; its old link ends.",
+        "Resend an invitation. The previous link stops working.",
         _resend_invitation,
         _add_email_argument,
         ("members send-again anna@example.com",),
     ),
     CommandVerb(
         "revoke",
-        "Take an invitation back.",
+        "Revoke an invitation",
         _revoke_invitation,
         _add_email_argument,
         ("members revoke anna@example.com",),
     ),
     CommandVerb(
         "add",
-        "Give an account that there is a role here.",
+        "Add an existing account as a member",
         _add_member,
         _add_role_arguments,
         ("members add anna operator",),
     ),
     CommandVerb(
         "set-role",
-        "Give a member another role.",
+        "Change the role of a member",
         _update_role,
         _add_role_arguments,
         ("members set-role anna owner",),
     ),
     CommandVerb(
         "set",
-        "Change a member's name, e-mail address, language or time zone.",
+        "Update a member's name, email address, language, or time zone",
         _update_member,
         _add_update_arguments,
         ("members set anna --language de", "members set anna --email anna@example.com"),
     ),
     CommandVerb(
         "sign-out",
-        "End all sessions of a member.",
+        "Sign a member out everywhere",
         _sign_out_member,
         _add_username_argument,
         ("members sign-out anna",),
     ),
     CommandVerb(
         "remove",
-        "End a membership; the account stays.",
+        "Remove a member. The account is kept.",
         _remove_member,
         _add_username_argument,
         ("members remove anna",),
     ),
     CommandVerb(
         "reset-second-factor",
-        "Take the second factor away from a member who has lost it; ends their sessions.",
+        "Remove a member's second factor and end their sessions",
         _reset_second_factor,
         _add_username_argument,
         ("members reset-second-factor anna",),
     ),
     CommandVerb(
         "reset-password",
-        "Send a member a link to choose a new password, or print it.",
+        "Send a member a password reset link, or print it",
         _reset_password,
         _add_username_argument,
         ("members reset-password anna",),

@@ -21,17 +21,17 @@ def _get_organization(slug: str | None) -> Organization:
             return organization
         slugs = Organization.objects.order_by("slug").values_list("slug", flat=True)
         raise NotFound(
-            f"There is no organization {slug!r}.",
+            f"The organization {slug!r} doesn't exist.",
             field="--org",
-            remedy=f"Choose one of: {', '.join(slugs[:MAX_SLUGS_SHOWN])}.",
+            remedy=f"Use one of: {', '.join(slugs[:MAX_SLUGS_SHOWN])}.",
         )
     organizations = list(Organization.objects.order_by("slug")[:2])
     if len(organizations) == 1:
         return organizations[0]
     if organizations:
         raise InvalidInput(
-            "There are several organizations.", field="--org", remedy="Add --org SLUG."
+            "There are several organizations.", field="--org", remedy="Specify one with --org SLUG."
         )
     raise NotFound(
-        "There is no organization yet.", field="--org", remedy="Start with `bonobot up`."
+        "No organization exists yet.", field="--org", remedy="Run `bonobot up` to create one."
     )

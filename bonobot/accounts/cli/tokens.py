@@ -19,24 +19,36 @@ CLEARABLE_TERMS = {"scopes": "scopes", "agents": "agent_ids", "networks": "netwo
 
 def _add_terms_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--scope", action="append", choices=[scope.value for scope in TokenScope], help="repeatable"
+        "--scope",
+        action="append",
+        choices=[scope.value for scope in TokenScope],
+        help="Allow only this scope. Repeatable",
     )
     parser.add_argument(
-        "--agent", action="append", metavar="SLUG", help="only for this agent; repeatable"
+        "--agent", action="append", metavar="SLUG", help="Allow only this agent. Repeatable"
     )
     parser.add_argument(
-        "--network", action="append", metavar="CIDR", help="only from there; repeatable"
+        "--network", action="append", metavar="CIDR", help="Allow only this network. Repeatable"
     )
-    parser.add_argument("--client", metavar="NAME", help="which program it is for")
-    parser.add_argument("--calls-per-minute", type=int, help="0: the usual limit")
+    parser.add_argument("--client", metavar="NAME", help="Name of the client that uses the token")
     parser.add_argument(
-        "--expires", metavar="TIME", help="90d, 12h, a date or time in ISO 8601, or `never`"
+        "--calls-per-minute",
+        type=int,
+        metavar="N",
+        help="Maximum calls per minute. 0: the default limit",
+    )
+    parser.add_argument(
+        "--expires",
+        metavar="TIME",
+        help="Expiration: 90d, 12h, an ISO 8601 date or time, or `never`",
     )
 
 
 def _add_create_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", metavar="NAME")
-    parser.add_argument("--role", required=True, choices=[role.value for role in Role])
+    parser.add_argument("name", metavar="NAME", help="Name of the token")
+    parser.add_argument(
+        "--role", required=True, choices=[role.value for role in Role], help="Role of the token"
+    )
     _add_terms_arguments(parser)
 
 
@@ -46,7 +58,7 @@ def _create_token(cli: CommandContext, options: argparse.Namespace) -> None:
     cli.emit(serialize_token(token) | {"token": text})
     cli.print_message(text)
     if not cli.as_json:
-        cli.err.print("Keep it: it is not shown again.", style="dim")
+        cli.err.print("Copy the token now. It isn't shown again.", style="dim")
 
 
 def _collect_terms(cli: CommandContext, options: argparse.Namespace) -> dict[str, Any]:
@@ -74,17 +86,17 @@ def _parse_expiry(text: str) -> datetime:
         expires_at = parse_time(text)
     except ValueError:
         raise InvalidInput(
-            f"{text!r} is no time.",
+            f"{text!r} isn't a valid time.",
             field="--expires",
-            remedy="Write 90d, 12h, 2027-01-31, or `never`.",
+            remedy="Use a value such as 90d, 12h, 2027-01-31, or `never`.",
         ) from None
     if text[:-1].isdigit():
         expires_at = now + (now - expires_at)
     if expires_at <= now:
         raise InvalidInput(
-            "The token would have expired already.",
+            "The expiration time is in the past.",
             field="--expires",
-            remedy="Choose a time that is still to come, or revoke the token.",
+            remedy="Choose a future time, or revoke the token.",
         )
     return expires_at
 
@@ -114,7 +126,7 @@ def serialize_token(token: Token) -> dict[str, Any]:
 
 def _add_list_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--given-by", metavar="USERNAME", help="only what this person lets programs do"
+        "--given-by", metavar="USERNAME", help="Only tokens of clients that this person authorized"
     )
 
 
@@ -130,22 +142,24 @@ def _list_tokens(cli: CommandContext, options: argparse.Namespace) -> None:
         )
         for t in serialized
     ]
-    empty = "No tokens yet: bonobot tokens create NAME --role operator"
+    empty = "No tokens yet. Create one: bonobot tokens create NAME --role operator"
     cli.emit(
         serialized,
-        build_table("KEY", "NAME", "KIND", "ROLE", "LAST USED", "", rows=rows, empty=empty),
+        build_table("KEY", "NAME", "KIND", "ROLE", "LAST USED", "STATUS", rows=rows, empty=empty),
     )
 
 
 def _add_update_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("key", metavar="KEY", help="the token's public key, as listed")
-    parser.add_argument("--name", metavar="NAME")
+    parser.add_argument(
+        "key", metavar="KEY", help="Public key of the token, as shown by `tokens list`"
+    )
+    parser.add_argument("--name", metavar="NAME", help="New name")
     _add_terms_arguments(parser)
     parser.add_argument(
         "--clear",
         action="append",
         choices=[*CLEARABLE_TERMS],
-        help="take these bounds away; repeatable",
+        help="Remove these limits. Repeatable",
     )
 
 
@@ -158,11 +172,13 @@ def _update_token(cli: CommandContext, options: argparse.Namespace) -> None:
         terms["name"] = options.name
     update_token(cli.principal, token, **terms)
     cli.emit(serialize_token(token))
-    cli.print_message(f"{token.name} is changed.")
+    cli.print_message(f"{token.name} was updated.")
 
 
 def _add_revoke_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("key", metavar="KEY", help="the token's public key, as listed")
+    parser.add_argument(
+        "key", metavar="KEY", help="Public key of the token, as shown by `tokens list`"
+    )
 
 
 def _revoke_token(cli: CommandContext, options: argparse.Namespace) -> None:
@@ -170,13 +186,13 @@ def _revoke_token(cli: CommandContext, options: argparse.Namespace) -> None:
     revoke_token(cli.principal, token)
     token.refresh_from_db()
     cli.emit(serialize_token(token))
-    cli.print_message(f"{token.name} is revoked.")
+    cli.print_message(f"{token.name} was revoked.")
 
 
 VERBS = (
     CommandVerb(
         "create",
-        "Make a token and print it once.",
+        "Create a token and print it once",
         _create_token,
         _add_create_arguments,
         (
@@ -186,7 +202,7 @@ VERBS = (
     ),
     CommandVerb(
         "set",
-        "Change what a token may do; it holds on its very next call.",
+        "Update a token. Changes apply from the next call.",
         _update_token,
         _add_update_arguments,
         (
@@ -196,14 +212,14 @@ VERBS = (
     ),
     CommandVerb(
         "list",
-        "List the tokens.",
+        "List tokens",
         _list_tokens,
         _add_list_arguments,
         ("tokens list", "tokens list --given-by anna"),
     ),
     CommandVerb(
         "revoke",
-        "End a token at once.",
+        "Revoke a token",
         _revoke_token,
         _add_revoke_arguments,
         ("tokens revoke 1a2b3c4d5e6f",),

@@ -119,7 +119,7 @@ class JwksCache:
         )
         if not self._can_retry(issuer):
             if stale_set is None:
-                raise _build_unreachable_error("did not answer a moment ago")
+                raise _build_unreachable_error("didn't respond a moment ago")
             return stale_set
         try:
             return await self.fetch_keys(issuer)
@@ -147,7 +147,7 @@ class JwksCache:
         except (httpx2.HTTPError, EgressDenied, TimeoutError) as fault:
             why = make_visible(str(fault) or "it does not answer in time", 200)
             raise _build_unreachable_error(
-                format_message("could not be asked: {why}", why=why)
+                format_message("can't be reached: {why}", why=why)
             ) from fault
         key_set = self._key_sets[issuer] = JwkSet(keys, self._clock())
         self._key_sets.move_to_end(issuer)
@@ -185,7 +185,7 @@ async def _fetch_jwks_uri(client: httpx2.AsyncClient, issuer: IssuerAddress) -> 
             raise _build_unreachable_error("publishes metadata of another issuer")
         jwks_uri = document.get("jwks_uri")
         if not isinstance(jwks_uri, str):
-            raise _build_unreachable_error("does not say where its keys are")
+            raise _build_unreachable_error("doesn't publish the URL of its keys")
         check_issuer_url(jwks_uri, allow_private=issuer.allow_private)
         return jwks_uri
     raise _build_unreachable_error("publishes no metadata")
@@ -196,7 +196,7 @@ async def fetch_json_document(client: httpx2.AsyncClient, url: str) -> dict[str,
     response = await client.get(url, headers={"Accept": "application/json"})
     if response.status_code >= 500 or response.status_code == 429:
         raise _build_unreachable_error(
-            format_message("answered with HTTP {status_code}", status_code=response.status_code)
+            format_message("returned HTTP {status_code}", status_code=response.status_code)
         )
     if response.status_code != 200:
         return None
@@ -212,10 +212,10 @@ def check_issuer_url(url: str, *, allow_private: bool) -> None:
     check_url(url, allow_private=allow_private)
     if not allow_private and not url.lower().startswith("https:"):
         raise EgressDenied(
-            "An issuer, and its keys, are at an address that begins with https.",
+            "The URLs of an issuer and its keys must start with https.",
             code="bad_url",
             field="url",
-            remedy="Use https; inside of a private network, allow private addresses for it.",
+            remedy="Use https. In a private network, allow private addresses for it.",
         )
 
 
@@ -247,7 +247,7 @@ def _parse_key(published: Mapping[str, Any], algorithm: str) -> Any | None:
 def _build_unreachable_error(why: str) -> IssuerUnreachable:
     return IssuerUnreachable(
         format_message("The issuer of the token {why}.", why=why),
-        remedy="Try again later; whoever runs this platform can look at `bonobot issuers check`.",
+        remedy="Try again later. A platform administrator can run `bonobot issuers check`.",
         retry_after=RETRY_S,
     )
 

@@ -92,7 +92,7 @@ async def verify_jwt(text: str) -> VerifiedJwt:
     issuer_address = IssuerAddress(issuer.url, issuer.allow_private)
     key = await get_jwks_cache().find_key(issuer_address, unverified.kid, unverified.algorithm)
     if key is None:
-        raise _build_bad_token(issuer, "its key is not one of the issuer's")
+        raise _build_bad_token(issuer, "its key doesn't belong to the issuer")
     claims = _verify_claims(text, key, unverified.algorithm, issuer)
     now = timezone.now()
     expires_at = min(claims["exp"] + LEEWAY_S, now.timestamp() + MAX_CACHE_S)
@@ -118,7 +118,7 @@ def build_issuer_principal(issuer: Issuer, claims: Mapping[str, Any]) -> Princip
         )
     role = find_claimed_role(issuer, claims)
     if role is None:
-        raise _build_bad_token(issuer, "nothing in it gives a role")
+        raise _build_bad_token(issuer, "none of its claims assigns a role")
     label = get_claim(claims, issuer.label_claim) if issuer.label_claim else None
     name = label if _is_plain_text(label, MAX_TOKEN_LENGTH) else subject
     principal_id = uuid5(issuer.pk, subject)
@@ -225,7 +225,7 @@ def _verify_claims(text: str, key: Any, algorithm: str, issuer: Issuer) -> dict[
         )
         exp = claims["exp"]
         if isinstance(exp, bool) or not isinstance(exp, int | float):
-            raise ValueError("`exp` is no number")
+            raise ValueError("`exp` isn't a number")
     except JWT_ERRORS as fault:
         raise _build_bad_token(issuer, make_visible(str(fault), 200)) from None
     return claims

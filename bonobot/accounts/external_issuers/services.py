@@ -74,9 +74,13 @@ def list_announced_issuers() -> tuple[str, ...]:
 def _set_fields(issuer: Issuer, values: Mapping[str, Any]) -> None:
     if unknown := sorted(set(values) - set(FIELD_CLEANERS)):
         raise InvalidInput(
-            format_message("An issuer has no {strange!r} that could be set.", strange=unknown[0]),
+            format_message(
+                "An external issuer has no writable field {strange!r}.", strange=unknown[0]
+            ),
             field=unknown[0],
-            remedy=format_message("There are: {checks}.", checks=", ".join(sorted(FIELD_CLEANERS))),
+            remedy=format_message(
+                "Supported fields: {checks}.", checks=", ".join(sorted(FIELD_CLEANERS))
+            ),
         )
     for name, value in values.items():
         setattr(issuer, name, FIELD_CLEANERS[name](name, value))
@@ -87,17 +91,17 @@ def _set_fields(issuer: Issuer, values: Mapping[str, Any]) -> None:
         raise
     if not (issuer.role or issuer.role_claim):
         raise InvalidInput(
-            "Nobody would have a role.",
+            "No user would get a role.",
             field="role",
-            remedy="Choose a role for all, or name the claim that gives one.",
+            remedy="Set a role for everyone, or name the claim that contains the role.",
         )
     taken = Issuer.objects.filter(url=issuer.url).exclude(pk=issuer.pk)
     if taken.exists():
         raise Conflict(
-            "The tokens of this issuer are taken already: it belongs to one organization.",
+            "This issuer is already registered. It can belong to only one organization.",
             code="issuer_taken",
             field="url",
-            remedy="Change the issuer that there is.",
+            remedy="Change the existing external issuer instead.",
         )
 
 
@@ -107,13 +111,13 @@ def _build_text_cleaner(max_length: int, *, blank: bool) -> Callable[[str, Any],
         if len(text) > max_length or not (text or blank):
             raise InvalidInput(
                 format_message(
-                    "`{name}` must have from {value} to {most} characters.",
+                    "`{name}` must have {value} to {most} characters.",
                     name=name,
                     value=0 if blank else 1,
                     most=max_length,
                 ),
                 field=name,
-                remedy="Shorten it." if text else "Say it.",
+                remedy="Use a shorter value." if text else "Enter a value.",
             )
         return text
 
@@ -123,9 +127,9 @@ def _build_text_cleaner(max_length: int, *, blank: bool) -> Callable[[str, Any],
 def _clean_role(name: str, value: Any) -> str:
     if value and value not in set(Role):
         raise InvalidInput(
-            format_message("There is no role {value!r}.", value=value),
+            format_message("Unknown role {value!r}.", value=value),
             field=name,
-            remedy=format_message("Choose among: {role}.", role=", ".join(Role)),
+            remedy=format_message("Use one of: {role}.", role=", ".join(Role)),
         )
     return str(value or "")
 
@@ -133,10 +137,10 @@ def _clean_role(name: str, value: Any) -> str:
 def _clean_roles(name: str, value: Any) -> dict[str, str]:
     if not isinstance(value or {}, Mapping) or len(value or {}) > MAX_ROLES:
         raise InvalidInput(
-            "The roles must be an object of values and their roles.",
+            "Roles must be an object that maps claim values to roles.",
             field=name,
             remedy=format_message(
-                'Write {{"bonobot-operators": "operator"}}, {most_roles} values at most.',
+                'Use {{"bonobot-operators": "operator"}}, with at most {most_roles} values.',
                 most_roles=MAX_ROLES,
             ),
         )
@@ -150,10 +154,12 @@ def _clean_scopes(name: str, value: Any) -> list[str]:
     scopes: list[str] = constraints.clean_constraints({"scopes": value})["scopes"]
     if unknown := sorted(set(scopes) - set(GATEWAY_SCOPES)):
         raise InvalidInput(
-            format_message("{strange!r} can't be given to tokens of others.", strange=unknown[0]),
+            format_message(
+                "{strange!r} can't be assigned to tokens of an external issuer.", strange=unknown[0]
+            ),
             field=name,
             remedy=format_message(
-                "Choose among: {of_gateway}; REST takes our own tokens only.",
+                "Choose from: {of_gateway}. REST accepts only Bonobot tokens.",
                 of_gateway=", ".join(GATEWAY_SCOPES),
             ),
         )

@@ -50,9 +50,9 @@ class ScopedQuerySet(models.QuerySet):
             name = self.model._meta.verbose_name
             shown = next(iter(lookup.values()), "")
             raise NotFound(
-                format_message("There is no {name} {shown!r} here.", name=name, shown=str(shown)),
+                format_message("The {name} {shown!r} doesn't exist.", name=name, shown=str(shown)),
                 field=next(iter(lookup), ""),
-                remedy="Check the id or name, and the organization that you are working in.",
+                remedy="Check the ID or name, and the organization you are working in.",
             ) from None
 
 

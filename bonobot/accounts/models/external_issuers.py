@@ -30,22 +30,22 @@ class Issuer(GovernedModel):
         _("issuer"),
         max_length=512,
         unique=True,
-        help_text=_("Letter by letter as its tokens have it in iss."),
+        help_text=_("Must match iss in its tokens exactly."),
     )
     audience = models.CharField(
         _("audience"),
         max_length=512,
         blank=True,
         default="",
-        help_text=_("What aud must contain; empty: the very address that a token is used at."),
+        help_text=_("Required value in aud. If empty, the exact URL that the token is used at."),
     )
-    subject_claim = models.CharField(_("claim of the subject"), max_length=255, default="sub")
+    subject_claim = models.CharField(_("subject claim"), max_length=255, default="sub")
     label_claim = models.CharField(
-        _("claim of the name"),
+        _("name claim"),
         max_length=255,
         blank=True,
         default="",
-        help_text=_("What the audit shows, like email; empty: the subject."),
+        help_text=_("Shown in the audit log, such as email. If empty, the subject is shown."),
     )
     role = models.CharField(
         _("role"),
@@ -53,40 +53,40 @@ class Issuer(GovernedModel):
         choices=ROLE_CHOICES,
         blank=True,
         default=Role.MEMBER,
-        help_text=_("Of whoever no claim gives one; empty: they are not let in."),
+        help_text=_("For users without a role from a claim. If empty, they have no access."),
     )
     role_claim = models.CharField(
-        _("claim of the role"),
+        _("role claim"),
         max_length=255,
         blank=True,
         default="",
-        help_text=_("Its values are looked up below; a member is reached by a dot."),
+        help_text=_("Its values are mapped to roles below. Use a dot to reach a nested field."),
     )
-    roles = models.JSONField(_("roles by value"), default=dict, blank=True)
+    roles = models.JSONField(_("roles by claim value"), default=dict, blank=True)
     scope_claim = models.CharField(
-        _("claim of the scopes"),
+        _("scopes claim"),
         max_length=255,
         blank=True,
         default="scope",
-        help_text=_("Empty: each token has all the scopes that are allowed here."),
+        help_text=_("If empty, every token has all scopes allowed here."),
     )
     scopes = models.JSONField(_("scopes"), default=list, blank=True)
     agent_ids = models.JSONField(_("only for agents"), default=list, blank=True)
-    calls_per_minute = models.PositiveIntegerField(_("calls a minute"), null=True, blank=True)
+    calls_per_minute = models.PositiveIntegerField(_("calls per minute"), null=True, blank=True)
     any_type = models.BooleanField(
-        _("takes tokens of the type JWT"),
+        _("accept tokens of type JWT"),
         default=False,
-        help_text=_("For issuers that do not mark access tokens as such (at+jwt)."),
+        help_text=_("For issuers that don't mark access tokens with the type at+jwt."),
     )
     allow_private = models.BooleanField(
-        _("may be at a private address"),
+        _("allow private address"),
         default=False,
-        help_text=_("Then http is allowed, too."),
+        help_text=_("Also allows http."),
     )
     announced = models.BooleanField(
-        _("told to clients"),
+        _("advertised to clients"),
         default=True,
-        help_text=_("Whether the metadata of our addresses names it, to anybody who asks."),
+        help_text=_("Whether Bonobot's public metadata names it."),
     )
     enabled = models.BooleanField(_("enabled"), default=True)
 
@@ -94,8 +94,8 @@ class Issuer(GovernedModel):
 
     class Meta:
         ordering = ("name",)
-        verbose_name = _("issuer of tokens")
-        verbose_name_plural = _("issuers of tokens")
+        verbose_name = _("external issuer")
+        verbose_name_plural = _("external issuers")
         constraints = (
             models.CheckConstraint(
                 condition=models.Q(role__in=["", *(role.value for role in Role)]),

@@ -21,8 +21,8 @@ class KeptAnswer(OrganizationModel):
     body = SealedTextField(blank=True, default="", remembered=False)
 
     class Meta:
-        verbose_name = _("kept answer")
-        verbose_name_plural = _("kept answers")
+        verbose_name = _("stored response")
+        verbose_name_plural = _("stored responses")
         constraints = (
             models.UniqueConstraint(
                 fields=["organization", "principal", "key"], name="answer_once_per_key"

@@ -27,22 +27,22 @@ class Provider(SavesChangedFields, OrganizationModel):
     access elsewhere.
     """
 
-    name = models.CharField(_("name"), max_length=255, help_text=_("As the sign-in shows it."))
+    name = models.CharField(_("name"), max_length=255, help_text=_("Shown on the sign-in page."))
     url = models.CharField(
-        _("issuer"), max_length=512, help_text=_("Letter by letter as its tokens have it in iss.")
+        _("issuer"), max_length=512, help_text=_("Must match iss in its tokens exactly.")
     )
-    client_id = models.CharField(_("client id"), max_length=255)
+    client_id = models.CharField(_("client ID"), max_length=255)
     client_secret = SealedTextField(_("client secret"), blank=True, default="")
-    domains = models.JSONField(_("e-mail domains"), default=list, blank=True)
+    domains = models.JSONField(_("email domains"), default=list, blank=True)
     trusts_email = models.BooleanField(
-        _("its addresses are proved"),
+        _("trust email addresses"),
         default=False,
-        help_text=_("For providers that verify each address, but send no email_verified."),
+        help_text=_("For providers that verify every email address but don't send email_verified."),
     )
     creates = models.BooleanField(
-        _("makes accounts"),
+        _("create accounts"),
         default=False,
-        help_text=_("Whoever the provider knows joins at their first sign-in."),
+        help_text=_("Users known to the provider become members at their first sign-in."),
     )
     role = models.CharField(
         _("role"),
@@ -50,30 +50,32 @@ class Provider(SavesChangedFields, OrganizationModel):
         choices=ROLE_CHOICES,
         blank=True,
         default=Role.MEMBER,
-        help_text=_("Of whoever no claim gives one; empty: they are not let in."),
+        help_text=_("For users without a role from a claim. If empty, they have no access."),
     )
     role_claim = models.CharField(
-        _("claim of the role"),
+        _("role claim"),
         max_length=255,
         blank=True,
         default="",
-        help_text=_("Like groups; then each sign-in sets the role. A member is reached by a dot."),
+        help_text=_(
+            "Such as groups. Each sign-in then sets the role. Use a dot to reach a nested field."
+        ),
     )
-    roles = models.JSONField(_("roles by value"), default=dict, blank=True)
+    roles = models.JSONField(_("roles by claim value"), default=dict, blank=True)
     second_factor = models.BooleanField(
-        _("asks for our second factor, too"),
+        _("require Bonobot's second factor"),
         default=False,
-        help_text=_("Else the provider's sign-in counts as one."),
+        help_text=_("Otherwise, the provider's sign-in counts as the second factor."),
     )
     announced = models.BooleanField(
-        _("on the sign-in page"),
+        _("show on sign-in page"),
         default=True,
-        help_text=_("Its name is shown to anybody; else people need its address."),
+        help_text=_("Shows its name to everyone. Otherwise, people need its URL."),
     )
     allow_private = models.BooleanField(
-        _("may be at a private address"),
+        _("allow private address"),
         default=False,
-        help_text=_("Then http is allowed, too."),
+        help_text=_("Also allows http."),
     )
     enabled = models.BooleanField(_("enabled"), default=True)
 
@@ -103,7 +105,7 @@ class Identity(OrganizationModel):
     provider = models.ForeignKey(Provider, on_delete=models.CASCADE, related_name="identities")
     user = models.ForeignKey("tenancy.User", on_delete=models.CASCADE, related_name="+")
     subject = models.CharField(max_length=255)
-    email = models.CharField(_("e-mail address"), max_length=254, blank=True, default="")
+    email = models.CharField(_("email address"), max_length=254, blank=True, default="")
     used_at = models.DateTimeField(_("last used"), null=True)
 
     class Meta:

@@ -30,7 +30,7 @@ class Invitation(OrganizationModel):
     that a new member gets; plain ids, because this package doesn't depend on agents.
     """
 
-    email = models.EmailField(_("e-mail address"), max_length=254)
+    email = models.EmailField(_("email address"), max_length=254)
     role = models.CharField(_("role"), max_length=16, choices=ROLE_CHOICES, default=Role.MEMBER)
     agent_ids = models.JSONField(_("agents"), default=list, blank=True)
     key = models.CharField(max_length=16, unique=True, editable=False)
@@ -38,7 +38,7 @@ class Invitation(OrganizationModel):
     digest = models.CharField(max_length=64, editable=False)
     invited_by = models.CharField(_("invited by"), max_length=255, editable=False)
     expires_at = models.DateTimeField(_("expires"), editable=False)
-    mailed_at = models.DateTimeField(_("mailed"), null=True, editable=False)
+    mailed_at = models.DateTimeField(_("email sent"), null=True, editable=False)
     accepted_at = models.DateTimeField(_("accepted"), null=True, editable=False)
     accepted_by = models.ForeignKey(
         "tenancy.User", on_delete=models.SET_NULL, null=True, related_name="+", editable=False

@@ -27,7 +27,7 @@ class GovernedUserManager(UserManager.from_queryset(GovernedQuerySet)):  # type:
 def _is_zone(name: str) -> None:
     if name not in localization.list_time_zones():
         raise ValidationError(
-            _("%(name)r is no time zone: write one such as Europe/Berlin."),
+            _("%(name)r isn't a time zone. Use a name such as Europe/Berlin."),
             code="unknown_zone",
             params={"name": name},
         )
@@ -48,11 +48,11 @@ class User(AbstractUser, Governed):
     language = models.CharField(
         _("language"),
         max_length=8,
-        choices=[("", _("as the browser asks")), ("en", "English"), ("de", "Deutsch")],
+        choices=[("", _("browser default")), ("en", "English"), ("de", "Deutsch")],
         blank=True,
         default="",
         db_default="",
-        help_text=_("Of the pages and of messages."),
+        help_text=_("For pages and messages."),
     )
     time_zone = models.CharField(
         _("time zone"),
@@ -61,7 +61,7 @@ class User(AbstractUser, Governed):
         default="",
         db_default="",
         validators=[_is_zone],
-        help_text=_("Moments are shown by it, such as Europe/Berlin; empty: UTC."),
+        help_text=_("Times are shown in this time zone, such as Europe/Berlin. If empty, UTC."),
     )
 
     objects: ClassVar = GovernedUserManager()
@@ -103,43 +103,53 @@ class Organization(Governed):
     name = models.CharField(_("name"), max_length=255)
     slug = models.SlugField(_("slug"), max_length=64, unique=True)
     created_at = models.DateTimeField(_("created"), auto_now_add=True)
-    halted_at = models.DateTimeField(_("halted"), null=True, editable=False)
+    halted_at = models.DateTimeField(_("kill switch enabled"), null=True, editable=False)
     four_eyes = models.BooleanField(
-        _("nobody approves their own calls"),
+        _("no self-approval"),
         default=False,
-        help_text=_("Whoever asked for a call, or started its session, can't approve it."),
+        help_text=_("The person who requested a call or started its session can't approve it."),
     )
     approval_hours = models.PositiveSmallIntegerField(
-        _("hours to answer a call that waits"),
+        _("approval deadline (hours)"),
         null=True,
         blank=True,
         validators=[MinValueValidator(1), MaxValueValidator(MAX_APPROVAL_HOURS)],
-        help_text=_("From 1 to 720; then it is refused. Empty: as the platform has it."),
+        help_text=_(
+            "From 1 to 720. After that, the call is denied. If empty, the platform default applies."
+        ),
     )
     calls_per_minute = models.PositiveIntegerField(
-        _("calls a minute"),
+        _("calls per minute"),
         null=True,
         blank=True,
-        help_text=_("Of all agents and tokens together; 0: no limit, empty: as the settings say."),
+        help_text=_(
+            "For all agents and tokens combined. 0 means no limit. If empty, the value from "
+            "settings applies."
+        ),
     )
     second_factor = models.BooleanField(
-        _("everybody needs a second factor"),
+        _("require a second factor"),
         default=False,
         db_default=False,  # the previous release inserts rows without it
-        help_text=_("Who has none is led to set one up before anything else."),
+        help_text=_("Members without one must set one up before they can do anything else."),
     )
     single_sign_on = models.BooleanField(
-        _("everybody signs in by an identity provider"),
+        _("require single sign-on"),
         default=False,
         db_default=False,
-        help_text=_("Passwords then open nothing here, except for platform administrators."),
+        help_text=_(
+            "Passwords then give no access to this organization, except for platform "
+            "administrators."
+        ),
     )
     audit_days = models.PositiveIntegerField(
-        _("days that the audit is kept"),
+        _("audit retention (days)"),
         null=True,
         blank=True,
         validators=[MaxValueValidator(MAX_AUDIT_DAYS)],
-        help_text=_("Then old rows leave; 0: never, empty: as the platform has it."),
+        help_text=_(
+            "Older entries are deleted. 0 means never. If empty, the platform default applies."
+        ),
     )
 
     objects: ClassVar = OrganizationQuerySet.as_manager()

@@ -78,9 +78,9 @@ class Token(GovernedModel):
     role = models.CharField(_("role"), max_length=16, choices=ROLE_CHOICES, default=Role.MEMBER)
     scopes = models.JSONField(_("scopes"), default=list, blank=True)
     agent_ids = models.JSONField(_("only for agents"), default=list, blank=True)
-    networks = models.JSONField(_("only from networks"), default=list, blank=True)
-    client = models.CharField(_("for program"), max_length=64, blank=True, default="")
-    calls_per_minute = models.PositiveIntegerField(_("calls a minute"), null=True, blank=True)
+    networks = models.JSONField(_("allowed networks"), default=list, blank=True)
+    client = models.CharField(_("client"), max_length=64, blank=True, default="")
+    calls_per_minute = models.PositiveIntegerField(_("calls per minute"), null=True, blank=True)
     expires_at = models.DateTimeField(_("expires"), null=True, blank=True)
     last_used_at = models.DateTimeField(_("last used"), null=True, blank=True, editable=False)
     revoked_at = models.DateTimeField(_("revoked"), null=True, blank=True, editable=False)
@@ -91,13 +91,13 @@ class Token(GovernedModel):
         blank=True,
         editable=False,
         related_name="+",
-        verbose_name=_("given by"),
+        verbose_name=_("granted by"),
     )
     client_id = models.CharField(
-        _("client id"), max_length=255, blank=True, default="", db_default="", editable=False
+        _("client ID"), max_length=255, blank=True, default="", db_default="", editable=False
     )
     resource = models.CharField(
-        _("address"), max_length=512, blank=True, default="", db_default="", editable=False
+        _("URL"), max_length=512, blank=True, default="", db_default="", editable=False
     )
     fresh_until = models.DateTimeField(null=True, blank=True, editable=False)
 

@@ -68,7 +68,7 @@ def resolve_user(provider: Provider, provider_user: ProviderUser) -> User:
             _update_last_use(sign_in, user)
     except IntegrityError:
         raise SignInRefused(
-            "sso_twice", "This sign-in met another one of yours.", "Try again."
+            "sso_twice", "Another sign-in with this account was in progress.", "Try again."
         ) from None
     except SignInRefused as problem:
         _record_event(
@@ -88,8 +88,8 @@ def link_identity(provider: Provider, provider_user: ProviderUser, user: User) -
     if others.exclude(user=user).exists():
         raise SignInRefused(
             "sso_taken",
-            "The provider's account belongs to another account here.",
-            "Sign in by the provider, or ask an owner.",
+            "This account of the identity provider is already linked to another user.",
+            "Sign in with the identity provider, or contact an owner.",
         )
     return _create_identity(sign_in, user)
 
@@ -98,9 +98,9 @@ def unlink_identity(user: User, identity: Identity) -> None:
     """Unlink an identity; raises `Conflict` if it is the user's only way to sign in."""
     if not user.has_usable_password():
         raise Conflict(
-            "You would have no way to sign in.",
+            "This would leave you with no way to sign in.",
             code="last_way_in",
-            remedy="Ask an owner for a link to choose a password first.",
+            remedy="Ask an owner for a link to set a password first.",
         )
     sign_in = _ProviderSignIn(identity.provider, _build_provider_user(identity))
     with _record_change(sign_in, user, "identity_unlinked"):
@@ -129,8 +129,9 @@ def _find_or_create_user(sign_in: _ProviderSignIn) -> User:
     if not sign_in.provider.creates:
         raise SignInRefused(
             "sso_unknown",
-            "Nobody here is known by this account of the provider.",
-            "Ask an owner for an invitation; or sign in as before, and link it in your profile.",
+            "No user is linked to this account of the identity provider.",
+            "Ask an owner for an invitation. If you already have an account, "
+            "sign in to it and link the identity provider in your profile.",
         )
     return _create_user(sign_in)
 
@@ -152,8 +153,9 @@ def _find_member_by_email(sign_in: _ProviderSignIn) -> User | None:
     if len(users) > 1 or other_memberships.exists() or identities.exists():
         raise SignInRefused(
             "sso_link_first",
-            "There is an account with this address that the provider may not open by itself.",
-            "Sign in as before, then link the provider in your profile.",
+            "A user with this email address already exists but isn't linked to "
+            "the identity provider.",
+            "Sign in with your password, then link the identity provider in your profile.",
         )
     return users[0]
 
@@ -179,7 +181,9 @@ def _create_user(sign_in: _ProviderSignIn) -> User:
             member.save()
         _create_identity(sign_in, user)
         return user
-    raise SignInRefused("sso_no_name", "No free name was found for a new account.", "Try again.")
+    raise SignInRefused(
+        "sso_no_name", "No user name is available for the new account.", "Try again."
+    )
 
 
 def _build_username(email: str, suffix: str) -> str:
@@ -208,8 +212,9 @@ def _require_verified_email(sign_in: _ProviderSignIn) -> None:
     if not sign_in.provider_user.email or not (is_verified or is_trusted):
         raise SignInRefused(
             "sso_email_unverified",
-            "The provider doesn't say that it has verified the e-mail address.",
-            "Verify it there; whoever runs the provider can have it tell so.",
+            "The identity provider doesn't report your email address as verified.",
+            "Verify the email address with the identity provider, or ask its "
+            "administrator to send the claim `email_verified`.",
         )
 
 
@@ -218,8 +223,8 @@ def _require_domain(sign_in: _ProviderSignIn) -> None:
     if domains and sign_in.provider_user.email.rpartition("@")[2] not in domains:
         raise SignInRefused(
             "sso_domain",
-            "People with addresses of this domain don't sign in here.",
-            "Use the account of your organization.",
+            "Email addresses in this domain can't be used to sign in here.",
+            "Use your organization's account.",
         )
 
 
@@ -227,15 +232,16 @@ def _require_member(sign_in: _ProviderSignIn, user: User) -> None:
     if user.is_superuser:
         raise SignInRefused(
             "sso_platform_administrator",
-            "Platform administrators sign in by password and second factor alone.",
-            "Sign in as before: no organization's provider decides on the platform.",
+            "Platform administrators can sign in only with a password and a second factor.",
+            "Sign in with your password. An organization's identity provider "
+            "can't grant platform access.",
         )
     memberships = Membership.objects.filter(user=user, organization=sign_in.organization_id)
     if not user.is_active or not memberships.exists():
         raise SignInRefused(
             "sso_not_a_member",
-            "You are no member of this organization, or your account is switched off.",
-            "Ask an owner.",
+            "You aren't a member of this organization, or your account is disabled.",
+            "Contact an owner.",
         )
 
 
@@ -244,8 +250,8 @@ def _resolve_role(sign_in: _ProviderSignIn) -> Role:
     if role is None:
         raise SignInRefused(
             "sso_no_role",
-            "Nothing that the provider says gives you a role.",
-            "Ask whoever runs the provider to put you into the right group.",
+            "The identity provider doesn't assign you a role.",
+            "Ask the administrator of the identity provider to add you to a group with a role.",
         )
     return role
 

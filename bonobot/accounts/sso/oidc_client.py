@@ -55,7 +55,7 @@ class IdentityProviderProblem(Problem):
 
     code = "provider_unreachable"
     status = 503
-    title = "The identity provider"
+    title = "Identity provider"
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,17 +132,17 @@ async def complete_sign_in(
     """Return the user of a callback; raises `IdentityProviderProblem`."""
     issuer = callback.get("iss")
     if (issuer or session_data["says_issuer"]) and issuer != client.issuer:
-        raise _build_refused_error("another provider answered")
+        raise _build_refused_error("the response came from a different provider")
     if not compare_digest(callback.get("state", "").encode(), str(session_data["state"]).encode()):
-        raise _build_refused_error("it is not the answer to this sign-in")
+        raise _build_refused_error("it isn't the response to this sign-in")
     code = callback.get("code", "")
     if callback.get("error") or not 0 < len(code) <= MAX_CODE_LENGTH:
         why = make_visible(callback.get("error", "") or "no code", 80)
         raise IdentityProviderProblem(
-            format_message("The identity provider let nobody in ({why}).", why=why),
+            format_message("The identity provider denied the sign-in ({why}).", why=why),
             code="provider_refused",
             status=403,
-            remedy="Try again, or ask whoever runs it.",
+            remedy="Try again, or contact the administrator of the identity provider.",
         )
     async with _build_http_client(client) as http:
         tokens = await _fetch_tokens(http, client, session_data, code)
@@ -170,7 +170,7 @@ async def verify_id_token(client: OidcClient, token: str, *, nonce: str) -> dict
     except jwks.IssuerUnreachable as problem:
         raise _build_unreachable_error(str(problem)) from problem
     if key is None:
-        raise _build_refused_error("its key is not one of the provider's")
+        raise _build_refused_error("its key doesn't belong to the provider")
     try:
         claims: dict[str, Any] = jwt.decode(
             token,
@@ -187,7 +187,7 @@ async def verify_id_token(client: OidcClient, token: str, *, nonce: str) -> dict
     if (
         authorized_party is not None or len(list_claim_strings(claims["aud"])) > 1
     ) and authorized_party != client.client_id:
-        raise _build_refused_error("it was made for another party")
+        raise _build_refused_error("it was issued for another party")
     claimed_nonce = claims.get("nonce")
     if not isinstance(claimed_nonce, str) or not compare_digest(
         claimed_nonce.encode(), nonce.encode()
@@ -205,12 +205,12 @@ def _read_token_header(token: str) -> tuple[str | None, str]:
     try:
         header = jwt.get_unverified_header(token)
     except JWT_ERRORS:
-        raise _build_refused_error("it is no token") from None
+        raise _build_refused_error("it isn't a token") from None
     kid, algorithm = header.get("kid"), header.get("alg")
     has_valid_kid = kid is None or _is_plain_text(kid, MAX_SUBJECT_LENGTH)
     has_known_algorithm = isinstance(algorithm, str) and algorithm in jwks.ALGORITHM_KEY_TYPES
     if not (has_valid_kid and has_known_algorithm) or "crit" in header or "b64" in header:
-        raise _build_refused_error("it is not signed in a way that is believed")
+        raise _build_refused_error("it isn't signed with an accepted method")
     return kid, str(algorithm)
 
 
@@ -227,7 +227,9 @@ async def _fetch_metadata(http: httpx2.AsyncClient, client: OidcClient) -> dict[
         if endpoint is None and name not in REQUIRED_ENDPOINTS:
             continue
         if not isinstance(endpoint, str):
-            raise _build_unreachable_error(format_message("it does not say its {name}", name=name))
+            raise _build_unreachable_error(
+                format_message("it doesn't publish its {name}", name=name)
+            )
         try:
             jwks.check_issuer_url(endpoint, allow_private=client.allow_private)
         except EgressDenied as problem:
@@ -263,10 +265,11 @@ async def _fetch_tokens(
     if response.status_code != 200 or not isinstance(tokens.get("id_token"), str):
         why = make_visible(str(tokens.get("error") or f"HTTP {response.status_code}"), 80)
         raise IdentityProviderProblem(
-            format_message("The identity provider gave no identity token ({why}).", why=why),
+            format_message("The identity provider returned no ID token ({why}).", why=why),
             code="provider_refused",
             status=502,
-            remedy="Check the client's id and secret, and the redirect address that it knows.",
+            remedy="Check the client ID and secret, and the redirect URI registered for the "
+            "client.",
         )
     return tokens
 
@@ -285,7 +288,7 @@ async def _fetch_userinfo(
     )
     userinfo = _parse_json_object(response)
     if response.status_code != 200 or userinfo.get("sub") != subject:
-        raise _build_refused_error("the provider tells of somebody else")
+        raise _build_refused_error("the provider returned a different user")
     # Only these claims: userinfo is not signed and must not override the verified ones.
     claim_names = ("email", "email_verified", "name", "given_name", "family_name")
     return {name: userinfo[name] for name in claim_names if name in userinfo}
@@ -356,8 +359,9 @@ def _parse_json_object(response: httpx2.Response) -> dict[str, Any]:
 
 def _build_unreachable_error(why: str) -> IdentityProviderProblem:
     return IdentityProviderProblem(
-        format_message("The identity provider can't be asked: {why}", why=why),
-        remedy="Try again later. Who runs it, or this installation, can look at its settings.",
+        format_message("The identity provider can't be reached: {why}", why=why),
+        remedy="Try again later. An administrator of the identity provider or of this "
+        "installation can check the settings.",
     )
 
 
@@ -365,8 +369,8 @@ def _build_refused_error(why: str) -> IdentityProviderProblem:
     """Return the generic error; the reason is only logged."""
     logger.info("an identity token was refused: %s", why)
     return IdentityProviderProblem(
-        "What the identity provider sent is not believed.",
+        "The identity provider's response couldn't be verified.",
         code="identity_refused",
         status=403,
-        remedy="Begin the sign-in again. If it stays so, ask an administrator: the log says why.",
+        remedy="Start the sign-in again. If it fails again, ask an administrator to check the log.",
     )

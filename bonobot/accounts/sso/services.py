@@ -128,10 +128,11 @@ def require_tested_sign_in(organization: Organization) -> None:
     )
     if not owner_identities.exists():
         raise Conflict(
-            "No owner has signed in by an identity provider yet.",
+            "No owner has signed in with an identity provider yet.",
             code="sso_untried",
             field="single_sign_on",
-            remedy="Add a provider, sign in by it as an owner, then ask it of everybody.",
+            remedy="Add an identity provider, sign in with it as an owner, then require it for "
+            "everyone.",
         )
 
 
@@ -139,10 +140,10 @@ def _require_other_provider(provider: Provider) -> None:
     others = Provider.objects.enabled().filter(organization=provider.organization_id)
     if provider.organization.single_sign_on and not others.exclude(pk=provider.pk).exists():
         raise Conflict(
-            "Everybody has to sign in by this provider.",
+            "All members must sign in with this identity provider.",
             code="sso_needed",
             field="enabled",
-            remedy="Let the organization's people sign in by password first.",
+            remedy="Allow members to sign in with a password first.",
         )
 
 
@@ -152,10 +153,10 @@ def _save_provider(provider: Provider, **options: Any) -> None:
             provider.save(**options)
     except IntegrityError:
         raise Conflict(
-            "There is a provider with this issuer and client id already.",
+            "An identity provider with this issuer and client ID already exists.",
             code="provider_taken",
             field="client_id",
-            remedy="Change the provider that there is.",
+            remedy="Change the existing identity provider instead.",
         ) from None
 
 
@@ -163,10 +164,12 @@ def _set_fields(principal: Principal, provider: Provider, values: Mapping[str, A
     if unknown := sorted(set(values) - set(FIELD_CLEANERS)):
         raise InvalidInput(
             format_message(
-                "An identity provider has no {strange!r} that could be set.", strange=unknown[0]
+                "An identity provider has no writable field {strange!r}.", strange=unknown[0]
             ),
             field=unknown[0],
-            remedy=format_message("There are: {checks}.", checks=", ".join(sorted(FIELD_CLEANERS))),
+            remedy=format_message(
+                "Supported fields: {checks}.", checks=", ".join(sorted(FIELD_CLEANERS))
+            ),
         )
     url_changes = values.get("url", provider.url) != provider.url
     # Changing the URL of a provider that allows private addresses needs the permission, too.
@@ -183,15 +186,15 @@ def _set_fields(principal: Principal, provider: Provider, values: Mapping[str, A
         raise
     if not (provider.role or provider.role_claim):
         raise InvalidInput(
-            "Nobody would have a role.",
+            "No user would get a role.",
             field="role",
-            remedy="Choose a role for all, or name the claim that gives one.",
+            remedy="Set a role for everyone, or name the claim that contains the role.",
         )
     if not provider.domains and (provider.creates or provider.trusts_email):
         raise InvalidInput(
-            "Whose addresses are believed must be said.",
+            "Email domains are required to create accounts or trust email addresses.",
             field="domains",
-            remedy="Name the e-mail domains of your people.",
+            remedy="Enter the email domains of your members.",
         )
 
 
@@ -201,15 +204,15 @@ def _clean_domains(name: str, value: Any) -> list[str]:
         (domain for domain in domains if not DOMAIN_PATTERN.fullmatch(domain)), None
     ):
         raise InvalidInput(
-            format_message("{wrong!r} is no domain.", wrong=invalid),
+            format_message("{wrong!r} isn't a domain.", wrong=invalid),
             field=name,
-            remedy="Write it like example.com.",
+            remedy="Use a domain such as example.com.",
         )
     if len(domains) > MAX_DOMAINS:
         raise InvalidInput(
-            "These are too many.",
+            "There are too many domains.",
             field=name,
-            remedy=format_message("{most_domains} at most.", most_domains=MAX_DOMAINS),
+            remedy=format_message("Use at most {most_domains} domains.", most_domains=MAX_DOMAINS),
         )
     return domains
 
@@ -220,7 +223,9 @@ def _clean_secret(name: str, value: Any) -> str:
         raise InvalidInput(
             "The secret is too long.",
             field=name,
-            remedy=format_message("{longest_secret} at most.", longest_secret=MAX_SECRET_LENGTH),
+            remedy=format_message(
+                "Use at most {longest_secret} characters.", longest_secret=MAX_SECRET_LENGTH
+            ),
         )
     return text
 

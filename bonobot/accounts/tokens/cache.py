@@ -59,7 +59,7 @@ class TooManyFailures(Problem):
 
     code = "too_many_failures"
     status = 429
-    title = "Too many failures"
+    title = "Too many failed attempts"
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,9 +220,9 @@ class VerifiedTokenCache:
         if not verdict.allowed:
             seconds = max(1, -(-verdict.retry_after // 1_000_000))
             raise TooManyFailures(
-                "Too many tokens that open nothing came from this address.",
+                "Too many invalid tokens were sent from this IP address.",
                 remedy=format_message(
-                    "Try again in {seconds} s, with a token that is usable.", seconds=seconds
+                    "Try again in {seconds} s with a valid token.", seconds=seconds
                 ),
                 retry_after=seconds,
             )

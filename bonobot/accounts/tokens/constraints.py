@@ -30,9 +30,11 @@ def clean_constraints(terms: Mapping[str, Any]) -> dict[str, Any]:
     """Return terms as a token's columns; raises `InvalidInput` with the invalid field."""
     if unknown := sorted(set(terms) - TERM_NAMES):
         raise InvalidInput(
-            format_message("A token has no {strange!r} that could be set.", strange=unknown[0]),
+            format_message("A token has no writable field {strange!r}.", strange=unknown[0]),
             field=unknown[0],
-            remedy=format_message("There are: {terms}.", terms=", ".join(sorted(TERM_NAMES))),
+            remedy=format_message(
+                "Supported fields: {terms}.", terms=", ".join(sorted(TERM_NAMES))
+            ),
         )
     return {name: _CLEANERS[name](value) for name, value in terms.items()}
 
@@ -67,7 +69,7 @@ def _clean_name(value: Any) -> str:
                 longest_name=MAX_NAME_LENGTH,
             ),
             field="name",
-            remedy="Say what it is for; the audit shows this name.",
+            remedy="Describe what it is for. The audit log shows this name.",
         )
     return text
 
@@ -77,11 +79,11 @@ def _clean_client(value: Any) -> str:
     if len(text) > MAX_CLIENT_LENGTH:
         raise InvalidInput(
             format_message(
-                "The program's name is longer than {longest_client} characters.",
+                "The client name is longer than {longest_client} characters.",
                 longest_client=MAX_CLIENT_LENGTH,
             ),
             field="client",
-            remedy="Shorten it.",
+            remedy="Use a shorter value.",
         )
     return text
 
@@ -90,10 +92,10 @@ def _clean_scopes(value: Any) -> list[str]:
     requested = {str(one) for one in value or ()}
     if unknown := sorted(requested - set(TokenScope)):
         raise InvalidInput(
-            format_message("There is no scope {strange!r}.", strange=unknown[0]),
+            format_message("Unknown scope {strange!r}.", strange=unknown[0]),
             field="scopes",
             remedy=format_message(
-                "Choose among: {scope}; none at all is all that the role may.",
+                "Choose from: {scope}. Without scopes, the token has all permissions of its role.",
                 scope=", ".join(TokenScope),
             ),
         )
@@ -109,9 +111,11 @@ def _clean_agent_ids(value: Any) -> list[str]:
     )
     if len(agent_ids) > MAX_AGENTS:
         raise InvalidInput(
-            format_message("A token names at most {most_agents} agents.", most_agents=MAX_AGENTS),
+            format_message(
+                "A token can name at most {most_agents} agents.", most_agents=MAX_AGENTS
+            ),
             field="agents",
-            remedy="Give it a role that has all agents, or make several tokens.",
+            remedy="Use a role that can access all agents, or create several tokens.",
         )
     return agent_ids
 
@@ -123,17 +127,17 @@ def _clean_networks(value: Any) -> list[str]:
             networks.append(str(ip_network(str(text).strip())))
         except ValueError as error:
             raise InvalidInput(
-                format_message("{text!r} is no network: {error}.", text=str(text), error=error),
+                format_message("{text!r} isn't a network: {error}.", text=str(text), error=error),
                 field="networks",
-                remedy="Write an address or a range, like `192.0.2.7` or `10.1.0.0/16`.",
+                remedy="Use an address or a range, such as `192.0.2.7` or `10.1.0.0/16`.",
             ) from None
     if len(networks) > MAX_NETWORKS:
         raise InvalidInput(
             format_message(
-                "A token names at most {most_networks} networks.", most_networks=MAX_NETWORKS
+                "A token can name at most {most_networks} networks.", most_networks=MAX_NETWORKS
             ),
             field="networks",
-            remedy="Join ranges that lie beside each other.",
+            remedy="Merge adjacent ranges.",
         )
     return list(dict.fromkeys(networks))
 
@@ -147,7 +151,7 @@ def _clean_calls_per_minute(value: Any) -> int | None:
                 value=value,
             ),
             field="calls_per_minute",
-            remedy="Leave it out for the usual limit.",
+            remedy="Omit it to use the default limit.",
         )
     return None if value is None else int(value)
 

@@ -95,13 +95,13 @@ def update_token(principal: Principal, token: Token, **terms: Any) -> None:
         return
     if token.revoked_at is not None:
         raise Conflict(
-            "The token was revoked.", code="token_revoked", remedy="Make a new one instead."
+            "The token was revoked.", code="token_revoked", remedy="Create a new one instead."
         )
     if token.kind == "grant" and not GRANT_TERM_NAMES.issuperset(changed):
         raise Conflict(
-            "A person gave this to a program: what it may do is theirs to say.",
+            "This token was granted by a user. Only that user can decide what it can do.",
             code="grant_fixed",
-            remedy="Bound its networks or its rate, or revoke it.",
+            remedy="Limit its networks or its rate, or revoke it.",
         )
     for name, value in changed.items():
         setattr(token, name, value)
@@ -195,8 +195,8 @@ def update_last_used(token_id: UUID) -> None:
 def build_invalid_token_error() -> InvalidToken:
     """Return the error for an unusable token."""
     return InvalidToken(
-        "This token is unknown, revoked or expired, or may not be used from here.",
-        remedy="Make a new one: `bonobot tokens create NAME --role ROLE`.",
+        "This token is unknown, revoked, expired, or not allowed from this IP address.",
+        remedy="Create a new one: `bonobot tokens create NAME --role ROLE`.",
     )
 
 
@@ -285,18 +285,20 @@ def _check_grant(principal: Principal, role: Role, scopes: Collection[str]) -> N
     if role not in list_roles_within(principal.role):
         raise Forbidden(
             format_message(
-                "You can't give the role `{role}`: it may do what yours may not.", role=role
+                "You can't assign the role `{role}` because it has permissions that your "
+                "role lacks.",
+                role=role,
             ),
             rule=f"role:{role}",
             remedy=format_message(
-                "Choose among: {within}.", within=", ".join(list_roles_within(principal.role))
+                "Choose from: {within}.", within=", ".join(list_roles_within(principal.role))
             ),
         )
     if not scopes or not set(GRANT_SCOPES).issuperset(scopes):
         raise InvalidInput(
-            "A program needs a scope of MCP.",
+            "An OAuth client needs an MCP scope.",
             field="scopes",
-            remedy=format_message("Choose among: {scopes}.", scopes=", ".join(GRANT_SCOPES)),
+            remedy=format_message("Choose from: {scopes}.", scopes=", ".join(GRANT_SCOPES)),
         )
 
 

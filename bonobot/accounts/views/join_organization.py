@@ -46,7 +46,7 @@ class AcceptInvitationForm(forms.ModelForm):
         widget=PasswordInput(attrs={"autocomplete": "new-password"}),
     )
     again = forms.CharField(
-        label=_("Password again"),
+        label=_("Repeat password"),
         strip=False,
         widget=PasswordInput(attrs={"autocomplete": "new-password"}),
     )
@@ -65,7 +65,7 @@ class AcceptInvitationForm(forms.ModelForm):
         cleaned: dict[str, Any] = super().clean() or {}
         password = cleaned.get("password")
         if password and cleaned.get("again") not in (None, password):
-            self.add_error("again", _t("The two passwords differ."))
+            self.add_error("again", _t("The passwords don't match."))
         elif password:
             try:
                 validate_password(password, self.instance)
@@ -151,7 +151,7 @@ class CreateOrganizationForm(forms.Form):
         label=_("Name"),
         max_length=255,
         widget=TextInput(attrs={"autocomplete": "organization", "autofocus": True}),
-        help_text=_("As people read it. It can be changed later."),
+        help_text=_("The display name. You can change it later."),
     )
 
 

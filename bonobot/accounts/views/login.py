@@ -99,7 +99,7 @@ class SignInForm(theme.AuthenticationForm):
         """Raise `ValidationError` for users without an organization."""
         if not (_is_member(user) or (user.is_active and has_pending_invitation(self.request))):
             raise ValidationError(
-                _("You belong to no organization yet. Ask an owner for an invitation."),
+                _("You aren't a member of any organization yet. Ask an owner for an invitation."),
                 code="no_organization",
             )
 
@@ -165,7 +165,7 @@ class ForgottenPasswordView(PasswordResetView):
 
     template_name = "people/forgotten.html"
     success_url = reverse_lazy("admin:login")
-    title = _("Forgotten your password?")
+    title = _("Forgot your password?")
 
     def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
         """Add the admin context and whether mail can be sent."""
@@ -185,7 +185,7 @@ class ForgottenPasswordView(PasswordResetView):
         transaction.on_commit(
             partial(send_password_resets.delay, [str(account_id) for account_id in accounts])
         )
-        message = _t("If there is an account with this address, a link is on its way to it.")
+        message = _t("If an account with this email address exists, a link has been sent to it.")
         messages.success(self.request, message)
         return HttpResponseRedirect(str(self.get_success_url()))
 
@@ -196,7 +196,7 @@ class NewPasswordView(PasswordResetConfirmView):
 
     template_name = "people/new_password.html"
     success_url = reverse_lazy("admin:login")
-    title = _("A new password")
+    title = _("New password")
 
     def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
         """Add the admin context."""
@@ -213,7 +213,9 @@ class NewPasswordView(PasswordResetConfirmView):
         user: Any = self.user
         end_sessions(user)
         record_own_change("password_reset", user)
-        messages.success(self.request, _t("Your password is changed. Sign in with it."))
+        messages.success(
+            self.request, _t("Your password was changed. Sign in with the new password.")
+        )
         return response
 
 

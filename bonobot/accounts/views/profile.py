@@ -42,8 +42,8 @@ class ProfileForm(forms.ModelForm):
         required=False,
         widget=Select,
         help_text=_(
-            "Moments are shown by it. Days of reports and budgets, and what filters ask for, stay "
-            "UTC."
+            "Times are shown in this time zone. Days in reports and budgets, and times in "
+            "filters, use UTC."
         ),
     )
 
@@ -61,7 +61,7 @@ class EmailAddressForm(forms.Form):
     """A new email address."""
 
     email = forms.EmailField(
-        label=_("New e-mail address"),
+        label=_("New email address"),
         widget=TextInput(attrs={"autocomplete": "email", "type": "email"}),
     )
 
@@ -77,7 +77,7 @@ def show_profile(request: HttpRequest) -> HttpResponseBase:
             add_problem_to_form(form, problem)
         else:
             with translation.override(user.language or translation.get_language()):
-                messages.success(request, _t("Your profile is saved."))
+                messages.success(request, _t("Profile saved."))
             return HttpResponseRedirect(reverse("admin:profile"))
     return render_screen(
         request,
@@ -105,15 +105,13 @@ def request_email_change(request: HttpRequest) -> HttpResponseBase:
         except Problem as problem:
             add_problem_to_form(form, problem)
         else:
-            message = _t("Open the link that is on its way to %(address)s.") % {
-                "address": new_email
-            }
+            message = _t("Open the link sent to %(address)s.") % {"address": new_email}
             messages.success(request, message)
             return HttpResponseRedirect(reverse("admin:profile"))
     return render_screen(
         request,
         "profile/address.html",
-        title=_("Another e-mail address"),
+        title=_("Change email address"),
         form=form,
         can_send=account_email.can_send(),
     )
@@ -124,12 +122,12 @@ def confirm_email_address(request: HttpRequest, text: str) -> HttpResponseBase:
     user: Any = request.user
     if request.method == "POST":
         email = profiles.confirm_email_change(user, text)
-        messages.success(request, _t("Your address is %(address)s now.") % {"address": email})
+        messages.success(request, _t("Your email address is now %(address)s.") % {"address": email})
         return HttpResponseRedirect(reverse("admin:profile"))
     return render_screen(
         request,
         "profile/proof.html",
-        title=_("Another e-mail address"),
+        title=_("Change email address"),
         address=profiles.verify_email_link(user, text),
     )
 
@@ -142,16 +140,14 @@ def show_sessions(request: HttpRequest) -> HttpResponseBase:
         ended_count = profiles.sign_out_other_sessions(
             user, current_session_key=current_session_key
         )
-        message = _n(
-            "%(n)d other session is ended.", "%(n)d other sessions are ended.", ended_count
-        )
+        message = _n("%(n)d other session ended.", "%(n)d other sessions ended.", ended_count)
         messages.success(request, message % {"n": ended_count})
         return HttpResponseRedirect(reverse("admin:profile_sessions"))
     sessions = profiles.list_sessions(user)
     return render_screen(
         request,
         "profile/sessions.html",
-        title=_("Where you are signed in"),
+        title=_("Active sessions"),
         sessions=sessions[: profiles.MAX_SESSIONS_SHOWN],
         more=max(0, len(sessions) - profiles.MAX_SESSIONS_SHOWN),
         others=sum(session.session_key != current_session_key for session in sessions),

@@ -50,7 +50,7 @@ def choose_provider(request: HttpRequest) -> HttpResponseBase:
     return render_signed_out_page(
         request,
         "sign_on.html",
-        title=_("Sign in by your organization"),
+        title=_("Sign in with your organization"),
         providers=providers[: sso.MAX_PROVIDERS_SHOWN],
     )
 
@@ -128,7 +128,7 @@ def unlink_identity(request: HttpRequest, identity_id: str) -> HttpResponseBase:
     except Problem as problem:
         add_problem_message(request, problem)
     else:
-        messages.success(request, _t("It is not linked any more."))
+        messages.success(request, _t("The identity provider is no longer linked."))
     return redirect_back(request, reverse("admin:profile"))
 
 
@@ -196,7 +196,7 @@ def _complete_link(
     if str(user.pk) != user_id:
         raise _build_sign_in_error()
     account_linking.link_identity(provider, provider_user, user)
-    messages.success(request, _t("You can sign in by %(name)s now.") % {"name": provider.name})
+    messages.success(request, _t("You can now sign in with %(name)s.") % {"name": provider.name})
     return HttpResponseRedirect(reverse("admin:profile"))
 
 
@@ -221,15 +221,15 @@ def _render_problem(request: HttpRequest, problem: Problem) -> HttpResponseBase:
 
 def _build_provider_error() -> NotFound:
     return NotFound(
-        "There is no such identity provider, or it is switched off.",
-        remedy="Ask whoever gave you the address.",
+        "This identity provider doesn't exist or is disabled.",
+        remedy="Contact the person who gave you the URL.",
     )
 
 
 def _build_sign_in_error() -> NotFound:
     return NotFound(
-        "This sign-in was used, took too long or began in another browser.",
+        "This sign-in has already been used, took too long, or was started in another browser.",
         code="sign_in_lost",
         status=400,
-        remedy="Begin it again.",
+        remedy="Start again.",
     )

@@ -48,7 +48,8 @@ def to_problem(error: BaseException) -> Problem:
             return convert(error)
     logger.error("A request failed", exc_info=error)
     return InternalError(
-        remedy="Try again. If it stays, show the log to whoever runs this installation."
+        remedy="Try again. If the problem persists, send the log to the administrator of this "
+        "installation."
     )
 
 
@@ -60,7 +61,7 @@ def _convert_validation_error(error: Any) -> Problem:
         f"{prefix}{first_error['detail']}",
         code=first_error["code"] if first_error["code"] in KEPT_CODES else None,
         field=first_error["field"],
-        remedy="Correct it and send it again; `errors` lists everything that was found.",
+        remedy="Correct the request and send it again. `errors` lists all problems.",
         extra={"errors": errors},
     )
 
@@ -93,7 +94,7 @@ def _convert_django_validation_error(error: Any) -> Problem:
 
 def _convert_not_authenticated(error: Any) -> Problem:
     return NotSignedIn(
-        "You are not signed in.", remedy="Send `Authorization: Bearer …`, or sign in first."
+        "You aren't signed in.", remedy="Send `Authorization: Bearer …`, or sign in first."
     )
 
 
@@ -101,16 +102,16 @@ def _convert_permission_denied(error: Any) -> Problem:
     text = str(getattr(error, "detail", "")) or "You may not do this."
     if text.startswith("CSRF Failed"):
         return Forbidden(
-            "The request does not prove that it comes from one of our pages.",
+            "The CSRF check failed.",
             code="csrf_failed",
             rule="csrf",
             remedy="Send the value of the CSRF cookie as `X-CSRFToken`, or use a token.",
         )
-    return Forbidden(text, remedy="Ask an owner of the organization.")
+    return Forbidden(text, remedy="Contact an owner of the organization.")
 
 
 def _convert_not_found(error: Any) -> Problem:
-    return NotFound("There is nothing here.", remedy="Check the address; /api/schema lists them.")
+    return NotFound("No results.", remedy="Check the URL. See /api/schema for all paths.")
 
 
 def _convert_api_exception(error: Any) -> Problem:
@@ -126,7 +127,7 @@ def _convert_api_exception(error: Any) -> Problem:
 
 def _convert_integrity_error(error: Any) -> Problem:
     logger.warning("A write clashed in the database", exc_info=error)
-    return Conflict("It clashes with what is stored.", remedy="Reload, and try it again.")
+    return Conflict("The change conflicts with stored data.", remedy="Reload and try again.")
 
 
 def _convert_protected_error(error: Any) -> Problem:
@@ -134,29 +135,27 @@ def _convert_protected_error(error: Any) -> Problem:
     return Conflict(
         format_message("It is still used by: {users}.", users=users),
         code="in_use",
-        remedy="Change or remove those first.",
+        remedy="Change or delete those first.",
     )
 
 
 def _convert_data_error(error: Any) -> Problem:
-    return InvalidInput(
-        "A value can't be stored as it is.", remedy="Check its length and characters."
-    )
+    return InvalidInput("A value can't be stored.", remedy="Check its length and characters.")
 
 
 def _convert_operational_error(error: Any) -> Problem:
     logger.error("The database failed", exc_info=error)
     return ServiceUnavailable(
-        "The database doesn't answer now.", code="database_unavailable", remedy="Try again soon."
+        "The database doesn't respond.", code="database_unavailable", remedy="Try again shortly."
     )
 
 
 def _convert_timeout(error: Any) -> Problem:
-    return ServiceUnavailable("It took too long.", code="timeout", remedy="Try again.")
+    return ServiceUnavailable("The request timed out.", code="timeout", remedy="Try again.")
 
 
 def _convert_body_too_large(error: Any) -> Problem:
-    return Problem("The body is too large.", code="body_too_large", status=413)
+    return Problem("The request body is too large.", code="body_too_large", status=413)
 
 
 _CODES = {

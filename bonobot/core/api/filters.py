@@ -18,7 +18,7 @@ class StrictBooleanField(forms.Field):
             return None
         if (text := str(value).lower()) in BOOLEANS:
             return BOOLEANS[text]
-        raise ValidationError("It is neither `true` nor `false`.", code="invalid")
+        raise ValidationError("Must be `true` or `false`.", code="invalid")
 
 
 class StrictBooleanFilter(django_filters.BooleanFilter):
@@ -37,6 +37,6 @@ class StrictFilterSet(django_filters.FilterSet):
             if self.data.get(name) == "" and not isinstance(
                 field_filter, django_filters.CharFilter
             ):
-                self.form.add_error(name, ValidationError("It is empty.", code="blank"))
+                self.form.add_error(name, ValidationError("Must not be empty.", code="blank"))
                 valid = False
         return valid

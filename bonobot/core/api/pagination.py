@@ -35,7 +35,7 @@ class StableCursorPagination(CursorPagination):
         if text.isascii() and text.isdigit() and 1 <= int(text[:9]) <= self.max_page_size:
             return int(text)
         raise InvalidInput(
-            format_message("`limit` is {text!r}.", text=text[:20]),
+            format_message("Invalid `limit`: {text!r}.", text=text[:20]),
             field="limit",
             remedy=format_message(
                 "Use a number from 1 to {max_page_size}.", max_page_size=self.max_page_size
@@ -49,10 +49,10 @@ class StableCursorPagination(CursorPagination):
             return super().paginate_queryset(queryset, request, view)
         except (NotFound, ValidationError, ValueError):
             raise InvalidInput(
-                "The cursor is not one of ours.",
+                "The cursor is invalid.",
                 code="bad_cursor",
                 field="cursor",
-                remedy="Follow `next` as it was given, or begin without a cursor.",
+                remedy="Use the `next` link as returned, or start without a cursor.",
             ) from None
 
     def limit_rows(self, queryset: Any, request: Any, view: Any) -> Any:
@@ -79,14 +79,14 @@ class StableCursorPagination(CursorPagination):
                 "name": self.cursor_query_param,
                 "in": "query",
                 "required": False,
-                "description": "Where the page begins, as `next` of the page before has it.",
+                "description": "The cursor in `next` of the previous page.",
                 "schema": {"type": "string"},
             },
             {
                 "name": self.page_size_query_param,
                 "in": "query",
                 "required": False,
-                "description": "How many are wanted at most.",
+                "description": "Maximum number of results.",
                 "schema": {
                     "type": "integer",
                     "minimum": 1,
@@ -98,8 +98,8 @@ class StableCursorPagination(CursorPagination):
                 "name": ORDERING_PARAMETER,
                 "in": "query",
                 "required": False,
-                "description": "By what the list is sorted, with commas between: "
-                f"{', '.join(f'`{name}`' for name in view.orderings)}; `-` before one turns it.",
+                "description": "Comma-separated sort fields: "
+                f"{', '.join(f'`{name}`' for name in view.orderings)}. Prefix `-` for descending.",
                 "schema": {
                     "type": "string",
                     "pattern": build_list_pattern(view.orderings, sign="-?"),
@@ -117,7 +117,7 @@ class StableCursorPagination(CursorPagination):
                 "next": {
                     "type": ["string", "null"],
                     "format": "uri",
-                    "description": "Address of the next page; null on the last one.",
+                    "description": "URL of the next page; null on the last page.",
                 },
             },
         }
@@ -132,11 +132,12 @@ def parse_ordering(request: Any, names: Sequence[str]) -> tuple[str, ...]:
     requested = () if text is None else tuple(text.split(","))
     if unknown := [column for column in requested if column.removeprefix("-") not in names]:
         raise InvalidInput(
-            format_message("This list has no order by {strange!r}.", strange=unknown[0][:80]),
+            format_message("This list can't be ordered by {strange!r}.", strange=unknown[0][:80]),
             code="unknown_ordering",
             field=ORDERING_PARAMETER,
             remedy=format_message(
-                "Use one of these, `-` before it turns it: {names}.", names=", ".join(names)
+                "Use one of these, with a `-` prefix to reverse the order: {names}.",
+                names=", ".join(names),
             ),
         )
     first_by_name = {column.removeprefix("-"): column for column in reversed(requested)}

@@ -25,7 +25,7 @@ class BodyTooLarge(Problem):
 
     code = "body_too_large"
     status = 413
-    title = "The body is too large"
+    title = "Request body too large"
 
 
 class BoundedJSONParser(JSONParser):
@@ -42,8 +42,8 @@ class BoundedJSONParser(JSONParser):
         raw = stream.read(limit + 1)
         if len(raw) > limit:
             raise BodyTooLarge(
-                format_message("The body has more than {limit} bytes.", limit=limit),
-                remedy="Send it in several requests.",
+                format_message("The request body is larger than {limit} bytes.", limit=limit),
+                remedy="Split it into several requests.",
             )
         return parse_json(raw)
 
@@ -61,7 +61,7 @@ def parse_json(raw: bytes) -> Any:
         raise _build_too_deep_error() from None
     except ValueError as error:
         raise InvalidInput(
-            format_message("The body is not JSON: {error}.", error=error),
+            format_message("The request body isn't valid JSON: {error}.", error=error),
             code="invalid_json",
             remedy="Send one JSON object in UTF-8.",
         ) from None
@@ -93,19 +93,19 @@ def _list_children(item: Any) -> Iterable[Any]:
 def _check_storable(text: str) -> None:
     if _UNSTORABLE.search(text):
         raise InvalidInput(
-            "A text has NUL or half of a surrogate pair in it.",
+            "A string contains NUL or an unpaired surrogate.",
             code="invalid_json",
-            remedy="Send text that is valid Unicode, without the character U+0000.",
+            remedy="Send valid Unicode text without the character U+0000.",
         )
 
 
 def _build_too_deep_error() -> InvalidInput:
     return InvalidInput(
         format_message(
-            "The body is nested more than {max_depth} levels deep.", max_depth=MAX_DEPTH
+            "The request body is nested more than {max_depth} levels deep.", max_depth=MAX_DEPTH
         ),
         code="invalid_json",
-        remedy="Send a flatter value.",
+        remedy="Send a less deeply nested value.",
     )
 
 
@@ -114,12 +114,12 @@ def _build_unique_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(unique) != len(pairs):
         names = [name for name, _ in pairs]
         duplicate = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"the member {duplicate!r} is given twice")
+        raise ValueError(f"the field {duplicate!r} occurs twice")
     return unique
 
 
 def _reject_constant(text: str) -> None:
-    raise ValueError(f"{text} is no JSON number")
+    raise ValueError(f"{text} isn't a JSON number")
 
 
 def _parse_finite_float(text: str) -> float:

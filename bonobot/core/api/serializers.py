@@ -17,14 +17,14 @@ from bonobot.core.problems import InvalidInput
 
 
 class StrictSerializer(serializers.Serializer[Any]):
-    """A body or an answer; a member that isn't declared is refused, so that no typo passes."""
+    """A request or response body; unknown fields are rejected."""
 
     def to_internal_value(self, data: Any) -> Any:
         """Return the validated fields; raises ValidationError for unknown ones."""
         if isinstance(data, Mapping):
             writable_names = [name for name, field in self.fields.items() if not field.read_only]
             error = ErrorDetail(
-                f"There is no such member; there are: {', '.join(writable_names)}.",
+                f"Unknown field. Supported fields: {', '.join(writable_names)}.",
                 code="unknown_field",
             )
             if unknown_names := sorted(set(map(str, data)) - set(writable_names)):
@@ -32,7 +32,7 @@ class StrictSerializer(serializers.Serializer[Any]):
             if number_names := [
                 name for name, field in self.fields.items() if _is_number_for_text(field, data)
             ]:
-                error = ErrorDetail("It is a number, where a text belongs.", code="invalid")
+                error = ErrorDetail("Must be a string, not a number.", code="invalid")
                 raise serializers.ValidationError({name: [error] for name in number_names})
         return super().to_internal_value(data)
 
@@ -44,13 +44,13 @@ def _is_number_for_text(field: Any, data: Mapping[str, Any]) -> bool:
 
 
 VERSION_HELP = (
-    "What the object is written as, in a short text; also the `ETag`. Sent back with a PUT or "
-    "PATCH, the write is refused where the object changed since (`version_conflict`)."
+    "Digest of the object's writable fields; also the `ETag`. If you send it with a PUT "
+    "or PATCH request and the object has changed, the write fails (`version_conflict`)."
 )
 
 
 class VersionField(serializers.CharField):
-    """The version that a writer read."""
+    """The version that the client read."""
 
     def __init__(self, **options: Any) -> None:
         help_text = "The version that was read; left out, the write doesn't ask for one."
@@ -58,13 +58,13 @@ class VersionField(serializers.CharField):
 
 
 class VersionedBody(StrictSerializer):
-    """A body that may carry the version of the object that it changes; see `Resource.read`."""
+    """A request body with the version of the object to change."""
 
     version = VersionField(required=False, write_only=True)
 
 
 class NumberedBody(StrictSerializer):
-    """The same for what numbers its versions; its `ETag` also covers who has it."""
+    """A versioned body of an object that numbers its versions."""
 
     version = serializers.IntegerField(
         required=False, write_only=True, help_text=str(VersionField(required=False).help_text)
@@ -72,7 +72,7 @@ class NumberedBody(StrictSerializer):
 
 
 class VersionedSerializer(StrictSerializer):
-    """An answer with the version of what can be written of it, which `written_as` names."""
+    """A response with the version of the object's writable fields, from `body_classes`."""
 
     body_classes: ClassVar[tuple[type[StrictSerializer], ...]] = ()  # none: as itself
 
@@ -107,36 +107,51 @@ class VersionedSerializer(StrictSerializer):
 
 
 class FieldErrorSerializer(StrictSerializer):
-    """One thing that is wrong with a request."""
+    """One error in a request."""
 
-    field = serializers.CharField(help_text="JSON path of the member, or the parameter.")
+    field = serializers.CharField(help_text="JSON path of the field, or the name of the parameter.")
     code = serializers.CharField()
     detail = serializers.CharField()
 
 
 class ProblemDetailsSerializer(StrictSerializer):
-    """An error, as RFC 9457 problem details. Programs decide on `code`; people read the rest."""
+    """An error, as RFC 9457 problem details; use `code` in programs."""
 
-    type = serializers.CharField(help_text="Always `about:blank`: `code` tells problems apart.")
-    title = serializers.CharField()
-    status = serializers.IntegerField(help_text="The HTTP status again.")
-    code = serializers.CharField(help_text="Stable, in snake_case.")
-    detail = serializers.CharField(help_text="What happened, in a sentence.")
-    field = serializers.CharField(required=False, help_text="Which member or parameter is meant.")
-    remedy = serializers.CharField(required=False, help_text="What to do next.")
-    rule = serializers.CharField(required=False, help_text="The rule that refused.")
-    retry_after = serializers.FloatField(required=False, help_text="Seconds.")
-    approval_id = serializers.CharField(
-        required=False, help_text="With `approval_required`: the question that waits for a person."
+    type = serializers.CharField(
+        help_text="Always `about:blank`; use `code` to identify the problem."
     )
-    approval_url = serializers.CharField(required=False, help_text="Where a person answers it.")
-    expires_at = serializers.CharField(required=False, help_text="When it becomes a no.")
+    title = serializers.CharField()
+    status = serializers.IntegerField(help_text="The HTTP status code.")
+    code = serializers.CharField(help_text="A stable code in snake_case.")
+    detail = serializers.CharField(help_text="What happened.")
+    field = serializers.CharField(
+        required=False, help_text="The field or parameter with the problem."
+    )
+    remedy = serializers.CharField(required=False, help_text="What to do next.")
+    rule = serializers.CharField(required=False, help_text="The rule that denied the request.")
+    retry_after = serializers.FloatField(
+        required=False, help_text="Seconds to wait before retrying."
+    )
+    approval_id = serializers.CharField(
+        required=False, help_text="With `approval_required`: ID of the pending approval."
+    )
+    approval_url = serializers.CharField(
+        required=False, help_text="URL of the page where a person decides."
+    )
+    expires_at = serializers.CharField(
+        required=False, help_text="When the approval expires; the call is then denied."
+    )
     changed = serializers.DictField(
         required=False,
-        help_text="With `version_conflict` and `precondition_failed`: the members that changed in "
-        "the meantime, with their present values.",
+        help_text=(
+            "With `version_conflict` and `precondition_failed`: the fields that have changed, "
+            "with their current values."
+        ),
     )
-    version = serializers.CharField(required=False, help_text="With those: the present version.")
+    version = serializers.CharField(
+        required=False,
+        help_text="With `version_conflict` and `precondition_failed`: the current version.",
+    )
     # DRF removes declared fields from the class, so its own property of this name still works.
     errors = FieldErrorSerializer(many=True, required=False)  # type: ignore[assignment]
 
@@ -173,11 +188,11 @@ def parse_selected_fields(
     requested = text.split(",")
     if unknown := [name for name in requested if name not in names]:
         raise InvalidInput(
-            format_message("There is no member {strange!r} to choose.", strange=unknown[0][:80]),
+            format_message("Unknown field {strange!r}.", strange=unknown[0][:80]),
             code="unknown_field",
             field=FIELDS_PARAMETER,
             remedy=format_message(
-                "Name members with commas between them: {names}.", names=", ".join(names)
+                "Use field names separated by commas: {names}.", names=", ".join(names)
             ),
         )
     return frozenset(requested)

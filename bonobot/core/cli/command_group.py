@@ -188,9 +188,9 @@ class CommandGroup(BaseCommand):
             )
             verb.add_arguments(subparser)
             subparser.add_argument(
-                "--org", metavar="SLUG", help="organization (default: the only one)"
+                "--org", metavar="SLUG", help="Slug of the organization (default: the only one)"
             )
-            subparser.add_argument("--json", action="store_true", help="print JSON for programs")
+            subparser.add_argument("--json", action="store_true", help="Print JSON")
             subparser.set_defaults(run=verb.run)
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -221,7 +221,11 @@ def _find_database_problem() -> ServiceUnavailable | None:
     reason = find_readiness_problem()
     if not reason:
         return None
-    remedy = "`bonobot up` applies them, too." if "migrate" in reason else "See `bonobot doctor`."
+    remedy = (
+        "You can also run `bonobot up`, which applies them."
+        if "migrate" in reason
+        else "Run `bonobot doctor` for details."
+    )
     return ServiceUnavailable(f"{reason}.", code="database_unavailable", remedy=remedy)
 
 
@@ -253,7 +257,9 @@ def parse_pairs(pairs: Sequence[str] | None, field: str) -> dict[str, str]:
     for item in pairs or ():
         name, equals, value = item.partition("=")
         if not equals or not name:
-            raise InvalidInput(f"{item.partition('=')[0]!r} is not NAME=VALUE.", field=field)
+            raise InvalidInput(
+                f"{item.partition('=')[0]!r} isn't in the format NAME=VALUE.", field=field
+            )
         values[name] = expand_variables(value, field)
     return values
 
@@ -266,10 +272,10 @@ def expand_variables(text: str, field: str) -> str:
     filled, missing = placeholders.fill_placeholders(text, os.environ)
     if missing:
         raise InvalidInput(
-            f"The variable {missing[0].name} is not defined here.",
+            f"The environment variable {missing[0].name} isn't set.",
             code="undefined_variable",
             field=field,
-            remedy="Set it before the command (Bonobot's own variables are never handed on).",
+            remedy="Set it and try again. Bonobot's own variables can't be used here.",
         )
     return filled
 
@@ -295,8 +301,16 @@ RenderRows = Callable[[list[dict[str, Any]]], Any]
 
 def add_watch_arguments(parser: argparse.ArgumentParser) -> None:
     """Add `--watch` and `--interval`."""
-    parser.add_argument("--watch", action="store_true", help="show it anew until Ctrl-C")
-    parser.add_argument("--interval", type=float, default=2.0, metavar="SECONDS", help="of --watch")
+    parser.add_argument(
+        "--watch", action="store_true", help="Update the output until you press Ctrl-C"
+    )
+    parser.add_argument(
+        "--interval",
+        type=float,
+        default=2.0,
+        metavar="SECONDS",
+        help="Interval of --watch, in seconds (default: 2)",
+    )
 
 
 def show_rows(
@@ -350,14 +364,16 @@ def read_inputs(text: str, field: str) -> dict[str, Any]:
         value = json.loads(sys.stdin.read() if text == STDIN else text)
     except ValueError as error:
         raise InvalidInput(
-            f"The inputs are not valid JSON: {error}",
+            f"The inputs aren't valid JSON: {error}",
             code="broken_json",
             field=field,
-            remedy="""Write one object: '{"title": "disk full"}'.""",
+            remedy="""Enter a JSON object, such as '{"title": "disk full"}'.""",
         ) from None
     if isinstance(value, dict):
         return value
-    raise InvalidInput("The inputs are no JSON object.", field=field, remedy="Write {…}.")
+    raise InvalidInput(
+        "The inputs must be a JSON object.", field=field, remedy="Enter a JSON object: {…}."
+    )
 
 
 def read_text(name: str | None, field: str = "--file") -> str | None:
@@ -374,5 +390,5 @@ def read_text(name: str | None, field: str = "--file") -> str | None:
             f"{name!r} can't be read: {error}",
             code="unusable_file",
             field=field,
-            remedy="Name a text file.",
+            remedy="Specify a text file that you can read.",
         ) from None

@@ -117,11 +117,12 @@ class SealedFieldMixin(EncryptedMixin):
         """Return the error for sending the mask although nothing is stored."""
         return InvalidInput(
             format_message(
-                "`{mask}` is how a stored secret is shown, and none is stored yet.", mask=MASK
+                "`{mask}` is a placeholder for a stored secret, but no secret is stored yet.",
+                mask=MASK,
             ),
             code="secret_masked",
             field=self.name,
-            remedy="Send the secret itself.",
+            remedy="Send the actual secret.",
         )
 
     # Between Python and the database
@@ -251,7 +252,7 @@ class WriteOnlyWidget(forms.Widget):
     def get_context(self, name: str, value: Any, attrs: dict[str, Any] | None) -> dict[str, Any]:
         default_attrs = {"autocomplete": "new-password", "spellcheck": "false"}
         if isinstance(value, SealedValue) and value:
-            default_attrs["placeholder"] = str(_("stored; enter another to replace it"))
+            default_attrs["placeholder"] = str(_("stored; enter a new value to replace it"))
         return super().get_context(name, None, default_attrs | (attrs or {}))
 
 

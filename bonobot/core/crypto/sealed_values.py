@@ -23,7 +23,7 @@ class UnreadableSecret(Problem):
 
     code = "secret_unreadable"
     status = 409
-    title = "A stored secret can't be read"
+    title = "Stored secret can't be decrypted"
 
 
 class SecretLocation(NamedTuple):
@@ -195,10 +195,11 @@ def _unseal_text(token: str, location: SecretLocation) -> str:
 def _build_unreadable_error(location: SecretLocation) -> UnreadableSecret:
     return UnreadableSecret(
         format_message(
-            "The secret `{place}` of {row} can't be opened: it was sealed "
-            "with another key or for another place.",
+            "The secret `{place}` of {row} can't be decrypted: it was encrypted with "
+            "another key or for another field.",
             place=location.label,
             row=location.row,
         ),
-        remedy="Enter it again. If many fail, restore the key in `BONOBOT_FIELD_KEYS`.",
+        remedy="Enter the secret again. If this affects many secrets, restore the key in "
+        "`BONOBOT_FIELD_KEYS`.",
     )

@@ -51,11 +51,12 @@ def check_kept_secrets(
         return
     raise InvalidInput(
         format_message(
-            "The stored value of `{name}` was entered for another address; `{changed}` changes.",
+            "The stored value of `{name}` belongs to the previous URL and can't "
+            "be kept when `{changed}` changes.",
             name=field.rpartition(".")[2],
             changed=changed[0],
         ),
         code="credential_needed",
         field=field,
-        remedy="Enter it again for the new address, or leave the address as it was.",
+        remedy="Enter the value again, or keep the previous URL.",
     )

@@ -36,9 +36,11 @@ class VersionConflict(Conflict):
     def __init__(self, changed: Mapping[str, Any], version: str, *, field: str = "") -> None:
         """`changed` maps the differing parts to their current values; `version` is current."""
         super().__init__(
-            format_message("It was changed in the meantime. Nothing was saved."),
+            format_message("Not saved. The object was changed in the meantime."),
             field=field,
-            remedy=format_message("Look at what changed, then save again with the new version."),
+            remedy=format_message(
+                "Review the current values, then save again with the new version."
+            ),
             extra={"changed": dict(changed), "version": version},
         )
 
@@ -50,7 +52,7 @@ class Unversioned(Conflict):
 
     def __init__(self, *, code: str, status: int) -> None:
         super().__init__(
-            format_message("There is no version of this to compare with."),
+            format_message("This object has no version."),
             code=code,
             status=status,
             remedy=format_message("Send the request without a version."),

@@ -26,7 +26,7 @@ def save_validated(row: models.Model) -> None:
         row.save()
     except IntegrityError:
         raise Conflict(
-            "There is one of this name already.",
+            "This name is already in use.",
             code="name_taken",
             field="name",
             remedy="Choose another name.",

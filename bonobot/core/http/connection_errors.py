@@ -28,37 +28,40 @@ class ConnectionFailure:
 
 
 REFUSED = ConnectionFailure(
-    format_message("nothing listens at that host and port"),
-    format_message("Start the server there, or correct host and port of its address."),
+    format_message("the connection was refused"),
+    format_message("Start the server, or correct the host and port in its URL."),
 )
 UNKNOWN_HOST = ConnectionFailure(
-    format_message("its host name is not known"),
-    format_message("Check how the name is written, and that this machine's name service knows it."),
+    format_message("the host name can't be resolved"),
+    format_message("Check the spelling of the name and the DNS configuration of this machine."),
 )
 UNREACHABLE = ConnectionFailure(
-    format_message("no way leads to that host"),
-    format_message("Check the address, and this machine's network."),
+    format_message("there is no route to the host"),
+    format_message("Check the URL and this machine's network."),
 )
 TIMED_OUT = ConnectionFailure(
-    format_message("nothing answered in time"),
+    format_message("the connection timed out"),
     format_message(
-        "Check host and port, then try again. A firewall may swallow what is sent there."
+        "Check the host and port, then try again. A firewall might be dropping the traffic."
     ),
 )
 DISCONNECTED = ConnectionFailure(
-    format_message("the connection was cut"),
-    format_message("Try again. If it stays so, the server's own log says why it hangs up."),
+    format_message("the connection was interrupted"),
+    format_message(
+        "Try again. If the problem persists, check the server's log for why it closes the "
+        "connection."
+    ),
 )
 NO_TLS = ConnectionFailure(
-    format_message("it does not speak TLS as it should"),
-    format_message("Check the port, and whether the address should begin with http:// instead."),
+    format_message("the TLS connection failed"),
+    format_message("Check the port, and whether the URL should start with http:// instead."),
 )
 NO_HTTP = ConnectionFailure(
-    format_message("it doesn't answer in HTTP"),
-    format_message("Check the port, and whether the address should begin with https:// instead."),
+    format_message("the response isn't HTTP"),
+    format_message("Check the port, and whether the URL should start with https:// instead."),
 )
 UNTRUSTED_REMEDY = format_message(
-    "Have the certificate renewed or issued for this name, by an authority that is trusted."
+    "Renew the certificate, or get one for this host name from a trusted certificate authority."
 )
 
 
@@ -94,7 +97,7 @@ def _classify_error(error: BaseException) -> ConnectionFailure | None:
         case ssl.SSLCertVerificationError():
             verify_message = str(error.verify_message or "it can't be verified").rstrip(".")
             return ConnectionFailure(
-                format_message("its TLS certificate is not trusted: {said}", said=verify_message),
+                format_message("the TLS certificate isn't trusted: {said}", said=verify_message),
                 UNTRUSTED_REMEDY,
             )
         case ssl.SSLError():

@@ -194,14 +194,16 @@ def check_url(url: str, *, allow_private: bool) -> None:
     host = _parse_host(url)
     if host == "localhost" or host.endswith((".localhost", ".localdomain")):
         classification = AddressClassification(
-            address=host, scope=AddressScope.PRIVATE, description="this machine"
+            address=host, scope=AddressScope.PRIVATE, description="loopback address"
         )
     elif ":" in host or NUMERIC_LABEL.fullmatch(host.rpartition(".")[2]):
         try:
             classification = classify_address(host)
         except ValueError:
-            message = format_message("`{host}` is not an address.", host=host)
-            raise _build_bad_url_error(message, "Write it as 192.0.2.7 or [2001:db8::7].") from None
+            message = format_message("`{host}` isn't a valid IP address.", host=host)
+            raise _build_bad_url_error(
+                message, "Use the form 192.0.2.7 or [2001:db8::7]."
+            ) from None
     else:
         return
     _check_classification(host, classification, allow_private=allow_private)
@@ -315,7 +317,7 @@ class GuardedBackend(httpcore2.AsyncNetworkBackend):
         socket_options: Iterable[httpcore2.SOCKET_OPTION] | None = None,
     ) -> httpcore2.AsyncNetworkStream:
         """Raise `EgressDenied`: Unix sockets aren't supported."""
-        raise EgressDenied("Local sockets are not reached over HTTP.")
+        raise EgressDenied("Local sockets can't be used for HTTP.")
 
     async def sleep(self, seconds: float) -> None:
         """Sleep between httpcore2's retries."""
@@ -443,27 +445,27 @@ def _parse_host(url: str) -> str:
     """Return the lower-case host of a URL; raises `EgressDenied` if the URL isn't well-formed."""
     if UNSAFE_CHARACTERS.search(url) or len(url) > MAX_URL_LENGTH:
         raise _build_bad_url_error(
-            "The URL has blanks, control characters or backslashes, or is too long."
+            "The URL contains spaces, control characters, or backslashes, or is too long."
         )
     try:
         # Use the client's own parser: another one may read odd URLs differently.
         parsed = httpx2.URL(url)
     except (httpx2.InvalidURL, ValueError) as error:
         raise _build_bad_url_error(
-            format_message("The URL can't be read: {error}", error=error)
+            format_message("The URL isn't valid: {error}", error=error)
         ) from None
     if parsed.scheme not in ("http", "https") or "://" not in url:
-        raise _build_bad_url_error("The URL doesn't begin with https:// or http://.")
+        raise _build_bad_url_error("The URL must start with https:// or http://.")
     if parsed.userinfo:
         raise _build_bad_url_error(
-            "The URL carries a user name or password.", "Put credentials into a header instead."
+            "The URL contains a user name or password.", "Send credentials in a header instead."
         )
     if parsed.port is not None and not 0 < parsed.port < 65536:
-        raise _build_bad_url_error(format_message("{port} is not a port.", port=parsed.port))
+        raise _build_bad_url_error(format_message("{port} isn't a valid port.", port=parsed.port))
     host = parsed.raw_host.decode("ascii").lower().removesuffix(".")
     literal = ":" in host and "%" not in host  # no zone ids: they are local to a machine
     if len(host) > 253 or not (literal or HOST_NAME.fullmatch(host)):
-        raise _build_bad_url_error("The URL has no host that could be connected to.")
+        raise _build_bad_url_error("The URL has no valid host.")
     return host
 
 
@@ -476,7 +478,7 @@ def _check_classification(
     if classification.scope is AddressScope.PRIVATE:
         raise EgressDenied(
             format_message(
-                "`{shown}` is {what}, which needs a permission.",
+                "Connections to `{shown}` need a platform administrator's approval: {what}.",
                 shown=host_label,
                 what=classification.description,
             ),
@@ -485,7 +487,7 @@ def _check_classification(
             remedy=PRIVATE_ADDRESS_REMEDY,
         )
     message = format_message(
-        "`{shown}` is never connected to: {what}.",
+        "Connections to `{shown}` aren't allowed: {what}.",
         shown=host_label,
         what=classification.description,
     )
@@ -495,21 +497,24 @@ def _check_classification(
 def _check_response(host: str, status: int, headers: httpx2.Headers, limit: int) -> None:
     if status in REDIRECT_STATUSES and (location := headers.get("location")):
         raise EgressDenied(
-            format_message("`{host}` answered with a redirect, which is not followed.", host=host),
+            format_message(
+                "`{host}` responded with a redirect. Redirects aren't followed.", host=host
+            ),
             code="redirect_refused",
-            remedy="If the new place is the right one, use its URL.",
+            remedy="If the new location is correct, use its URL.",
             extra={"location": location[:MAX_URL_LENGTH]},
         )
     encoding = headers.get("content-encoding", "identity").strip().lower()
     if encoding not in ("", "identity"):
         raise EgressDenied(
             format_message(
-                "`{host}` sent a body encoded as {encoding!r}, though none was asked for.",
+                "`{host}` sent a body encoded as {encoding!r}, but no encoding was requested.",
                 host=host,
                 encoding=encoding[:40],
             ),
             code="encoding_refused",
-            remedy="Have the server, or the proxy before it, honour `Accept-Encoding: identity`.",
+            remedy="Configure the server, or the proxy in front of it, to honor `Accept-Encoding: "
+            "identity`.",
         )
     length = headers.get("content-length", "")
     if length.isascii() and length.isdigit() and len(length) < 20 and int(length) > limit:
@@ -517,7 +522,7 @@ def _check_response(host: str, status: int, headers: httpx2.Headers, limit: int)
 
 
 def _build_too_large_error(limit: int) -> EgressDenied:
-    detail = format_message("The answer is larger than {limit:,} bytes.", limit=limit)
+    detail = format_message("The response is larger than {limit:,} bytes.", limit=limit)
     return EgressDenied(detail, code="response_too_large", status=502)
 
 

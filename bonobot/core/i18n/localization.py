@@ -146,7 +146,10 @@ def _load_translations(language: str) -> tuple[dict[str, str], dict[str, list[Tr
             first_word, space, _rest = parts[0].text.partition(" ")
             templates[first_word if space else ""].append(TranslatedTemplate(parts, translated))
     for candidates in templates.values():
-        candidates.sort(key=lambda one: -sum(len(part.text) for part in one.parts))
+        # Templates that begin with a placeholder match the rest of any sentence: try them last.
+        candidates.sort(
+            key=lambda one: (not one.parts[0].text, -sum(len(part.text) for part in one.parts))
+        )
     return fixed_messages, templates
 
 

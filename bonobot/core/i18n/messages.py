@@ -60,7 +60,7 @@ def split_template(template: str) -> Iterator[TemplatePart]:
         if field_name is None:
             yield TemplatePart(text)
         elif not field_name.isidentifier():
-            raise ValueError(f"{field_name!r} is no name of a value")
+            raise ValueError(f"{field_name!r} isn't a valid placeholder name")
         else:
             suffix = (f"!{conversion}" if conversion else "") + (
                 f":{format_spec}" if format_spec else ""

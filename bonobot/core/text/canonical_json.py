@@ -92,7 +92,7 @@ def compute_json_digest(payload: Any) -> str:
         return compute_digest(to_canonical_json(payload))
     except ValueError as error:
         raise InvalidInput(
-            format_message("The definition can't be written as JSON: {error}", error=error),
+            format_message("The definition can't be serialized as JSON: {error}", error=error),
             code="definition_unreadable",
-            remedy="The server has to declare it in plain JSON, without NaN or Infinity.",
+            remedy="The server must declare it in plain JSON, without NaN or Infinity.",
         ) from error

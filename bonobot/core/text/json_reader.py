@@ -115,7 +115,7 @@ class _JsonReader:
         is_bare = self._is_bare_object()
         root = self._parse_object(1, has_braces=False) if is_bare else self._parse_value(1)
         if self._skip_blanks() != "":
-            raise self._build_syntax_error("the text goes on after its end")
+            raise self._build_syntax_error("unexpected content after the end of the value")
         return ParsedDocument(root, self._has_comments, self._has_trailing_commas, is_bare)
 
     def _is_bare_object(self) -> bool:
@@ -125,9 +125,12 @@ class _JsonReader:
     def _parse_value(self, depth: int) -> SourceNode:
         if depth > MAX_DEPTH:
             raise InvalidInput(
-                format_message("The text is nested deeper than {deepest}.", deepest=MAX_DEPTH),
+                format_message(
+                    "The text is nested more than {deepest} levels deep.", deepest=MAX_DEPTH
+                ),
                 code="too_deep",
-                remedy="Import a configuration of servers; they are never nested that deep.",
+                remedy="Import a server configuration. Server configurations are never nested "
+                "that deep.",
                 extra={"line": self._count_lines()},
             )
         character, line = self._skip_blanks(), self._count_lines()
@@ -146,7 +149,7 @@ class _JsonReader:
         if (match := _WORD.match(self._text, self._offset)) and match.group() in _LITERALS:
             self._offset = match.end()
             return SourceNode(_LITERALS[match.group()], line)
-        raise self._build_syntax_error(format_message("a value was expected"))
+        raise self._build_syntax_error(format_message("expected a value"))
 
     def _parse_object(self, depth: int, *, has_braces: bool) -> SourceNode:
         line = self._count_lines()
@@ -154,13 +157,11 @@ class _JsonReader:
         end = "}" if has_braces else ""
         while self._has_next(end, is_first=not fields):
             if self._skip_blanks() != '"':
-                raise self._build_syntax_error(
-                    format_message("a name in double quotes was expected")
-                )
+                raise self._build_syntax_error(format_message("expected a name in double quotes"))
             key_line = self._count_lines()
             key = self._parse_string()
             if self._skip_blanks() != ":":
-                raise self._build_syntax_error(format_message("`:` was expected after the name"))
+                raise self._build_syntax_error(format_message("expected `:` after the name"))
             self._offset += 1
             fields.append((key, key_line, self._parse_value(depth + 1)))
         return SourceNode({}, line, fields=tuple(fields))
@@ -180,9 +181,9 @@ class _JsonReader:
                 return True
             self._has_trailing_commas = True
         elif not is_first and self._skip_blanks() != end:
-            message = format_message("`,` was expected")
+            message = format_message("expected `,`")
             raise self._build_syntax_error(
-                format_message("`,` or `{end}` was expected", end=end) if end else message
+                format_message("expected `,` or `{end}`", end=end) if end else message
             )
         if self._skip_blanks() == end:
             self._offset += len(end)
@@ -195,10 +196,10 @@ class _JsonReader:
         except json.JSONDecodeError as error:
             self._offset = error.pos
             raise self._build_syntax_error(
-                "a text in double quotes is not closed, or has a wrong `\\`"
+                "a string isn't closed or contains an invalid escape sequence"
             ) from None
         if has_unstorable_characters(text):
-            raise self._build_syntax_error("a text holds a character that can't be stored")
+            raise self._build_syntax_error("a string contains a character that can't be stored")
         return str(text)
 
     def _skip_blanks(self) -> str:
@@ -225,7 +226,7 @@ class _JsonReader:
         excerpt = redact_line(self._text[start : self._offset] + after)
         return InvalidInput(
             format_message(
-                "The text is not valid JSON: {expected} at line {line}, column {column}: `{shown}`",
+                "The text isn't valid JSON: {expected} at line {line}, column {column}: `{shown}`",
                 expected=expected,
                 line=line,
                 column=column,
@@ -263,19 +264,19 @@ def _redact_piece(match: re.Match[str]) -> str:
 
 def _suggest_remedy(character: str) -> str:
     if character == "":
-        return format_message("The text ends too early: close every bracket and quote.")
+        return format_message("The text ends too early. Close every bracket and quote.")
     if character in _CURLY_QUOTES:
-        return format_message('Replace the curly quotes by straight ones (").')
+        return format_message('Replace the curly quotes with straight quotes (").')
     if character == "'":
-        return format_message("JSON knows double quotes only: replace ' by \".")
-    return format_message("Mend that line, or copy the configuration again.")
+        return format_message("JSON supports only double quotes. Replace ' with \".")
+    return format_message("Fix that line, or copy the configuration again.")
 
 
 def describe_tolerated_syntax(document: ParsedDocument) -> Iterator[str]:
     """Yield a sentence for each tolerated deviation from JSON."""
     if document.has_comments:
-        yield format_message("Comments were left out.")
+        yield format_message("Comments were ignored.")
     if document.has_trailing_commas:
         yield format_message("Commas before a closing bracket were ignored.")
     if document.has_bare_fields:
-        yield format_message("The braces around the text were missing and were added.")
+        yield format_message("The outer braces were missing and were added.")

@@ -46,11 +46,11 @@ def read_yaml(text: str) -> ParsedDocument:
     if len(documents) != 1:
         raise InvalidInput(
             format_message(
-                "The text holds {count} YAML documents.",
+                "The text contains {count} YAML documents.",
                 count=len(documents),
             ),
             code="unsupported_yaml",
-            remedy="Import one document at a time: cut the text at its `---`.",
+            remedy="Import one document at a time. Split the text at `---`.",
         )
     return ParsedDocument(documents[0])
 
@@ -81,7 +81,7 @@ def read_yaml_documents(
         raise _build_syntax_error(error.problem_mark, error.problem or "it can't be read") from None
     except yaml.YAMLError:
         # A character that YAML doesn't allow; the library's own message would quote the text.
-        raise _build_syntax_error(None, "it holds a character that YAML doesn't allow") from None
+        raise _build_syntax_error(None, "it contains a character that YAML doesn't allow") from None
     return tuple(builder.documents)
 
 
@@ -108,7 +108,9 @@ class _OpenCollection:
         mappings = node.items if isinstance(node.value, list) else (node,)
         for mapping in mappings:
             if not isinstance(mapping.value, dict):
-                raise _build_unsupported_error(line, "a merge key (`<<`) with what is no mapping")
+                raise _build_unsupported_error(
+                    line, "a merge key (`<<`) whose value isn't a mapping"
+                )
             # The last of duplicate fields wins, so inherited ones go first.
             self.fields[:0] = mapping.fields
 
@@ -154,12 +156,14 @@ class _NodeBuilder:
         if event.tag:
             raise _build_unsupported_error(line, "tags (`!`)")
         if self._needs_key():
-            raise _build_unsupported_error(line, "keys that are no text")
+            raise _build_unsupported_error(line, "keys that aren't strings")
         if len(self._open) >= MAX_DEPTH:
             raise InvalidInput(
-                format_message("The text is nested deeper than {deepest}.", deepest=MAX_DEPTH),
+                format_message(
+                    "The text is nested more than {deepest} levels deep.", deepest=MAX_DEPTH
+                ),
                 code="too_deep",
-                remedy="A configuration of servers is never nested that deep.",
+                remedy="Server configurations are never nested that deep.",
                 extra={"line": line},
             )
         is_mapping = isinstance(event, yaml.MappingStartEvent)
@@ -169,16 +173,16 @@ class _NodeBuilder:
         """Add the value of an alias; its anchor must be complete."""
         target = self._anchors.get(name)
         if target is None or self._needs_key():
-            raise _build_unsupported_error(line, "an alias (`*`) of nothing that stands before it")
+            raise _build_unsupported_error(line, "an alias (`*`) without a preceding anchor")
         self._alias_budget -= target.weight
         if self._alias_budget < 0 or len(self._open) + target.depth > MAX_DEPTH:
             raise InvalidInput(
                 format_message(
-                    "With what the aliases (`*`) of line {line} stand for, the text is too large.",
+                    "The text is too large after the aliases (`*`) in line {line} are expanded.",
                     line=line,
                 ),
                 code="too_large",
-                remedy="Write out what is meant, or leave out what no server needs.",
+                remedy="Write the values out, or omit what the servers don't need.",
                 extra={"line": line},
             )
         self._add_value(target)
@@ -188,7 +192,7 @@ class _NodeBuilder:
             raise _build_unsupported_error(line, "tags (`!`)")
         if has_unstorable_characters(event.value):
             raise _build_syntax_error(
-                event.start_mark, "a text holds a character that can't be stored"
+                event.start_mark, "a string contains a character that can't be stored"
             )
         if self._needs_key():
             self._open[-1].key = (event.value, line)
@@ -240,18 +244,16 @@ def _build_syntax_error(mark: Any, reason: str) -> InvalidInput:
     location = f" at line {mark.line + 1}, column {mark.column + 1}" if mark else ""
     # The library's message quotes at most single characters of the text.
     return InvalidInput(
-        format_message("The text is not valid YAML: {why}{where}.", why=reason, where=location),
+        format_message("The text isn't valid YAML: {why}{where}.", why=reason, where=location),
         code="broken_yaml",
-        remedy="Mend that line; indent with spaces, and quote texts with `:` or `#` in them.",
+        remedy="Fix that line. Indent with spaces, and quote strings that contain `:` or `#`.",
         extra={"line": mark.line + 1, "column": mark.column + 1} if mark else {},
     )
 
 
 def _build_unsupported_error(line: int, feature: str) -> InvalidInput:
     return InvalidInput(
-        format_message(
-            "Line {line} uses {what}, which are not read here.", line=line, what=feature
-        ),
+        format_message("Line {line} contains unsupported YAML: {what}.", line=line, what=feature),
         code="unsupported_yaml",
         remedy="Write the value out.",
         extra={"line": line},

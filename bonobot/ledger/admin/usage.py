@@ -29,7 +29,7 @@ class UsageForm(forms.Form):
     """The parameters of a report."""
 
     by = forms.ChoiceField(
-        label=_("By"),
+        label=_("Group by"),
         choices=list(TITLES.items()),
         required=False,
         widget=forms.Select(attrs=INPUT_ATTRS),

@@ -74,12 +74,10 @@ class SearchCursorPagination(StableCursorPagination):
         ordering = self.get_ordering(request, queryset, view)[0]
         if ordering.removeprefix("-") != "opened_at":
             raise InvalidInput(
-                "These rows must be looked for by their time.",
+                "This search requires ordering by time.",
                 code="unknown_ordering",
                 field=ORDERING_PARAMETER,
-                remedy=format_message(
-                    "Order them by `{by}`, or narrow them by less.", by="opened_at"
-                ),
+                remedy=format_message("Order by `{by}`, or use fewer filters.", by="opened_at"),
             )
         cursor = self.decode_cursor(request)
         if cursor is not None and cursor.reverse:
@@ -112,37 +110,36 @@ class SearchCursorPagination(StableCursorPagination):
         page["properties"]["looked_to"] = {
             "type": ["string", "null"],
             "format": "date-time",
-            "description": f"Where rows had to be read to find these: up to when this page looked, "
-            f"at {MAX_ROWS_SCANNED:,} rows at most; `next` goes on from there, also where "
-            "this page is "
-            "empty. Null: it looked at all that there was.",
+            "description": "For a search that scans entries: the time of the last entry that was "
+            f"scanned for this page, after at most {MAX_ROWS_SCANNED:,} entries. `next` continues "
+            "from there, even if this page is empty. Null: all entries were searched.",
         }
         return page
 
 
 class AuditFilter(StrictFilterSet):
-    """Filters of audit rows; agents, servers and actors by id or name."""
+    """Filters for audit entries; agents, servers, and actors by ID or name."""
 
-    agent = django_filters.CharFilter(method="filter_by_agent", label="Id or name of the agent")
-    server = django_filters.CharFilter(method="filter_by_server", label="Id or name of the server")
+    agent = django_filters.CharFilter(method="filter_by_agent", label="ID or name of the agent")
+    server = django_filters.CharFilter(method="filter_by_server", label="ID or name of the server")
     session = django_filters.UUIDFilter(field_name="session_id")
     tool = django_filters.CharFilter(
-        method="filter_by_tool", label="The tool's own or namespaced name"
+        method="filter_by_tool", label="Name of the tool, on its server or as models see it"
     )
     action = django_filters.CharFilter(field_name="action")
     event_type = django_filters.ChoiceFilter(
-        choices=[(kind, kind) for kind in EVENT_TYPES], label="What kind of event"
+        choices=[(kind, kind) for kind in EVENT_TYPES], label="Type of the event"
     )
     outcome = django_filters.ChoiceFilter(choices=AuditRow.Outcome.choices)
     decision = django_filters.ChoiceFilter(choices=AuditRow.Decision.choices)
     code = django_filters.CharFilter(field_name="code")
-    actor = django_filters.CharFilter(method="filter_by_actor", label="Id or name of who acted")
+    actor = django_filters.CharFilter(method="filter_by_actor", label="ID or name of the actor")
     rule = django_filters.CharFilter(field_name="rule")
     resource = django_filters.CharFilter(
-        field_name="resource_id", label="Id of what it was done to"
+        field_name="resource_id", label="ID of the affected object"
     )
     q = django_filters.CharFilter(
-        method="filter_by_words", label="Words that names, codes or arguments contain, all of them"
+        method="filter_by_words", label="Words that must all occur in names, codes, or arguments"
     )
     since = django_filters.IsoDateTimeFilter(field_name="opened_at", lookup_expr="gte")
     until = django_filters.IsoDateTimeFilter(field_name="opened_at", lookup_expr="lt")
@@ -188,7 +185,7 @@ class AuditFilter(StrictFilterSet):
 
 
 class AuditActorSerializer(StrictSerializer):
-    """Who acted, as they were called then."""
+    """The actor, with the name at that time."""
 
     kind = serializers.CharField(source="actor_kind")
     id = serializers.CharField(source="actor_id")
@@ -196,10 +193,10 @@ class AuditActorSerializer(StrictSerializer):
 
 
 class AuditEntrySerializer(StrictSerializer):
-    """One call or one event."""
+    """One call or event."""
 
-    id = serializers.UUIDField(help_text="For calls, the call's id.")
-    seq = serializers.IntegerField(help_text="Its place in the organization's chain.")
+    id = serializers.UUIDField(help_text="For a call: the call's ID.")
+    seq = serializers.IntegerField(help_text="Position in the organization's hash chain.")
     action = serializers.CharField()
     event_type = serializers.CharField()
     resource_type = serializers.CharField()
@@ -222,12 +219,14 @@ class AuditEntrySerializer(StrictSerializer):
     duration_ms = serializers.IntegerField(allow_null=True)
     input_tokens = serializers.IntegerField()
     output_tokens = serializers.IntegerField()
-    cost_microusd = serializers.IntegerField(help_text="Millionths of a dollar.")
-    repeats = serializers.IntegerField(help_text="How often an equal refusal came again.")
+    cost_microusd = serializers.IntegerField(help_text="In millionths of a dollar.")
+    repeats = serializers.IntegerField(
+        help_text="Number of times the same denied call was repeated."
+    )
 
 
 class AuditEntryDetailSerializer(AuditEntrySerializer):
-    """One call or one event with all that was sealed."""
+    """One call or event with its recorded details."""
 
     details = serializers.SerializerMethodField()
     digest = serializers.CharField()
@@ -244,7 +243,7 @@ class AuditEntryDetailSerializer(AuditEntrySerializer):
 
 
 class AuditListView(ResourceView):
-    """The organization's audit."""
+    """The organization's audit log."""
 
     rules = {"GET": Action.VIEW_AUDIT}
     queryset = AuditRow.objects.none()
@@ -255,7 +254,7 @@ class AuditListView(ResourceView):
 
     @describe_operation("list_audit", answer=AuditEntrySerializer(many=True))
     def get(self, request: object) -> Response:
-        """List calls and events, the latest first."""
+        """List audit entries, latest first."""
         rows = AuditRow.objects.for_organization(self.organization_id).defer("opened", "closed")
         return self.respond_page(rows, AuditEntrySerializer)
 
@@ -268,7 +267,7 @@ class AuditListView(ResourceView):
 
 
 class AuditExportFilter(AuditFilter):
-    """Filters of an export: those of the list, and the file format."""
+    """Filters for an export: those of the list, and the file format."""
 
     form = django_filters.ChoiceFilter(
         choices=[(form, form) for form in MEDIA_TYPES],
@@ -282,7 +281,7 @@ class AuditExportFilter(AuditFilter):
 
 
 class AuditExportView(ResourceView):
-    """The audit as a file."""
+    """Export of the audit log."""
 
     rules = {"GET": Action.VIEW_AUDIT}
     queryset = AuditRow.objects.none()
@@ -293,9 +292,9 @@ class AuditExportView(ResourceView):
         "export_audit", answer={(200, media): OpenApiTypes.STR for media in MEDIA_TYPES.values()}
     )
     def get(self, request: object) -> StreamingHttpResponse:
-        """Export calls and events in the order of the chain, with both of their sealed texts.
+        """Export audit entries in the order of the hash chain, with their hashed contents.
 
-        A whole export as JSON Lines is checked by `bonobot audit verify --file`.
+        Verify a complete export in JSON Lines with `bonobot audit verify --file`.
         """
         form: ExportFormat = "csv" if self.request.query_params.get("form") == "csv" else "jsonl"
         return build_download(
@@ -304,13 +303,13 @@ class AuditExportView(ResourceView):
 
 
 class AuditEntryView(ResourceView):
-    """One row of the audit."""
+    """One audit entry."""
 
     rules = {"GET": Action.VIEW_AUDIT}
 
     @describe_operation("get_audit_entry", answer=AuditEntryDetailSerializer)
     def get(self, request: object, audit_id: str) -> Response:
-        """Show a call or an event with its details: arguments (masked), time, flow, digests."""
+        """Get an audit entry with its details: masked arguments, durations, flow, digests."""
         pk = _parse_uuid(audit_id)
         rows = AuditRow.objects.for_organization(self.organization_id)
         row = require_row(rows.filter(pk=pk).first() if pk else None, "audit entry", audit_id)

@@ -26,14 +26,18 @@ class UsageFilter(StrictFilterSet):
     """The parameters of a report."""
 
     by = django_filters.ChoiceFilter(
-        choices=[(name, name) for name in GROUPS], method="keep", label="What a line is of (agent)"
+        choices=[(name, name) for name in GROUPS],
+        method="keep",
+        label="Group lines by (default: agent)",
     )
-    since = django_filters.IsoDateTimeFilter(method="keep_time", label="From when; 30 days ago")
-    until = django_filters.IsoDateTimeFilter(method="keep_time", label="Until when; now")
-    agent = django_filters.CharFilter(method="keep", label="Id or name of the agent")
-    server = django_filters.CharFilter(method="keep", label="Id or name of the server")
-    tool = django_filters.CharFilter(method="keep", label="The tool's own name")
-    model = django_filters.CharFilter(method="keep", label="The model's name")
+    since = django_filters.IsoDateTimeFilter(
+        method="keep_time", label="Start; default: 30 days ago"
+    )
+    until = django_filters.IsoDateTimeFilter(method="keep_time", label="End; default: now")
+    agent = django_filters.CharFilter(method="keep", label="ID or name of the agent")
+    server = django_filters.CharFilter(method="keep", label="ID or name of the server")
+    tool = django_filters.CharFilter(method="keep", label="Name of the tool on its server")
+    model = django_filters.CharFilter(method="keep", label="Name of the model")
 
     def keep(self, rows: Any, name: str, value: str) -> Any:
         """Return all rows: the report applies the parameters."""
@@ -45,20 +49,21 @@ class UsageFilter(StrictFilterSet):
 
 
 class UsageNumbersSerializer(StrictSerializer):
-    """What something came to."""
+    """Usage totals."""
 
-    calls = serializers.IntegerField(help_text="Calls that ended, refused ones among them.")
+    calls = serializers.IntegerField(help_text="Number of ended calls, including denied calls.")
     ok = serializers.IntegerField()
     errors = serializers.IntegerField(  # type: ignore[assignment]  # DRF moves it
-        help_text="Failed, or ended nobody knows how."
+        help_text="Calls that failed or whose outcome is unknown."
     )
     refused = serializers.IntegerField()
-    turns = serializers.IntegerField(help_text="Answers of models.")
+    turns = serializers.IntegerField(help_text="Number of model responses.")
     input_tokens = serializers.IntegerField()
     output_tokens = serializers.IntegerField()
-    cost_microusd = serializers.IntegerField(help_text="Millionths of a dollar.")
+    cost_microusd = serializers.IntegerField(help_text="In millionths of a dollar.")
     p50_ms = serializers.IntegerField(
-        allow_null=True, help_text="Median duration of calls that went well, within its bucket."
+        allow_null=True,
+        help_text="p50 of the duration of successful calls, rounded to a histogram bucket.",
     )
     p95_ms = serializers.IntegerField(allow_null=True)
 
@@ -67,27 +72,29 @@ class UsageLineSerializer(UsageNumbersSerializer):
     """One line of a report."""
 
     id = serializers.CharField(
-        help_text="Of an organization, agent or server, of a tool its server's; else blank."
+        help_text=(
+            "ID of the organization, agent, or server; for a tool, of its server; otherwise empty."
+        )
     )
     name = serializers.CharField()
-    server = serializers.CharField(help_text="Of a tool: its server; blank for built-in tools.")
+    server = serializers.CharField(help_text="For a tool: its server; empty for built-in tools.")
 
 
 class UsageReportSerializer(StrictSerializer):
     """A report of usage and cost."""
 
     by = serializers.ChoiceField([(name, name) for name in GROUPS])
-    since = serializers.DateTimeField(help_text="The beginning of its first day or hour (UTC).")
+    since = serializers.DateTimeField(help_text="Start of the first day or hour (UTC).")
     until = serializers.DateTimeField()
     complete = serializers.BooleanField(
-        help_text="False while calls of the last minutes are still being counted."
+        help_text="False if calls of the last minutes haven't been counted yet."
     )
     total = UsageNumbersSerializer()
     results = UsageLineSerializer(many=True)
 
 
 class UsageView(ResourceView):
-    """What the organization used."""
+    """The organization's usage."""
 
     rules = {"GET": Action.VIEW_AUDIT}
     queryset = Rollup.objects.none()
@@ -96,7 +103,10 @@ class UsageView(ResourceView):
 
     @describe_operation("get_usage", answer=UsageReportSerializer)
     def get(self, request: object) -> Response:
-        """Report calls, tokens and cost, the most calls first (at most 1,000 lines)."""
+        """Get a usage report of calls, tokens, and cost.
+
+        Lines are sorted by calls, at most 1,000.
+        """
         return Response(UsageReportSerializer(self.load_report().as_dict()).data)
 
     def load_report(self) -> UsageReport:
@@ -110,11 +120,11 @@ class UsageView(ResourceView):
 
 
 class UsageExportView(UsageView):
-    """The same as a file."""
+    """Export of a usage report."""
 
     @describe_operation("export_usage", answer={(200, MEDIA_TYPES["csv"]): OpenApiTypes.STR})
     def get(self, request: object) -> HttpResponse:  # type: ignore[override]  # a file
-        """Export a report as CSV."""
+        """Export a usage report as CSV."""
         return build_csv_response(self.load_report())
 
 

@@ -56,7 +56,7 @@ def parse_lines(lines: Iterable[str]) -> Iterator[StoredEntry]:
                 columns,
             )
         except (ValueError, TypeError, KeyError) as error:
-            raise ValueError(f"Line {line_number} is no exported audit row.") from error
+            raise ValueError(f"Line {line_number} isn't an exported audit entry.") from error
 
 
 def _format_line(row: StoredEntry) -> str:

@@ -123,7 +123,9 @@ class ChainVerifier:
         checkpoint_seq = max(self.checkpoints, default=0)
         if checkpoint_seq > self.tip.seq:
             detail = format_message(
-                "the chain ended at {known} when its head was exported", known=checkpoint_seq
+                "the hash chain is shorter than an exported checkpoint, which ends at "
+                "position {known}",
+                known=checkpoint_seq,
             )
             self._add_fault("truncated", self.tip.seq, "", detail)
         if seq < self.tip.seq:
@@ -132,7 +134,12 @@ class ChainVerifier:
             )
             self._add_fault("truncated", seq + 1, "", detail)
         elif digest != self.tip.digest:
-            self._add_fault("head", seq, "", "the head's digest isn't that of the last entry")
+            self._add_fault(
+                "head",
+                seq,
+                "",
+                "the stored end of the hash chain doesn't match the digest of the last entry",
+            )
 
     def _check_entry(self, entry: _Entry) -> None:
         seq, digest, text, row_id = entry
@@ -149,7 +156,7 @@ class ChainVerifier:
                 "misplaced",
                 seq,
                 row_id,
-                format_message("position {seq} was already taken", seq=seq),
+                format_message("position {seq} is used more than once", seq=seq),
             )
             return
         if seq > last_seq + 1:
@@ -158,21 +165,28 @@ class ChainVerifier:
             )
             self._add_fault("missing", last_seq + 1, row_id, detail)
         elif compute_entry_digest(last_digest, text) != digest:
-            self._add_fault("altered", seq, row_id, "the digest doesn't fit the text and its place")
+            self._add_fault(
+                "altered", seq, row_id, "the digest doesn't match the entry's text and position"
+            )
         if self.checkpoints.get(seq, digest) != digest:
-            self._add_fault("anchor", seq, row_id, "another digest stood here when it was exported")
+            self._add_fault(
+                "anchor",
+                seq,
+                row_id,
+                "the digest at this position differs from the exported checkpoint",
+            )
         self._last = (seq, digest)
 
     def _check_columns(self, row: StoredEntry) -> None:
         if row.closed_seq is None and (row.closed or row.closed_digest):
-            self._add_fault("columns", row.seq, row.id, "a closing without a position")
+            self._add_fault("columns", row.seq, row.id, "a closing entry has no position")
         if entry_encoding.has_matching_columns(row.opened, row.closed, row.columns):
             return
         try:
             expected = entry_encoding.parse_columns(row.opened, row.closed)
         except (ValueError, TypeError, LookupError, AttributeError) as error:
             unreadable_detail = format_message(
-                "the sealed text can't be read: {error}", error=str(error)
+                "the hashed text can't be read: {error}", error=str(error)
             )
             self._add_fault("unreadable", row.seq, row.id, unreadable_detail)
             return
@@ -183,7 +197,7 @@ class ChainVerifier:
                 for name, expected_value, stored_value in pairs
                 if expected_value != stored_value
             )
-            mismatch_detail = format_message("{names} differ from the sealed text", names=names)
+            mismatch_detail = format_message("{names} differ from the hashed text", names=names)
             self._add_fault("columns", row.seq, row.id, mismatch_detail)
 
     def _add_fault(self, kind: str, seq: int, row_id: str, detail: str) -> None:

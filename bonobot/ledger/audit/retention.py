@@ -237,7 +237,7 @@ def prune_to_folder(
 
 def _write_archive(organization_id: UUID, up_to: int, file: Path) -> None:
     if file.exists():
-        raise FileExistsError(f"{file} is there already")
+        raise FileExistsError(f"{file} already exists")
     rows = AuditRow.objects.filter(organization_id=organization_id, seq__lte=up_to)
     partial_file = file.with_name(file.name + PARTIAL_SUFFIX)
     partial_file.touch(mode=0o600)

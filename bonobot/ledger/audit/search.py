@@ -103,9 +103,9 @@ def build_text_filter(text: str) -> Q:
     words = list(_split_words(text))
     if len(words) > MAX_WORDS or len(text) > MAX_TEXT_LENGTH:
         raise InvalidInput(
-            "The search has too many words.",
+            "The search has too many terms.",
             field="q",
-            remedy=format_message("Search for at most {most} words.", most=MAX_WORDS),
+            remedy=format_message("Use at most {most} search terms.", most=MAX_WORDS),
         )
     text_filter = Q()
     for word in words:

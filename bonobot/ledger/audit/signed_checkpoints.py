@@ -133,9 +133,9 @@ def _parse_statement(line: str, line_number: int) -> Statement:
     try:
         statement = json.loads(line)
     except ValueError as error:
-        raise ValueError(f"Line {line_number} is no JSON.") from error
+        raise ValueError(f"Line {line_number} isn't JSON.") from error
     if not isinstance(statement, dict):
-        raise ValueError(f"Line {line_number} is no JSON object.")
+        raise ValueError(f"Line {line_number} isn't a JSON object.")
     return statement
 
 

@@ -123,7 +123,10 @@ def load_progress(organization_id: UUID) -> VerificationProgress | None:
     is_genuine = isinstance(statement, dict) and get_signer().is_valid(statement)
     if not is_genuine or any(statement.get(name) != value for name, value in expected.items()):
         fault = ChainFault(
-            "standing", 0, "", format_message("where it stood wasn't signed by this installation")
+            "standing",
+            0,
+            "",
+            format_message("the verification state wasn't signed by this installation"),
         )
         start = start_verification(organization_id)
         return replace(start, faults=(*start.faults, fault))
@@ -261,7 +264,7 @@ class _OpenRows:
         pruned_up_to = (
             retention.find_chain_start(self.progress.organization_id)[0] if missing else 0
         )
-        detail = format_message("the row was there when it was verified")
+        detail = format_message("the entry existed during the last verification")
         return [ChainFault("missing", seq, "", detail) for seq in missing if seq > pruned_up_to]
 
 
@@ -317,5 +320,8 @@ def _verify_head_position(organization_id: UUID, highest: int) -> Iterator[Chain
             "beyond",
             highest,
             "",
-            format_message("entries lie beyond the head's position {seq}", seq=tip.seq),
+            format_message(
+                "entries exist after the stored end of the hash chain at position {seq}",
+                seq=tip.seq,
+            ),
         )

@@ -24,30 +24,34 @@ from bonobot.ledger.audit.verify_chain import VerificationReport, verify_exporte
 from bonobot.ledger.models import AuditRow
 from bonobot.ledger.types import EVENT_TYPES
 
+SINCE_HELP = "Start of the period, such as 2026-11-01, 7d, or 12h"
+UNTIL_HELP = "End of the period, in the same format"
 # The filters that `list` has in common with the REST list.
 FILTER_OPTIONS = {
-    "agent": "only this agent's, by id or name",
-    "server": "only this server's, by id or name",
-    "tool": "only this tool's",
-    "session": "only this session's, by id",
-    "action": "only this action, `agent_added`",
-    "code": "only refusals and errors with this code",
-    "rule": "only what this rule decided",
-    "decision": "allow, deny, ask",
-    "resource": "only what was done to the thing of this id",
-    "actor": "only what this person or program did, by id or name",
-    "outcome": "ok, error, refused, unknown, cancelled",
+    "agent": "Only entries of this agent (ID or name)",
+    "server": "Only entries of this server (ID or name)",
+    "tool": "Only entries of this tool",
+    "session": "Only entries of this session (ID)",
+    "action": "Only entries with this action, such as agent_added",
+    "code": "Only entries with this error code",
+    "rule": "Only entries decided by this rule",
+    "decision": "Only entries with this decision: allow, deny, ask",
+    "resource": "Only entries for the object with this ID",
+    "actor": "Only entries by this actor (ID or name)",
+    "outcome": "Only entries with this outcome: ok, error, refused, unknown, cancelled",
 }
 
 
 def _add_list_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--limit", type=int, default=50, help="newest rows (default: 50)")
-    parser.add_argument("--search", metavar="WORDS", help="words of names, codes and arguments")
-    parser.add_argument("--event", choices=EVENT_TYPES, help="only this kind of event")
+    parser.add_argument(
+        "--limit", type=int, default=50, help="Maximum number of entries (default: 50)"
+    )
+    parser.add_argument("--search", metavar="WORDS", help="Words in names, codes, and arguments")
+    parser.add_argument("--event", choices=EVENT_TYPES, help="Only entries of this event type")
     for name, help_text in FILTER_OPTIONS.items():
         parser.add_argument(f"--{name}", help=help_text)
-    parser.add_argument("--since", type=parse_time, metavar="TIME", help="2026-11-01, or 7d, 12h")
-    parser.add_argument("--until", type=parse_time, metavar="TIME")
+    parser.add_argument("--since", type=parse_time, metavar="TIME", help=SINCE_HELP)
+    parser.add_argument("--until", type=parse_time, metavar="TIME", help=UNTIL_HELP)
 
 
 def _show_entries(cli: CommandContext, options: argparse.Namespace) -> None:
@@ -68,7 +72,7 @@ def _show_entries(cli: CommandContext, options: argparse.Namespace) -> None:
         )
         for row in entries
     ]
-    empty = "Nothing has happened yet, or nothing matches."
+    empty = "No audit log entries match these filters."
     cli.emit(
         entries,
         build_table(
@@ -77,8 +81,8 @@ def _show_entries(cli: CommandContext, options: argparse.Namespace) -> None:
     )
 
     if looked_to is not None and len(entries) < limit:
-        looked = f"Looked through {audit_search.MAX_ROWS_SCANNED:,} rows."
-        onward = f"Further back: --until {looked_to.isoformat()}"
+        looked = f"The latest {audit_search.MAX_ROWS_SCANNED:,} entries were searched."
+        onward = f"To search older entries, add --until {looked_to.isoformat()}"
         cli.print_note(f"{looked} {onward}", {"looked_to": looked_to.isoformat()})
 
 
@@ -126,14 +130,16 @@ def _serialize_entry(row: AuditRow) -> dict[str, Any]:
 
 def _add_verify_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--heads", metavar="FILE", help="compare with heads that were kept elsewhere"
+        "--heads", metavar="FILE", help="Compare with signed checkpoints stored elsewhere"
     )
-    parser.add_argument("--file", metavar="FILE", help="check an exported file, not the database")
+    parser.add_argument(
+        "--file", metavar="FILE", help="Verify an exported file instead of the database"
+    )
     parser.add_argument(
         "--continue",
         dest="onward",
         action="store_true",
-        help="go on where the last one was stopped, or read what came since it ended",
+        help="Continue from where the last verification stopped or ended",
     )
 
 
@@ -150,9 +156,9 @@ def _show_verification(cli: CommandContext, options: argparse.Namespace) -> None
             "start": report.start,
         }
     )
-    since = f", from the checkpoint at {report.start} on" if report.start else ""
-    state = "unbroken" if report.ok else f"{len(faults)} faults"
-    cli.print_message(f"{report.rows} rows{since}, {state}")
+    since = f" from the checkpoint at {report.start}" if report.start else ""
+    state = "no errors" if report.ok else f"{len(faults)} errors"
+    cli.print_message(f"{report.rows} entries{since} verified: {state}")
     for fault in faults:
         cli.print_message(f"✗ {fault}")
     if not report.ok:
@@ -164,7 +170,7 @@ def _verify_chain(cli: CommandContext, options: argparse.Namespace) -> Verificat
     try:
         if options.file:
             with (
-                cli.show_spinner("Reading the file"),
+                cli.show_spinner("Verifying the file…"),
                 Path(options.file).open(encoding="utf-8") as lines,
             ):
                 return verify_exported(audit_export.parse_lines(lines))
@@ -178,14 +184,14 @@ def _verify_chain(cli: CommandContext, options: argparse.Namespace) -> Verificat
             with Path(options.heads).open(encoding="utf-8") as lines:
                 checkpoints = list(signed_checkpoints.parse_checkpoints(organization_id, lines))
             if not checkpoints:
-                raise ValueError("It holds no signed head of this organization.")
+                raise ValueError("The file contains no signed checkpoints of this organization.")
     except (OSError, ValueError) as error:
         path = options.file or options.heads or str(signed_checkpoints.get_checkpoint_folder())
         raise InvalidInput(
             f"{path!r} can't be used: {error}",
             code="unusable_file",
             field="--file" if options.file else "--heads",
-            remedy="Name a file that `bonobot audit` wrote, or lines of the log.",
+            remedy="Specify a file written by `bonobot audit`.",
         ) from error
     return _verify_stepwise(cli, checkpoints, restart=not options.onward)
 
@@ -194,7 +200,7 @@ def _verify_stepwise(
     cli: CommandContext, checkpoints: list[SignedCheckpoint], *, restart: bool
 ) -> VerificationReport:
     """Verify to the end in steps, so that `--continue` can resume it."""
-    with cli.show_percentage("Reading the audit") as show:
+    with cli.show_percentage("Verifying the audit log") as show:
         while True:
             progress = verify_step(
                 cli.principal.organization_id, checkpoints=checkpoints, restart=restart
@@ -213,16 +219,21 @@ def _show_checkpoints(cli: CommandContext, options: argparse.Namespace) -> None:
             f"{statement['seq']} entries, {statement['digest']}, signed by {statement['key']}"
         )
     for name, key in signed_checkpoints.get_signer().public_keys.items():
-        cli.print_message(f"public key {name}: {key}")
+        cli.print_message(f"Public key {name}: {key}")
 
 
 def _add_export_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--format", choices=sorted(audit_export.MEDIA_TYPES), default="jsonl", help="default: jsonl"
+        "--format",
+        choices=sorted(audit_export.MEDIA_TYPES),
+        default="jsonl",
+        help="Format (default: jsonl)",
     )
-    parser.add_argument("--since", type=parse_time, metavar="TIME", help="2026-11-01, or 7d, 12h")
-    parser.add_argument("--until", type=parse_time, metavar="TIME")
-    parser.add_argument("--output", metavar="FILE", help="default: standard output")
+    parser.add_argument("--since", type=parse_time, metavar="TIME", help=SINCE_HELP)
+    parser.add_argument("--until", type=parse_time, metavar="TIME", help=UNTIL_HELP)
+    parser.add_argument(
+        "--output", metavar="FILE", help="File to write to (default: standard output)"
+    )
 
 
 def _export_entries(cli: CommandContext, options: argparse.Namespace) -> None:
@@ -236,7 +247,7 @@ def _export_entries(cli: CommandContext, options: argparse.Namespace) -> None:
             file.write(page)
     if options.output:
         cli.emit({"rows": rows.count(), "file": options.output})
-        cli.print_message(f"{rows.count()} rows are in {options.output}")
+        cli.print_message(f"{rows.count()} entries were written to {options.output}.")
 
 
 @contextmanager
@@ -252,17 +263,25 @@ def _open_output(cli: CommandContext, path: str | None) -> Iterator[IO[str]]:
             f"{path!r} can't be written: {error}",
             code="unusable_file",
             field="--output",
-            remedy="Name a file in a folder that is there and that you may write to.",
+            remedy="Specify a file in an existing folder that you can write to.",
         ) from error
 
 
 def _add_prune_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--before", type=parse_time, metavar="TIME", required=True, help="2026-01-01, 90d"
+        "--before",
+        type=parse_time,
+        metavar="TIME",
+        required=True,
+        help="Delete entries before this time, such as 2026-01-01 or 90d",
     )
-    parser.add_argument("--dry-run", action="store_true", help="say what would leave, and stop")
-    parser.add_argument("--archive", metavar="FILE", help="write there what leaves, before it does")
-    parser.add_argument("--yes", action="store_true", help="don't ask")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="Show what would be deleted, without deleting it"
+    )
+    parser.add_argument(
+        "--archive", metavar="FILE", help="Write the entries to this file before deleting them"
+    )
+    parser.add_argument("--yes", action="store_true", help="Don't ask for confirmation")
 
 
 def _prune_entries(cli: CommandContext, options: argparse.Namespace) -> None:
@@ -272,16 +291,16 @@ def _prune_entries(cli: CommandContext, options: argparse.Namespace) -> None:
     if options.dry_run:
         cli.emit({"rows": row_count, "seq": plan.seq, "dry_run": True})
         cli.print_message(
-            f"{row_count} rows would be removed; the chain would go on behind {plan.seq}."
+            f"{row_count} entries would be deleted. The hash chain would continue after {plan.seq}."
         )
         return
-    question = f"Remove {row_count} rows from before {options.before:%Y-%m-%d %H:%M} for ever?"
+    question = f"Permanently delete {row_count} entries before {options.before:%Y-%m-%d %H:%M}?"
     if row_count and not options.yes and not cli.confirm(question):
         raise InvalidInput(
-            f"{row_count} rows would be removed.",
+            f"The deletion of {row_count} entries wasn't confirmed. Nothing was deleted.",
             code="not_confirmed",
             field="--yes",
-            remedy="Add --yes.",
+            remedy="Confirm with --yes.",
         )
     arguments: dict[str, Any] = {"before": options.before, "actor": cli.principal.actor}
     try:
@@ -295,16 +314,18 @@ def _prune_entries(cli: CommandContext, options: argparse.Namespace) -> None:
             f"{options.archive!r} can't be written: {error}",
             code="unusable_file",
             field="--archive",
-            remedy="Name a new file in a folder that you may write to; nothing was removed.",
+            remedy="Nothing was deleted. Specify a new file in a folder that you can write to.",
         ) from error
     cli.emit({"rows": result.rows, "seq": result.seq})
-    cli.print_message(f"{result.rows} rows were removed; the chain goes on behind {result.seq}.")
+    cli.print_message(
+        f"{result.rows} entries were deleted. The hash chain continues after {result.seq}."
+    )
 
 
 VERBS = (
     CommandVerb(
         "list",
-        "List what happened, newest first.",
+        "List audit log entries, newest first",
         _show_entries,
         _add_list_arguments,
         (
@@ -315,7 +336,7 @@ VERBS = (
     ),
     CommandVerb(
         "verify",
-        "Check that nothing was changed or removed; exported heads are compared.",
+        "Verify the integrity of the audit log and compare it with signed checkpoints",
         _show_verification,
         _add_verify_arguments,
         (
@@ -327,20 +348,20 @@ VERBS = (
     ),
     CommandVerb(
         "heads",
-        "Show where the audit ends now, signed, and the public key.",
+        "Print a signed checkpoint of the audit log and the public keys",
         _show_checkpoints,
         examples=("audit heads", "audit heads --json"),
     ),
     CommandVerb(
         "export",
-        "Write the audit as JSON Lines (which `verify --file` checks) or CSV.",
+        "Export the audit log as JSON Lines (for `audit verify --file`) or CSV",
         _export_entries,
         _add_export_arguments,
         ("audit export --output audit.jsonl", "audit export --format csv --since 7d"),
     ),
     CommandVerb(
         "prune",
-        "Remove old rows, leaving a signed checkpoint that the rest is verified from.",
+        "Delete old entries. A signed checkpoint keeps the remaining entries verifiable.",
         _prune_entries,
         _add_prune_arguments,
         (

@@ -11,22 +11,28 @@ from bonobot.core.problems import InvalidInput
 from bonobot.ledger.usage import build_rollups
 from bonobot.ledger.usage.report import GROUPS, UsageQuery, UsageReport, UsageReportEntry
 
-EMPTY = "Nothing was called in this time, or nothing matches."
+SINCE_HELP = "Start of the period, such as 2026-11-01 or 7d (default: 30d)"
+UNTIL_HELP = "End of the period, in the same format"
+EMPTY = "No calls match this period and these filters."
 
 
 def _add_usage_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--by", choices=list(GROUPS), default="agent", help="default: agent")
-    parser.add_argument("--since", type=parse_time, metavar="TIME", help="2026-11-01, or 7d (30d)")
-    parser.add_argument("--until", type=parse_time, metavar="TIME")
-    parser.add_argument("--agent", metavar="NAME", help="only this agent's")
-    parser.add_argument("--server", metavar="NAME", help="only this server's")
-    parser.add_argument("--tool", metavar="NAME", help="only this tool's")
-    parser.add_argument("--model", metavar="NAME", help="only this model's")
+    parser.add_argument(
+        "--by", choices=list(GROUPS), default="agent", help="Group by (default: agent)"
+    )
+    parser.add_argument("--since", type=parse_time, metavar="TIME", help=SINCE_HELP)
+    parser.add_argument("--until", type=parse_time, metavar="TIME", help=UNTIL_HELP)
+    parser.add_argument("--agent", metavar="NAME", help="Only usage of this agent")
+    parser.add_argument("--server", metavar="NAME", help="Only usage of this server")
+    parser.add_argument("--tool", metavar="NAME", help="Only usage of this tool")
+    parser.add_argument("--model", metavar="NAME", help="Only usage of this model")
 
 
 def _add_export_arguments(parser: argparse.ArgumentParser) -> None:
     _add_usage_arguments(parser)
-    parser.add_argument("--output", metavar="FILE", help="default: standard output")
+    parser.add_argument(
+        "--output", metavar="FILE", help="File to write to (default: standard output)"
+    )
 
 
 def _load_report(cli: CommandContext, options: argparse.Namespace) -> UsageReport:
@@ -47,7 +53,7 @@ def _show_report(cli: CommandContext, options: argparse.Namespace) -> None:
     lines = (
         [*report.entries, UsageReportEntry("", "total", "", report.total)] if report.entries else []
     )
-    columns = ("CALLS", "ERRORS", "REFUSED", "MEDIAN", "95 %", "TURNS", "TOKENS", "COST")
+    columns = ("CALLS", "ERRORS", "DENIED", "P50", "P95", "TURNS", "TOKENS", "COST")
     table = build_table(
         options.by.upper(), *columns, rows=[_build_row(entry) for entry in lines], empty=EMPTY
     )
@@ -83,37 +89,37 @@ def _export_report(cli: CommandContext, options: argparse.Namespace) -> None:
             f"{options.output!r} can't be written: {error}",
             code="unusable_file",
             field="--output",
-            remedy="Name a file in a folder that is there and that you may write to.",
+            remedy="Specify a file in an existing folder that you can write to.",
         ) from error
     cli.emit({"rows": len(report.entries), "file": options.output})
-    cli.print_message(f"{len(report.entries)} rows are in {options.output}")
+    cli.print_message(f"{len(report.entries)} rows were written to {options.output}.")
 
 
 def _rebuild_rollups(cli: CommandContext, options: argparse.Namespace) -> None:
-    with cli.show_spinner("Counting the audit"):
+    with cli.show_spinner("Counting audit log entries…"):
         rows = build_rollups.rebuild_rollups(cli.principal.organization_id)
     cli.emit({"rows": rows})
-    cli.print_message(f"{rows} rows of the audit were counted again.")
+    cli.print_message(f"{rows} audit log entries were counted again.")
 
 
 VERBS = (
     CommandVerb(
         "show",
-        "Show calls, tokens and cost by organization, agent, server, tool, model or day.",
+        "Show calls, tokens, and cost by organization, agent, server, tool, model, or day",
         _show_report,
         _add_usage_arguments,
         ("usage show --by tool", "usage show --by model --since 7d --json"),
     ),
     CommandVerb(
         "export",
-        "Write the same as CSV.",
+        "Export usage as CSV",
         _export_report,
         _add_export_arguments,
         ("usage export --by agent --since 2026-11-01 --output november.csv",),
     ),
     CommandVerb(
         "rebuild",
-        "Count the audit again; days whose rows were removed stay as they are.",
+        "Recalculate usage from the audit log. Days with deleted entries aren't changed.",
         _rebuild_rollups,
         examples=("usage rebuild",),
     ),

@@ -17,13 +17,14 @@ class AppendOnly(Problem):
 
     code = "append_only"
     status = 405
-    title = "The audit can't be changed"
+    title = "Audit log can't be changed"
 
 
 def _raise_append_only() -> Never:
     raise AppendOnly(
         "Audit rows are only added, by the ledger's writer and by `record_change`.",
-        remedy="Old rows leave by `bonobot audit prune`, which keeps the chain verifiable.",
+        remedy="To delete old entries, run `bonobot audit prune`, which keeps the hash chain "
+        "verifiable.",
     )
 
 
@@ -86,12 +87,12 @@ class AuditRow(models.Model):
         ASK = "ask", _("Ask")
 
     class Outcome(models.TextChoices):
-        OPEN = "open", _("Open")
-        OK = "ok", _("Ok")
-        ERROR = "error", _("Error")
-        REFUSED = "refused", _("Refused")
+        OPEN = "open", _("Running")
+        OK = "ok", _("Succeeded")
+        ERROR = "error", _("Failed")
+        REFUSED = "refused", _("Denied")
         UNKNOWN = "unknown", _("Unknown")
-        CANCELLED = "cancelled", _("Cancelled")
+        CANCELLED = "cancelled", _("Canceled")
 
     id = models.UUIDField(primary_key=True)
     organization_id = models.UUIDField()
@@ -137,8 +138,8 @@ class AuditRow(models.Model):
 
     class Meta:
         base_manager_name = "objects"  # all managers are read-only
-        verbose_name = _("row of the audit")
-        verbose_name_plural = _("rows of the audit")
+        verbose_name = _("audit entry")
+        verbose_name_plural = _("audit entries")
         constraints = [
             models.UniqueConstraint(
                 fields=["organization_id", "seq"], name="ledger_auditrow_one_chain"

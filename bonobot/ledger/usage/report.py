@@ -132,7 +132,7 @@ def build_usage_report(
         raise InvalidInput(
             format_message("There is no report by {by!r}.", by=query.by),
             field="by",
-            remedy=format_message("Use {groups}.", groups=", ".join(GROUPS)),
+            remedy=format_message("Use one of: {groups}.", groups=", ".join(GROUPS)),
         )
     now = now or timezone.now()
     span = _build_span(query, now)
@@ -160,9 +160,9 @@ def _build_span(query: UsageQuery, now: datetime) -> ReportSpan:
     since = query.since or now - timedelta(days=DEFAULT_DAYS)
     if query.until and query.until <= since:
         raise InvalidInput(
-            "The report would end before it begins.",
+            "The report would end before it starts.",
             field="until",
-            remedy="Choose a later end, or an earlier beginning.",
+            remedy="Choose a later end or an earlier start.",
         )
     grain: Grain = "hour" if now - since <= MAX_HOURLY_SPAN and query.by != "day" else "day"
     begins = truncate_time(query_rollups.to_utc(since), grain)

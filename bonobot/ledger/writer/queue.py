@@ -174,7 +174,7 @@ class LoopWaiters:
         for future, deadline in self._deadlines.items():
             if deadline <= now and not future.done():
                 # A later answer is abandoned.
-                future.set_exception(AuditUnavailable("the database doesn't answer"))
+                future.set_exception(AuditUnavailable("the database doesn't respond"))
         self._is_checking = bool(self._deadlines)
         if self._is_checking:
             loop.call_later(CHECK_INTERVAL_S, self._expire_overdue, loop)

@@ -205,7 +205,7 @@ class LedgerWriter:
     def _enqueue(self, queued_items: Iterable[QueuedItem]) -> None:
         with self._queue_lock:
             if self._closed:
-                raise AuditUnavailable("this process is stopping")
+                raise AuditUnavailable("this process is shutting down")
             for queued_item in queued_items:
                 self._queue.put(queued_item)
 
@@ -337,7 +337,7 @@ class LedgerWriter:
         except (DatabaseError, InterfaceError) as fault:
             self._report_trouble(fault)
         logger.error("The ledger can't hold an entry", exc_info=error)
-        return AuditUnavailable("it can't hold this entry")
+        return AuditUnavailable("this entry can't be stored")
 
     def _drop_late_items(self, batch: list[QueuedItem]) -> list[QueuedItem]:
         """Refuse overdue items; return the others, and those that must be written anyway."""
@@ -349,7 +349,7 @@ class LedgerWriter:
                 if queued_item.is_sent or not queued_item.is_abandoned:
                     remaining.append(queued_item)
                 continue
-            late_answers.append((queued_item, AuditUnavailable("the database doesn't answer")))
+            late_answers.append((queued_item, AuditUnavailable("the database doesn't respond")))
             # Calls that happened, or may have been opened, are still closed later.
             if now < self._stop_deadline and (
                 queued_item.is_sent or isinstance(queued_item.item, CloseItem)

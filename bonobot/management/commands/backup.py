@@ -16,15 +16,15 @@ from bonobot.maintenance import backups
 
 
 class Command(BaseCommand):
-    help = "Save the database and what lies beside it into a folder; never the keys."
+    help = "Back up the database, workspaces, and signed checkpoints. Keys aren't included."
     requires_system_checks: list[str] = []
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        parser.add_argument("folder", type=Path, metavar="FOLDER", help="a new or empty one")
+        parser.add_argument("folder", type=Path, metavar="FOLDER", help="New or empty folder")
         parser.add_argument(
-            "--database-only", action="store_true", help="leave workspaces and heads out"
+            "--database-only", action="store_true", help="Omit workspaces and signed checkpoints"
         )
-        parser.add_argument("--json", action="store_true", help="print JSON for programs")
+        parser.add_argument("--json", action="store_true", help="Print JSON")
 
     def handle(self, **options: Any) -> None:
         """Save; a problem is shown and becomes exit status 1."""
@@ -42,5 +42,5 @@ class Command(BaseCommand):
             sys.exit(1)
         if options["json"]:
             self.stdout.write(json.dumps(asdict(manifest), indent=2))
-        cli.print_message(f"Saved {', '.join(manifest.files)} in {options['folder']}.")
-        cli.print_message("The keys are not in it: keep a copy of them elsewhere.")
+        cli.print_message(f"{', '.join(manifest.files)} were saved in {options['folder']}.")
+        cli.print_message("The backup doesn't contain the keys. Store a copy of them elsewhere.")

@@ -8,7 +8,7 @@ from bonobot.processes.programs import build_beat_process, replace_current_proce
 
 
 class Command(BaseCommand):
-    help = "Send what is due: sweeps, health checks, notices. Of several, one leads."
+    help = "Run the scheduler, which starts scheduled jobs. If several run, one is active."
     requires_system_checks: list[str] = []  # `bonobot check` is a step of its own
 
     def handle(self, **options: Any) -> None:

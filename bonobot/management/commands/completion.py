@@ -12,12 +12,12 @@ PROGRAM = "bonobot"
 
 
 class Command(BaseCommand):
-    help = "Print the completion script of a shell."
+    help = "Print a shell completion script"
     requires_system_checks: list[str] = []
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         """Declare the shell."""
-        parser.add_argument("shell", choices=SHELLS)
+        parser.add_argument("shell", choices=SHELLS, help="Shell to print the script for")
 
     def handle(self, **options: Any) -> None:
         """Write the script, made from the parsers of Bonobot's own commands."""

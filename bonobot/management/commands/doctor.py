@@ -16,11 +16,11 @@ MARKS = {"ok": ("✓", "green"), "warning": ("!", "yellow"), "failed": ("✗", "
 
 
 class Command(BaseCommand):
-    help = "Look at this installation and say what to repair; exit status 1 if something fails."
+    help = "Check this installation and suggest fixes. The exit status is 1 if a check fails."
     requires_system_checks: list[str] = []  # it reports problems itself
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        parser.add_argument("--json", action="store_true", help="write JSON for programs")
+        parser.add_argument("--json", action="store_true", help="Print JSON")
 
     def handle(self, **options: Any) -> None:
         findings = list(run_settings_checks())

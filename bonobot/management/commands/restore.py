@@ -19,13 +19,15 @@ from bonobot.monitoring import health
 
 
 class Command(BaseCommand):
-    help = "Put a backup back; stop every process first. What was there is replaced."
+    help = "Restore a backup and replace all current data. Stop all processes first."
     requires_system_checks: list[str] = []
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        parser.add_argument("folder", type=Path, metavar="FOLDER", help="what `backup` wrote")
-        parser.add_argument("--yes", action="store_true", help="don't ask first")
-        parser.add_argument("--json", action="store_true", help="print JSON for programs")
+        parser.add_argument(
+            "folder", type=Path, metavar="FOLDER", help="Folder written by `bonobot backup`"
+        )
+        parser.add_argument("--yes", action="store_true", help="Don't ask for confirmation")
+        parser.add_argument("--json", action="store_true", help="Print JSON")
 
     def handle(self, **options: Any) -> None:
         """Restore; a problem is shown and becomes exit status 1."""
@@ -40,10 +42,10 @@ class Command(BaseCommand):
     def restore_backup(self, cli: CommandContext, options: dict[str, Any]) -> None:
         """Confirm, restore, migrate, and try the keys; raises `Problem`."""
         manifest = backups.read_backup(options["folder"])
-        question = f"Replace everything with what was saved at {manifest.made_at}?"
+        question = f"Replace all data with the backup from {manifest.made_at}?"
         if not options["yes"] and not cli.confirm(question):
-            remedy = "Stop every process and confirm it with --yes."
-            detail = "Nothing was replaced."
+            remedy = "Stop all processes, then confirm with --yes."
+            detail = "The restore wasn't confirmed. Nothing was replaced."
             raise Conflict(detail, code="not_confirmed", field="--yes", remedy=remedy)
         connections.close_all()
         database = settings.DATABASES["default"]
@@ -53,7 +55,10 @@ class Command(BaseCommand):
         if options["json"]:
             self.stdout.write(json.dumps(asdict(manifest) | {"unopened": unopened}, indent=2))
         cli.print_message(
-            f"What was saved at {manifest.made_at} is back. Look: bonobot audit verify"
+            f"The backup from {manifest.made_at} was restored. Verify it: bonobot audit verify"
         )
         if unopened:
-            cli.print_message(f"Other keys made {', '.join(unopened)}: restore these as well.")
+            cli.print_message(
+                f"These values were encrypted with other keys: {', '.join(unopened)}. "
+                "Restore these keys, too."
+            )

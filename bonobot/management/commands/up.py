@@ -35,17 +35,23 @@ READY_WITHIN_S = 60
 
 
 class Command(BaseCommand):
-    help = "Start web, worker and beat in this terminal; Ctrl-C stops them all."
+    help = "Start web, worker, and scheduler in this terminal. Press Ctrl-C to stop them."
     # Checks of the installation; `bonobot check` also checks our own code.
     requires_system_checks = [Tags.database, Tags.security]
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        parser.add_argument("--host", default="127.0.0.1", help="address to listen on")
-        parser.add_argument("--port", type=parse_port, default=8000, help="port to listen on")
-        parser.add_argument("--no-demo", action="store_true", help="leave an empty database empty")
         parser.add_argument(
-            "--no-worker", action="store_true", help="start web only: workers run elsewhere"
+            "--host", default="127.0.0.1", help="Address to listen on (default: 127.0.0.1)"
         )
+        parser.add_argument(
+            "--port", type=parse_port, default=8000, help="Port to listen on (default: 8000)"
+        )
+        parser.add_argument(
+            "--no-demo",
+            action="store_true",
+            help="Don't create a demo organization in an empty database",
+        )
+        parser.add_argument("--no-worker", action="store_true", help="Only start the web process")
 
     def handle(self, **options: Any) -> None:
         """Run until a signal comes; a problem is shown and becomes exit status 1."""
@@ -77,9 +83,9 @@ class Command(BaseCommand):
                 )
             problem = problem or watch_processes(supervisor)
         if problem:
-            remedy = "Its last lines are above; `bonobot doctor` finds what is often missing."
+            remedy = "See its last output above, or run `bonobot doctor` to check the installation."
             raise ServiceUnavailable(
-                f"{problem}; stopped the others.", code="stopped", remedy=remedy
+                f"{problem}. The other processes were stopped.", code="stopped", remedy=remedy
             )
         self.stdout.write("Stopped.")
 
@@ -104,11 +110,13 @@ class Command(BaseCommand):
         try:
             pending = health.count_unapplied_migrations()
         except OperationalError as error:
-            detail = f"The database doesn't answer: {error}".strip()
-            remedy = "Start it, or correct `DATABASE_URL`; without it, Bonobot uses SQLite."
+            detail = f"The database is unavailable: {error}".strip()
+            remedy = (
+                "Start the database or correct `DATABASE_URL`. Without it, Bonobot uses SQLite."
+            )
             raise ServiceUnavailable(detail, code="database_unavailable", remedy=remedy) from None
         if pending:
-            self.stdout.write(f"Applying {pending} migrations to the database")
+            self.stdout.write(f"Applying {pending} migrations")
             call_command("migrate", interactive=False, verbosity=0)
         try:
             load_presets_if_outdated()
@@ -126,7 +134,7 @@ class Command(BaseCommand):
 
         if Organization.objects.exists():
             return {}
-        self.stdout.write("Making a demo organization with an agent and its servers")
+        self.stdout.write("Creating a demo organization with an agent and its servers")
         demo = create_demo_organization()
         for problem in demo.problems:
             self.stderr.write(self.style.WARNING(f"Demo server {problem}"))
@@ -149,7 +157,7 @@ class Command(BaseCommand):
         if url:
             ready = self.style.SUCCESS(f"Bonobot {__version__} is ready: {url}/admin/")
             lines = [f"  {ready}", *lines, f"  data      {settings.BONOBOT_VAR}"]
-            lines += [f"  programs  {describe_stdio_protection()}"]
+            lines += [f"  sandbox   {describe_stdio_protection()}"]
             lines += [f"  Ctrl-C stops {programs}"]
         if lines:
             self.stdout.write("\n".join(["", *lines, "", ""]))
@@ -162,13 +170,13 @@ def describe_stdio_protection() -> str:
 
     kind = settings.BONOBOT_STDIO_CONFINEMENT
     if kind != "sandbox":
-        return f"stdio servers run with the confinement `{kind}` (BONOBOT_STDIO_CONFINEMENT)"
+        return f"stdio servers run with the sandbox mode `{kind}` (BONOBOT_STDIO_CONFINEMENT)"
     if problem := find_sandbox_fault():
         return (
-            f"stdio servers run as your user, with its files: {problem}. {problem.remedy} "
-            "A second organization can't start any until then."
+            f"stdio servers run as your user, with access to your files: {problem}. "
+            f"{problem.remedy} Until then, a second organization can't start any."
         )
-    return "stdio servers run in a sandbox that sees none of your files"
+    return "stdio servers run in a sandbox without access to your files"
 
 
 def describe_missing_account() -> dict[str, str]:
@@ -177,7 +185,7 @@ def describe_missing_account() -> dict[str, str]:
 
     if User.objects.filter(is_active=True).exists():
         return {}
-    return {"sign in": "nobody can yet: `bonobot createsuperuser` makes the first account"}
+    return {"sign in": "no accounts yet. Create the first one: `bonobot createsuperuser`"}
 
 
 def watch_processes(supervisor: ProcessSupervisor) -> str:
@@ -204,18 +212,21 @@ def require_free_port(host: str, port: int) -> None:
 
 def build_listen_error(host: str, port: int, error: OSError) -> ServiceUnavailable:
     """Return an error that says why an address can't be listened on."""
-    remedy = "Choose another with `--port N` (`make run PORT=N`)"
+    remedy = "Choose another port with `--port N` (`make run PORT=N`)"
     if error.errno == errno.EADDRINUSE:
         detail, remedy = (
             f"Port {port} on {host} is in use.",
-            f"{remedy}, or stop what listens there.",
+            f"{remedy}, or stop the process that uses it.",
         )
         return ServiceUnavailable(detail, code="port_in_use", field="--port", remedy=remedy)
     if error.errno == errno.EACCES:
-        detail, remedy = f"This user may not listen on port {port}.", f"{remedy} above 1023."
+        detail, remedy = (
+            f"Your user isn't allowed to listen on port {port}.",
+            f"{remedy} above 1023.",
+        )
         return ServiceUnavailable(detail, code="port_forbidden", field="--port", remedy=remedy)
     detail = f"Bonobot can't listen on {host}:{port} ({error})."
-    remedy = "Use an address of this machine, 127.0.0.1 or 0.0.0.0."
+    remedy = "Use an address of this host, such as 127.0.0.1 or 0.0.0.0."
     return ServiceUnavailable(detail, code="bad_host", field="--host", remedy=remedy)
 
 

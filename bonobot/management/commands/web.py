@@ -9,12 +9,16 @@ from bonobot.processes.programs import build_web_process, parse_port, replace_cu
 
 
 class Command(BaseCommand):
-    help = "Answer HTTP here: admin, REST and MCP. Migrate first; `bonobot up` starts everything."
+    help = "Run the web process: admin, REST, and MCP. Run `bonobot migrate` first."
     requires_system_checks: list[str] = []  # `bonobot check` is a step of its own
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        parser.add_argument("--host", default="127.0.0.1", help="address to listen on")
-        parser.add_argument("--port", type=parse_port, default=8000, help="port to listen on")
+        parser.add_argument(
+            "--host", default="127.0.0.1", help="Address to listen on (default: 127.0.0.1)"
+        )
+        parser.add_argument(
+            "--port", type=parse_port, default=8000, help="Port to listen on (default: 8000)"
+        )
 
     def handle(self, **options: Any) -> None:
         """Become the program."""

@@ -9,19 +9,20 @@ from bonobot.jobs.queues import QUEUE_NAMES, QUEUES
 from bonobot.processes.programs import build_worker_process, replace_current_process
 
 HELP = """\
-Take work here: sessions, discovery, health checks. As many as wanted, on any host.
+Run a worker for sessions, discovery, health checks, and other jobs. You can run several workers
+on any number of hosts.
 
-A worker takes from all queues in turn, so that none waits for another:
+A worker takes jobs from its queues in turn, so no queue blocks another:
 {queues}
 """
 EXAMPLES = """\
 examples:
-  bonobot worker                                      all of them
-  bonobot worker --queues sessions                    sessions only, on the hosts that are for them
-  bonobot worker --queues discovery,health            what talks to servers that may be slow
-  bonobot worker --queues sweeps,notices,upkeep --name two   the rest, beside another on this host
+  bonobot worker                                             all queues
+  bonobot worker --queues sessions                           sessions only
+  bonobot worker --queues discovery,health                   jobs that connect to servers
+  bonobot worker --queues sweeps,notices,upkeep --name two   the rest, as a second worker here
 
-Each queue needs a worker somewhere that takes from it.
+Each queue needs at least one worker.
 """
 
 
@@ -37,9 +38,11 @@ class Command(BaseCommand):
             type=parse_queues,
             default=QUEUE_NAMES,
             metavar="A,B",
-            help="take from these only (default: all)",
+            help="Only take jobs from these queues (default: all)",
         )
-        parser.add_argument("--name", default="", help="tell several workers of one host apart")
+        parser.add_argument(
+            "--name", default="", help="Name that is unique among the workers on this host"
+        )
 
     def handle(self, **options: Any) -> None:
         """Become the program."""
@@ -50,5 +53,7 @@ def parse_queues(text: str) -> tuple[str, ...]:
     """Return the queues of an option; raises `ArgumentTypeError`."""
     names = tuple(name.strip() for name in text.split(",") if name.strip())
     if not names or set(names) - set(QUEUE_NAMES):
-        raise ArgumentTypeError(f"{text!r}: choose among {', '.join(QUEUE_NAMES)}")
+        raise ArgumentTypeError(
+            f"{text!r} isn't valid. Use one or more of: {', '.join(QUEUE_NAMES)}"
+        )
     return names

@@ -53,42 +53,47 @@ class NotificationChannelForm(forms.Form):
     """The form of a channel; the kind decides which fields are shown."""
 
     name = forms.CharField(
-        label=_("Name"), widget=TextInput, help_text=_("Who is told, such as “Operations”.")
+        label=_("Name"),
+        widget=TextInput,
+        help_text=_("Who receives the notifications, such as “Operations”."),
     )
     kind = forms.ChoiceField(
-        label=_("Kind"), choices=NotificationChannel.Kind.choices, widget=Select
+        label=_("Type"), choices=NotificationChannel.Kind.choices, widget=Select
     )
     addresses = forms.CharField(
         label=_("Addresses"),
         required=False,
         widget=Textarea(attrs={"rows": 3}),
-        help_text=_("One on each line."),
+        help_text=_("One per line."),
     )
     url = _build_secret_field(
-        _("URL"), _("Gets a POST of signed JSON. Sealed, as it may hold a key.")
+        _("URL"),
+        _("Receives signed JSON by POST. Stored encrypted, because the URL can contain a key."),
     )
     secret = _build_secret_field(
-        _("Signing secret"), _("Blank: one is made and shown once. Receivers check it.")
+        _("Signing secret"),
+        _(
+            "Leave empty to generate a secret, which is shown once. Receivers use it to check "
+            "signatures."
+        ),
     )
     allow_private = forms.BooleanField(
-        label=_("Allow a private address"),
+        label=_("Allow private address"),
         required=False,
         widget=Checkbox,
-        help_text=_("For receivers in your own network; platform administrators only."),
+        help_text=_("For receivers in your own network. Platform administrators only."),
     )
     events = forms.MultipleChoiceField(
         label=_("Events"),
         choices=[(code, _(EVENTS[code].title)) for code in SELECTABLE_EVENTS],
         required=False,
         widget=forms.CheckboxSelectMultiple,
-        help_text=_("None chosen: all of them, and those to come."),
+        help_text=_("If none is selected, all events are sent, including future ones."),
     )
     minimum = forms.ChoiceField(
-        label=_("Least severity"), choices=SEVERITIES, initial="info", widget=Select
+        label=_("Minimum severity"), choices=SEVERITIES, initial="info", widget=Select
     )
-    enabled = forms.BooleanField(
-        label=_("Switched on"), required=False, initial=True, widget=Checkbox
-    )
+    enabled = forms.BooleanField(label=_("Enabled"), required=False, initial=True, widget=Checkbox)
 
     def __init__(
         self,
@@ -144,7 +149,7 @@ class NotificationChannelAdmin(TabbedAdmin):
 
     needs_to_view = (Action.VIEW_AUDIT,)
     needs_to_change = Action.MANAGE_NOTICES
-    delete_note = _("Nobody is told by it any more.")
+    delete_note = _("This channel no longer sends notifications.")
     list_display = ("name", "kind", "where", "told_of", "minimum", "on", "latest")
     list_filter = ("kind", "enabled")
     search_fields = ("name", "origin")
@@ -175,7 +180,7 @@ class NotificationChannelAdmin(TabbedAdmin):
             else:
                 return self.show_created_secret(request, channel, secret)
         return render_screen(
-            request, "notices/add.html", title=_("Add a channel"), form=form, opts=self.opts
+            request, "notices/add.html", title=_("Create channel"), form=form, opts=self.opts
         )
 
     def show_created_secret(
@@ -191,7 +196,7 @@ class NotificationChannelAdmin(TabbedAdmin):
                 opts=self.opts,
                 text=secret,
             )
-        messages.success(request, _t("Saved. Send a test notice to see that it arrives."))
+        messages.success(request, _t("Saved. Send a test notification to check delivery."))
         url = reverse("admin:notices_notificationchannel_change", args=[channel.pk])
         return HttpResponseRedirect(url)
 
@@ -204,22 +209,22 @@ class NotificationChannelAdmin(TabbedAdmin):
         """Delete through the service."""
         delete_channel(self.get_principal(request), obj)
 
-    @display(description=_("goes to"))
+    @display(description=_("destination"))
     def where(self, channel: NotificationChannel) -> str:
         """Return the destination without secret parts."""
         return make_visible(channel.goes_to, 80)
 
-    @display(description=_("told of"))
+    @display(description=_("events"))
     def told_of(self, channel: NotificationChannel) -> str:
         """Return the titles of its events."""
-        return "; ".join(str(TITLES[event]) for event in channel.events) or _t("everything")
+        return "; ".join(str(TITLES[event]) for event in channel.events) or _t("all events")
 
-    @display(description=_("on"), boolean=True, ordering="enabled")
+    @display(description=_("enabled"), boolean=True, ordering="enabled")
     def on(self, channel: NotificationChannel) -> bool:
         """Return whether it is enabled."""
         return channel.enabled
 
-    @display(description=_("last notice"))
+    @display(description=_("last notification"))
     def latest(self, channel: Any) -> Any:
         """Return the state of the last notification as a badge."""
         return render_state_badge(channel.latest_state) if channel.latest_state else "–"
@@ -254,9 +259,9 @@ def send_channel_test(visit: ObjectRequest) -> None:
     """Send a test notification and show the result."""
     notice = send_test_notification(visit.principal, visit.object)
     if notice.state == Notification.State.SENT:
-        messages.success(visit.request, _t("The test notice was taken by the receiver."))
+        messages.success(visit.request, _t("The receiver accepted the test notification."))
     else:
-        message = _t("The test notice did not arrive: %(error)s")
+        message = _t("The test notification wasn't delivered: %(error)s")
         messages.error(visit.request, message % {"error": localize_text(notice.error)})
 
 

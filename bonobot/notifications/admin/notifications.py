@@ -8,6 +8,7 @@ from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
+from django.utils.translation import ngettext
 
 from bonobot.accounts.admin_base import ObjectRequest, TabbedAdmin
 from bonobot.accounts.roles import Action
@@ -46,7 +47,7 @@ class NotificationAdmin(TabbedAdmin):
         """Return the event's title."""
         return str(TITLES[notice.event])
 
-    @display(description=_("about"), ordering="subject_name")
+    @display(description=_("affected object"), ordering="subject_name")
     def about(self, notice: Notification) -> str:
         """Return the subject's name."""
         return notice.about
@@ -56,7 +57,7 @@ class NotificationAdmin(TabbedAdmin):
         """Return the channel's name."""
         return notice.channel.name
 
-    @display(description=_("state"), ordering="state")
+    @display(description=_("status"), ordering="state")
     def became(self, notice: Notification) -> Any:
         """Return the state as a badge."""
         return render_state_badge(notice.state)
@@ -66,12 +67,12 @@ class NotificationAdmin(TabbedAdmin):
         """Return the error of the last attempt."""
         return localize_text(notice.error)[:80] or "–"
 
-    @display(description=_("when"), ordering="created_at")
+    @display(description=_("time"), ordering="created_at")
     def when(self, notice: Notification) -> Any:
         """Return when it was created."""
         return ago(notice.created_at)
 
-    @action(description=_("Send again"), permissions=["change"])
+    @action(description=_("Resend"), permissions=["change"])
     def retry_chosen(self, request: HttpRequest, queryset: QuerySet[Notification]) -> None:
         """Retry the selected notifications immediately; skip those that were sent."""
         retried = 0
@@ -83,10 +84,13 @@ class NotificationAdmin(TabbedAdmin):
                     raise
             else:
                 retried += 1
-        messages.success(request, _t("%(n)d notices are tried again.") % {"n": retried})
+        text = ngettext(
+            "%(n)d notification will be resent.", "%(n)d notifications will be resent.", retried
+        )
+        messages.success(request, text % {"n": retried})
 
 
-@NotificationAdmin.add_page("change", _("Notice"), needs=Action.VIEW_AUDIT)
+@NotificationAdmin.add_page("change", _("Notification"), needs=Action.VIEW_AUDIT)
 def show_notification(visit: ObjectRequest) -> HttpResponseBase:
     """Show a notification with its channel and state."""
     notice: Notification = visit.object
@@ -104,4 +108,4 @@ def show_notification(visit: ObjectRequest) -> HttpResponseBase:
 def retry_notification(visit: ObjectRequest) -> None:
     """Retry a notification immediately."""
     delivery.retry_notification(visit.principal, visit.object)
-    messages.success(visit.request, _t("It is tried again within seconds."))
+    messages.success(visit.request, _t("The notification will be resent within seconds."))

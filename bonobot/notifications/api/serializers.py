@@ -11,18 +11,18 @@ from bonobot.notifications.events import EVENTS, SELECTABLE_EVENTS
 from bonobot.notifications.models import SEVERITIES, Notification, NotificationChannel
 from bonobot.notifications.services import MAX_ADDRESSES
 
-EVENTS_HELP = "What it is told of; empty: everything."
+EVENTS_HELP = "The events to send; empty: all events."
 
 
 @extend_schema_serializer(
     examples=[
         OpenApiExample(
-            "E-mail",
+            "Email",
             {"name": "Operations", "kind": "email", "addresses": ["ops@example.com"]},
             request_only=True,
         ),
         OpenApiExample(
-            "Webhook, grave things only",
+            "Webhook, critical events only",
             {
                 "name": "Pager",
                 "kind": "webhook",
@@ -35,7 +35,7 @@ EVENTS_HELP = "What it is told of; empty: everything."
     ]
 )
 class NotificationChannelBody(VersionedBody):
-    """A channel as it is written."""
+    """A notification channel to create or update."""
 
     name = serializers.CharField(max_length=255)
     kind = serializers.ChoiceField(NotificationChannel.Kind.choices)
@@ -43,33 +43,35 @@ class NotificationChannelBody(VersionedBody):
         child=serializers.CharField(max_length=320),
         required=False,
         max_length=MAX_ADDRESSES,
-        help_text="Of a channel by e-mail.",
+        help_text="For an email channel.",
     )
     url = serializers.CharField(
         required=False,
         allow_blank=True,
         max_length=2_000,
-        help_text=f"Of a webhook; kept when left out or `{MASK}`.",
+        help_text=f"For a webhook; unchanged if omitted or `{MASK}`.",
     )
     secret = serializers.CharField(
         required=False,
         allow_blank=True,
         max_length=1_000,
         write_only=True,
-        help_text="Signs what a webhook gets; left out, one is made and answered once.",
+        help_text=(
+            "Signs the requests of a webhook. If omitted, a secret is generated and returned once."
+        ),
     )
     allow_private = serializers.BooleanField(
-        required=False, help_text="Only a platform administrator may allow a private address."
+        required=False, help_text="Only a platform administrator can allow a private address."
     )
     events = serializers.ListField(
         child=serializers.ChoiceField(SELECTABLE_EVENTS), required=False, help_text=EVENTS_HELP
     )
-    minimum = serializers.ChoiceField(SEVERITIES, required=False, help_text="Least severity.")
+    minimum = serializers.ChoiceField(SEVERITIES, required=False, help_text="Minimum severity.")
     enabled = serializers.BooleanField(required=False)
 
 
 class NotificationChannelSerializer(VersionedSerializer):
-    """A channel as it is read; a webhook's address shows its origin alone."""
+    """A notification channel; only the origin of a webhook's URL is shown."""
 
     body_classes = (NotificationChannelBody,)
 
@@ -77,8 +79,8 @@ class NotificationChannelSerializer(VersionedSerializer):
     name = serializers.CharField()
     kind = serializers.ChoiceField(NotificationChannel.Kind.choices)
     addresses = serializers.ListField(child=serializers.CharField())
-    url = serializers.SerializerMethodField(help_text=f"`{MASK}`, or blank if there is none.")
-    goes_to = serializers.CharField(help_text="Where it leads, without what is secret.")
+    url = serializers.SerializerMethodField(help_text=f"`{MASK}`, or empty if there is none.")
+    goes_to = serializers.CharField(help_text="The destination, without secrets.")
     allow_private = serializers.BooleanField()
     events = serializers.ListField(
         child=serializers.ChoiceField(SELECTABLE_EVENTS), help_text=EVENTS_HELP
@@ -95,10 +97,10 @@ class NotificationChannelSerializer(VersionedSerializer):
 
 
 class NotificationChannelSecretSerializer(NotificationChannelSerializer):
-    """A channel just made or changed."""
+    """A notification channel that was created or updated."""
 
     secret = serializers.SerializerMethodField(
-        help_text="The signing secret, if one was made for it now; it is never answered again."
+        help_text="The signing secret, if one was generated; it isn't shown again."
     )
 
     @extend_schema_field(str)
@@ -109,7 +111,7 @@ class NotificationChannelSecretSerializer(NotificationChannelSerializer):
 
 
 class NotificationSubjectSerializer(StrictSerializer):
-    """What a notice is about."""
+    """The subject of a notification."""
 
     type = serializers.CharField(source="subject_type")
     id = serializers.CharField(source="subject_id")
@@ -117,7 +119,7 @@ class NotificationSubjectSerializer(StrictSerializer):
 
 
 class NotificationSerializer(StrictSerializer):
-    """One thing that one channel is told."""
+    """A notification for one channel."""
 
     id = serializers.UUIDField(help_text="Sent to webhooks as `id` and `Idempotency-Key`.")
     channel_id = serializers.UUIDField()
@@ -130,5 +132,5 @@ class NotificationSerializer(StrictSerializer):
     attempts = serializers.IntegerField()
     next_attempt_at = serializers.DateTimeField(allow_null=True)
     sent_at = serializers.DateTimeField(allow_null=True)
-    error = serializers.CharField(help_text="What went wrong at the last attempt.")
+    error = serializers.CharField(help_text="The error of the last attempt.")
     created_at = serializers.DateTimeField()

@@ -25,7 +25,7 @@ STORED_FIELDS = ("name", "kind", "addresses", "allow_private", "events", "minimu
 
 
 class NotificationChannelListView(ResourceView):
-    """All channels."""
+    """All notification channels."""
 
     rules = {"GET": Action.VIEW_AUDIT, "POST": Action.MANAGE_NOTICES}
     ordering = ("name", "pk")
@@ -33,7 +33,7 @@ class NotificationChannelListView(ResourceView):
 
     @describe_operation("list_notice_channels", answer=NotificationChannelSerializer(many=True))
     def get(self, request: object) -> Response:
-        """List the channels by which people are told."""
+        """List notification channels."""
         return self.respond_page(
             NotificationChannel.objects.for_organization(self.organization_id),
             NotificationChannelSerializer,
@@ -46,9 +46,10 @@ class NotificationChannelListView(ResourceView):
         status=201,
     )
     def post(self, request: object) -> Response:
-        """Make a channel: e-mail addresses, or a webhook.
+        """Create a notification channel: email addresses, or a webhook.
 
-        A webhook gets signed JSON. Where no secret is sent one is made, and answered this once.
+        A webhook receives signed JSON. If no secret is sent, one is generated and returned in this
+        response only.
         """
         channel, generated_secret = save_channel(
             self.principal, NotificationChannelSpec(**self.read_body(NotificationChannelBody))
@@ -59,7 +60,7 @@ class NotificationChannelListView(ResourceView):
 
 
 class NotificationChannelView(ResourceView):
-    """What has a channel in its address."""
+    """Base class for one channel."""
 
     def get_channel(self, channel_id: str) -> NotificationChannel:
         """Return a channel of the organization; raises `NotFound`."""
@@ -71,7 +72,7 @@ class NotificationChannelView(ResourceView):
 
 
 class NotificationChannelDetailView(NotificationChannelView):
-    """One channel."""
+    """One notification channel."""
 
     rules = {
         "GET": Action.VIEW_AUDIT,
@@ -81,7 +82,7 @@ class NotificationChannelDetailView(NotificationChannelView):
 
     @describe_operation("get_notice_channel", answer=NotificationChannelSerializer)
     def get(self, request: object, channel_id: str) -> Response:
-        """Show a channel; a webhook's address and secret are never shown."""
+        """Get a notification channel; a webhook's URL and secret are masked."""
         return self.respond_row(self.get_channel(channel_id), NotificationChannelSerializer)
 
     @describe_operation(
@@ -90,7 +91,7 @@ class NotificationChannelDetailView(NotificationChannelView):
         answer=NotificationChannelSecretSerializer,
     )
     def patch(self, request: object, channel_id: str) -> Response:
-        """Change parts of a channel; switched off, it forgets what waits for it."""
+        """Update a notification channel; disabling it discards its pending notifications."""
         channel = self.get_channel(channel_id)
         stored_values: dict[str, Any] = {name: getattr(channel, name) for name in STORED_FIELDS}
         spec = NotificationChannelSpec(
@@ -101,23 +102,23 @@ class NotificationChannelDetailView(NotificationChannelView):
 
     @describe_operation("remove_notice_channel", status=204)
     def delete(self, request: object, channel_id: str) -> Response:
-        """Remove a channel with the notices that it was told."""
+        """Delete a notification channel with its notifications."""
         delete_channel(self.principal, self.get_channel(channel_id))
         return Response(status=204)
 
 
 class TestNotificationChannelView(NotificationChannelView):
-    """A test of one channel."""
+    """Test of a channel."""
 
     __test__ = False
     rules = {"POST": Action.MANAGE_NOTICES}
 
     @describe_operation("test_notice_channel", answer=NotificationSerializer)
     def post(self, request: object, channel_id: str) -> Response:
-        """Send a test notice now.
+        """Send a test notification.
 
-        A receiver that doesn't take it is no error of this request: the answer is 200 with the
-        state `failed` and what went wrong.
+        If the destination doesn't accept it, the status code is still 200. The response has the
+        state `failed` and the error.
         """
         return self.respond_row(
             send_test_notification(self.principal, self.get_channel(channel_id)),
@@ -126,17 +127,17 @@ class TestNotificationChannelView(NotificationChannelView):
 
 
 class NotificationFilter(StrictFilterSet):
-    """Filters of the list of notifications."""
+    """Filters for the list of notifications."""
 
-    channel = django_filters.UUIDFilter(field_name="channel_id", label="Id of the channel")
+    channel = django_filters.UUIDFilter(field_name="channel_id", label="ID of the channel")
     state = django_filters.ChoiceFilter(choices=Notification.State.choices)
     event = django_filters.ChoiceFilter(choices=[(code, code) for code in EVENTS])
-    subject = django_filters.CharFilter(field_name="subject_id", label="Id of what it is about")
+    subject = django_filters.CharFilter(field_name="subject_id", label="ID of the subject")
     since = django_filters.IsoDateTimeFilter(field_name="created_at", lookup_expr="gte")
 
 
 class NotificationListView(ResourceView):
-    """The outbox."""
+    """The notifications of the organization."""
 
     rules = {"GET": Action.VIEW_AUDIT}
     queryset = Notification.objects.none()
@@ -145,19 +146,19 @@ class NotificationListView(ResourceView):
 
     @describe_operation("list_notices", answer=NotificationSerializer(many=True))
     def get(self, request: object) -> Response:
-        """List the notices of the last thirty days, the latest first."""
+        """List the notifications of the last 30 days, latest first."""
         rows = Notification.objects.for_organization(self.organization_id).select_related("channel")
         return self.respond_page(rows, NotificationSerializer)
 
 
 class RetryNotificationView(ResourceView):
-    """Another attempt at one notice."""
+    """Retry of a notification."""
 
     rules = {"POST": Action.MANAGE_NOTICES}
 
     @describe_operation("retry_notice", answer=NotificationSerializer)
     def post(self, request: object, notice_id: str) -> Response:
-        """Have a notice that waits or was given up tried again at once."""
+        """Retry a pending or failed notification now."""
         rows = Notification.objects.select_related("channel")
         with set_not_found_field("notice_id"):
             notice: Notification = rows.get_or_404(self.organization_id, pk=notice_id)

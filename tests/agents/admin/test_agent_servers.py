@@ -17,12 +17,12 @@ pytestmark = pytest.mark.django_db
 
 @pytest.fixture
 def acme() -> Organization:
-    return factories.organization()
+    return factories.create_organization()
 
 
 @pytest.fixture
 def helper(acme: Organization) -> Agent:
-    return factories.agent(acme)
+    return factories.create_agent(acme)
 
 
 @pytest.fixture
@@ -30,13 +30,13 @@ def server(acme: Organization) -> Server:
     made = admin_client.web_server(acme)
     for name in ("add", "echo", "a*b"):
         admin_client.offer(made, name)
-    approve_definitions(factories.administrator(acme), made)
+    approve_definitions(factories.build_administrator(acme), made)
     return made
 
 
 @pytest.fixture
 def bound(acme: Organization, helper: Agent, server: Server) -> AgentServer:
-    return attach_server(factories.administrator(acme), helper, server)
+    return attach_server(factories.build_administrator(acme), helper, server)
 
 
 @pytest.fixture
@@ -72,7 +72,7 @@ def test_a_private_server_is_added_by_pasting_and_deleted_with_its_binding(
     own = Server.objects.get()
     assert own.scope_id == helper.pk
     assert helper.bindings.get().server == own
-    assert "its own" in admin_client.words(seat.get("agents_agent_servers", helper.pk))
+    assert "private" in admin_client.words(seat.get("agents_agent_servers", helper.pk))
     seat.post("agents_agent_unbind", helper.pk, server=str(own.pk))
     assert not Server.objects.exists()
 
@@ -80,7 +80,7 @@ def test_a_private_server_is_added_by_pasting_and_deleted_with_its_binding(
 def test_a_private_server_may_be_named_like_one_of_the_pool(
     acme: Organization, helper: Agent, seat: admin_client.Desk
 ) -> None:
-    factories.http_server(acme, "http://127.0.0.1:9/mcp", "own")
+    factories.create_http_server(acme, "http://127.0.0.1:9/mcp", "own")
     text = json.dumps({"own": {"url": "https://93.184.215.14/mcp"}})
     seat.post("agents_agent_paste", helper.pk, text=text, do="add", seen="1", add=["own"])
     assert helper.bindings.get().server.private_to_agent
@@ -104,7 +104,7 @@ def test_a_reviewer_sees_the_servers_and_changes_none(
     acme: Organization, bound: AgentServer
 ) -> None:
     reviewer = admin_client.sit(acme, Role.REVIEWER)
-    assert "Take away" not in reviewer.get("agents_agent_servers", bound.agent_id)
+    assert "Detach" not in reviewer.get("agents_agent_servers", bound.agent_id)
     reviewer.post("agents_agent_unbind", bound.agent_id, server=str(bound.server_id), status=403)
     assert AgentServer.objects.exists()
 
@@ -113,4 +113,4 @@ def test_the_server_names_the_agents_that_have_it(
     bound: AgentServer, seat: admin_client.Desk
 ) -> None:
     page = admin_client.words(seat.get("mcp_servers_server_change", bound.server_id))
-    assert "Agents that have it Helper" in page
+    assert "Agents Helper" in page

@@ -14,12 +14,12 @@ pytestmark = pytest.mark.django_db
 
 @pytest.fixture
 def acme():
-    return factories.organization()
+    return factories.create_organization()
 
 
 @pytest.fixture
 def helper(acme):
-    return factories.agent(acme)
+    return factories.create_agent(acme)
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def server(acme):
     admin_client.offer(made, "docs://a?b", kind=Definition.Kind.RESOURCE, description="<b>bold</b>")
     admin_client.offer(made, "docs://{page}", kind=Definition.Kind.RESOURCE_TEMPLATE)
     admin_client.offer(made, "review", kind=Definition.Kind.PROMPT)
-    approve_definitions(factories.administrator(acme), made)
+    approve_definitions(factories.build_administrator(acme), made)
     return made
 
 
@@ -67,14 +67,14 @@ def test_all_and_patterns_are_kept_and_shown_again(acme, helper, server, tick):
 
 
 def test_unticking_takes_away_and_nothing_at_all_is_refused(acme, helper, server, tick):
-    attach_server(factories.administrator(acme), helper, server, allowed_resources=["*"])
+    attach_server(factories.build_administrator(acme), helper, server, allowed_resources=["*"])
     tick(prompt="review")
     assert kept() == ([], ["review"])
     assert "nothing_chosen" in tick()
 
 
 def test_a_form_that_says_nothing_of_ticks_leaves_them(acme, helper, server):
-    attach_server(factories.administrator(acme), helper, server, allowed_resources=["*"])
+    attach_server(factories.build_administrator(acme), helper, server, allowed_resources=["*"])
     fields = {"server": str(server.pk), f"how-{server.pk}": "all"}
     admin_client.sit(acme, Role.OPERATOR).send(
         admin_client.url("agents_agent_pick", helper.pk), fields
@@ -83,9 +83,9 @@ def test_a_form_that_says_nothing_of_ticks_leaves_them(acme, helper, server):
 
 
 def test_the_servers_page_tells_what_may_be_used_and_why_not(acme, helper, server):
-    attach_server(factories.administrator(acme), helper, server, allowed_prompts=["review"])
+    attach_server(factories.build_administrator(acme), helper, server, allowed_prompts=["review"])
     page = admin_client.words(
         admin_client.sit(acme, Role.AUDITOR).get("agents_agent_servers", helper.pk)
     )
-    assert "1 of 3 resources and prompts can be used" in page
+    assert "1 of 3 resources and prompts available" in page
     assert "not_ticked" in page

@@ -20,12 +20,12 @@ ADD_SCHEMA = {
 
 @pytest.fixture
 def acme() -> Organization:
-    return factories.organization()
+    return factories.create_organization()
 
 
 @pytest.fixture
 def helper(acme: Organization) -> Agent:
-    return factories.agent(acme)
+    return factories.create_agent(acme)
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def server(acme: Organization) -> Server:
     made = admin_client.web_server(acme)
     admin_client.offer(made, "add", description="Adds <b>two</b> numbers", inputSchema=ADD_SCHEMA)
     admin_client.offer(made, "echo")
-    approve_definitions(factories.administrator(acme), made)
+    approve_definitions(factories.build_administrator(acme), made)
     admin_client.offer(made, "a*b")
     return made
 
@@ -57,7 +57,7 @@ def test_servers_of_the_pool_that_it_does_not_have_are_offered(
     acme: Organization, helper: Agent, server: Server, seat: admin_client.Desk
 ) -> None:
     had = admin_client.web_server(acme, "had")
-    attach_server(factories.administrator(acme), helper, had)
+    attach_server(factories.build_administrator(acme), helper, had)
     page = admin_client.words(seat.get("agents_agent_pick", helper.pk))
     assert "web" in page
     assert "2 of 3 tools approved" in page
@@ -81,13 +81,13 @@ def test_a_list_of_servers_takes_the_same_queries_for_any_number(
 
 @pytest.mark.parametrize(
     ("in_pool", "words"),
-    [(False, "The pool has no server yet"), (True, "every server of the pool")],
+    [(False, "No shared servers yet"), (True, "All shared servers are attached")],
 )
 def test_where_there_is_nothing_to_give_the_page_says_what_to_do(
     acme: Organization, helper: Agent, seat: admin_client.Desk, in_pool: bool, words: str
 ) -> None:
     if in_pool:
-        attach_server(factories.administrator(acme), helper, admin_client.web_server(acme))
+        attach_server(factories.build_administrator(acme), helper, admin_client.web_server(acme))
     assert words in admin_client.words(seat.get("agents_agent_pick", helper.pk))
 
 
@@ -97,7 +97,7 @@ def test_a_servers_tools_are_shown_with_state_and_arguments(
     page = seat.get("agents_agent_pick", helper.pk, server=str(server.pk))
     assert "Adds &lt;b&gt;two&lt;/b&gt; numbers" in page
     assert ">approved<" in page
-    assert ">waits for approval<" in page
+    assert ">pending review<" in page
     add = server.definitions.get(name="add")
     piece = seat.get("mcp_servers_server_arguments", server.pk, of=str(add.pk))
     assert "The first summand" in piece
@@ -106,7 +106,7 @@ def test_a_servers_tools_are_shown_with_state_and_arguments(
 def test_arguments_of_another_servers_definition_are_not_there(
     server: Server, seat: admin_client.Desk
 ) -> None:
-    foreign = admin_client.offer(admin_client.web_server(factories.organization("other")))
+    foreign = admin_client.offer(admin_client.web_server(factories.create_organization("other")))
     for of in (str(foreign.pk), "nonsense"):
         seat.get("mcp_servers_server_arguments", server.pk, of=of, status=404)
 
@@ -133,7 +133,7 @@ def test_everything_is_a_choice_of_its_own(
 ) -> None:
     page = give(seat, helper, server, how="all", tool=["add"])
     assert helper.bindings.get().allowed_tools == []
-    assert "everything, also later" in page
+    assert "all tools, including future ones" in page
 
 
 def test_what_is_not_offered_is_not_given(
@@ -168,7 +168,7 @@ def test_the_choice_at_hand_is_shown_and_its_globs_and_denials_survive(
     acme: Organization, helper: Agent, server: Server, seat: admin_client.Desk
 ) -> None:
     attach_server(
-        *(factories.administrator(acme), helper, server),
+        *(factories.build_administrator(acme), helper, server),
         enabled=False,
         allowed_tools=["a*"],
         denied_tools=["a?b"],
@@ -197,8 +197,8 @@ def test_a_server_that_nobody_asked_yet_is_asked_and_its_problem_is_said(
 def test_a_foreign_server_is_not_there(
     acme: Organization, helper: Agent, seat: admin_client.Desk
 ) -> None:
-    foreign = admin_client.web_server(factories.organization("other"))
-    other = factories.agent(acme, "other")
+    foreign = admin_client.web_server(factories.create_organization("other"))
+    other = factories.create_agent(acme, "other")
     private = admin_client.web_server(acme, "private")
     Server.objects.filter(pk=private.pk).update(scope_id=other.pk)
     for one in (str(foreign.pk), str(private.pk), "nonsense"):

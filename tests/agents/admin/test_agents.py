@@ -19,12 +19,12 @@ pytestmark = pytest.mark.django_db
 
 @pytest.fixture
 def acme() -> Organization:
-    return factories.organization()
+    return factories.create_organization()
 
 
 @pytest.fixture
 def helper(acme: Organization) -> Agent:
-    return factories.agent(acme)
+    return factories.create_agent(acme)
 
 
 @pytest.fixture
@@ -43,9 +43,9 @@ def test_the_list_tells_of_servers_in_trouble(
     acme: Organization, helper: Agent, seat: admin_client.Desk
 ) -> None:
     server = admin_client.web_server(acme)
-    factories.attach_server(factories.administrator(acme), helper, server)
+    factories.attach_server(factories.build_administrator(acme), helper, server)
     Server.objects.filter(pk=server.pk).update(status="error")
-    assert "1 in trouble" in admin_client.words(seat.get("agents_agent_changelist"))
+    assert "1 with problems" in admin_client.words(seat.get("agents_agent_changelist"))
 
 
 def test_an_agent_is_made_with_every_tool_blocked(
@@ -55,7 +55,7 @@ def test_an_agent_is_made_with_every_tool_blocked(
     page = seat.post("agents_agent_add", **fields)
     made = Agent.objects.get(slug="release-helper")
     assert made.tool_policy.mode == "none"
-    assert "Give it servers" in page
+    assert "Attach servers" in page
 
 
 def test_a_taken_name_is_said_at_the_form(helper: Agent, seat: admin_client.Desk) -> None:
@@ -67,7 +67,7 @@ def test_a_taken_name_is_said_at_the_form(helper: Agent, seat: admin_client.Desk
 def test_another_organizations_model_cannot_be_chosen(
     helper: Agent, seat: admin_client.Desk
 ) -> None:
-    foreign = factories.agent(factories.organization("other")).model_endpoint_id
+    foreign = factories.create_agent(factories.create_organization("other")).model_endpoint_id
     fields = configuration(helper, model_endpoint=str(foreign))
     assert "Select a valid choice" in seat.post("agents_agent_configuration", helper.pk, **fields)
 
@@ -111,21 +111,21 @@ def test_an_odd_limit_changes_nothing(helper: Agent, seat: admin_client.Desk) ->
         name="Renamed",
     )
     page = seat.post("agents_agent_configuration", helper.pk, **fields)
-    assert "is no limit" in page
+    assert "t a valid limit" in page
     assert Agent.objects.get().name == "Helper"
 
 
 def test_the_use_of_a_budget_is_shown(
     acme: Organization, helper: Agent, seat: admin_client.Desk
 ) -> None:
-    boss = factories.administrator(acme)
+    boss = factories.build_administrator(acme)
     set_budgets(boss, helper, [BudgetLine("tokens", "total", 1_000)])
     limit = BudgetLimit("agent", str(helper.pk), "tokens", "total", 1_000)
     key = build_budget_key(acme.pk, limit, timezone.now())
     BudgetCell.objects.create(key=key, organization_id=acme.pk, spent=250, reserved=50)
     page = admin_client.words(seat.get("agents_agent_configuration", helper.pk))
-    assert "250 of 1,000 spent" in page
-    assert "50 held by running calls" in page
+    assert "250 of 1,000 used" in page
+    assert "50 reserved by running calls" in page
 
 
 def test_an_agent_is_given_to_members(
@@ -135,18 +135,18 @@ def test_an_agent_is_given_to_members(
     seat.post("agents_agent_configuration", helper.pk, **configuration(helper, members=["berta"]))
     assert "Helper" in member.get("agents_agent_changelist")
     seat.post("agents_agent_configuration", helper.pk, **configuration(helper))
-    assert "No agent yet" in member.get("agents_agent_changelist")
+    assert "No agents yet" in member.get("agents_agent_changelist")
 
 
 def test_an_agent_is_switched_off(helper: Agent, seat: admin_client.Desk) -> None:
     seat.post("agents_agent_switch", helper.pk, enabled="0")
     helper.refresh_from_db()
     assert not helper.enabled
-    assert "This agent is switched off." in seat.get("agents_agent_change", helper.pk)
+    assert "This agent is disabled." in seat.get("agents_agent_change", helper.pk)
 
 
 def test_removing_an_agent_asks_first(helper: Agent, seat: admin_client.Desk) -> None:
-    assert "Remove Helper?" in seat.get("agents_agent_delete", helper.pk)
+    assert "Delete Helper?" in seat.get("agents_agent_delete", helper.pk)
     assert Agent.objects.exists()
     seat.post("agents_agent_delete", helper.pk, yes="1")
     assert not Agent.objects.exists()

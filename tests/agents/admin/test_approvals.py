@@ -22,17 +22,17 @@ LIST, PAGE, ANSWER = (f"agents_approval_{name}" for name in ("changelist", "chan
 
 @pytest.fixture
 def acme() -> Organization:
-    return factories.organization()
+    return factories.create_organization()
 
 
 @pytest.fixture
 def helper(acme: Organization) -> Agent:
-    return factories.agent(acme)
+    return factories.create_agent(acme)
 
 
 @pytest.fixture
 def approval(helper: Agent) -> Approval:
-    return factories.waiting_session(helper)[1]
+    return factories.create_waiting_session(helper)[1]
 
 
 @pytest.fixture
@@ -45,17 +45,17 @@ def said(seat: admin_client.Desk) -> str:
 
 
 def test_an_empty_inbox_says_when_calls_wait(acme: Organization, seat: admin_client.Desk) -> None:
-    assert "No call has waited for a person yet" in seat.get(LIST)
+    assert "No approvals yet" in seat.get(LIST)
 
 
 def test_what_waits_comes_first_and_is_counted(helper: Agent, seat: admin_client.Desk) -> None:
-    factories.question(helper, label="first_waits")
-    factories.question(helper, label="then_answered", state=Approval.State.DENIED)
+    factories.create_approval(helper, label="first_waits")
+    factories.create_approval(helper, label="then_answered", state=Approval.State.DENIED)
     page = admin_client.words(seat.get(LIST))
     assert page.index("first_waits") < page.index("then_answered")
     assert "Approvals 1" in page
     board = admin_client.words(seat.get("index"))
-    assert "calls to answer 1" in board
+    assert "pending approvals 1" in board
     assert "first_waits" in board
 
 
@@ -66,15 +66,15 @@ def test_what_waits_comes_first_and_is_counted(helper: Agent, seat: admin_client
         {"agent__name__icontains": "help"},
         {"server_name__icontains": "web"},
         {"own_name__icontains": "add"},
-        {"rule__icontains": "agent:"},
+        {"rule__icontains": "policy:"},
     ],
 )
 def test_the_list_is_filtered(
     acme: Organization, helper: Agent, seat: admin_client.Desk, query: dict[str, str]
 ) -> None:
-    factories.question(helper, label="wanted", server_name="web")
-    other = factories.agent(acme, "other")
-    factories.question(other, label="left_out", state="denied", own_name="x", rule="flow")
+    factories.create_approval(helper, label="wanted", server_name="web")
+    other = factories.create_agent(acme, "other")
+    factories.create_approval(other, label="left_out", state="denied", own_name="x", rule="flow")
     page = admin_client.words(seat.get(LIST, **query))
     assert "wanted" in page
     assert "left_out" not in page
@@ -91,10 +91,10 @@ def test_the_page_shows_all_that_a_yes_is_bound_to(
         "definition_digest": definition.digest,
         "arguments": {"text": "<script>alert(1)</script>\u202e"},
     }
-    session, approval = factories.waiting_session(helper, "Add it <up>", **asked)
+    session, approval = factories.create_waiting_session(helper, "Add it <up>", **asked)
     page = seat.get(PAGE, approval.pk)
     words = admin_client.words(page)
-    for expected in ("Helper", "Add it <up>", "web", "agent:ask", "The policy asks", "a" * 64):
+    for expected in ("Helper", "Add it <up>", "web", "policy:ask", "The policy asks", "a" * 64):
         assert expected in words
     assert "⟨U+202E⟩" in page
     assert "<script>alert" not in page
@@ -102,13 +102,13 @@ def test_the_page_shows_all_that_a_yes_is_bound_to(
     assert "unchanged" in words
     assert admin_client.url("agents_session_change", session.pk) in page
     Definition.objects.update(digest="new")
-    assert "changed since" in admin_client.words(seat.get(PAGE, approval.pk))
+    assert "changed since request" in admin_client.words(seat.get(PAGE, approval.pk))
 
 
 def test_large_arguments_are_cut_and_downloaded_whole(
     helper: Agent, seat: admin_client.Desk
 ) -> None:
-    approval = factories.question(helper, arguments={"text": "x" * 80_000})
+    approval = factories.create_approval(helper, arguments={"text": "x" * 80_000})
     page = admin_client.words(seat.get(PAGE, approval.pk))
     assert "Only the beginning is shown" in page
     assert len(page) < 80_000
@@ -121,7 +121,7 @@ def test_a_yes_permits_the_call_once_and_queues_the_session(
     approval: Approval, seat: admin_client.Desk
 ) -> None:
     seat.post(ANSWER, approval.pk, answer="approve")
-    assert "Approved, for this one call." in said(seat)
+    assert "Approved for this call only." in said(seat)
     assert ApprovalCell.objects.filter(pk=approval.pk).exists()
     assert Session.objects.get().status == Session.Status.QUEUED
 
@@ -142,7 +142,7 @@ def test_a_yes_for_the_session_is_listed_and_taken_back(
         ("agents_session_change", approval.session_id),
         ("agents_agent_sessions", helper.pk),
     ):
-        assert "Take back" in seat.get(name, pk)
+        assert "Revoke" in seat.get(name, pk)
     seat.post("agents_session_revoke", approval.session_id, grant=str(uuid4()), status=404)
     seat.post("agents_session_revoke", approval.session_id, grant=str(grant.pk))
     assert not SessionApproval.objects.exists()
@@ -151,15 +151,15 @@ def test_a_yes_for_the_session_is_listed_and_taken_back(
 def test_a_second_answer_says_who_was_first(
     acme: Organization, approval: Approval, seat: admin_client.Desk
 ) -> None:
-    resolve_approval(factories.administrator(acme), approval, "deny")
+    resolve_approval(factories.build_administrator(acme), approval, "deny")
     seat.post(ANSWER, approval.pk, answer="approve")
     assert "already_answered" in said(seat)
-    assert "Yes, approve this call" not in seat.get(PAGE, approval.pk)
+    assert "Approve call" not in seat.get(PAGE, approval.pk)
 
 
 def test_an_answer_that_comes_too_late_says_so(helper: Agent, seat: admin_client.Desk) -> None:
-    late = factories.question(helper, expires_at=timezone.now() - timedelta(minutes=1))
-    assert "that is a no" in admin_client.words(seat.get(PAGE, late.pk))
+    late = factories.create_approval(helper, expires_at=timezone.now() - timedelta(minutes=1))
+    assert "so the call was denied" in admin_client.words(seat.get(PAGE, late.pk))
     seat.post(ANSWER, late.pk, answer="approve")
     assert "approval_expired" in said(seat)
 
@@ -170,10 +170,10 @@ def test_ones_own_call_is_not_offered_and_refused_under_four_eyes(
     Organization.objects.update(four_eyes=True)
     owner = admin_client.sit(acme, Role.OWNER)
     who = {"requested_by_kind": "user", "requested_by_id": str(owner.user.pk)}
-    approval = factories.question(helper, **who)
+    approval = factories.create_approval(helper, **who)
     page = owner.get(PAGE, approval.pk)
-    assert "Yes, approve this call" not in page
-    assert "No, deny this call" in page
+    assert "Approve call" not in page
+    assert "Deny call" in page
     assert "own_call" in owner.post(ANSWER, approval.pk, answer="approve", status=403)
 
 
@@ -191,19 +191,21 @@ def test_a_member_reads_what_they_asked_and_nothing_else(
     acme: Organization, helper: Agent, approval: Approval
 ) -> None:
     member = admin_client.sit(acme, Role.MEMBER)
-    mine = factories.question(helper, requested_by_kind="user", requested_by_id=str(member.user.pk))
+    mine = factories.create_approval(
+        helper, requested_by_kind="user", requested_by_id=str(member.user.pk)
+    )
     assert "An owner or reviewer" in member.get(PAGE, mine.pk)
     member.get(PAGE, approval.pk, status=404)
 
 
 def test_many_are_denied_together_after_a_look(helper: Agent, seat: admin_client.Desk) -> None:
-    asked = [factories.question(helper, label=f"call_{n}") for n in range(3)]
+    asked = [factories.create_approval(helper, label=f"call_{n}") for n in range(3)]
     chosen = {"action": "deny_chosen", "_selected_action": [str(one.pk) for one in asked[:2]]}
     page = seat.send(admin_client.url(LIST), chosen)
     assert "Deny all 2" in page
     assert Approval.objects.waiting().count() == 3
     seat.send(admin_client.url(LIST), chosen | {"confirmed": "1", "word": "Not today."})
-    assert "2 of the ticked were denied" in said(seat)
+    assert "Calls denied: 2." in said(seat)
     assert list(Approval.objects.waiting()) == [asked[2]]
     assert set(Approval.objects.filter(state="denied").values_list("word", flat=True)) == {
         "Not today."
@@ -225,13 +227,13 @@ def test_the_conversation_asks_in_its_place_and_is_looked_at_again(
     approval: Approval, acme: Organization, seat: admin_client.Desk
 ) -> None:
     page = seat.get("agents_session_change", approval.session_id)
-    assert "Yes, approve this call" in page
+    assert "Approve call" in page
     assert 'data-rests="waiting"' in page
     auditor = admin_client.sit(acme, Role.AUDITOR)
-    assert "Yes, approve this call" not in auditor.get("agents_session_change", approval.session_id)
+    assert "Approve call" not in auditor.get("agents_session_change", approval.session_id)
     seat.post(ANSWER, approval.pk, answer="approve")
     piece = seat.get("agents_session_steps", approval.session_id)
-    assert "Yes, approve this call" not in piece
+    assert "Approve call" not in piece
     assert 'data-rests="false"' in piece
 
 
@@ -239,7 +241,7 @@ def test_the_list_takes_few_queries(
     helper: Agent, seat: admin_client.Desk, django_assert_max_num_queries: DjangoAssertNumQueries
 ) -> None:
     for number in range(20):
-        factories.waiting_session(helper, f"Question {number}")
+        factories.create_waiting_session(helper, f"Question {number}")
     with django_assert_max_num_queries(15):
         seat.get(LIST)
 

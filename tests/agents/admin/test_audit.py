@@ -8,10 +8,10 @@ from django.http import HttpResponse
 from django.utils import timezone, translation
 
 from agents.admin import audit
-from agents.admin.audit import format_action
 from bonobot.accounts.models import Organization
 from bonobot.accounts.roles import Role
 from bonobot.ledger.audit import search as audit_search
+from bonobot.ledger.audit.action_titles import format_action
 from bonobot.ledger.audit.admin_changes import record_finished_change
 from bonobot.ledger.models import AuditRow
 from bonobot.ledger.types import Actor
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.django_db
 
 @pytest.fixture
 def acme() -> Organization:
-    return factories.organization()
+    return factories.create_organization()
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def test_rows_tell_who_did_what(acme: Organization, seat: admin_client.Desk) -> 
 def test_another_organizations_rows_are_not_shown(
     acme: Organization, seat: admin_client.Desk
 ) -> None:
-    foreign = happened(factories.organization("other"), name="elsewhere")
+    foreign = happened(factories.create_organization("other"), name="elsewhere")
     assert "elsewhere" not in seat.get("ledger_auditrow_changelist")
     seat.get("ledger_auditrow_change", foreign.pk, status=404)
 
@@ -193,7 +193,7 @@ def test_what_no_index_finds_is_looked_for_as_far(
     past: list[AuditRow], seat: admin_client.Desk, query: dict[str, str]
 ) -> None:
     page = seat.client.get(admin_client.url("ledger_auditrow_changelist"), query)
-    assert "Look further back" in page.content.decode()
+    assert "Search further back" in page.content.decode()
 
 
 @pytest.mark.parametrize(
@@ -248,6 +248,6 @@ def test_every_action_that_was_recorded_has_its_german(acme: Organization) -> No
 def test_filters_are_called_in_the_readers_language(seat: admin_client.Desk) -> None:
     seat.client.defaults["HTTP_ACCEPT_LANGUAGE"] = "de"
     page = admin_client.words(seat.get("ledger_auditrow_changelist"))
-    for title in ("Ergebnis", "Entscheidung", "Code", "Agent", "Server", "Werkzeug"):
+    for title in ("Ergebnis", "Entscheidung", "Code", "Agent", "Server", "Tool"):
         assert f"Nach {title}" in page, title
-    assert "Nach gefragt (UTC)" in page
+    assert "Nach angefordert (UTC)" in page

@@ -21,9 +21,9 @@ LIST, VERIFY = "ledger_auditrow_changelist", "ledger_auditrow_verify"
 
 @pytest.fixture
 def acme():
-    where = factories.organization()
+    where = factories.create_organization()
     for number in range(5):
-        factories.agent(where, f"agent-{number}")
+        factories.create_agent(where, f"agent-{number}")
     return where
 
 
@@ -41,19 +41,19 @@ def test_a_worker_is_asked_and_the_page_tells_what_it_found(
     acme, sent, django_capture_on_commit_callbacks
 ):
     seat = admin_client.sit(acme, Role.AUDITOR)
-    assert "was not verified from here yet" in admin_client.words(seat.get(LIST))
+    assert "Integrity not verified" in admin_client.words(seat.get(LIST))
     with django_capture_on_commit_callbacks(execute=True):
         seat.post(VERIFY)
     assert sent == [(VERIFY_FURTHER, str(acme.pk), "")]
     assert UNDER_WAY in seat.get("ledger_auditrow_verification"), "the worker's move"
     with time_machine.travel(datetime.now(UTC) + START_TIMEOUT):
-        assert "No worker has begun it" in admin_client.words(seat.get(LIST))
+        assert "No worker has started the verification" in admin_client.words(seat.get(LIST))
     assert verify_further(str(acme.pk))
     last = AuditRow.objects.for_organization(acme.pk).first().seq
     page = admin_client.words(seat.get("ledger_auditrow_verification"))
     assert f"Verified up to entry {last}" in page
     assert UNDER_WAY not in seat.get(LIST)
-    assert "Verify what came since" in admin_client.words(seat.get(LIST))
+    assert "Verify new entries" in admin_client.words(seat.get(LIST))
 
 
 def test_a_long_one_goes_on_behind_others_and_shows_how_far_it_is(
@@ -69,14 +69,14 @@ def test_a_long_one_goes_on_behind_others_and_shows_how_far_it_is(
     seat = admin_client.sit(acme, Role.AUDITOR)
     page = seat.get(LIST)
     assert UNDER_WAY in page
-    assert "Go on verifying" not in admin_client.words(page), "it goes on"
+    assert "Continue verification" not in admin_client.words(page), "it goes on"
     with time_machine.travel(datetime.now(UTC) + START_TIMEOUT):
         page = seat.get(LIST)
         assert UNDER_WAY not in page
-        assert "Go on verifying" in admin_client.words(page)
+        assert "Continue verification" in admin_client.words(page)
     while not verify_further(str(acme.pk)):
         pass
-    assert "whole" in admin_client.words(seat.get("ledger_auditrow_verification"))
+    assert "verified" in admin_client.words(seat.get("ledger_auditrow_verification"))
 
 
 def test_a_fault_leads_to_its_row(acme):

@@ -14,17 +14,17 @@ pytestmark = pytest.mark.django_db
 
 @pytest.fixture
 def acme():
-    return factories.organization()
+    return factories.create_organization()
 
 
 @pytest.fixture
 def helper(acme):
-    return factories.agent(acme)
+    return factories.create_agent(acme)
 
 
 @pytest.fixture
 def running(acme, helper):
-    return start_session(factories.administrator(acme), helper, "hello")
+    return start_session(factories.build_administrator(acme), helper, "hello")
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def seat(acme):
 
 def test_an_agent_with_sessions_is_switched_off_after_a_question(helper, running, seat):
     page = admin_client.words(seat.post("agents_agent_switch", helper.pk, enabled="0"))
-    assert "1 running session is cancelled" in page
+    assert "1 running session will be canceled" in page
     helper.refresh_from_db()
     assert helper.enabled
     seat.post("agents_agent_switch", helper.pk, enabled="0", sure="1")
@@ -45,9 +45,9 @@ def test_an_agent_with_sessions_is_switched_off_after_a_question(helper, running
 
 def test_a_server_that_sessions_use_is_switched_off_after_a_question(acme, helper, running, seat):
     server = admin_client.web_server(acme)
-    attach_server(factories.administrator(acme), helper, server)
+    attach_server(factories.build_administrator(acme), helper, server)
     page = admin_client.words(seat.post("mcp_servers_server_switch", server.pk, enabled="0"))
-    assert "1 session of agents that have it runs now" in page
+    assert "1 session of agents with this server is running" in page
     seat.post("mcp_servers_server_switch", server.pk, enabled="0", sure="1")
     server.refresh_from_db()
     running.refresh_from_db()
@@ -70,7 +70,7 @@ def test_the_organization_is_halted_and_every_page_says_so(acme, running, seat):
     seat.post("organization_halt", do="halt", reason="drill")
     assert Organization.objects.get(pk=acme.pk).halted_at
     for name in ("index", "agents_agent_changelist", "organization_halt"):
-        assert "Acme is halted" in admin_client.words(seat.get(name)), name
+        assert "Kill switch enabled for Acme" in admin_client.words(seat.get(name)), name
     seat.post("organization_halt", do="resume")
     assert "is halted" not in admin_client.words(seat.get("index"))
 
@@ -78,8 +78,8 @@ def test_the_organization_is_halted_and_every_page_says_so(acme, running, seat):
 def test_others_see_the_switch_and_who_may_turn_it(acme):
     reviewer = admin_client.sit(acme, Role.REVIEWER)
     page = reviewer.get("organization_halt")
-    assert "Who may turn this switch: owner" in admin_client.words(page)
-    assert "Halt everything</button>" not in page
+    assert "Can be changed by: owner" in admin_client.words(page)
+    assert "Enable kill switch</button>" not in page
     assert "forbidden" in reviewer.post("organization_halt", do="halt", status=403)
     assert Organization.objects.get(pk=acme.pk).halted_at is None
 
@@ -87,5 +87,5 @@ def test_others_see_the_switch_and_who_may_turn_it(acme):
 def test_a_member_sees_the_banner_without_a_way_there(acme, helper):
     Organization.objects.filter(pk=acme.pk).update(halted_at="2026-01-01T00:00:00Z")
     page = admin_client.sit(acme, Role.MEMBER).get("agents_agent_changelist")
-    assert "Acme is halted" in admin_client.words(page)
+    assert "Kill switch enabled for Acme" in admin_client.words(page)
     assert admin_client.url("organization_halt") not in page

@@ -25,7 +25,7 @@ OPENAI: dict[str, Any] = {
 
 @pytest.fixture
 def acme() -> Organization:
-    return factories.organization()
+    return factories.create_organization()
 
 
 @pytest.fixture
@@ -82,7 +82,7 @@ def test_a_refusal_of_a_change_leaves_it_as_it_was(seat: admin_client.Desk) -> N
 
 
 def test_one_that_is_used_is_not_removed(acme: Organization, seat: admin_client.Desk) -> None:
-    endpoint = factories.agent(acme).model_endpoint
+    endpoint = factories.create_agent(acme).model_endpoint
     page = seat.post("agents_modelendpoint_delete", endpoint.pk, post="yes")
     assert ModelEndpoint.objects.exists()
     assert "Helper" in page

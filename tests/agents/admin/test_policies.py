@@ -16,12 +16,12 @@ pytestmark = pytest.mark.django_db
 
 @pytest.fixture
 def acme() -> Organization:
-    return factories.organization()
+    return factories.create_organization()
 
 
 @pytest.fixture
 def helper(acme: Organization) -> Agent:
-    made, boss = factories.agent(acme, mode="none"), factories.administrator(acme)
+    made, boss = factories.create_agent(acme, mode="none"), factories.build_administrator(acme)
     server = admin_client.web_server(acme)
     admin_client.offer(server, "add")
     admin_client.offer(server, "echo")
@@ -66,7 +66,7 @@ def test_what_was_saved_is_shown_again(
 ) -> None:
     seat.get("agents_agent_policy", helper.pk)  # names the tools
     rules = PolicySpec("denylist", deny=("mcp_web_add", "mcp_web_e*"))
-    set_policy(factories.administrator(acme), helper, rules)
+    set_policy(factories.build_administrator(acme), helper, rules)
     page = seat.get("agents_agent_policy", helper.pk)
     assert 'name="rule-mcp_web_add" value="deny" checked' in page
     assert ">mcp_web_e*</textarea>" in page
@@ -90,6 +90,6 @@ def test_a_policy_that_cannot_be_is_refused_and_kept_on_the_page(
 
 def test_a_reviewer_may_read_but_not_write_it(acme: Organization, helper: Agent) -> None:
     reviewer = admin_client.sit(acme, Role.REVIEWER)
-    assert "Save the policy" not in reviewer.get("agents_agent_policy", helper.pk)
+    assert "Save policy" not in reviewer.get("agents_agent_policy", helper.pk)
     reviewer.post("agents_agent_policy", helper.pk, status=403, mode="all")
     assert load_policy_spec(helper).mode == "none"

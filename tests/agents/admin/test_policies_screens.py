@@ -18,17 +18,17 @@ LARGE = RuleSpec("mcp_web_add", {"properties": {"a": {"minimum": 100}}, "require
 
 @pytest.fixture
 def acme():
-    return factories.organization()
+    return factories.create_organization()
 
 
 @pytest.fixture
 def boss(acme):
-    return factories.administrator(acme)
+    return factories.build_administrator(acme)
 
 
 @pytest.fixture
 def helper(acme, boss):
-    made = factories.agent(acme, mode="none")
+    made = factories.create_agent(acme, mode="none")
     server = admin_client.web_server(acme)
     admin_client.offer(server, "add")
     admin_client.offer(server, "echo")
@@ -91,7 +91,7 @@ def test_a_question_and_a_condition_are_written_in_the_form(helper, seat):
     text = load_policy_spec(Agent.objects.get())
     assert set(text.ask) == {"mcp_web_echo", "mcp_web_e*"}
     assert text.deny == (RuleSpec("mcp_web_add", {"required": ["a"]}),)
-    assert "1 with a person's yes" in page
+    assert "1 with approval" in page
 
 
 @pytest.mark.parametrize("typed", ["{", "[]", "", '{"$ref": "#"}'])
@@ -107,7 +107,7 @@ def test_what_would_hold_is_shown_before_it_is_saved(helper, seat):
     seat.get("agents_agent_policy", helper.pk)
     fields = {"mode": "allowlist", "rule-mcp_web_add": "ask", "rule-mcp_web_echo": "allow"}
     page = seat.post("agents_agent_policy_preview", helper.pk, **fields)
-    assert page.index("asks") < page.index("now-mcp_web_echo")
+    assert page.index("requires approval") < page.index("now-mcp_web_echo")
     assert "allowed" in page
     assert load_policy_spec(helper).mode == "none"
 
@@ -150,8 +150,8 @@ def test_the_organizations_rules_hold_for_every_agent(acme, helper, boss, seat):
 def test_others_read_the_organizations_rules(acme):
     auditor = admin_client.sit(acme, Role.AUDITOR)
     page = auditor.get("organization_policy")
-    assert "Save the rules" not in page
-    assert "Who may change them: owner" in admin_client.words(page)
+    assert "Save rules" not in page
+    assert "Can be changed by: owner" in admin_client.words(page)
     auditor.post("organization_policy", status=403, mode="none")
     assert load_policy_spec(acme) == PolicySpec("all")
 
@@ -159,15 +159,15 @@ def test_others_read_the_organizations_rules(acme):
 def test_an_agent_without_tools_says_so_where_it_is_used(helper, seat):
     for name in ("agents_agent_policy", "agents_agent_change"):
         page = admin_client.words(seat.get(name, helper.pk))
-        assert "can call no tool of a server" in page
-        assert "it blocks every tool" in page
+        assert "can't call any server tools" in page
+        assert "denies every tool" in page
 
 
 def test_a_policy_is_tried_on_past_calls_before_it_is_saved(seat, helper) -> None:
     before = load_policy_spec(helper)
     fields = fields_of(seat, helper) | {"mode": "denylist", "do": "try"}
     page = admin_client.words(seat.post("agents_agent_policy", helper.pk, **fields))
-    assert "What it would have decided" in page
+    assert "Simulation results" in page
     assert "Not saved yet." in page
     helper.refresh_from_db()
     assert load_policy_spec(helper) == before
@@ -178,4 +178,4 @@ def test_the_configuration_tells_how_many_tokens_a_turn_begins_with(seat, helper
     Agent.objects.filter(pk=helper.pk).update(instructions="x" * 400)
     page = seat.get("agents_agent_configuration", helper.pk)
     assert 'data-tokens-of="id_instructions">100<' in page
-    assert "A turn begins with about" in page
+    assert "A turn starts with about" in page

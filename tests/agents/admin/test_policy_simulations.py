@@ -16,16 +16,16 @@ LARGE = 'read_result when {"required":["number"]}'
 
 @pytest.fixture
 def agent(acme):
-    yield factories.agent(acme, "second")
+    yield factories.create_agent(acme, "second")
     get_writer().close()
 
 
 def test_a_policy_is_tried_on_past_calls(acme, agent):
     history(agent, 3, secret="hunter2")
     seat = admin_client.sit(acme, Role.AUDITOR)
-    assert "Run in the shadow" not in admin_client.words(seat.get(WHAT_IF, agent.pk))
+    assert "Run in shadow mode" not in admin_client.words(seat.get(WHAT_IF, agent.pk))
     page = admin_client.words(seat.post(WHAT_IF, agent.pk, mode="all", ask=LARGE, do="try"))
-    assert "3 calls: 3 flip" in page
+    assert "3 calls: 3 would change" in page
     assert "allow → ask" in page
     assert load_policy_spec(agent) == PolicySpec("all")
 
@@ -36,8 +36,8 @@ def test_a_draft_runs_and_is_enforced(acme, agent):
     wanted = PolicySpec("all", ask=(RuleSpec("read_result", {"required": ["number"]}),))
     assert find_draft(agent).spec == wanted
     page = seat.get(WHAT_IF, agent.pk)
-    assert "Yes, enforce it" in page
-    assert "made no call" in page
+    assert "Enforce draft" in page
+    assert "No calls in this period" in page
     seat.post("agents_agent_enforce_draft", agent.pk)
     assert (load_policy_spec(agent), find_draft(agent)) == (wanted, None)
 
@@ -70,12 +70,12 @@ def test_the_organizations_rules_are_tried_drafted_and_enforced(acme, agent):
     owner = admin_client.sit(acme, Role.OWNER)
     assert here in owner.get("organization_policy")
     page = admin_client.words(owner.send(here, {"mode": "all", "deny": "read_result", "do": "try"}))
-    assert "3 calls: 3 flip" in page
+    assert "3 calls: 3 would change" in page
     owner.send(here, {"mode": "all", "deny": "read_result", "do": "shadow"})
     assert find_draft(acme).spec == PolicySpec("all", deny=("read_result",))
     admin_client.sit(acme, Role.AUDITOR).send(f"{here}?do=enforce", {}, status=403)
     assert find_draft(acme) is not None, "an auditor enforces nothing"
-    assert "Yes, enforce it" in owner.open(here)
+    assert "Enforce draft" in owner.open(here)
     owner.send(f"{here}?do=enforce", {})
     assert (load_policy_spec(acme).deny, find_draft(acme)) == (("read_result",), None)
     owner.send(here, {"mode": "none", "do": "shadow"})

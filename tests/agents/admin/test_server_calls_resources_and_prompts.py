@@ -74,4 +74,4 @@ def test_what_waits_is_tried_only_after_a_confirmation(ask):
 
 def test_a_server_without_resources_says_so(seat, workshop):
     page = seat.get("mcp_servers_server_ask", workshop.pk)
-    assert "The server offers no resources." in page
+    assert "This server has no resources." in page

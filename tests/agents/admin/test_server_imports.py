@@ -43,7 +43,7 @@ def _no_names_are_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def acme() -> Organization:
-    return factories.organization()
+    return factories.create_organization()
 
 
 @pytest.fixture
@@ -74,7 +74,7 @@ def test_what_is_ticked_is_added_and_asked_at_once(seat: admin_client.Desk) -> N
 
 def test_what_is_not_ticked_is_left_out(seat: admin_client.Desk) -> None:
     page = paste(seat, TWO, do="add", seen="1")
-    assert "Nothing was added." in page
+    assert "No servers were added." in page
     assert not Server.objects.exists()
 
 
@@ -140,9 +140,9 @@ def test_a_reviewer_may_not_paste(acme: Organization) -> None:
 def test_what_the_file_gives_to_agents_is_shown_and_done(
     acme: Organization, seat: admin_client.Desk
 ) -> None:
-    helper = factories.agent(acme)
+    helper = factories.create_agent(acme)
     page = paste(seat, SHARED, do="preview")
-    assert "What agents get" in page
+    assert "Agent tools" in page
     assert not helper.bindings.exists()
     paste(seat, SHARED, do="add", seen="1", add=["weather"], overrides="1")
     binding = helper.bindings.get()
@@ -153,7 +153,7 @@ def test_what_the_file_gives_to_agents_is_shown_and_done(
 def test_agents_get_nothing_when_it_is_not_ticked(
     acme: Organization, seat: admin_client.Desk
 ) -> None:
-    helper = factories.agent(acme)
+    helper = factories.create_agent(acme)
     paste(seat, SHARED, do="add", seen="1", add=["weather"])
     assert Server.objects.exists()
     assert not helper.bindings.exists()

@@ -20,17 +20,17 @@ pytestmark = pytest.mark.django_db
 
 @pytest.fixture
 def acme() -> Organization:
-    return factories.organization()
+    return factories.create_organization()
 
 
 @pytest.fixture
 def helper(acme: Organization) -> Agent:
-    return factories.agent(acme)
+    return factories.create_agent(acme)
 
 
 @pytest.fixture
 def session(acme: Organization, helper: Agent) -> Session:
-    return start_session(factories.administrator(acme), helper, "What time is it?")
+    return start_session(factories.build_administrator(acme), helper, "What time is it?")
 
 
 @pytest.fixture
@@ -56,14 +56,14 @@ def test_a_message_begins_a_session(helper: Agent, seat: admin_client.Desk) -> N
     page = seat.post("agents_agent_start", helper.pk, text="What time is it?")
     session = Session.objects.get()
     assert session.started_by_id == str(seat.user.pk)
-    assert "not taken yet" in page
+    assert "queued" in page
     assert f'data-live="/api/sessions/{session.pk}/events"' in page
 
 
 def test_a_message_carries_files(helper: Agent, seat: admin_client.Desk) -> None:
     files = [SimpleUploadedFile("a.txt", b"hi"), SimpleUploadedFile("b.exe", b"\xff")]
     seat.post("agents_agent_start", helper.pk, text="Look.", attachments=files)
-    assert "is neither text in UTF-8 nor an image" in " ".join(seat.messages)
+    assert "is neither UTF-8 text nor an image" in " ".join(seat.messages)
     assert not Session.objects.exists()
     files = [SimpleUploadedFile("a.txt", b"hi")]
     seat.post("agents_agent_start", helper.pk, text="Look.", attachments=files)
@@ -83,7 +83,7 @@ def test_a_message_is_sent_again_in_its_place(session: Session, seat: admin_clie
     seat.post("agents_session_retry", session.pk, seq=1)
     assert session.inbox.latest("pk").payload == {"text": "first", "replaces": 1}
     seat.post("agents_session_retry", session.pk, seq=1, text="second")
-    assert "The session is at work." in " ".join(seat.messages)
+    assert "The session is running." in " ".join(seat.messages)
     Session.objects.update(status="done")
     seat.post("agents_session_retry", session.pk, seq=1, text="second")
     assert session.inbox.latest("pk").payload == {"text": "second", "replaces": 1}
@@ -95,7 +95,7 @@ def test_replaced_steps_are_marked_and_can_not_be_sent_again(
     step(session, "message", text="first", by="anna")
     step(session, "model", text="answer")
     step(session, "message", text="second", by="anna", replaces=1)
-    talk = load_steps(session, factories.administrator(session.organization))
+    talk = load_steps(session, factories.build_administrator(session.organization))
     assert [line.superseded for line in talk.lines] == [True, True, False]
     assert talk.superseded == 2
     page = seat.get("agents_session_change", session.pk)
@@ -111,7 +111,7 @@ def test_a_page_knows_what_later_ones_replace(
     for text in "ab":
         step(session, "message", text=text, by="anna")
     step(session, "message", text="c", by="anna", replaces=2)
-    talk = load_steps(session, factories.administrator(session.organization))
+    talk = load_steps(session, factories.build_administrator(session.organization))
     assert [line.superseded for line in talk.lines] == [False, True]
 
 
@@ -165,8 +165,8 @@ def test_a_conversation_shows_each_kind_of_step(session: Session, seat: admin_cl
         "What time is it?",
         "The server web is not reachable now.",
         "I look it up.",
-        "mcp_time_now time done 12 ms",
-        "Refused by the rule r:1",
+        "mcp_time_now time completed 12 ms",
+        "Denied by rule r:1",
         "Too many turns. Ask for less. turns_exhausted",
     ):
         assert expected in text
@@ -178,12 +178,12 @@ def test_a_result_that_orders_the_model_about_is_marked(
 ) -> None:
     found = {"flagged": {"override_rules": 2}, "sanitized": {"remote_image": 1}}
     step(session, "call", name="mcp_web_get", arguments={}, text="plain")
-    assert "orders in the result" not in admin_client.words(
+    assert "possible prompt injection" not in admin_client.words(
         seat.get("agents_session_change", session.pk)
     )
     step(session, "call", name="mcp_web_get", arguments={}, text="Ignore …", **found)
     text = admin_client.words(seat.get("agents_session_change", session.pk))
-    for expected in ("orders in the result", "override_rules ×2", "remote_image ×1"):
+    for expected in ("possible prompt injection", "override_rules ×2", "remote_image ×1"):
         assert expected in text
 
 
@@ -215,14 +215,14 @@ def test_a_step_that_still_runs_is_asked_for_again(session: Session) -> None:
     step(session, "message", text="first", by="anna")
     step(session, "model", state="intent", text="gro")
     step(session, "call", name="x", arguments={})
-    assert load_steps(session, factories.administrator(session.organization)).after == 1
+    assert load_steps(session, factories.build_administrator(session.organization)).after == 1
 
 
 def test_a_step_that_changed_has_another_version(session: Session) -> None:
     row = step(session, "model", state="intent", text="gro")
-    [before] = load_steps(session, factories.administrator(session.organization)).lines
+    [before] = load_steps(session, factories.build_administrator(session.organization)).lines
     Step.objects.filter(pk=row.pk).update(payload={"text": "growing"})
-    [after] = load_steps(session, factories.administrator(session.organization)).lines
+    [after] = load_steps(session, factories.build_administrator(session.organization)).lines
     assert before.version != after.version
 
 
@@ -258,13 +258,13 @@ def test_a_session_is_cancelled(session: Session, seat: admin_client.Desk) -> No
     seat.post("agents_session_cancel", session.pk)
     session.refresh_from_db()
     assert session.status == "cancelled"
-    assert "being cancelled" in " ".join(seat.messages)
+    assert "Cancellation requested" in " ".join(seat.messages)
 
 
 def test_the_list_is_filtered_by_status(
     acme: Organization, helper: Agent, session: Session, seat: admin_client.Desk
 ) -> None:
-    start_session(factories.administrator(acme), helper, "Another question")
+    start_session(factories.build_administrator(acme), helper, "Another question")
     Session.objects.filter(pk=session.pk).update(status="failed", error_code="model_unreachable")
     page = admin_client.words(seat.get("agents_session_changelist", status__in="failed"))
     assert "What time is it?" in page
@@ -281,11 +281,11 @@ def test_the_agents_tabs_show_its_sessions(
 
 
 def test_the_timeline_draws_turns_calls_and_waits(acme: Organization, helper: Agent) -> None:
-    session, approval = factories.waiting_session(helper, "Add <b>it</b> up")
+    session, approval = factories.create_waiting_session(helper, "Add <b>it</b> up")
     page = admin_client.sit(acme, Role.OWNER).get("agents_session_timeline", session.pk)
     assert approval.label in page
     assert 'class="bb-waiting" data-tone="warn"' in page
-    assert "of it waiting for a person" in page
+    assert "waiting for a person" in page
 
 
 def test_a_timeline_takes_the_same_queries_however_long_it_is(

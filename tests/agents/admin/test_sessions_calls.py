@@ -18,7 +18,7 @@ WAIT_S = 30.0
 def test_cost_labels_and_decision_stand_at_the_call_and_in_the_timeline(
     acme: Organization, helper: Agent
 ) -> None:
-    session = factories.rested_session(helper)
+    session = factories.create_answered_session(helper)
     opening = opening_of(
         acme.pk, agent_id=helper.pk, session_id=session.pk, details={"labels": ["private_data"]}
     )

@@ -15,12 +15,12 @@ pytestmark = pytest.mark.django_db
 
 @pytest.fixture
 def acme():
-    return factories.organization()
+    return factories.create_organization()
 
 
 @pytest.fixture
 def helper(acme):
-    return factories.agent(acme)
+    return factories.create_agent(acme)
 
 
 @pytest.fixture
@@ -29,22 +29,22 @@ def seat(acme):
 
 
 def skill(acme, name="tell", **more):
-    boss = factories.administrator(acme)
+    boss = factories.build_administrator(acme)
     return save_skill(boss, SkillSpec(name=name, text="Hello", **more))
 
 
 def test_empty_pages_say_what_it_is_about_and_what_to_do_first(seat, helper):
     skills = admin_client.words(seat.get("agents_agent_skills", helper.pk))
     assert "A skill is a set of instructions" in skills
-    assert "give it one, or write one for it" in skills
-    assert "There is no other skill" in skills
+    assert "Attach or create one" in skills
+    assert "The organization has no other skills" in skills
     workflows = admin_client.words(seat.get("agents_agent_workflows", helper.pk))
-    assert "once somebody has approved it" in workflows
-    assert "No workflow runs with this agent's" in workflows
+    assert "after its current version is approved" in workflows
+    assert "Workflows that run as this agent use its tools" in workflows
 
 
 def test_a_skill_is_given_and_taken_away_and_stays(acme, seat, helper):
-    other = factories.agent(acme, "other")
+    other = factories.create_agent(acme, "other")
     tell = skill(acme, agents=[other.slug], description="Says <b>hello</b>.")
     assert "tell" in admin_client.words(seat.get("agents_agent_skills", helper.pk))
     seat.post("agents_agent_give_skill", helper.pk, skill=tell.pk)
@@ -60,14 +60,14 @@ def test_a_skill_is_given_and_taken_away_and_stays(acme, seat, helper):
 
 
 def test_a_workflow_is_given_as_a_tool_and_taken_away(acme, seat, helper):
-    other = factories.agent(acme, "other")
-    flow = factories.workflow(other, "weekly")
+    other = factories.create_agent(acme, "other")
+    flow = factories.create_workflow(other, "weekly")
     seat.post("agents_agent_give_workflow", helper.pk, workflow=flow.pk)
     assert helper.slug in list_agent_slugs(flow)
     words = admin_client.words(seat.get("agents_agent_workflows", helper.pk))
     assert "runs as Other" in words
     own = admin_client.words(seat.get("agents_agent_workflows", other.pk))
-    assert own.index("What runs as this agent") < own.rindex("weekly")
+    assert own.index("Workflows that run as this agent") < own.rindex("weekly")
     seat.post("agents_agent_take_workflow", helper.pk, workflow=flow.pk)
     assert helper.slug not in list_agent_slugs(flow)
 
@@ -89,7 +89,7 @@ def test_who_may_only_read_is_offered_nothing_and_refused(acme, helper):
 
 
 def test_nothing_of_another_organization_is_shown_or_given(acme, seat, helper):
-    foreign = skill(factories.organization("other"), "theirs")
+    foreign = skill(factories.create_organization("other"), "theirs")
     assert "theirs" not in admin_client.words(seat.get("agents_agent_skills", helper.pk))
     seat.post("agents_agent_give_skill", helper.pk, status=404, skill=foreign.pk)
     assert not list_agent_slugs(foreign)
@@ -99,7 +99,7 @@ def test_nothing_of_another_organization_is_shown_or_given(acme, seat, helper):
 def test_a_tab_takes_as_many_queries_however_much_it_lists(acme, seat, helper, page):
     def fill(number: int) -> None:
         skill(acme, f"skill-{number}", agents=[helper.slug])
-        factories.workflow(helper, f"flow-{number}")
+        factories.create_workflow(helper, f"flow-{number}")
 
     def queries() -> int:
         with CaptureQueriesContext(connection) as caught:

@@ -35,12 +35,12 @@ HTTP = {
 
 @pytest.fixture
 def acme() -> Organization:
-    return factories.organization()
+    return factories.create_organization()
 
 
 @pytest.fixture
 def helper(acme: Organization) -> Agent:
-    return factories.agent(acme)
+    return factories.create_agent(acme)
 
 
 @pytest.fixture
@@ -111,7 +111,7 @@ def test_a_private_server_does_not_show_in_the_pool(operator, path):
 
 
 def test_two_agents_may_have_private_servers_of_one_name(acme, operator, path):
-    other = factories.agent(acme, "other")
+    other = factories.create_agent(acme, "other")
     assert operator.post(path, HTTP).status == 201
     assert operator.post(f"agents/{other.pk}/mcp-servers", HTTP).status == 201
     assert operator.post(path, HTTP).code == "name_taken"
@@ -208,9 +208,9 @@ def test_a_server_that_the_agent_does_not_have_is_not_found(operator, path, pool
 
 
 def test_another_agents_private_server_can_not_be_bound(acme, operator, path):
-    other = factories.agent(acme, "other")
+    other = factories.create_agent(acme, "other")
     private = operator.post(f"agents/{other.pk}/mcp-servers", HTTP).json["id"]
-    foreign = in_pool(factories.organization("other"), "foreign")
+    foreign = in_pool(factories.create_organization("other"), "foreign")
     for server_id in (private, str(foreign.pk), "0191f2d0-7f0c-7c3e-9d1f-0d5f2b8f6a11"):
         answer = operator.post(path, {"server_id": server_id})
         assert (answer.status, answer.json["field"]) == (404, "server_id")

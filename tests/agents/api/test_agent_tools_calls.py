@@ -38,7 +38,7 @@ def last_call() -> AuditRow:
 
 
 def unreachable(acme: Organization, *agents: Agent) -> Server:
-    return factories.http_server(acme, "http://127.0.0.1:9/mcp", "silent")
+    return factories.create_http_server(acme, "http://127.0.0.1:9/mcp", "silent")
 
 
 # -- of an agent ---------------------------------------------------------------------------------
@@ -64,7 +64,7 @@ def test_the_tools_come_in_pages_too(operator, workshop):
 
 
 def test_a_refused_tool_says_which_rule_and_what_to_do(acme, operator, helper, workshop):
-    set_policy(factories.administrator(acme), helper, PolicySpec("none"))
+    set_policy(factories.build_administrator(acme), helper, PolicySpec("none"))
     found = operator.get("agents/helper/tools").json["results"]
     codes = {tool["code"] for tool in found if tool["name"] not in BUILTIN_TOOLS}
     assert codes == {"denied_by_policy"}
@@ -117,7 +117,7 @@ def test_a_tools_own_error_is_an_answer(operator, workshop):
 
 
 def test_a_refused_call_is_a_problem_and_in_the_audit(acme, operator, helper, workshop):
-    set_policy(factories.administrator(acme), helper, PolicySpec("none"))
+    set_policy(factories.build_administrator(acme), helper, PolicySpec("none"))
     answer = operator.post(f"{ECHO}/call", {"arguments": {"text": "x"}})
     assert (answer.status, answer.code, answer.json["rule"]) == (
         403,
@@ -140,8 +140,8 @@ def test_a_built_in_tool_is_called_the_same_way(operator, helper):
 
 
 def test_a_member_calls_only_agents_that_were_given_to_them(acme, helper, workshop):
-    factories.agent(acme, "secret")
-    factories.person(acme, Role.MEMBER, "mia")
+    factories.create_agent(acme, "secret")
+    factories.create_member(acme, Role.MEMBER, "mia")
     user = User.objects.get(username="mia")
     helper.members.add(user)
     client = Rest(user=user)
@@ -213,7 +213,7 @@ def test_a_connector_is_greeted(operator, workshop):
 
 
 def test_a_connector_lists_what_may_be_called(acme, operator, workshop):
-    reset_review(factories.administrator(acme), workshop.definitions.get(name="echo"))
+    reset_review(factories.build_administrator(acme), workshop.definitions.get(name="echo"))
     tools = execute(operator, workshop, "tools/list").json["result"]["tools"]
     assert "add" in [tool["name"] for tool in tools]
     assert "echo" not in [tool["name"] for tool in tools]
@@ -230,7 +230,7 @@ def test_a_connectors_tool_is_called_by_its_own_name(operator, workshop):
 
 
 def test_a_tool_that_waits_is_tried_by_who_may_approve_it(acme, operator, owner, workshop):
-    reset_review(factories.administrator(acme), workshop.definitions.get(name="echo"))
+    reset_review(factories.build_administrator(acme), workshop.definitions.get(name="echo"))
     asked = {"params": {"name": "echo", "arguments": {"text": "x"}}}
     assert execute(owner, workshop, "tools/call", **asked).code == "not_approved"
     assert execute(owner, workshop, "tools/call", **asked, unapproved=True).json["outcome"] == "ok"

@@ -92,14 +92,16 @@ def test_a_prompt_is_filled_as_the_agent(operator, ticked):
 
 
 def test_another_organizations_server_can_not_be_named(operator, ticked):
-    foreign = factories.http_server(factories.organization("other"), "http://127.0.0.1:9/mcp")
+    foreign = factories.create_http_server(
+        factories.create_organization("other"), "http://127.0.0.1:9/mcp"
+    )
     body = {"server_id": str(foreign.pk), "uri": "lib://rules"}
     answer = operator.post(f"{AGENT}/resources/read", body)
     assert (answer.status, answer.code) == (404, "not_bound")
 
 
 def test_a_server_is_asked_for_everything_without_an_agent(acme, execute, library):
-    reset_review(factories.administrator(acme), library.definitions.get(name="lib://logo"))
+    reset_review(factories.build_administrator(acme), library.definitions.get(name="lib://logo"))
     listed = execute("resources/list").json["result"]["resources"]
     assert "lib://logo" not in {one["uri"] for one in listed}
     assert len(listed) == 4

@@ -25,12 +25,12 @@ NOTHING = {"mode": "none", "allow": [], "ask": [], "deny": []}
 
 @pytest.fixture
 def acme() -> Organization:
-    return factories.organization()
+    return factories.create_organization()
 
 
 @pytest.fixture
 def helper(acme: Organization) -> Agent:
-    return factories.agent(acme)
+    return factories.create_agent(acme)
 
 
 @pytest.fixture
@@ -75,7 +75,7 @@ def test_a_slug_that_is_taken_is_a_conflict(operator):
 
 
 def test_another_organizations_model_endpoint_is_not_found(operator):
-    foreign = factories.agent(factories.organization("other")).model_endpoint
+    foreign = factories.create_agent(factories.create_organization("other")).model_endpoint
     missing = "0191f2d0-7f0c-7c3e-9d1f-0d5f2b8f6a11"
     for endpoint in (str(foreign.pk), missing):
         answer = operator.post("agents", {"name": "x", "model_endpoint": endpoint})
@@ -89,8 +89,8 @@ def test_without_any_model_endpoint_the_answer_says_what_to_do(acme):
 
 
 def test_a_member_sees_the_agents_that_were_given_to_them(acme, helper):
-    factories.agent(acme, "secret")
-    person = factories.person(acme, Role.MEMBER, "mia")
+    factories.create_agent(acme, "secret")
+    person = factories.create_member(acme, Role.MEMBER, "mia")
     helper.members.add(person.id)
     client = Rest(user=helper.members.get())
     assert [agent["slug"] for agent in client.get("agents").json["results"]] == ["helper"]
@@ -103,7 +103,7 @@ def test_a_list_takes_the_same_queries_for_any_number_of_rows(
 ):
     operator.get("agents")
     for number in range(10):
-        factories.agent(acme, f"agent-{number}")
+        factories.create_agent(acme, f"agent-{number}")
     with django_assert_num_queries(2):  # the token, the agents
         assert len(operator.get("agents").json["results"]) == 11
 
@@ -255,7 +255,7 @@ def test_a_tokens_text_is_shown_once_and_works(owner):
 def test_a_token_is_narrowed_to_an_agent_of_the_organization(owner, helper):
     body = {"name": "one", "role": "member", "agent": "helper"}
     assert owner.post("tokens", body).json["agent_id"] == str(helper.pk)
-    foreign = factories.agent(factories.organization("other"), "theirs")
+    foreign = factories.create_agent(factories.create_organization("other"), "theirs")
     for name in (str(foreign.pk), "theirs", "nobody"):
         answer = owner.post("tokens", body | {"agent": name})
         assert (answer.status, answer.json["field"]) == (404, "agent")

@@ -17,12 +17,12 @@ pytestmark = pytest.mark.django_db
 
 @pytest.fixture
 def acme() -> Organization:
-    return factories.organization()
+    return factories.create_organization()
 
 
 @pytest.fixture
 def helper(acme: Organization) -> Agent:
-    return factories.agent(acme)
+    return factories.create_agent(acme)
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def path(helper: Agent) -> str:
 
 @pytest.fixture
 def people(acme: Organization) -> dict[str, Principal]:
-    return {name: factories.person(acme, Role.MEMBER, name) for name in ("anna", "bert")}
+    return {name: factories.create_member(acme, Role.MEMBER, name) for name in ("anna", "bert")}
 
 
 def names(answer: rest.Answer) -> list[str]:
@@ -72,7 +72,7 @@ def test_one_person_is_given_an_agent_and_loses_it(acme, helper, operator, path,
 
 
 def test_strangers_are_not_given_an_agent(acme, operator, path):
-    stranger = factories.person(factories.organization("other"), Role.MEMBER, "carl")
+    stranger = factories.create_member(factories.create_organization("other"), Role.MEMBER, "carl")
     answer = operator.put(path, {"members": ["carl"]})
     assert (answer.status, answer.json["field"]) == (400, "members")
     for someone in (stranger.id, "nonsense"):
@@ -91,7 +91,7 @@ def test_a_list_takes_the_same_queries_for_any_number(
     acme, operator, path, people, django_assert_num_queries
 ):
     operator.put(path, {"members": list(people)})
-    more = [factories.person(acme, Role.MEMBER, f"m{n}").label for n in range(6)]
+    more = [factories.create_member(acme, Role.MEMBER, f"m{n}").label for n in range(6)]
     operator.put(path, {"members": [*people, *more]})
     with django_assert_num_queries(4):  # the token, the agent, the people, all their names
         assert len(names(operator.get(path))) == 8

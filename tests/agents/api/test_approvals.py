@@ -14,17 +14,17 @@ pytestmark = pytest.mark.django_db
 
 @pytest.fixture
 def acme():
-    return factories.organization()
+    return factories.create_organization()
 
 
 @pytest.fixture
 def helper(acme):
-    return factories.agent(acme)
+    return factories.create_agent(acme)
 
 
 @pytest.fixture
 def approval(helper):
-    return factories.waiting_session(helper)[1]
+    return factories.create_waiting_session(helper)[1]
 
 
 @pytest.fixture
@@ -33,13 +33,15 @@ def reviewer(acme):
 
 
 def test_the_inbox_is_narrowed(acme, helper, approval, reviewer):
-    factories.question(factories.agent(acme, "other"), state="denied", own_name="x", rule="flow")
+    factories.create_approval(
+        factories.create_agent(acme, "other"), state="denied", own_name="x", rule="flow"
+    )
     for query in (
         "state=waiting",
         "agent=helper",
         f"session={approval.session_id}",
         "tool=add",
-        "rule=agent:ask",
+        "rule=policy:ask",
     ):
         (found,) = reviewer.get(f"approvals?{query}").json["results"]
         assert found["id"] == str(approval.pk), query
@@ -48,7 +50,7 @@ def test_the_inbox_is_narrowed(acme, helper, approval, reviewer):
 
 def test_a_list_takes_the_same_queries_for_any_number(helper, reviewer, django_assert_num_queries):
     for _ in range(5):
-        factories.question(helper)
+        factories.create_approval(helper)
     reviewer.get("approvals")  # a token's first use is written
     with django_assert_num_queries(2):  # the token, the questions
         assert len(reviewer.get("approvals").json["results"]) == 5
@@ -83,16 +85,16 @@ def test_an_answer_that_is_none_is_refused(approval, reviewer, body, field):
 
 def test_ones_own_call_needs_another_under_four_eyes(acme, helper):
     Organization.objects.update(four_eyes=True)
-    owner = factories.person(acme, Role.OWNER)
-    mine = factories.question(helper, requested_by_kind="user", requested_by_id=owner.id)
+    owner = factories.create_member(acme, Role.OWNER)
+    mine = factories.create_approval(helper, requested_by_kind="user", requested_by_id=owner.id)
     client = Rest(user=User.objects.get(pk=owner.id))
     refused = client.post(f"approvals/{mine.pk}/answer", {"answer": "approve"})
     assert (refused.status, refused.code) == (403, "own_call")
 
 
 def test_a_member_sees_what_they_asked_and_answers_nothing(acme, helper, approval):
-    member = factories.person(acme, Role.MEMBER)
-    mine = factories.question(helper, requested_by_kind="user", requested_by_id=member.id)
+    member = factories.create_member(acme, Role.MEMBER)
+    mine = factories.create_approval(helper, requested_by_kind="user", requested_by_id=member.id)
     client = Rest(user=User.objects.get(pk=member.id))
     assert [one["id"] for one in client.get("approvals").json["results"]] == [str(mine.pk)]
     assert client.get(f"approvals/{approval.pk}").status == 404
@@ -100,7 +102,7 @@ def test_a_member_sees_what_they_asked_and_answers_nothing(acme, helper, approva
 
 
 def test_a_token_of_one_agent_reads_that_agents_questions(acme, helper, approval):
-    other = factories.question(factories.agent(acme, "other"))
+    other = factories.create_approval(factories.create_agent(acme, "other"))
     client = rest.as_role(acme, Role.OWNER, helper)
     assert [one["id"] for one in client.get("approvals").json["results"]] == [str(approval.pk)]
     assert client.get(f"approvals/{other.pk}").status == 404

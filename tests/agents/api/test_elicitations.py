@@ -22,12 +22,12 @@ PAGE = {
 
 @pytest.fixture
 def acme():
-    return factories.organization()
+    return factories.create_organization()
 
 
 @pytest.fixture
 def helper(acme):
-    return factories.agent(acme)
+    return factories.create_agent(acme)
 
 
 @pytest.fixture
@@ -41,10 +41,10 @@ def session_of(principal, helper):
 
 def test_who_started_the_session_answers_and_nobody_else(acme, helper, server):
     client = rest.as_role(acme, Role.MEMBER, helper)
-    boss = factories.administrator(acme)
-    owner = factories.person(acme, Role.OWNER)
-    theirs = factories.asked(session_of(owner, helper), server)
-    cli = factories.asked(session_of(boss, helper), server)
+    boss = factories.build_administrator(acme)
+    owner = factories.create_member(acme, Role.OWNER)
+    theirs = factories.create_elicitation(session_of(owner, helper), server)
+    cli = factories.create_elicitation(session_of(boss, helper), server)
     assert client.get("questions").json["results"] == []
     assert client.get(f"questions/{theirs.pk}").status == 404
 
@@ -65,19 +65,19 @@ def test_who_started_the_session_answers_and_nobody_else(acme, helper, server):
     assert reviewer.post(path, {"action": "decline"}).code == "already_answered"
     assert AuditRow.objects.filter(action="question_answered").count() == 1
 
-    stranger = factories.organization("other")
+    stranger = factories.create_organization("other")
     assert rest.as_role(stranger, Role.OWNER).get(f"questions/{cli.pk}").status == 404
 
 
 def test_the_list_takes_a_fixed_number_of_queries(acme, helper, server, django_assert_num_queries):
-    session = session_of(factories.administrator(acme), helper)
-    factories.asked(session, server)
+    session = session_of(factories.build_administrator(acme), helper)
+    factories.create_elicitation(session, server)
     client = rest.as_role(acme, Role.AUDITOR)
     client.get("questions")
     with CaptureQueriesContext(connection) as before:
         client.get("questions")
     for _ in range(3):
-        factories.asked(session, server)
+        factories.create_elicitation(session, server)
     with django_assert_num_queries(len(before)):
         assert len(client.get("questions").json["results"]) == 4
 
@@ -85,7 +85,7 @@ def test_the_list_takes_a_fixed_number_of_queries(acme, helper, server, django_a
 def test_the_admin_shows_the_form_and_takes_the_answer(acme, helper, server):
     seat = admin_client.sit(acme, Role.OPERATOR)
     session = session_of(admin_client.principal_at(seat, acme), helper)
-    question = factories.asked(session, server)
+    question = factories.create_elicitation(session, server)
     page = seat.get("agents_elicitationrequest_change", question.pk)
     assert "Which region?" in admin_client.words(page)
     assert "Which region?" in admin_client.words(seat.get("agents_elicitationrequest_changelist"))
@@ -102,17 +102,17 @@ def test_the_admin_shows_the_form_and_takes_the_answer(acme, helper, server):
 
 def test_a_page_is_shown_whole_with_warnings(acme, helper, server):
     seat = admin_client.sit(acme, Role.OPERATOR)
-    question = factories.asked(
+    question = factories.create_elicitation(
         session_of(admin_client.principal_at(seat, acme), helper), server, PAGE
     )
     assert question.flags == ["not_encrypted", "unusual_host"]
     page = seat.get("agents_elicitationrequest_change", question.pk)
     assert PAGE["url"] in admin_client.words(page)
-    assert "unusual letters" in admin_client.words(page)
+    assert "unusual characters" in admin_client.words(page)
     assert "\u202e" not in page
     assert 'rel="noopener noreferrer"' in page
     other = admin_client.sit(acme, Role.OWNER)
-    assert "is asked" in admin_client.words(
+    assert "can answer, because they started the session" in admin_client.words(
         other.get("agents_elicitationrequest_change", question.pk)
     )
     seat.post("agents_elicitationrequest_answer", question.pk, answer="accept")

@@ -26,7 +26,7 @@ WORKSHOP = Path(__file__).parents[2] / "servers" / "tool_server.py"
 @pytest.fixture(scope="module")
 def root(module_rows: None) -> User:
     """The platform administrator of an organization with one agent."""
-    factories.agent(factories.organization())
+    factories.create_agent(factories.create_organization())
     return User.objects.create_superuser("root", password="pw-for-tests")
 
 
@@ -98,8 +98,8 @@ def test_a_write_without_the_csrf_token_is_refused(administrator):
 def test_events_stream_from_the_web_process_until_the_session_rests(
     module_rows: None, module_web: Web
 ):
-    where = factories.organization("streaming")
-    agent = factories.agent(where)
+    where = factories.create_organization("streaming")
+    agent = factories.create_agent(where)
     _, token = issue_token(where)
     headers = {"Authorization": f"Bearer {token}", "Accept": "text/event-stream"}
     with httpx.Client(base_url=module_web.url, headers=headers, timeout=20) as client:
@@ -134,7 +134,7 @@ NO_ERROR = {"error_code": "", "error_detail": ""}
 
 
 def issue_token(where: Organization) -> tuple[object, str]:
-    return create_token(factories.administrator(where), name="stream", role=Role.OPERATOR)
+    return create_token(factories.build_administrator(where), name="stream", role=Role.OPERATOR)
 
 
 def event(lines) -> tuple[str, str, dict]:  # type: ignore[no-untyped-def]

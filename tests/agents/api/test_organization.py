@@ -12,23 +12,23 @@ pytestmark = pytest.mark.django_db
 
 @pytest.fixture
 def acme():
-    return factories.organization()
+    return factories.create_organization()
 
 
 @pytest.fixture
 def helper(acme):
-    return factories.agent(acme)
+    return factories.create_agent(acme)
 
 
 def test_it_says_what_a_halt_would_stop(acme, helper):
-    start_session(factories.administrator(acme), helper, "hello")
+    start_session(factories.build_administrator(acme), helper, "hello")
     found = rest.as_role(acme, Role.AUDITOR).get("organization").json
     assert (found["slug"], found["halted_at"]) == ("acme", None)
     assert (found["running_sessions"], found["waiting_sessions"], found["agents"]) == (1, 0, 1)
 
 
 def test_an_owner_halts_and_resumes(acme, helper):
-    start_session(factories.administrator(acme), helper, "hello")
+    start_session(factories.build_administrator(acme), helper, "hello")
     owner = rest.as_role(acme, Role.OWNER)
     halted = owner.post("organization/halt", {"reason": "drill"}).json
     assert halted["halted_at"]

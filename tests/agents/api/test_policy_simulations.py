@@ -13,7 +13,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 @pytest.fixture
 def agent(acme):
-    yield factories.agent(acme, "second")
+    yield factories.create_agent(acme, "second")
     get_writer().close()
 
 

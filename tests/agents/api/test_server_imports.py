@@ -36,7 +36,7 @@ OPEN = {"docs": {"url": "https://mcp.example.com/mcp", "headers": {"X-Key": "${K
 
 @pytest.fixture
 def acme() -> Organization:
-    return factories.organization()
+    return factories.create_organization()
 
 
 @pytest.fixture
@@ -162,7 +162,7 @@ def test_the_progress_of_nothing_is_a_problem(operator, query, status):
 
 
 def test_the_progress_of_anothers_server_does_not_exist(operator):
-    foreign = admin_client.web_server(factories.organization("other"))
+    foreign = admin_client.web_server(factories.create_organization("other"))
     assert operator.get(f"mcp-servers/import?server={foreign.pk}").status == 404
 
 
@@ -188,12 +188,12 @@ def preset(acme) -> Preset:
         endpoint_config={"command": "uvx", "args": ["notes-mcp@1.2.3", "--folder", "${FOLDER}"]},
         parameters=[{"name": "FOLDER", "label": "Folder", "secret": False, "required": True}],
     )
-    enable_preset(factories.administrator(acme), made)
+    enable_preset(factories.build_administrator(acme), made)
     return made
 
 
 def test_the_platforms_presets_and_ones_own_are_listed(acme, operator, preset):
-    other = factories.organization("other")
+    other = factories.create_organization("other")
     for organization, slug in ((acme, "mine"), (other, "theirs")):
         Preset.objects.create(
             organization=organization, slug=slug, name=slug, transport_type="http"
@@ -208,7 +208,7 @@ def test_the_platforms_presets_and_ones_own_are_listed(acme, operator, preset):
 
 @pytest.mark.parametrize("of", ["mcp-servers", "agents/helper/mcp-servers"])
 def test_a_preset_lets_an_operator_add_a_local_program(acme, operator, preset, of):
-    factories.agent(acme)
+    factories.create_agent(acme)
     body = {"preset": "notes", "name": "my notes", "parameters": {"FOLDER": "/srv/notes"}}
     made = operator.post(of, body)
     assert (made.status, made.json["preset_id"]) == (201, str(preset.pk))
@@ -227,7 +227,7 @@ def test_a_preset_asks_for_its_parameters(operator, preset, parameters, code):
 
 
 def test_another_organizations_preset_does_not_exist(operator):
-    other = factories.organization("other")
+    other = factories.create_organization("other")
     Preset.objects.create(organization=other, slug="theirs", name="t", transport_type="http")
     answer = operator.post("mcp-servers", {"preset": "theirs"})
     assert (answer.status, answer.json["field"]) == (404, "preset")
@@ -240,7 +240,7 @@ SHARED = {
 
 
 def test_what_agents_get_is_previewed_then_given(acme, operator):
-    helper = factories.agent(acme)
+    helper = factories.create_agent(acme)
     preview = sent(operator, SHARED).json
     assert [share["action"] for share in preview["overrides"]] == ["give"]
     assert preview["entries"][0]["allowed_tools"] == ["read_*"]
@@ -255,7 +255,7 @@ def test_what_agents_get_is_previewed_then_given(acme, operator):
 
 
 def test_a_share_of_a_server_that_did_not_come_is_refused(acme, operator):
-    factories.agent(acme)
+    factories.create_agent(acme)
     answer = sent(operator, SHARED, apply=True, chosen=[])
     [share] = answer.json["overrides"]
     assert (share["action"], share["problems"][0]["code"]) == ("refuse", "not_found")

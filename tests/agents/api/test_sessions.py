@@ -16,12 +16,12 @@ STARTED = {"message": "What time is it in Asia/Tokyo?"}
 
 @pytest.fixture
 def acme(db: None) -> Organization:
-    return factories.organization()
+    return factories.create_organization()
 
 
 @pytest.fixture
 def helper(acme: Organization) -> Agent:
-    return factories.agent(acme)
+    return factories.create_agent(acme)
 
 
 @pytest.fixture
@@ -105,7 +105,7 @@ def test_a_queued_session_is_cancelled_at_once(operator):
 
 
 def test_sessions_are_found_by_agent_and_status(acme, operator, helper):
-    factories.agent(acme, "other")
+    factories.create_agent(acme, "other")
     operator.post("agents/helper/sessions", STARTED)
     operator.post("agents/other/sessions", STARTED)
 
@@ -122,7 +122,7 @@ def test_sessions_are_found_by_agent_and_status(acme, operator, helper):
 
 def test_a_member_reads_their_own_sessions_only(acme, operator, helper):
     theirs = operator.post("agents/helper/sessions", STARTED).json["id"]
-    factories.person(acme, Role.MEMBER, "mia")
+    factories.create_member(acme, Role.MEMBER, "mia")
     user = User.objects.get(username="mia")
     helper.members.add(user)
     client = Rest(user=user)

@@ -34,13 +34,13 @@ ADD = "mcp_workshop_add"
 
 @pytest.fixture
 def reviewer(acme):
-    return factories.person(acme, Role.REVIEWER)
+    return factories.create_member(acme, Role.REVIEWER)
 
 
 @pytest.fixture
 def asking(acme, helper, workshop):
     """The agent's policy asks about `echo`."""
-    set_policy(factories.administrator(acme), helper, PolicySpec("all", ask=(ECHO,)))
+    set_policy(factories.build_administrator(acme), helper, PolicySpec("all", ask=(ECHO,)))
 
 
 def refused(call, *args, **more) -> Problem:
@@ -103,14 +103,16 @@ def test_a_changed_definition_needs_another_yes(asking, call, reviewer):
 def test_other_rules_need_another_yes(asking, call, reviewer, acme, helper):
     refused(call, ECHO, {"text": "x"})
     resolve_approval(reviewer, asked(), "approve")
-    set_policy(factories.administrator(acme), helper, PolicySpec("all", ask=("mcp_workshop_*",)))
+    set_policy(
+        factories.build_administrator(acme), helper, PolicySpec("all", ask=("mcp_workshop_*",))
+    )
     assert refused(call, ECHO, {"text": "x"}).code == "approval_required"
 
 
 def test_another_caller_cannot_spend_it(asking, call, reviewer, acme):
     refused(call, ECHO, {"text": "x"})
     resolve_approval(reviewer, asked(), "approve")
-    other = factories.person(acme, Role.OPERATOR)
+    other = factories.create_member(acme, Role.OPERATOR)
     assert refused(call, ECHO, {"text": "x"}, principal=other).code == "approval_required"
 
 
@@ -160,13 +162,13 @@ def test_a_question_is_answered_once(asking, call, reviewer):
 def test_only_those_who_may_approve_answer(asking, call, acme):
     refused(call, ECHO, {"text": "x"})
     with pytest.raises(Problem) as problem:
-        resolve_approval(factories.person(acme, Role.OPERATOR), asked(), "approve")
+        resolve_approval(factories.create_member(acme, Role.OPERATOR), asked(), "approve")
     assert problem.value.code == "forbidden"
 
 
 def test_where_four_eyes_are_asked_for_nobody_approves_their_own_call(asking, call, acme):
     Organization.objects.filter(pk=acme.pk).update(four_eyes=True)
-    owner = factories.person(acme, Role.OWNER)
+    owner = factories.create_member(acme, Role.OWNER)
     refused(call, ECHO, {"text": "x"}, principal=owner)
     with pytest.raises(Problem) as problem:
         resolve_approval(owner, asked(), "approve")
@@ -176,7 +178,7 @@ def test_where_four_eyes_are_asked_for_nobody_approves_their_own_call(asking, ca
 
 def test_who_is_told_of_a_question_is_told_once(asking, call, acme):
     spec = NotificationChannelSpec("Pager", "webhook", url="https://hooks.example.com/x")
-    save_channel(factories.administrator(acme), spec)
+    save_channel(factories.build_administrator(acme), spec)
     for _ in range(2):
         refused(call, ECHO, {"text": "secret"})
     notice = Notification.objects.get()
@@ -202,7 +204,7 @@ def test_a_call_of_no_session_cannot_be_approved_for_one(asking, call, reviewer)
 
 def test_a_rule_with_a_condition_asks_only_where_it_fits(acme, helper, workshop, call):
     large = RuleSpec(ADD, {"properties": {"a": {"minimum": 100}}, "required": ["a"]})
-    set_policy(factories.administrator(acme), helper, PolicySpec("all", ask=(large,)))
+    set_policy(factories.build_administrator(acme), helper, PolicySpec("all", ask=(large,)))
     assert call(ADD, {"a": 1, "b": 2}).outcome == "ok"
     assert refused(call, ADD, {"a": 100, "b": 2}).code == "approval_required"
 
@@ -234,7 +236,7 @@ def test_what_leaks_is_asked_about_once_both_other_legs_are_there(workshop, call
 
 
 def started(acme, helper, text):
-    return sessions.start_session(factories.administrator(acme), helper, text)
+    return sessions.start_session(factories.build_administrator(acme), helper, text)
 
 
 def calls_of(session):
@@ -270,7 +272,7 @@ def test_a_yes_for_the_session_holds_until_it_is_taken_back(asking, acme, helper
     take(session)
     resolve_approval(reviewer, asked(), "approve_session")
     assert take(session) == Session.Status.DONE
-    boss = factories.administrator(acme)
+    boss = factories.build_administrator(acme)
     sessions.send_message(boss, session, f'/{ECHO} {{"text": "two"}}')
     assert take(session) == Session.Status.DONE
     revoke_session_approval(reviewer, SessionApproval.objects.get())
@@ -281,7 +283,7 @@ def test_a_yes_for_the_session_holds_until_it_is_taken_back(asking, acme, helper
 def test_cancelling_a_session_that_waits_withdraws_its_question(asking, acme, helper, take):
     session = started(acme, helper, f'/{ECHO} {{"text": "hello"}}')
     take(session)
-    assert sessions.cancel_session(factories.administrator(acme), session)
+    assert sessions.cancel_session(factories.build_administrator(acme), session)
     assert take(session) == Session.Status.CANCELLED
     assert Approval.objects.get().state == Approval.State.WITHDRAWN
     (step,) = calls_of(session)

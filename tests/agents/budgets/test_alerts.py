@@ -20,20 +20,20 @@ from tests import factories
 
 @pytest.fixture
 def acme(db):
-    return factories.organization()
+    return factories.create_organization()
 
 
 @pytest.fixture
 def agent(acme):
-    made = factories.agent(acme)
-    set_budgets(factories.administrator(acme), made, [BudgetLine("tokens", "month", 1_000)])
+    made = factories.create_agent(acme)
+    set_budgets(factories.build_administrator(acme), made, [BudgetLine("tokens", "month", 1_000)])
     return made
 
 
 @pytest.fixture
 def pager(acme):
     spec = NotificationChannelSpec("Pager", "webhook", url="https://hooks.example.com/x")
-    return save_channel(factories.administrator(acme), spec)[0]
+    return save_channel(factories.build_administrator(acme), spec)[0]
 
 
 def spend(agent, amount, unit="tokens", limit=1_000):
@@ -69,7 +69,7 @@ def test_a_budget_is_told_of_at_eighty_percent_and_when_it_is_spent(agent, pager
 def test_a_raised_budget_is_told_of_again(acme, agent, pager):
     spend(agent, 900)
     watch_budgets()
-    set_budgets(factories.administrator(acme), agent, [BudgetLine("tokens", "month", 1_100)])
+    set_budgets(factories.build_administrator(acme), agent, [BudgetLine("tokens", "month", 1_100)])
     watch_budgets()
     assert told() == ["budget_warning", "budget_warning"]
 
@@ -87,7 +87,7 @@ def test_the_organizations_own_budget_is_told_of(acme, pager):
     key = build_budget_key(acme.pk, limit, timezone.now())
     BudgetCell.objects.create(key=key, organization_id=acme.pk, spent=100)
     watch_budgets()
-    assert "the organization is spent" in Notification.objects.get().text
+    assert "the organization is exhausted" in Notification.objects.get().text
 
 
 def test_where_nobody_listens_no_budget_is_read(agent, django_assert_num_queries):

@@ -30,7 +30,7 @@ FLOOD = 50
 
 @pytest.fixture
 def boss(acme):
-    return factories.administrator(acme)
+    return factories.build_administrator(acme)
 
 
 def refused(call, *args, **more):
@@ -54,7 +54,7 @@ def test_a_servers_budget_holds_for_everybody(acme, boss, workshop, call):
     call("echo", {"text": "b"}, agent_id=None, server_id=workshop.pk)
     problem = refused(call, ECHO, {"text": "c"})
     assert (problem.code, ":server:" in problem.rule) == ("budget_exhausted", True)
-    assert "server's budget of calls a day" in str(problem)
+    assert "server's budget of calls per day" in str(problem)
     assert used(acme) == {("server", "calls"): (2, 0)}
 
 
@@ -122,9 +122,9 @@ def test_an_organization_has_a_rate_of_its_own(acme, workshop, call, settings):
     settings.BONOBOT_ORG_CALLS_PER_MINUTE = 1
     call(ECHO, {"text": "a"})
     problem = refused(call, ECHO, {"text": "b"})
-    assert ("organization's limit of 1 calls" in str(problem), problem.status) == (True, 429)
+    assert ("organization's rate limit of 1 calls" in str(problem), problem.status) == (True, 429)
     Organization.objects.filter(pk=acme.pk).update(calls_per_minute=0)
-    factories.agent(acme, slug="other")  # any change is seen by the next call
+    factories.create_agent(acme, slug="other")  # any change is seen by the next call
     assert call(ECHO, {"text": "c"}).outcome == "ok"
 
 

@@ -10,4 +10,4 @@ from tests import factories
 def give(helper: Agent, **said: Any) -> None:
     """Change an agent's built-in tools or its workspace."""
     spec = AgentSpec(name=helper.name, **said)
-    update_agent(factories.administrator(helper.organization), helper, spec)
+    update_agent(factories.build_administrator(helper.organization), helper, spec)

@@ -39,12 +39,12 @@ agents:
 
 @pytest.fixture
 def acme() -> Organization:
-    return factories.organization()
+    return factories.create_organization()
 
 
 @pytest.fixture
 def helper(acme: Organization) -> Agent:
-    return factories.agent(acme)
+    return factories.create_agent(acme)
 
 
 @pytest.mark.parametrize(
@@ -53,13 +53,13 @@ def helper(acme: Organization) -> Agent:
         ("shell", "builtin_tools", "list of names"),
         (["telepathy"], "builtin_tools", "telepathy"),
         ({"shell": 3}, "builtin_tools.shell", "object"),
-        ({"shell": {"nice": 1}}, "builtin_tools.shell.nice", "no such option"),
+        ({"shell": {"nice": 1}}, "builtin_tools.shell.nice", "The option doesn't exist"),
         ({"shell": {"network": "yes"}}, "builtin_tools.shell.network", "true or false"),
-        ({"shell": {"time_s": 0}}, "builtin_tools.shell.time_s", "out of its bounds"),
-        ({"shell": {"time_s": True}}, "builtin_tools.shell.time_s", "whole number"),
-        ({"fetch": {"hosts": ["http://x"]}}, "builtin_tools.fetch.hosts", "can't be used"),
-        ({"fetch": {"hosts": ["a\nb"]}}, "builtin_tools.fetch.hosts", "can't be used"),
-        ({"fetch": {"methods": ["BREW"]}}, "builtin_tools.fetch.methods", "can't be used"),
+        ({"shell": {"time_s": 0}}, "builtin_tools.shell.time_s", "out of range"),
+        ({"shell": {"time_s": True}}, "builtin_tools.shell.time_s", "integer"),
+        ({"fetch": {"hosts": ["http://x"]}}, "builtin_tools.fetch.hosts", "isn't valid"),
+        ({"fetch": {"hosts": ["a\nb"]}}, "builtin_tools.fetch.hosts", "isn't valid"),
+        ({"fetch": {"methods": ["BREW"]}}, "builtin_tools.fetch.methods", "isn't valid"),
     ],
 )
 def test_what_is_no_kit_or_option_is_refused_by_its_field(said, field, says):
@@ -104,7 +104,7 @@ def test_kits_are_stored_the_same_however_often_and_taking_away_is_free(old, new
 
 
 def test_the_configuration_file_says_them_and_writes_them_again(acme, helper):
-    boss = factories.administrator(acme)
+    boss = factories.build_administrator(acme)
     plan = apply_config(boss, read_config_file(FILE, {}))
     assert [(step.kind, step.fields) for step in plan.changes] == [
         ("agent", ("builtin_tools", "workspace_mib", "workspace_files"))
@@ -125,7 +125,7 @@ def test_the_configuration_file_says_them_and_writes_them_again(acme, helper):
         "agents.helper.builtin_tools",
         "agents.helper.workspace.mib",
     ]
-    operator = factories.person(acme, Role.OPERATOR)
+    operator = factories.create_member(acme, Role.OPERATOR)
     more = FILE + "    enabled: false\n"
     assert not apply_config(operator, read_config_file(more, {})).problems
     (problem,) = apply_config(
@@ -165,8 +165,8 @@ def test_rest_gives_them_and_shows_what_is_effective(acme, helper, tmp_path: Pat
 def test_the_page_gives_what_a_role_may_give(acme, helper, tmp_path: Path):
     seat = admin_client.sit(acme, Role.OPERATOR)
     page = admin_client.words(seat.get("agents_agent_builtin", helper.pk))
-    assert "Only a platform administrator may switch it on" in page
-    assert "Its own folder holds 0 bytes of 256.0 MB" in page.replace("\xa0", " ")
+    assert "Only a platform administrator can enable this" in page
+    assert "The workspace uses 0 bytes of 256.0 MB" in page.replace("\xa0", " ")
     fields = {
         "kit-filesystem": "on",
         "option-filesystem-read_only-there": "1",
@@ -215,9 +215,9 @@ def test_people_read_of_built_in_tools_in_german_and_models_in_english(
     seat = admin_client.sit(acme, Role.OWNER)
     seat.client.defaults["HTTP_ACCEPT_LANGUAGE"] = "de"
     policy = admin_client.words(seat.get("agents_agent_policy", helper.pk))
-    assert "Eine Notiz nach ihrem Titel entfernen." in policy
+    assert "Eine Notiz anhand ihres Titels löschen." in policy
     kits = admin_client.words(seat.get("agents_agent_builtin", helper.pk))
     assert "Dateien und Ordner" in kits
-    assert "Speicher in MiB" in kits
+    assert "Speicher (MiB)" in kits
     forget = get_snapshot_cache().load_current("agent", helper.pk).tools["forget"]
-    assert forget.description == forget.declaration["description"] == "Remove a note by its title."
+    assert forget.description == forget.declaration["description"] == "Delete a note by its title."

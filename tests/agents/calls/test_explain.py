@@ -26,12 +26,12 @@ ORDER = ["resolve", "arguments", *DECISION_STAGES, "consent", "flow", "rate", "b
 
 @pytest.fixture
 def acme():
-    return factories.organization()
+    return factories.create_organization()
 
 
 @pytest.fixture
 def boss(acme):
-    return factories.administrator(acme)
+    return factories.build_administrator(acme)
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def server(acme, boss):
 
 @pytest.fixture
 def helper(acme, boss, server):
-    made = factories.agent(acme)
+    made = factories.create_agent(acme)
     attach_server(boss, made, server)
     return made
 
@@ -160,7 +160,7 @@ def test_arguments_decide_conditions_and_are_checked(boss, helper):
     assert (found["first"], found["code"]) == ("policy", "denied_by_policy")
     wrong = told(boss, helper, {"a": "x"})
     assert (wrong["first"], wrong["code"]) == ("arguments", "invalid_arguments")
-    assert wrong["who"] == "whoever calls"
+    assert wrong["who"] == "the caller"
 
 
 def test_a_leak_is_asked_about(acme, boss, helper):
@@ -213,7 +213,7 @@ def test_rest_explains_with_and_without_arguments(acme, helper):
 def test_the_admin_shows_each_stage_and_takes_arguments(acme, helper):
     seat = admin_client.sit(acme, Role.REVIEWER)
     page = admin_client.words(seat.get("agents_agent_why", helper.pk, tool=NAME))
-    assert "no stage refuses" in page
+    assert "No stage denies the call" in page
     assert "13. budgets" in page
     bad = admin_client.words(
         seat.get("agents_agent_why", helper.pk, tool=NAME, arguments='{"a": "x"}')
@@ -230,7 +230,7 @@ def test_why_an_agent_has_no_tools(acme, boss, helper, server):
         return found.code if found else None
 
     assert lack() is None
-    assert lack(factories.agent(acme, "bare")) == "no_server"
+    assert lack(factories.create_agent(acme, "bare")) == "no_server"
     set_policy(boss, helper, PolicySpec("none"))
     assert lack() == "denied_by_policy"
     set_policy(boss, helper, PolicySpec("all"))

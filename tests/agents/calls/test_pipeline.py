@@ -84,7 +84,7 @@ def test_arguments_that_do_not_fit_never_reach_the_server(workshop, call, argume
 
 
 def test_a_policy_change_holds_on_the_very_next_call(acme, helper, workshop, call):
-    boss = factories.administrator(acme)
+    boss = factories.build_administrator(acme)
     assert call(ECHO, {"text": "x"}).outcome == "ok"
     set_policy(boss, helper, PolicySpec("allowlist", allow=("mcp_workshop_add",)))
     assert refused(call, ECHO, {"text": "x"}).code == "denied_by_policy"
@@ -93,13 +93,13 @@ def test_a_policy_change_holds_on_the_very_next_call(acme, helper, workshop, cal
 
 
 def test_a_binding_leaves_tools_out(acme, helper, workshop, call):
-    attach_server(factories.administrator(acme), helper, workshop, denied_tools=["ec*"])
+    attach_server(factories.build_administrator(acme), helper, workshop, denied_tools=["ec*"])
     assert refused(call, ECHO, {"text": "x"}).code == "denied_by_binding"
     assert call("mcp_workshop_add", {"a": 1, "b": 1}).outcome == "ok"
 
 
 def test_switching_the_server_off_holds_at_once(acme, workshop, call):
-    boss = factories.administrator(acme)
+    boss = factories.build_administrator(acme)
     call(ECHO, {"text": "x"})
     set_server_enabled(boss, workshop, enabled=False)
     assert refused(call, ECHO, {"text": "x"}).code == "server_disabled"
@@ -109,29 +109,29 @@ def test_a_changed_definition_is_refused_until_it_is_approved(acme, workshop, ca
     call(ECHO, {"text": "x"})
     Definition.objects.filter(name="echo").update(digest="changed")
     assert refused(call, ECHO, {"text": "x"}).code == "definition_changed"
-    approve_definitions(factories.administrator(acme), workshop)
+    approve_definitions(factories.build_administrator(acme), workshop)
     assert call(ECHO, {"text": "x"}).outcome == "ok"
 
 
 def test_an_approval_that_is_withdrawn_is_none(acme, workshop, call):
-    reset_review(factories.administrator(acme), workshop.definitions.get(name="echo"))
+    reset_review(factories.build_administrator(acme), workshop.definitions.get(name="echo"))
     assert refused(call, ECHO, {"text": "x"}).code == "not_approved"
 
 
 def test_another_organizations_agent_is_not_found(workshop, call):
-    stranger = factories.administrator(factories.organization("other"))
+    stranger = factories.build_administrator(factories.create_organization("other"))
     assert isinstance(refused(call, ECHO, {"text": "x"}, principal=stranger), NotFound)
 
 
 def test_a_token_for_one_agent_opens_no_other(acme, helper, workshop, call):
-    other = factories.agent(acme, "other")
-    boss = factories.administrator(acme)
+    other = factories.create_agent(acme, "other")
+    boss = factories.build_administrator(acme)
     narrowed = type(boss)(**{**vars(boss), "agent_ids": frozenset({other.pk})})
     assert isinstance(refused(call, ECHO, {"text": "x"}, principal=narrowed), NotFound)
 
 
 def test_whoever_may_not_run_agents_calls_nothing(acme, workshop, call):
-    auditor = factories.person(acme, Role.AUDITOR)
+    auditor = factories.create_member(acme, Role.AUDITOR)
     assert isinstance(refused(call, ECHO, {"text": "x"}, principal=auditor), Forbidden)
 
 
@@ -189,7 +189,7 @@ def test_a_stored_result_of_another_session_does_not_exist(workshop, call, setti
 def test_a_stored_result_of_another_agent_does_not_exist(acme, workshop, call, settings):
     settings.BONOBOT_RESULT_LIMIT = 1024
     outcome = call("mcp_workshop_long", {"characters": 5000})
-    StoredResult.objects.update(agent=factories.agent(acme, "other"))
+    StoredResult.objects.update(agent=factories.create_agent(acme, "other"))
     found = call("read_result", {"result_id": str(outcome.call_id)})
     assert (found.outcome, found.code) == ("error", "not_found")
 
@@ -224,17 +224,17 @@ def test_a_server_is_called_without_an_agent_by_its_own_names(workshop, call):
 
 
 def test_members_call_no_tools_without_an_agent(acme, workshop, call):
-    member = factories.person(acme, Role.MEMBER)
+    member = factories.create_member(acme, Role.MEMBER)
     asked = {"principal": member, "agent_id": None, "server_id": workshop.pk}
     assert isinstance(refused(call, "echo", {"text": "x"}, **asked), Forbidden)
 
 
 def test_whoever_may_approve_tries_a_definition_before_it_is_pinned(acme, workshop, call):
-    reset_review(factories.administrator(acme), workshop.definitions.get(name="echo"))
+    reset_review(factories.build_administrator(acme), workshop.definitions.get(name="echo"))
     without_agent = {"agent_id": None, "server_id": workshop.pk}
     assert refused(call, "echo", {"text": "x"}, **without_agent).code == "not_approved"
     assert call("echo", {"text": "x"}, **without_agent, allow_unapproved=True).outcome == "ok"
-    operator = factories.person(acme, Role.OPERATOR)
+    operator = factories.create_member(acme, Role.OPERATOR)
     mere = {**without_agent, "principal": operator, "allow_unapproved": True}
     assert refused(call, "echo", {"text": "x"}, **mere).code == "not_approved"
 
@@ -281,8 +281,8 @@ def test_a_server_that_refuses_our_credentials_needs_new_ones(
             asked, {"tools": [{"name": "t", "inputSchema": {"type": "object"}}]}
         )
 
-    server = factories.http_server(acme, listening(respond))
-    factories.ready(acme, server, helper)
+    server = factories.create_http_server(acme, listening(respond))
+    factories.approve_server(acme, server, helper)
     open_to_us = False
     outcome = call("mcp_web_t")
     assert (outcome.outcome, outcome.code) == ("error", "needs_reauth")
@@ -312,10 +312,10 @@ def test_instructions_that_changed_are_withheld_and_hold_the_tools(acme, helper,
     with pytest.raises(CallRefused) as refused:
         call(ECHO, {"text": "x"})
     assert refused.value.code == "definition_changed"
-    approve_definitions(factories.administrator(acme), workshop)
+    approve_definitions(factories.build_administrator(acme), workshop)
     assert call(ECHO, {"text": "x"}).outcome == "ok"
     assert notes() == {"workshop": "Tools to test with."}
-    attach_server(factories.administrator(acme), helper, workshop, enabled=False)
+    attach_server(factories.build_administrator(acme), helper, workshop, enabled=False)
     assert notes() == {}
 
 
@@ -341,7 +341,7 @@ def test_a_row_tells_equal_calls_without_showing_them(workshop, call):
 def test_another_servers_secret_is_kept_nowhere_and_comes_back_from_nowhere(
     acme, helper, workshop, call, settings
 ):
-    boss = factories.administrator(acme)
+    boss = factories.build_administrator(acme)
     config = {"command": sys.executable, "args": ["-m", "x"], "env": {"KEY": CANARY}}
     create_server(boss, ServerSpec(name="vault", transport_type="stdio", endpoint_config=config))
     settings.BONOBOT_RESULT_LIMIT = 16
@@ -355,7 +355,7 @@ def test_another_servers_secret_is_kept_nowhere_and_comes_back_from_nowhere(
 
 
 def test_a_question_keeps_no_secret_of_another_server(acme, helper, workshop, call):
-    boss = factories.administrator(acme)
+    boss = factories.build_administrator(acme)
     config = {"command": sys.executable, "args": ["-m", "x"], "env": {"KEY": CANARY}}
     create_server(boss, ServerSpec(name="vault", transport_type="stdio", endpoint_config=config))
     set_policy(boss, helper, PolicySpec("all", ask=(ECHO,)))

@@ -63,14 +63,14 @@ def picky(acme: Organization) -> Any:
 
 
 def served(acme: Organization, picky: Picky, approval: str) -> Server:
-    server = factories.http_server(acme, picky.http.url, "picky")
+    server = factories.create_http_server(acme, picky.http.url, "picky")
     Server.objects.filter(pk=server.pk).update(approval=approval)
-    return factories.ready(acme, server)
+    return factories.approve_server(acme, server)
 
 
 def call(acme: Organization, server: Server) -> pipeline.CallOutcome:
     request = pipeline.CallRequest(
-        principal=factories.administrator(acme),
+        principal=factories.build_administrator(acme),
         tool="list",
         arguments={"region": "eu"},
         via="rest",
@@ -97,7 +97,7 @@ def test_what_changed_and_waits_for_approval_is_not_sent(acme: Organization, pic
     picky.annotation = picky.declared = "Zone"
     outcome = call(acme, server)
     assert (outcome.outcome, outcome.code) == ("error", "definition_changed")
-    assert "approve" in outcome.remedy
+    assert "review" in outcome.remedy
     assert picky.calls() == 1
 
 

@@ -20,7 +20,7 @@ def tick(acme, helper, library):
 
     def ticked(resources=(), prompts=()):
         attach_server(
-            factories.administrator(acme),
+            factories.build_administrator(acme),
             helper,
             library,
             allowed_resources=resources,
@@ -126,27 +126,27 @@ def test_a_resource_that_is_switched_off_is_not_given_back_by_a_template(acme, r
     tick(["lib://books/{book}"])
     assert read("lib://books/secret").outcome == "ok"
     row = library.definitions.get(name="lib://books/secret")
-    set_definition_enabled(factories.administrator(acme), row, enabled=False)
+    set_definition_enabled(factories.build_administrator(acme), row, enabled=False)
     assert refused(read, "lib://books/secret").code == "resource_disabled"
 
 
 def test_a_withdrawn_approval_holds_on_the_very_next_read(acme, read, tick, library):
     tick(["*"])
     assert read("lib://rules").outcome == "ok"
-    reset_review(factories.administrator(acme), library.definitions.get(name="lib://rules"))
+    reset_review(factories.build_administrator(acme), library.definitions.get(name="lib://rules"))
     assert refused(read, "lib://rules").code == "not_approved"
 
 
 def test_mode_none_blocks_resources_and_prompts_too(acme, helper, read, get, tick):
     tick(["*"], ["*"])
-    set_policy(factories.administrator(acme), helper, PolicySpec("none"))
+    set_policy(factories.build_administrator(acme), helper, PolicySpec("none"))
     assert refused(read, "lib://rules").code == "denied_by_policy"
     assert refused(get, "plain").code == "denied_by_policy"
 
 
 def test_a_change_of_the_tools_leaves_the_ticks_alone(acme, helper, read, tick, library):
     tick(["lib://rules"])
-    attach_server(factories.administrator(acme), helper, library, denied_tools=["x"])
+    attach_server(factories.build_administrator(acme), helper, library, denied_tools=["x"])
     assert read("lib://rules").outcome == "ok"
 
 
@@ -204,7 +204,9 @@ def test_a_completion_can_not_name_one_thing_and_mean_another(call, tick, librar
 
 
 def test_servers_that_the_agent_does_not_have_are_not_found(acme, call, helper, library):
-    attach_server(factories.administrator(acme), factories.agent(acme, "other"), library)
+    attach_server(
+        factories.build_administrator(acme), factories.create_agent(acme, "other"), library
+    )
     helper.bindings.all().delete()
     problem = refused(call, "lib://rules", method="resources/read", server_id=library.pk)
     assert isinstance(problem, NotFound)
@@ -220,9 +222,9 @@ def test_without_an_agent_the_organizations_policy_decides(acme, read, get, libr
     assert read("lib://files/a/b", **alone).outcome == "ok"
     assert last_call().action == "resource_read"
     assert refused(read, "lib://files/a/../b", **alone).code == "unknown_resource"
-    member = factories.person(acme, Role.MEMBER)
+    member = factories.create_member(acme, Role.MEMBER)
     assert isinstance(refused(read, "lib://rules", principal=member, **alone), Forbidden)
-    reset_review(factories.administrator(acme), library.definitions.get(name="plain"))
+    reset_review(factories.build_administrator(acme), library.definitions.get(name="plain"))
     assert refused(get, "plain", **alone).code == "not_approved"
     assert get("plain", allow_unapproved=True, **alone).outcome == "ok"
 

@@ -17,8 +17,8 @@ TEXT = "demo://resource/dynamic/text/{resourceId}"
 def everything(acme, helper, node_server):
     config = {"command": "node", "args": [node_server("mcp-server-everything"), "stdio"]}
     spec = ServerSpec(name="everything", transport_type="stdio", endpoint_config=config)
-    server = create_server(factories.administrator(acme), spec)
-    yield factories.ready(acme, server, helper)
+    server = create_server(factories.build_administrator(acme), spec)
+    yield factories.approve_server(acme, server, helper)
     get_runtime().call(get_connection_pool().forget_server, server.pk)
 
 
@@ -30,7 +30,7 @@ def test_the_reference_server_is_read_filled_and_completed(acme, helper, everyth
     }
     assert counts == {"resource": 7, "resource_template": 2, "prompt": 4}
     attach_server(
-        *(factories.administrator(acme), helper, everything),
+        *(factories.build_administrator(acme), helper, everything),
         allowed_resources=[TEXT, "demo://resource/static/*"],
         allowed_prompts=["*"],
     )
@@ -41,7 +41,7 @@ def test_the_reference_server_is_read_filled_and_completed(acme, helper, everyth
     static = ask("resources/read", "demo://resource/static/document/features.md")
     assert "Everything Server" in static.text
     assert "Resource 7" in ask("resources/read", "demo://resource/dynamic/text/7").text
-    with pytest.raises(Problem, match="does not tick"):
+    with pytest.raises(Problem, match="isn't selected for this agent"):
         ask("resources/read", "demo://resource/dynamic/blob/7")
     filled = ask("prompts/get", "args-prompt", {"city": "Berlin"})
     assert filled.text == "user: What's weather in Berlin?"

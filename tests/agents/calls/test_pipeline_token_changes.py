@@ -61,7 +61,7 @@ class Host:
 
 @pytest.fixture
 def token(acme, helper, workshop) -> Iterator[tuple[Token, str]]:
-    boss = factories.administrator(acme)
+    boss = factories.build_administrator(acme)
     yield create_token(boss, name="ide", role=Role.MEMBER, agent_ids=[helper.pk])
     get_writer().close()
 
@@ -78,7 +78,7 @@ def hosts(token, helper) -> list[Host]:
 WAYS: dict[str, Callable[[Token], object]] = {
     "delete": lambda token: token.delete(),
     "delete many": lambda token: Token.objects.filter(pk=token.pk).delete(),
-    "revoke": lambda token: revoke_token(factories.administrator(token.organization), token),
+    "revoke": lambda token: revoke_token(factories.build_administrator(token.organization), token),
     "expire": lambda token: Token.objects.filter(pk=token.pk).update(expires_at=token.created_at),
 }
 
@@ -102,7 +102,7 @@ def test_a_role_that_changes_is_the_role_of_the_next_call(token, hosts, helper):
 
 
 def test_scopes_and_agents_that_change_hold_at_once(acme, token, hosts, helper):
-    boss, other = factories.administrator(acme), factories.agent(acme, "other")
+    boss, other = factories.build_administrator(acme), factories.create_agent(acme, "other")
     update_token(boss, token[0], scopes=[TokenScope.AGENTS])
     assert {host.refused(agent_id=helper.pk).code for host in hosts} == {"insufficient_scope"}
     update_token(boss, token[0], scopes=[TokenScope.TOOLS], agent_ids=[other.pk])
@@ -120,7 +120,7 @@ def test_a_snapshot_that_is_newer_than_the_pass_renews_it(token, hosts, helper):
 
 
 def test_a_halt_and_an_agent_that_goes_hold_for_every_pass(acme, token, hosts, helper, workshop):
-    halt_organization(factories.administrator(acme))
+    halt_organization(factories.build_administrator(acme))
     assert {host.refused(agent_id=helper.pk).code for host in hosts} == {"organization_halted"}
     helper.delete()
     assert all(isinstance(host.refused(agent_id=helper.pk), NotFound) for host in hosts)

@@ -30,7 +30,7 @@ LIMITS = st.lists(
 
 @pytest.mark.django_db(transaction=True)
 def test_the_root_pays_of_its_agents_budgets_and_of_its_own_session(acme, helper):
-    boss = factories.administrator(acme)
+    boss = factories.build_administrator(acme)
     set_budgets(boss, acme, [BudgetLine("calls", "day", 9)])
     lines = [BudgetLine("calls", "total", 5), BudgetLine("tokens", "day", 7, each_session=True)]
     set_budgets(boss, helper, lines)

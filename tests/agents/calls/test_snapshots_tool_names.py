@@ -31,7 +31,7 @@ def test_who_comes_second_takes_the_names_of_the_first(acme, helper, workshop, m
 
 
 def test_a_name_that_is_taken_is_given_to_nobody_else(acme, helper, workshop):
-    other = factories.agent(acme, "other")
+    other = factories.create_agent(acme, "other")
     rows = list(workshop.definitions.filter(kind="tool"))
     mine, theirs = (create_tool_names(agent, [workshop], rows) for agent in (helper, other))
     assert mine == theirs  # an agent's names are its own

@@ -313,18 +313,20 @@ def answering() -> Iterator[RawHttp]:
 
 def fill(where: Organization, url: str, folder: Path) -> dict[str, str]:
     """Fill an organization, write the files beside it, and return what the calls know by name."""
-    boss = factories.administrator(where)
+    boss = factories.build_administrator(where)
     load_presets()
-    factories.ready(where, factories.http_server(where, url, "docs"), factories.agent(where))
+    factories.approve_server(
+        where, factories.create_http_server(where, url, "docs"), factories.create_agent(where)
+    )
     for number in range(4):
         admin_client.web_server(where, f"spare-{number}")
         User.objects.create_user(f"joins-{number}")
-        factories.person(where, Role.MEMBER, f"leaves-{number}")
+        factories.create_member(where, Role.MEMBER, f"leaves-{number}")
         create_invitation(boss, f"gone-{number}@example.com", Role.MEMBER)
         save_endpoint(boss, ModelEndpointSpec(name=f"spare-{number}", kind="offline"))
-        factories.notice(where, f"gone-{number}")
-    factories.person(where, Role.MEMBER, "stays")
-    factories.person(where, Role.OWNER, "head")
+        factories.create_notification(where, f"gone-{number}")
+    factories.create_member(where, Role.MEMBER, "stays")
+    factories.create_member(where, Role.OWNER, "head")
     create_invitation(boss, "asked@example.com", Role.MEMBER)
     signing_in = {"type": "oauth2", "grant": "authorization_code"}
     config = {"url": "https://mcp.example.com/mcp"}
@@ -350,39 +352,41 @@ def fill(where: Organization, url: str, folder: Path) -> dict[str, str]:
             allow_private=True,
         ),
     )
-    factories.issuer(where, url, allow_private=True)
-    factories.provider(where, url, "ID", allow_private=True)
+    factories.create_issuer(where, url, allow_private=True)
+    factories.create_provider(where, url, "ID", allow_private=True)
     for number in range(4):
-        factories.issuer(where, f"https://{number}.example.com", f"spare-{number}")
-        factories.provider(where, f"https://{number}.example.com", f"spare-{number}")
+        factories.create_issuer(where, f"https://{number}.example.com", f"spare-{number}")
+        factories.create_provider(where, f"https://{number}.example.com", f"spare-{number}")
     (folder / "bonobot.yaml").write_text("servers:\n  more: {url: https://more.example.com/mcp}\n")
     for number in range(4):
         text = json.dumps({f"client-{number}": {"url": url}})
         (folder / f"clients-{number}.json").write_text(text)
     agent = Agent.objects.get(organization=where)
     for number in range(4):
-        factories.agent(where, f"gone-{number}")
+        factories.create_agent(where, f"gone-{number}")
         save_note(boss, agent, NoteSpec(f"spare-{number}", "Something."))
         save_skill(boss, SkillSpec(name=f"spare-{number}", text="Something."))
-        factories.workflow(agent, f"spare-{number}")
-    run = run_workflow(boss, factories.workflow(agent), {})
+        factories.create_workflow(agent, f"spare-{number}")
+    run = run_workflow(boss, factories.create_workflow(agent), {})
     for name in ("alerts", *(f"spare-{number}" for number in range(4))):
-        factories.trigger(run.workflow, name)
+        factories.create_trigger(run.workflow, name)
     (folder / "flow.yaml").write_text(run.workflow.source)
     save_skill(boss, SkillSpec(name="tell", text="Hello", agents=[agent.slug]))
     asked = {
-        f"@{of}{n}": factories.question(agent).pk for of in ("asked", "refused") for n in range(4)
-    }
-    talks = {f"@talk{n}": factories.rested_session(agent).pk for n in range(4)}
-    recorded = {
-        f"@recorded{n}": create_recording(boss, factories.rested_session(agent)).pk
+        f"@{of}{n}": factories.create_approval(agent).pk
+        for of in ("asked", "refused")
         for n in range(4)
     }
-    recorded["@replayed"] = create_recording(boss, factories.rested_session(agent)).pk
+    talks = {f"@talk{n}": factories.create_answered_session(agent).pk for n in range(4)}
+    recorded = {
+        f"@recorded{n}": create_recording(boss, factories.create_answered_session(agent)).pk
+        for n in range(4)
+    }
+    recorded["@replayed"] = create_recording(boss, factories.create_answered_session(agent)).pk
     server = admin_client.web_server(where, "asking")
     session = start_session(boss, agent, "Provision it")
     request_cancel(boss, session)  # or a verb that runs sessions would take it up
-    asked |= {f"@wanted{n}": factories.asked(session, server).pk for n in range(4)}
+    asked |= {f"@wanted{n}": factories.create_elicitation(session, server).pk for n in range(4)}
     for number in range(4):
         Launcher.objects.create(command=f"spare-{number}")
         Preset.objects.create(
@@ -392,11 +396,11 @@ def fill(where: Organization, url: str, folder: Path) -> dict[str, str]:
             organization=where, agent=agent, own_name=f"one-{number}", label="one", granted_by="x"
         ).pk
     return {name: str(pk) for name, pk in (asked | talks | recorded).items()} | {
-        "@wants": str(factories.asked(session, server).pk),
-        "@question": str(factories.question(agent).pk),
+        "@wants": str(factories.create_elicitation(session, server).pk),
+        "@question": str(factories.create_approval(agent).pk),
         "@url": url,
         "@secret": create_token(boss, name="serves", role=Role.OPERATOR)[1],
         "@run": str(run.pk),
-        "@notice": str(factories.notice(where).pk),
+        "@notice": str(factories.create_notification(where).pk),
         "@token": create_token(boss, name="old", role=Role.AUDITOR)[0].key,
     }

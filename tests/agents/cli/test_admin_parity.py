@@ -18,8 +18,8 @@ def actions() -> set[str]:
 
 
 def test_a_yes_for_a_session_is_listed_and_taken_back(bonobot, acme):
-    agent = factories.agent(acme)
-    session = factories.rested_session(agent)
+    agent = factories.create_agent(acme)
+    session = factories.create_answered_session(agent)
     grant = session.grants.create(
         organization=acme, agent=agent, own_name="add", label="mcp_web_add", granted_by="anna"
     )
@@ -31,21 +31,24 @@ def test_a_yes_for_a_session_is_listed_and_taken_back(bonobot, acme):
 
 
 def test_what_is_held_is_told_and_let_go(bonobot, acme):
-    agent = factories.agent(acme)
+    agent = factories.create_agent(acme)
     assert bonobot("agents", "held", agent.slug, "--json").json == {"name": agent.slug, "held": []}
     assert bonobot("agents", "clear-held", agent.slug, "--json").status == 0
     assert "held_labels_cleared" in actions()
 
 
 def test_labels_of_stored_data_are_shown_and_cleared(bonobot, acme):
-    agent, server = factories.agent(acme), factories.http_server(acme, "http://127.0.0.1:9/mcp")
+    agent, server = (
+        factories.create_agent(acme),
+        factories.create_http_server(acme, "http://127.0.0.1:9/mcp"),
+    )
     key = build_store_key(acme.pk, server.pk)
     FlowCell.objects.create(pk=key, organization_id=acme.pk, labels=3)
     Agent.objects.filter(pk=agent.pk).update(workspace_holds=1)
     both = ["private_data", "untrusted_content"]
     shown = bonobot("mcp", "store-labels", server.slug, "--json").json
     assert shown == {"server": server.slug, "labels": both, "written": []}
-    assert bonobot("mcp", "clear-store-labels", server.slug).out.endswith("no labels.\n")
+    assert bonobot("mcp", "clear-store-labels", server.slug).out.endswith("none.\n")
     stores = bonobot("agents", "store-labels", agent.slug, "--json").json["stores"]
     assert stores[0] == {"name": "workspace", "labels": ["private_data"]}
     cleared = bonobot("agents", "clear-store-labels", agent.slug, "--json").json["stores"]
@@ -76,16 +79,16 @@ def test_an_organization_is_made_and_its_audit_begins_with_that(bonobot, acme):
 
 def test_a_stdio_preset_is_enabled_and_disabled_for_an_organization(bonobot, acme):
     load_presets()
-    factories.organization("other")
+    factories.create_organization("other")
 
     def state(org: str) -> tuple[bool, str]:
         (row,) = bonobot("mcp", "presets", "time", "--org", org, "--json").json
         line = bonobot("mcp", "presets", "time", "--org", org).out.splitlines()[-1]
         return row["enabled"], " ".join(line.split()[:4])
 
-    assert state("acme") == (False, "time reference no Tells")
+    assert state("acme") == (False, "time reference no Returns")
     done = bonobot("mcp", "enable-preset", "time", "--org", "acme")
-    assert (done.status, done.out) == (0, "Time is enabled for the organization.\n")
+    assert (done.status, done.out) == (0, "Time was enabled for the organization.\n")
     assert state("acme")[0] is True
     assert "time reference yes" in state("acme")[1]
     assert state("other")[0] is False

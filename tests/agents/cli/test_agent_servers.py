@@ -45,8 +45,8 @@ def test_status_shows_state_latency_and_the_last_error(bonobot, workshop):
 
 
 def test_status_of_some_servers_or_of_an_agents(bonobot, workshop, acme):
-    agent = factories.agent(acme)
-    factories.ready(acme, factories.stdio_server(acme), agent)
+    agent = factories.create_agent(acme)
+    factories.approve_server(acme, factories.create_stdio_server(acme), agent)
     assert [one["name"] for one in bonobot("mcp", "status", "workshop", "--json").json] == [
         "workshop"
     ]
@@ -88,7 +88,7 @@ def test_connecting_what_is_away_fails_with_its_code(bonobot):
 
 
 def test_for_one_agent_the_binding_is_switched_and_its_lists_are_kept(bonobot, workshop, acme):
-    agent = factories.agent(acme)
+    agent = factories.create_agent(acme)
     ran = bonobot("mcp", "disconnect", "workshop", "--agent", agent.slug, "--json")
     assert (ran.status, ran.error["code"]) == (1, "not_bound")
     assert bonobot("mcp", "connect", "workshop", "--agent", agent.slug).status == 0
@@ -115,13 +115,13 @@ def test_tools_are_listed_and_switched_by_name_or_glob(bonobot, workshop):
     assert [tool["name"] for tool in ran.json if tool["enabled"]] == ["echo"]
     ran = bonobot("mcp", "test-tool", "workshop", "add", '{"a": 1, "b": 2}', "--json")
     assert (ran.status, ran.error["code"]) == (1, "tool_disabled")
-    assert "off" in bonobot("mcp", "tools", "workshop").out
+    assert "disabled" in bonobot("mcp", "tools", "workshop").out
     ran = bonobot("mcp", "tools", "workshop", "--enable", "nothing", "--json")
     assert (ran.status, ran.error["code"]) == (1, "unknown_tool")
 
 
 def test_an_agent_gets_the_chosen_tools_and_one_at_least(bonobot, workshop, acme):
-    agent = factories.agent(acme)
+    agent = factories.create_agent(acme)
     give = ("mcp", "connect", "workshop", "--agent", agent.slug)
     assert bonobot(*give, "--tools", "e*", "--without", "environment").status == 0
     seen = bonobot("agents", "policy", agent.slug, "--json").json["tools"]

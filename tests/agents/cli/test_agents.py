@@ -16,13 +16,13 @@ pytestmark = pytest.mark.django_db(transaction=True)
 @pytest.fixture
 def agent(acme):
     """An agent without servers."""
-    return factories.agent(acme, "helper", mode="none")
+    return factories.create_agent(acme, "helper", mode="none")
 
 
 @pytest.fixture
 def time_server(acme, agent):
     """A server that was started, asked for its tools and attached to the agent."""
-    return factories.ready(acme, factories.stdio_server(acme), agent)
+    return factories.approve_server(acme, factories.create_stdio_server(acme), agent)
 
 
 def test_agents_are_listed_with_their_slug(bonobot, time_server):
@@ -149,7 +149,7 @@ def test_a_tampered_audit_fails_to_verify(bonobot, agent, acme):
 
 
 def test_with_several_organizations_one_must_be_named(bonobot, agent):
-    factories.organization("other")
+    factories.create_organization("other")
     ran = bonobot("agents", "list", "--json")
     assert (ran.status, ran.error["field"]) == (1, "--org")
     assert bonobot("agents", "list", "--org", "other", "--json").json == []
@@ -168,8 +168,8 @@ def test_the_organizations_policy_is_shown_and_changed(bonobot, acme):
 
 
 def test_an_agent_is_switched_off_and_on(bonobot, acme):
-    agent = factories.agent(acme)
-    session = start_session(factories.administrator(acme), agent, "hello")
+    agent = factories.create_agent(acme)
+    session = start_session(factories.build_administrator(acme), agent, "hello")
     ran = bonobot("agents", "disable", agent.slug, "--json")
     assert ran.json == {"slug": agent.slug, "enabled": False}
     session.refresh_from_db()
@@ -179,7 +179,7 @@ def test_an_agent_is_switched_off_and_on(bonobot, acme):
 
 
 def test_an_agents_bounds_are_shown_and_changed(bonobot, acme):
-    agent = factories.agent(acme, "helper")
+    agent = factories.create_agent(acme, "helper")
     changed = bonobot("agents", "set", "helper", "--tool-search-above", "7", "--json")
     assert (changed.status, changed.json["tool_search_above"]) == (0, 7)
     agent.refresh_from_db()

@@ -18,16 +18,16 @@ ASK = f'/{NOW} {{"timezone": "Asia/Tokyo"}}'
 
 @pytest.fixture
 def agent(acme: Organization) -> Agent:
-    made = factories.agent(acme)
-    factories.ready(acme, factories.stdio_server(acme), made)
-    set_policy(factories.administrator(acme), made, PolicySpec("all", ask=(NOW,)))
+    made = factories.create_agent(acme)
+    factories.approve_server(acme, factories.create_stdio_server(acme), made)
+    set_policy(factories.build_administrator(acme), made, PolicySpec("all", ask=(NOW,)))
     return made
 
 
 def test_what_waits_is_listed_shown_and_answered(bonobot: Bonobot, acme: Organization) -> None:
-    helper = factories.agent(acme)
-    session, first = factories.waiting_session(helper)
-    second = factories.question(helper, arguments={"text": "\u202e<b>"})
+    helper = factories.create_agent(acme)
+    session, first = factories.create_waiting_session(helper)
+    second = factories.create_approval(helper, arguments={"text": "\u202e<b>"})
     assert len(bonobot("approvals", "list", "--json").json) == 2
     shown = bonobot("approvals", "show", str(second.pk)).out
     assert "U+202E" in shown
@@ -37,7 +37,7 @@ def test_what_waits_is_listed_shown_and_answered(bonobot: Bonobot, acme: Organiz
     assert (ran.json["state"], ran.json["word"]) == ("denied", "No.")
     again = bonobot("approvals", "approve", str(second.pk), "--json")
     assert (again.status, again.error["code"]) == (1, "already_answered")
-    assert "No call waits" in bonobot("approvals", "list").out
+    assert "No pending approvals." in bonobot("approvals", "list").out
 
 
 def test_a_run_that_must_wait_says_how_to_answer(bonobot: Bonobot, agent: Agent) -> None:

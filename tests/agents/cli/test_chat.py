@@ -34,13 +34,13 @@ pytestmark = pytest.mark.django_db(transaction=True)
 @pytest.fixture
 def agent(acme):
     """An agent without servers."""
-    return factories.agent(acme, "helper")
+    return factories.create_agent(acme, "helper")
 
 
 @pytest.fixture
 def time_server(acme, agent):
     """A server that was started, asked for its tools and attached to the agent."""
-    return factories.ready(acme, factories.stdio_server(acme), agent)
+    return factories.approve_server(acme, factories.create_stdio_server(acme), agent)
 
 
 @pytest.fixture
@@ -72,7 +72,7 @@ def test_a_chat_from_a_pipe_has_a_message_a_line_and_commands(time_server, piped
     )
     assert ran.status == 0, ran.out + ran.err
     assert ran.out.count("✓ mcp_time_get_current_time") == 3, "two calls, and one shown again"
-    assert "The next message carries: notes.txt." in ran.out
+    assert "Attached to the next message: notes.txt." in ran.out
     assert "Did you mean /retry?" in ran.out
     session = Session.objects.get()
     assert f"--session {session.pk}" in ran.out
@@ -89,7 +89,7 @@ def test_a_chat_from_a_pipe_has_a_message_a_line_and_commands(time_server, piped
 
 
 def test_a_chat_goes_on_with_a_session_and_tells_programs_what_came_of_it(piped, agent):
-    session = factories.rested_session(agent)
+    session = factories.create_answered_session(agent)
     ran = piped("hello", "", "/retry", options=("--session", str(session.pk), "--json"))
     told = [json.loads(line) for line in ran.out.splitlines()]
     assert [(one["id"], one["status"]) for one in told] == [(str(session.pk), "done")] * 3
@@ -102,9 +102,9 @@ def test_problems_are_told_and_the_chat_goes_on(piped, tmp_path):
         "/retry", "/edit", "/attach nothing", f"/attach {tmp_path / 'long'}", "hello", "/show"
     )
     assert ran.status == 1
-    for code in ("(message): Nothing was said", "unusable_file (--attach)", "(attachments)"):
+    for code in ("(message): No message was sent", "unusable_file (--attach)", "(attachments)"):
         assert code in ran.err
-    assert "No call was made yet." in ran.err
+    assert "No calls yet." in ran.err
 
 
 def test_ctrl_c_while_a_message_is_sent_cancels_its_turn_and_not_the_chat(
@@ -117,20 +117,20 @@ def test_ctrl_c_while_a_message_is_sent_cancels_its_turn_and_not_the_chat(
 
     monkeypatch.setattr(chat, "start_session", interrupted)
     ran = piped("What time is it in Asia/Tokyo?", "hello")
-    assert "Cancelling" in ran.out + ran.err, ran
+    assert "Canceling" in ran.out + ran.err, ran
     session = Session.objects.get()
     assert session.steps.filter(kind="message").order_by("seq").last().payload["text"] == "hello"
     assert session.status == "done"
 
 
 def test_a_session_of_another_agent_is_not_gone_on_with(bonobot, agent, acme):
-    session = factories.rested_session(factories.agent(acme, "other"))
+    session = factories.create_answered_session(factories.create_agent(acme, "other"))
     ran = bonobot("agents", "chat", "helper", "--session", str(session.pk), "--json")
     assert (ran.status, ran.error["field"]) == (1, "--session")
 
 
 def test_a_message_is_retried_and_the_session_written_down(bonobot, agent, tmp_path):
-    session = factories.rested_session(agent)
+    session = factories.create_answered_session(agent)
     ran = bonobot("agents", "retry", str(session.pk), "--message", "1", "--text", "Hi", "--json")
     assert (ran.status, ran.json["status"]) == (0, "done")
     assert session.steps.get(seq=4).payload["replaces"] == 1
@@ -203,8 +203,8 @@ def helper_that_waits(acme):
     """An agent with a tool that waits for as long as it is told."""
     command = {"command": sys.executable, "args": [str(WORKSHOP), "stdio"]}
     spec = ServerSpec(name="workshop", transport_type="stdio", endpoint_config=command)
-    made = factories.agent(acme)
-    factories.ready(acme, create_server(factories.administrator(acme), spec), made)
+    made = factories.create_agent(acme)
+    factories.approve_server(acme, create_server(factories.build_administrator(acme), spec), made)
     return made
 
 
@@ -254,7 +254,7 @@ def test_ctrl_c_cancels_the_turn_and_not_the_chat(helper_that_waits):
     terminal.type('/mcp_workshop_wait {"seconds": 600}\n')
     eventually(Step.objects.filter(kind="call").exists, within=30)
     terminal.type("\x03")
-    terminal.shows(r"Cancelled\.")
+    terminal.shows(r"Canceled\.")
     terminal.type("hello\n")
     terminal.shows("language model")
     terminal.shows("> ")

@@ -13,9 +13,9 @@ pytestmark = pytest.mark.django_db
 
 
 def test_the_command_line_lists_shows_and_answers(bonobot: Bonobot, acme: Organization) -> None:
-    agent, server = factories.agent(acme), admin_client.web_server(acme)
-    session = start_session(factories.administrator(acme), agent, "Provision it")
-    first, second = (factories.asked(session, server) for _ in range(2))
+    agent, server = factories.create_agent(acme), admin_client.web_server(acme)
+    session = start_session(factories.build_administrator(acme), agent, "Provision it")
+    first, second = (factories.create_elicitation(session, server) for _ in range(2))
     assert len(bonobot("questions", "list", "--json").json) == 2
     shown = bonobot("questions", "show", str(first.pk)).out
     assert ("Which region?" in shown, "choice, required: eu, us" in shown) == (True, True)

@@ -51,7 +51,8 @@ def test_the_groups_are_found() -> None:
 
 @pytest.mark.parametrize(("group", "verb"), VERBS)
 def test_a_verb_says_what_it_does_and_shows_how(group: str, verb: CommandVerb) -> None:
-    assert verb.help.endswith(".")
+    assert verb.help[0].isupper()
+    assert ". " not in verb.help or verb.help.endswith("."), "several sentences"
     assert verb.examples, "an example shows more than a synopsis"
     for example in verb.examples:
         assert shlex.split(example)[:2] == [group, verb.name]
@@ -87,7 +88,7 @@ def test_a_verb_takes_json(
 @pytest.fixture(scope="module")
 def acme(module_rows: None) -> Organization:
     """The only organization, which all groups share: what one removes is its own."""
-    return factories.organization()
+    return factories.create_organization()
 
 
 @pytest.fixture(scope="module")

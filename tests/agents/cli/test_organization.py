@@ -6,7 +6,7 @@ from tests import factories
 
 
 def test_halting_asks_first_and_says_what_it_would_stop(bonobot, acme):
-    start_session(factories.administrator(acme), factories.agent(acme), "hello")
+    start_session(factories.build_administrator(acme), factories.create_agent(acme), "hello")
     ran = bonobot("org", "halt", "--json")
     assert (ran.status, ran.error["code"]) == (1, "not_confirmed")
     assert "1 running" in ran.error["detail"]
@@ -17,11 +17,13 @@ def test_halt_show_resume(bonobot, acme):
     halted = bonobot("org", "halt", "--yes", "--reason", "drill", "--json")
     assert halted.status == 0
     assert halted.json["halted_at"]
-    assert "It is halted" in bonobot("org", "show").out
-    ran = bonobot("agents", "run", factories.agent(acme).slug, "hello", "--json")
+    assert "The kill switch is enabled." in bonobot("org", "show").out
+    ran = bonobot("agents", "run", factories.create_agent(acme).slug, "hello", "--json")
     assert (ran.status, ran.error["code"]) == (1, "organization_halted")
     assert bonobot("org", "resume", "--json").json["halted_at"] is None
-    assert "halted" not in bonobot("org", "show").out
+    shown = bonobot("org", "show").out
+    assert "kill switch" not in shown
+    assert "halted" not in shown
 
 
 def test_the_rate_is_set_and_given_back_to_the_settings(bonobot, acme):

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 @pytest.fixture
 def agent(acme):
-    return factories.agent(acme, "helper")
+    return factories.create_agent(acme, "helper")
 
 
 def test_a_replay_counts_what_flips(bonobot, agent):
@@ -43,7 +43,7 @@ def test_a_policy_comes_from_a_file(bonobot, agent, tmp_path):
 def test_a_draft_is_run_in_the_shadow_then_enforced(bonobot, agent):
     ran = bonobot("agents", "policy", "helper", "--shadow", "--deny", "read_result", "--json")
     assert (ran.json["deny"], ran.json["draft"]["deny"]) == ([], ["read_result"])
-    assert "In its shadow" in bonobot("agents", "policy", "helper").out
+    assert "Draft in shadow mode since" in bonobot("agents", "policy", "helper").out
     assert bonobot("audit", "replay", "--agent", "helper", "--shadow", "--json").json["rows"] == 0
     ran = bonobot("agents", "policy", "helper", "--enforce", "--json")
     assert (ran.json["deny"], ran.json["draft"]) == (["read_result"], None)

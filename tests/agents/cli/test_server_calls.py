@@ -42,7 +42,7 @@ def test_a_resource_is_read_and_a_prompt_filled(bonobot):
 
 
 def test_an_agent_reads_what_is_ticked_for_it(bonobot, acme):
-    agent = factories.agent(acme)
+    agent = factories.create_agent(acme)
     as_agent = ("--agent", agent.slug, "--json")
     assert bonobot("mcp", "read", "library", "lib://rules", *as_agent).error["code"] == "not_bound"
     chosen = ("--resource", "lib://r*", "--prompt", "review")

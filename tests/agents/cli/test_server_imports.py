@@ -74,7 +74,7 @@ def test_refused_rows_name_line_field_and_reason_for_people(bonobot, write):
     ran = bonobot("mcp", "import", write({"mcpServers": MIXED}))
     assert "line 10 bad url: bad_url" in ran.out
     assert "--set NAME=VALUE" in ran.out
-    assert "--yes adds the rest" in ran.out
+    assert "To add the rest, use --yes." in ran.out
 
 
 @pytest.mark.parametrize("answer", [True, False])
@@ -176,8 +176,8 @@ def overridden(write):
 
 
 def test_bot_overrides_and_allowed_tools_are_taken_over(bonobot, acme, overridden):
-    agent = factories.agent(acme, "research-bot")
-    factories.ready(acme, factories.stdio_server(acme), agent)
+    agent = factories.create_agent(acme, "research-bot")
+    factories.approve_server(acme, factories.create_stdio_server(acme), agent)
     ran = bonobot("mcp", "import", overridden, "--approve", "--json")
     assert ran.status == 0, ran.out
     assert [share["action"] for share in ran.json["overrides"]] == ["take", "give"]
@@ -197,7 +197,7 @@ def test_an_override_of_a_bot_that_is_not_there_says_so(bonobot, overridden):
     assert (ran.status, ran.json["applied"]) == (1, False)
     assert ran.json["overrides"][0]["problems"][0]["field"] == "bot_overrides.research-bot"
     told = bonobot("mcp", "import", overridden).out
-    assert told.count("There is no agent `research-bot` here.") == 1
+    assert told.count("The agent `research-bot` doesn't exist.") == 1
     assert bonobot("mcp", "import", overridden, "--yes", "--json").json["applied"] is True
 
 
@@ -230,7 +230,7 @@ def test_a_file_that_is_not_there_and_no_file_at_all(bonobot, tmp_path):
 def test_installed_servers_that_are_known_are_found_and_added(bonobot, acme):
     ran = bonobot("mcp", "import", "--installed", "--only", "time", "--approve", "--json")
     assert ran.status == 0, ran.out + ran.err
-    assert ran.json["source"] == "this machine"
+    assert ran.json["source"] == "loopback address"
     told = {entry["name"]: entry for entry in ran.json["entries"]}
     assert told["time"]["discovery"]["status"] == "connected"
     assert told["git"]["problems"][0]["field"] == "REPOSITORY"

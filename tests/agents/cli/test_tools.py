@@ -10,7 +10,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 def test_the_command_line_gives_them_and_attaches_a_folder(acme, bonobot, tmp_path: Path):
-    helper = factories.agent(acme)
+    helper = factories.create_agent(acme)
     ran = bonobot(
         "agents", "tools", "helper", "--on", "shell", "--set", "shell.time_s=90", "--json"
     )
@@ -28,7 +28,7 @@ def test_the_command_line_gives_them_and_attaches_a_folder(acme, bonobot, tmp_pa
         refused = bonobot("agents", "workspace", "helper", "--attach", folder, "--json")
         assert (refused.status, refused.error["field"]) == (1, "workspace_folder")
     (tmp_path / "within").mkdir()
-    other = factories.agent(acme, "other")
+    other = factories.create_agent(acme, "other")
     refused = bonobot(
         "agents", "workspace", other.slug, "--attach", str(tmp_path / "within"), "--json"
     )

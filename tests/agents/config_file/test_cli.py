@@ -200,7 +200,7 @@ def test_applying_again_changes_nothing_and_writes_no_audit(bonobot, write, appl
     assert ran.status == 0
     assert {step["action"] for step in ran.json["steps"]} == {"unchanged"}
     assert (AuditRow.objects.count(), Head.objects.get().generation) == before
-    assert "Nothing to do" in bonobot("mcp", "apply", write(FILE)).out
+    assert "No changes." in bonobot("mcp", "apply", write(FILE)).out
 
 
 def test_an_export_applied_again_is_no_change(bonobot, write, applied, monkeypatch):
@@ -352,7 +352,7 @@ def test_the_export_for_other_clients_has_placeholders_for_secrets(bonobot, acme
         "disabled": True,
     }
     assert found["workshop"]["env"] == {"KEY": "${WORKSHOP_KEY}"}
-    factories.stdio_server(acme)
+    factories.create_stdio_server(acme)
     of_agent = json.loads(
         bonobot("mcp", "export", "--agent", "helper", "--format", "mcpServers").out
     )
@@ -360,7 +360,7 @@ def test_the_export_for_other_clients_has_placeholders_for_secrets(bonobot, acme
 
 
 def test_the_export_of_an_agent_holds_what_it_needs(bonobot, acme, applied):
-    factories.stdio_server(acme)
+    factories.create_stdio_server(acme)
     found = yaml.safe_load(bonobot("mcp", "export", "--agent", "helper").out)
     assert sorted(found["servers"]) == ["docs", "workshop"]
     assert list(found["model_endpoints"]) == ["offline"]

@@ -34,7 +34,7 @@ def rolled(where: Organization, begins: datetime, calls: int, **facts: object) -
 
 @pytest.mark.django_db
 def test_the_ranges_take_whole_steps_that_end_now() -> None:
-    acme = factories.organization()
+    acme = factories.create_organization()
     begins = NOW.replace(minute=0)
     rolled(acme, begins, 3)
     rolled(acme, begins - timedelta(hours=23), 4)
@@ -49,8 +49,8 @@ def test_the_ranges_take_whole_steps_that_end_now() -> None:
 
 @pytest.mark.django_db
 def test_what_is_not_counted_yet_is_added_once() -> None:
-    acme = factories.organization()
-    agent = factories.agent(acme)
+    acme = factories.create_organization()
+    agent = factories.create_agent(acme)
     server = admin_client.web_server(acme)
     large_organization.call(acme, agent, [server], 40)
     before = CallActivity(acme.pk, "7d").total
@@ -67,8 +67,8 @@ def test_what_is_not_counted_yet_is_added_once() -> None:
 
 @pytest.mark.django_db
 def test_the_dashboard_takes_the_same_queries_at_ten_calls_and_at_a_million() -> None:
-    acme = factories.organization()
-    agent, server = factories.agent(acme), admin_client.web_server(acme)
+    acme = factories.create_organization()
+    agent, server = factories.create_agent(acme), admin_client.web_server(acme)
     seat = admin_client.sit(acme, None)
     now = timezone.now().replace(minute=0, second=0, microsecond=0)
     rolled(acme, now, 10, agent_id=agent.pk, server_id=server.pk)
@@ -92,9 +92,9 @@ def queries(seat: admin_client.Desk, chosen: str) -> int:
 @pytest.mark.django_db
 @pytest.mark.parametrize("chosen", [one.slug for one in RANGES])
 def test_every_number_and_every_bar_leads_to_the_rows_that_it_counts(chosen: str) -> None:
-    acme = factories.organization()
+    acme = factories.create_organization()
     server = admin_client.web_server(acme)
-    large_organization.call(acme, factories.agent(acme), [server], 40)
+    large_organization.call(acme, factories.create_agent(acme), [server], 40)
     build_rollups.count_organization(acme.pk)
     seat = admin_client.sit(acme, Role.OWNER)
     activity = CallActivity(acme.pk, chosen)
@@ -107,7 +107,7 @@ def test_every_number_and_every_bar_leads_to_the_rows_that_it_counts(chosen: str
 
 
 def listed(seat: admin_client.Desk, address: str) -> int:
-    [found] = re.findall(r"(\d+) rows? of the audit\b", admin_client.words(seat.open(address)))[:1]
+    [found] = re.findall(r"(\d+) audit entr(?:y|ies)\b", admin_client.words(seat.open(address)))[:1]
     return int(found)
 
 

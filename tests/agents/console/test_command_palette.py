@@ -13,27 +13,27 @@ pytestmark = pytest.mark.django_db
 
 @pytest.fixture
 def acme() -> Organization:
-    return factories.organization()
+    return factories.create_organization()
 
 
 def test_nothing_typed_shows_the_places_and_what_one_may_do(acme: Organization) -> None:
     page = admin_client.words(admin_client.sit(acme, Role.OWNER).get("palette"))
     assert "Approvals" in page
-    assert "New agent" in page
+    assert "Create agent" in page
     auditor = admin_client.words(admin_client.sit(acme, Role.AUDITOR).get("palette"))
     assert "Approvals" in auditor
-    assert "New agent" not in auditor
+    assert "Create agent" not in auditor
     assert "Users" not in page
 
 
 def test_words_find_servers_agents_and_sessions_of_this_organization_alone(
     acme: Organization,
 ) -> None:
-    other = factories.organization("other")
+    other = factories.create_organization("other")
     for where in (acme, other):
         admin_client.web_server(where, f"weather-{where.slug}")
-    agent = factories.agent(acme, "weatherman")
-    start_session(factories.administrator(acme), agent, "How is the weather?")
+    agent = factories.create_agent(acme, "weatherman")
+    start_session(factories.build_administrator(acme), agent, "How is the weather?")
     page = admin_client.sit(acme, Role.OWNER).get("palette", q="weather")
     assert "weather-acme" in page
     assert admin_client.url("agents_agent_change", agent.pk) in page
@@ -43,15 +43,15 @@ def test_words_find_servers_agents_and_sessions_of_this_organization_alone(
 
 def test_a_member_finds_only_what_was_given_to_them(acme: Organization) -> None:
     admin_client.web_server(acme, "weather")
-    agent = factories.agent(acme, "weatherman")
+    agent = factories.create_agent(acme, "weatherman")
     seat = admin_client.sit(acme, Role.MEMBER)
-    assert "Nothing fits" in seat.get("palette", q="weather")
+    assert "No results" in seat.get("palette", q="weather")
     agent.members.add(seat.user)
     assert admin_client.url("agents_agent_change", agent.pk) in seat.get("palette", q="weather")
 
 
 def test_letters_that_fit_nothing_say_so(acme: Organization) -> None:
-    assert "Nothing fits" in admin_client.sit(acme, Role.OWNER).get("palette", q="<script>%_")
+    assert "No results" in admin_client.sit(acme, Role.OWNER).get("palette", q="<script>%_")
 
 
 def test_it_takes_few_queries(acme: Organization, django_assert_max_num_queries) -> None:

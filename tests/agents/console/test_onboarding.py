@@ -21,7 +21,7 @@ pytestmark = pytest.mark.django_db
 
 @pytest.fixture
 def acme() -> Organization:
-    return factories.organization()
+    return factories.create_organization()
 
 
 def left(where: Organization) -> list[str]:
@@ -35,17 +35,17 @@ def test_steps_are_done_by_the_rows_that_there_are(
     server = admin_client.web_server(acme)
     admin_client.offer(server)
     assert left(acme)[0] == "approve"
-    approve_definitions(factories.administrator(acme), server)
-    agent = factories.agent(acme)
-    factories.attach_server(factories.administrator(acme), agent, server)
+    approve_definitions(factories.build_administrator(acme), server)
+    agent = factories.create_agent(acme)
+    factories.attach_server(factories.build_administrator(acme), agent, server)
     assert left(acme) == ["ask"]
-    factories.waiting_session(agent, "hello")
+    factories.create_waiting_session(agent, "hello")
     with django_assert_num_queries(1):
         assert load_onboarding_progress(acme.pk).next is None
 
 
 def test_a_skipped_step_is_kept_for_everybody_and_taken_up_again(acme: Organization) -> None:
-    boss = factories.administrator(acme)
+    boss = factories.build_administrator(acme)
     set_step_skipped(boss, "connect")
     set_step_skipped(boss, "model")
     assert left(acme) == ["approve", "agent", "ask"]
@@ -54,17 +54,17 @@ def test_a_skipped_step_is_kept_for_everybody_and_taken_up_again(acme: Organizat
     with pytest.raises(Problem):
         set_step_skipped(boss, "nothing")
     with pytest.raises(Problem):
-        set_step_skipped(factories.person(acme, Role.AUDITOR), "ask")
+        set_step_skipped(factories.create_member(acme, Role.AUDITOR), "ask")
 
 
 def test_the_dashboard_leads_on_until_it_is_left_for_good(acme: Organization) -> None:
     seat = admin_client.sit(acme, Role.OWNER)
-    assert "Go on: Connect a server" in admin_client.words(seat.get("index"))
+    assert "Continue: Connect a server" in admin_client.words(seat.get("index"))
     page = admin_client.words(seat.post("first_run", do="skip", step="connect"))
     assert "skipped" in page
-    assert "Go on: Read and approve" in admin_client.words(seat.get("index"))
+    assert "Continue: Review the server's tools" in admin_client.words(seat.get("index"))
     assert "First steps" not in admin_client.words(seat.post("first_run", do="close"))
-    assert "Show on the dashboard" in admin_client.words(seat.get("first_run"))
+    assert "Show on dashboard" in admin_client.words(seat.get("first_run"))
     seat.post("first_run", do="open")
     assert "First steps" in admin_client.words(seat.get("index"))
 
@@ -75,7 +75,7 @@ def test_an_auditor_sees_how_far_it_is_and_goes_nowhere(acme: Organization) -> N
     assert "Connect a server" in page
     assert admin_client.url("first_run") not in page
     seat.get("first_run", status=403)
-    set_onboarding_closed(factories.administrator(acme))
+    set_onboarding_closed(factories.build_administrator(acme))
     assert not load_onboarding_progress(acme.pk).shown
 
 
@@ -93,7 +93,7 @@ def test_what_waits_is_read_and_approved_where_it_is(acme: Organization) -> None
     page = admin_client.words(
         admin_client.sit(acme, Role.OPERATOR).get("first_run", step="approve")
     )
-    assert "ask an owner or a reviewer" in page
+    assert "Contact an owner or reviewer" in page
 
 
 @pytest.mark.django_db(transaction=True)
@@ -106,18 +106,18 @@ def test_a_model_is_saved_and_asked_and_a_mistake_is_corrected_on_the_spot(
     page = seat.post("first_run", **said)
     assert "model_unreachable" in page
     page = seat.post("first_run", **said | {"kind": "offline", "base_url": "", "model": "offline"})
-    assert "It answered in" in page
+    assert "Responded in" in page
     assert ModelEndpoint.objects.get().kind == "offline"
     page = seat.post("first_run", step="model", do="offline")
-    assert "It answered in" in page
+    assert "Responded in" in page
     assert ModelEndpoint.objects.count() == 2
 
 
 def test_an_agent_is_made_with_its_servers_and_may_call_their_tools(acme: Organization) -> None:
     server, other = admin_client.web_server(acme, "docs"), admin_client.web_server(acme, "other")
     admin_client.offer(server, "search")
-    approve_definitions(factories.administrator(acme), server)
-    endpoint = factories.agent(acme, "first").model_endpoint
+    approve_definitions(factories.build_administrator(acme), server)
+    endpoint = factories.create_agent(acme, "first").model_endpoint
     seat = admin_client.sit(acme, Role.OPERATOR)
     assert "docs" in seat.get("first_run", step="agent")
     said = {"step": "agent", "name": "Helper two", "model_endpoint": endpoint.pk}
@@ -136,7 +136,7 @@ def test_whoever_skipped_the_server_makes_an_agent_without(acme: Organization) -
     seat = admin_client.sit(acme, Role.OWNER)
     page = seat.get("first_run", step="agent")
     assert admin_client.links(page, "?step=model")
-    assert "Make the agent" not in page
+    assert "Create agent" not in page
     seat.post("first_run", step="model", do="offline")
     page = seat.get("first_run", step="agent")
     assert admin_client.links(page, "?step=connect")

@@ -124,7 +124,7 @@ def test_keys_that_open_nothing_fail_with_what_to_do(
     assert states(settings_check.inspect_secrets) == {"secrets": "ok"}
     monkeypatch.setattr(health, "list_unreadable_fields", lambda: iter(["tokens"]))
     (finding,) = settings_check.inspect_secrets()
-    assert (finding.state, finding.detail) == ("failed", "made with other keys: tokens")
+    assert (finding.state, finding.detail) == ("failed", "encrypted with other keys: tokens")
 
 
 @pytest.mark.postgres
@@ -159,10 +159,10 @@ def test_beat_is_known_by_what_reached_the_workers(uptime: int, sweeps: int, sta
 
 def test_servers_that_nobody_listens_to_are_a_warning(db: None, settings: Settings) -> None:
     assert states(settings_check.inspect_change_listeners) == {"change notices": "ok"}
-    server = factories.http_server(factories.organization(), "http://127.0.0.1:9/mcp")
+    server = factories.create_http_server(factories.create_organization(), "http://127.0.0.1:9/mcp")
     leases.store_change_topics(server, {"tools": {"listChanged": True}})
     [finding] = settings_check.inspect_change_listeners()
-    assert (finding.state, finding.detail) == ("warning", "1 of 1 servers are unheard")
+    assert (finding.state, finding.detail) == ("warning", "not listening to 1 of 1 servers")
     leases.claim_servers(uuid4(), 1)
     assert states(settings_check.inspect_change_listeners) == {"change notices": "ok"}
     settings.BONOBOT_WATCHED_SERVERS = 0
@@ -170,10 +170,10 @@ def test_servers_that_nobody_listens_to_are_a_warning(db: None, settings: Settin
 
 
 def test_an_issuer_of_tokens_is_asked_for_its_keys(transactional_db: None) -> None:
-    acme = factories.organization()
+    acme = factories.create_organization()
     with listening() as login:
-        factories.issuer(acme, login.url, "Here", allow_private=True)
-        factories.issuer(acme, "http://127.0.0.1:9", "Gone", allow_private=True)
+        factories.create_issuer(acme, login.url, "Here", allow_private=True)
+        factories.create_issuer(acme, "http://127.0.0.1:9", "Gone", allow_private=True)
         found = states(settings_check.inspect_external_issuers)
     assert found == {"issuer Here": "ok", "issuer Gone": "failed"}
 
@@ -219,7 +219,7 @@ def test_a_box_that_does_not_work_fails_where_a_server_asks_for_it(
         "find_sandbox_problem",
         lambda kind, network: problem if kind == "bubblewrap" else None,
     )
-    server = factories.stdio_server(factories.organization())
+    server = factories.create_stdio_server(factories.create_organization())
     if asked:
         Server.objects.filter(pk=server.pk).update(confinement="bubblewrap")
     assert states(settings_check.inspect_server_sandboxes) == {
@@ -245,7 +245,7 @@ def test_a_box_is_looked_at_though_the_database_is_away(monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     ("organizations", "state", "told"),
     [
-        (("acme",), "warning", "run as this user while there is one organization alone"),
+        (("acme",), "warning", "run as this user as long as there is only one organization"),
         (("acme", "others"), "failed", "1 stdio servers of organizations can't be started"),
     ],
 )
@@ -259,8 +259,8 @@ def test_a_missing_sandbox_of_stdio_servers_fails_where_there_are_several_organi
 ) -> None:
     settings.BONOBOT_STDIO_CONFINEMENT = "sandbox"
     for slug in organizations:
-        where = factories.organization(slug)
-    factories.stdio_server(where)
+        where = factories.create_organization(slug)
+    factories.create_stdio_server(where)
     problem = ServerSandboxUnavailable(
         "`bwrap` isn't installed", "Install the package `bubblewrap`."
     )

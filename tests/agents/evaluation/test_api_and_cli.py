@@ -48,7 +48,7 @@ def test_a_session_is_recorded_and_replayed_over_rest(acme, helper, workshop, ru
     auditor = rest.as_role(acme, Role.AUDITOR)
     assert auditor.get(path).status == 200
     assert auditor.post(f"{path}/replays", {}).status == 403
-    narrowed = rest.as_role(acme, Role.AUDITOR, factories.agent(acme, "other"))
+    narrowed = rest.as_role(acme, Role.AUDITOR, factories.create_agent(acme, "other"))
     assert narrowed.get(path).status == 404
     assert operator.delete(path).status == 204
     assert not Recording.objects.exists()
@@ -74,7 +74,7 @@ def test_a_session_is_recorded_and_replayed_on_the_command_line(
     assert json.loads(denied.out)["changed"]["instructions"] == "Be brief."
     shown = bonobot("agents", "replay", pk, *options)
     assert shown.status == 1
-    assert "decided otherwise" in shown.out + shown.err
+    assert "decision changed" in shown.out + shown.err
     unread = bonobot("agents", "replay", pk, "--instructions-file", "nothing", "--json")
     assert (unread.status, unread.error["code"]) == (1, "unusable_file")
     assert bonobot("agents", "remove-recording", pk).status == 0
@@ -84,12 +84,12 @@ def test_a_session_is_recorded_and_replayed_on_the_command_line(
 def test_a_session_is_recorded_and_replayed_in_the_admin(acme, helper, workshop, run):
     session = run(ECHO)
     seat = admin_client.sit(acme, Role.OPERATOR)
-    assert "Nothing is recorded yet." in admin_client.words(
+    assert "No recordings yet." in admin_client.words(
         seat.get("agents_agent_recordings", helper.pk)
     )
     page = admin_client.words(seat.post("agents_session_record", session.pk))
-    assert "It hasn't been replayed yet." in page
-    assert "Its recording" in admin_client.words(seat.get("agents_session_change", session.pk))
+    assert "No replays yet." in page
+    assert "View recording" in admin_client.words(seat.get("agents_session_change", session.pk))
     recording = Recording.objects.get()
     assert session.title in admin_client.words(seat.get("agents_agent_recordings", helper.pk))
     address = f"{admin_client.url('agents_agent_recording', helper.pk)}?recording={recording.pk}"
@@ -97,12 +97,12 @@ def test_a_session_is_recorded_and_replayed_in_the_admin(acme, helper, workshop,
     wrong = seat.send(address, {**fields, "deny": "mcp_nothing_x"}, status=400)
     assert "mcp_nothing_x" in admin_client.words(wrong)
     page = admin_client.words(seat.send(address, {**fields, "mode": "none"}))
-    assert "It is being made." in page
+    assert "Replay in progress." in page
     made = Replay.objects.get()
     assert set(made.changed) == {"policy"}
     get_runtime().call(replay_runner.run_replay, made.pk)
     page = admin_client.words(seat.get("agents_agent_replayed", helper.pk, replay=made.pk))
-    assert "Decided otherwise" in page
+    assert "Decision changed" in page
     assert "denied_by_policy" in page
     auditor = admin_client.sit(acme, Role.AUDITOR)
     page = admin_client.words(

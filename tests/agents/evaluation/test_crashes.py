@@ -23,7 +23,7 @@ PLAN = '/mcp_counting_charge {"key": "one"}\n/mcp_counting_get_balance {"key": "
 def recording(acme, helper, counting, mortals):
     """A session with two calls as it was recorded; its organization counts what models take."""
     Agent.objects.update(calls_per_minute=100_000)
-    boss = factories.administrator(acme)
+    boss = factories.build_administrator(acme)
     session = sessions.start_session(boss, helper, PLAN)
     bring_to_rest(session, mortals(), yes=False)
     assert session.status == Session.Status.DONE
@@ -34,7 +34,7 @@ def recording(acme, helper, counting, mortals):
 
 
 def test_a_killed_replay_is_made_anew_and_ends_once(acme, recording, written, mortals):
-    victims, boss = mortals(), factories.administrator(acme)
+    victims, boss = mortals(), factories.build_administrator(acme)
     whole = create_replay(boss, recording, ReplayOverrides(instructions="Be brief."))
     assert victims.run(replay=whole) == "0"
     every, killed = kills(len(victims.passed), 2), 0

@@ -37,7 +37,7 @@ ECHO = '/mcp_workshop_echo {"text": "hello"}'
 
 @pytest.fixture
 def boss(acme):
-    return factories.administrator(acme)
+    return factories.build_administrator(acme)
 
 
 @pytest.fixture
@@ -144,13 +144,13 @@ def test_a_replay_spends_within_the_agents_budget(boss, helper, workshop, run, p
 
 
 def test_what_cant_be_recorded_says_why(boss, acme, helper, workshop, run, monkeypatch):
-    waiting, _ = factories.waiting_session(helper, "hello")
+    waiting, _ = factories.create_waiting_session(helper, "hello")
     with pytest.raises(Conflict) as busy:
         create_recording(boss, waiting)
     assert busy.value.code == "session_busy"
     session = run(ECHO)
     with pytest.raises(Forbidden):
-        create_recording(factories.person(acme, Role.REVIEWER), session)
+        create_recording(factories.create_member(acme, Role.REVIEWER), session)
     monkeypatch.setattr("agents.evaluation.services.MAX_RECORDING_BYTES", 10)
     with pytest.raises(InvalidInput) as large:
         create_recording(boss, session)

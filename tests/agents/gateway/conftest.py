@@ -289,6 +289,6 @@ def token_of(who: Principal, role: Role = Role.OWNER, **more: Any) -> str:
 def wire(acme: Organization) -> Iterator[Wire]:
     """The gateway, asked with an owner's token of the organization."""
     mount = GatewayApplication()
-    yield Wire(mount, token_of(factories.administrator(acme)))
+    yield Wire(mount, token_of(factories.build_administrator(acme)))
     get_runtime().call(mount.stop)
     get_writer().close()

@@ -47,7 +47,7 @@ def login(clock: Clock) -> Iterator[TokenIssuer]:
 
 @pytest.fixture
 def trusted(acme: Organization, login: TokenIssuer) -> Issuer:
-    return factories.issuer(acme, login.url, role="operator", allow_private=True)
+    return factories.create_issuer(acme, login.url, role="operator", allow_private=True)
 
 
 def tools(wire: Wire, token: str, path: str = AGENT) -> Any:

@@ -56,13 +56,13 @@ class Party:
 
 def party(where: Organization, wire: Wire, upstream: Upstream, role: Role) -> Party:
     """Make an agent with a server, a skill, a workflow and a session, and a token for it all."""
-    boss, mark = factories.administrator(where), upstream.mark
-    agent = factories.agent(where, mark)
+    boss, mark = factories.build_administrator(where), upstream.mark
+    agent = factories.create_agent(where, mark)
     server = give(upstream, where, agent)
     token, text = create_token(boss, name=mark, role=role, agent_ids=[str(agent.pk)])
     principal = build_token_principal(token)
     skill = save_skill(boss, SkillSpec(name=f"{mark}-skill", text="Hello", agents=[agent.slug]))
-    workflow = factories.workflow(agent, f"{mark}-flow")
+    workflow = factories.create_workflow(agent, f"{mark}-flow")
     session = start_session(principal, agent, "Hello")
     run = run_workflow(principal, workflow, {})
     ids = {
@@ -78,7 +78,7 @@ def party(where: Organization, wire: Wire, upstream: Upstream, role: Role) -> Pa
 
 def twin(of: Party) -> Party:
     """Return another principal with the very same rights."""
-    boss = factories.administrator(of.agent.organization)
+    boss = factories.build_administrator(of.agent.organization)
     _, text = create_token(boss, name="twin", role=Role.MEMBER, agent_ids=[str(of.agent.pk)])
     return begun(replace(of, token=text))
 

@@ -24,7 +24,7 @@ KEY = "bonobot-approval"
 @pytest.fixture
 def asked(acme: Organization, helper: Agent, workshop: Server, wire: Wire) -> dict[str, Any]:
     """What a call is answered with that a person has to allow."""
-    boss = factories.administrator(acme)
+    boss = factories.build_administrator(acme)
     set_policy(boss, helper, PolicySpec("all", ask=("mcp_workshop_count",)))
     return wire.modern(AGENT, "tools/call", COUNT, capabilities=SHOWS).result
 
@@ -46,7 +46,7 @@ def test_the_call_is_made_once_after_the_yes(
     waiting = Approval.objects.get()
     assert (asked["resultType"], visit["method"]) == ("input_required", "elicitation/create")
     assert visit["params"]["url"].endswith(f"/{waiting.pk}/change/")
-    resolve_approval(factories.administrator(acme), waiting, "approve")
+    resolve_approval(factories.build_administrator(acme), waiting, "approve")
     result = wire.modern(AGENT, "tools/call", COUNT | back(asked), capabilities=SHOWS).result
     assert (result["resultType"], effects.read_text()) == ("complete", "once\n")
     again = wire.modern(AGENT, "tools/call", COUNT | back(asked), capabilities=SHOWS).result
@@ -61,7 +61,7 @@ def test_a_client_that_comes_back_before_the_answer_waits_for_it(
     with pytest.raises(TimeoutError):
         waiting.next(within=0.2)
     assert not effects.read_text()
-    resolve_approval(factories.administrator(acme), Approval.objects.get(), "approve")
+    resolve_approval(factories.build_administrator(acme), Approval.objects.get(), "approve")
     told = waiting.next()
     waiting.close()
     assert told is not None
@@ -81,7 +81,7 @@ def test_a_client_that_waited_long_is_sent_there_again(
 @pytest.fixture
 def session(acme: Organization, helper: Agent, workshop: Server, wire: Wire) -> Session:
     """A session of the handshake era at an agent that asks before it counts."""
-    boss = factories.administrator(acme)
+    boss = factories.build_administrator(acme)
     set_policy(boss, helper, PolicySpec("all", ask=("mcp_workshop_count",)))
     return wire.handshake(AGENT, capabilities=SHOWS)
 
@@ -96,7 +96,7 @@ def test_a_session_is_sent_there_and_goes_on_after_the_yes(
     assert visit["params"]["elicitationId"] == str(waiting.pk)
     assert visit["params"]["url"].endswith(f"/{waiting.pk}/change/")
     session.answer(visit, result={"action": "accept"})
-    resolve_approval(factories.administrator(acme), waiting, "approve")
+    resolve_approval(factories.build_administrator(acme), waiting, "approve")
     done = calling.next()
     calling.close()
     assert done is not None
@@ -143,7 +143,7 @@ def test_a_state_brings_no_other_call_back(
 
 
 def test_a_state_is_nobody_elses(acme: Organization, wire: Wire, asked: dict[str, Any]) -> None:
-    other = token_of(factories.administrator(acme))
+    other = token_of(factories.build_administrator(acme))
     taken = COUNT | back(asked)
     reply = wire.modern(AGENT, "tools/call", taken, capabilities=SHOWS, token=other)
     assert reply.error["code"] == -32602

@@ -38,7 +38,7 @@ Say = Callable[..., Approval]
 @pytest.fixture
 def rules(acme: Organization, helper: Agent, workshop: Server) -> None:
     policy = PolicySpec("all", ask=("mcp_workshop_count",))
-    set_policy(factories.administrator(acme), helper, policy)
+    set_policy(factories.build_administrator(acme), helper, policy)
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def say(acme: Organization) -> Say:
 
     def said(what: str, **more: Any) -> Approval:
         waiting = Approval.objects.waiting().get()
-        return resolve_approval(factories.administrator(acme), waiting, what, **more)
+        return resolve_approval(factories.build_administrator(acme), waiting, what, **more)
 
     return said
 
@@ -157,8 +157,8 @@ def test_nobody_else_sees_the_task(
     acme: Organization, number: str, wire: Wire, say: Say, effects: Any
 ) -> None:
     say("approve")
-    stranger = token_of(factories.administrator(acme))
-    foreign = token_of(factories.administrator(factories.organization("other")))
+    stranger = token_of(factories.build_administrator(acme))
+    foreign = token_of(factories.build_administrator(factories.create_organization("other")))
     for method in ("tasks/get", "tasks/update", "tasks/cancel"):
         params = {"inputResponses": {}} if method == "tasks/update" else {}
         asked = about(wire, AGENT, method, number, token=stranger, params=params)
@@ -187,7 +187,7 @@ def test_a_yes_to_a_call_as_it_was_asks_again(
 ) -> None:
     say("approve")
     policy = PolicySpec("all", ask=("mcp_workshop_*",))
-    set_policy(factories.administrator(acme), helper, policy)
+    set_policy(factories.build_administrator(acme), helper, policy)
     look(wire, number)
     eventually(lambda: Approval.objects.waiting().exists(), what="the new question")
     assert look(wire, number)["status"] == "working"
@@ -200,7 +200,7 @@ def test_what_is_forbidden_meanwhile_is_not_made(
 ) -> None:
     say("approve")
     forbids = PolicySpec("denylist", deny=("mcp_workshop_count",))
-    set_policy(factories.administrator(acme), helper, forbids)
+    set_policy(factories.build_administrator(acme), helper, forbids)
     ended = over(wire, number)
     assert (ended["status"], ended["error"]["code"]) == ("failed", UNKNOWN)
     assert not effects.read_text()
@@ -287,7 +287,9 @@ def test_a_promise_is_forgotten_when_its_time_is_over(number: str, wire: Wire) -
 def shop(acme: Organization, helper: Agent) -> Iterator[Upstream]:
     with Upstream("shop").listening() as upstream:
         give(upstream, acme, helper)
-        set_policy(factories.administrator(acme), helper, PolicySpec("all", ask=("mcp_shop_*",)))
+        set_policy(
+            factories.build_administrator(acme), helper, PolicySpec("all", ask=("mcp_shop_*",))
+        )
         yield upstream
 
 
@@ -303,7 +305,7 @@ def test_what_a_server_asks_first_is_asked_by_the_task(
 ) -> None:
     number = promised(wire, "ask")
     say("approve")
-    asked = eventually(lambda: look(wire, number).get("inputRequests"), what="the question")
+    asked = eventually(lambda: look(wire, number).get("inputRequests"), what="request")
     assert [*asked] == [*ANSWERS]
     about(other, AGENT, "tasks/update", number, params={"inputResponses": ANSWERS})
     done = over(wire, number)
@@ -329,7 +331,7 @@ def bygone(acme: Organization, helper: Agent) -> Iterator[Upstream]:
     with Upstream("bygone", old=True).listening() as upstream:
         give(upstream, acme, helper)
         asks = PolicySpec("all", ask=("mcp_bygone_*",))
-        set_policy(factories.administrator(acme), helper, asks)
+        set_policy(factories.build_administrator(acme), helper, asks)
         yield upstream
 
 
@@ -377,7 +379,7 @@ def test_an_error_of_the_servers_own_is_what_the_task_ends_with(
 
 
 async def away(request: Any) -> Any:
-    raise ServiceUnavailable("The audit can't be written now.", code="audit_unavailable")
+    raise ServiceUnavailable("Audit log not available.", code="audit_unavailable")
 
 
 async def unlisted(*_: Any) -> bool:

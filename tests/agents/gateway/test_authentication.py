@@ -21,7 +21,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 @pytest.fixture
 def agents(acme: Organization) -> list[Agent]:
-    return [factories.agent(acme, name) for name in ("one", "two", "three")]
+    return [factories.create_agent(acme, name) for name in ("one", "two", "three")]
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def test_a_fault_of_ours_is_told_by_a_code_and_not_by_its_words(
         raise fault
 
     monkeypatch.setattr(UpstreamHandlers, "list_declarations", broken)
-    text = token_of(factories.administrator(acme), Role.OPERATOR)
+    text = token_of(factories.build_administrator(acme), Role.OPERATOR)
     answer = wire.modern("/mcp/agents/one", "tools/list", token=text)
     error = answer.error
     assert (error["code"], error["data"]["code"]) == (-32603, code)
@@ -55,7 +55,7 @@ def status(wire: Wire, path: str, token: str) -> int:
 
 
 def test_a_scope_that_is_lacking_is_named(acme: Organization, agents: list[Agent], wire: Wire):
-    boss = factories.administrator(acme)
+    boss = factories.build_administrator(acme)
     text = token_of(boss, Role.OPERATOR, scopes=[TokenScope.AGENTS])
     refused = wire.modern("/mcp/agents/one", "tools/list", token=text)
     assert refused.status == 403
@@ -68,7 +68,7 @@ def test_a_scope_that_is_lacking_is_named(acme: Organization, agents: list[Agent
 def test_a_token_for_several_agents_enters_at_these(
     acme: Organization, agents: list[Agent], wire: Wire
 ):
-    boss = factories.administrator(acme)
+    boss = factories.build_administrator(acme)
     text = token_of(boss, Role.MEMBER, agent_ids=[one.pk for one in agents[:2]])
     found = [status(wire, f"/mcp/agents/{one.slug}", text) for one in agents]
     assert found == [200, 200, 404]
@@ -77,7 +77,7 @@ def test_a_token_for_several_agents_enters_at_these(
 def test_a_token_used_from_elsewhere_is_refused_like_none_that_there_is(
     acme: Organization, agents: list[Agent], wire: Wire
 ):
-    boss = factories.administrator(acme)
+    boss = factories.build_administrator(acme)
     elsewhere = token_of(boss, networks=["192.0.2.0/24"])
     answers = [
         wire.modern("/mcp/agents/one", "tools/list", token=text)
@@ -94,11 +94,11 @@ def test_a_token_used_from_elsewhere_is_refused_like_none_that_there_is(
 def test_an_address_that_means_something_else_by_now_lets_nobody_stay(
     acme: Organization, helper: Agent
 ) -> None:
-    text = token_of(factories.administrator(acme))
+    text = token_of(factories.build_administrator(acme))
     guest = get_runtime().call(authenticate_client, text, GatewayAddress("agent", "helper"), "")
     assert get_runtime().call(guest.has_same_access)
     Agent.objects.filter(pk=helper.pk).delete()
-    factories.agent(acme, "helper")
+    factories.create_agent(acme, "helper")
     with transaction.atomic():
         increment_generation(acme.pk)
     assert not get_runtime().call(guest.has_same_access)
@@ -108,7 +108,7 @@ def test_an_address_that_means_something_else_by_now_lets_nobody_stay(
 
 
 def test_a_visitor_that_is_written_down_shows_no_token(acme: Organization, helper: Agent) -> None:
-    text = token_of(factories.administrator(acme))
+    text = token_of(factories.build_administrator(acme))
     guest = get_runtime().call(authenticate_client, text, GatewayAddress("agent", "helper"), "")
     assert text not in repr(guest)
     assert text.split("_", 2)[2] not in repr(guest)

@@ -36,7 +36,9 @@ LONG_S = 30
 
 
 def visiting(where: Organization) -> tuple[AuthenticatedClient, Token]:
-    token, text = create_token(factories.administrator(where), name="listens", role=Role.OPERATOR)
+    token, text = create_token(
+        factories.build_administrator(where), name="listens", role=Role.OPERATOR
+    )
     return get_runtime().call(
         authenticate_client, text, GatewayAddress("agent", "helper"), ""
     ), token
@@ -70,7 +72,7 @@ def heard(visitor: AuthenticatedClient, change: Callable[[], object]) -> list[st
 def test_a_policy_that_takes_a_tool_away_is_told(
     acme: Organization, helper: Agent, workshop: Server
 ) -> None:
-    boss, (visitor, _) = factories.administrator(acme), visiting(acme)
+    boss, (visitor, _) = factories.build_administrator(acme), visiting(acme)
     policy = PolicySpec("denylist", deny=("mcp_workshop_add",))
     assert heard(visitor, lambda: set_policy(boss, helper, policy)) == [TOOLS]
 
@@ -78,7 +80,7 @@ def test_a_policy_that_takes_a_tool_away_is_told(
 def test_a_definition_that_is_withdrawn_is_told(
     acme: Organization, helper: Agent, workshop: Server
 ) -> None:
-    boss, (visitor, _) = factories.administrator(acme), visiting(acme)
+    boss, (visitor, _) = factories.build_administrator(acme), visiting(acme)
     echo = workshop.definitions.get(name="echo")
     assert heard(visitor, lambda: reset_review(boss, echo)) == [TOOLS]
 
@@ -86,14 +88,14 @@ def test_a_definition_that_is_withdrawn_is_told(
 def test_a_revoked_token_ends_its_stream(
     acme: Organization, helper: Agent, workshop: Server
 ) -> None:
-    boss, (visitor, token) = factories.administrator(acme), visiting(acme)
+    boss, (visitor, token) = factories.build_administrator(acme), visiting(acme)
     assert heard(visitor, lambda: revoke_token(boss, token)) == []
 
 
 def test_a_change_that_shows_nothing_new_is_not_told(
     acme: Organization, helper: Agent, workshop: Server
 ) -> None:
-    boss, (visitor, _) = factories.administrator(acme), visiting(acme)
+    boss, (visitor, _) = factories.build_administrator(acme), visiting(acme)
 
     def unseen() -> None:
         create_token(boss, name="another", role=Role.MEMBER)
@@ -114,10 +116,10 @@ def test_a_change_that_shows_nothing_new_is_not_told(
 def test_a_session_that_goes_on_is_told_to_who_watches_it(
     acme: Organization, helper: Agent
 ) -> None:
-    boss = factories.administrator(acme)
+    boss = factories.build_administrator(acme)
     _, text = create_token(boss, name="watches", role=Role.OWNER)
     visitor = get_runtime().call(authenticate_client, text, GatewayAddress("organization"), "")
-    session = factories.rested_session(helper)
+    session = factories.create_answered_session(helper)
     uri = f"bonobot://sessions/{session.pk}"
 
     async def listen() -> tuple[str, dict[str, str]]:
@@ -135,16 +137,16 @@ def test_a_session_that_goes_on_is_told_to_who_watches_it(
 
 
 def test_a_new_agent_is_told_as_tools_of_the_organization(acme: Organization) -> None:
-    boss = factories.administrator(acme)
+    boss = factories.build_administrator(acme)
     _, text = create_token(boss, name="watches", role=Role.OWNER)
     visitor = get_runtime().call(authenticate_client, text, GatewayAddress("organization"), "")
-    assert TOOLS in heard(visitor, lambda: factories.agent(acme, "second"))
+    assert TOOLS in heard(visitor, lambda: factories.create_agent(acme, "second"))
 
 
 def test_a_database_that_was_away_is_looked_at_again(
     acme: Organization, helper: Agent, workshop: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    boss, (visitor, _) = factories.administrator(acme), visiting(acme)
+    boss, (visitor, _) = factories.build_administrator(acme), visiting(acme)
     looks, look = (
         iter((OperationalError, InterfaceError)),
         change_notifications.load_policy_generations,
@@ -189,7 +191,7 @@ def test_what_are_no_uris_or_too_many_is_not_listened_to(
 def test_a_list_that_changes_before_a_sessions_stream_is_open_is_told_when_it_opens(
     acme: Organization, helper: Agent, workshop: Server, wire: Wire
 ) -> None:
-    boss, session = factories.administrator(acme), wire.handshake("/mcp/agents/helper")
+    boss, session = factories.build_administrator(acme), wire.handshake("/mcp/agents/helper")
     assert session.ask("tools/list").result["tools"]
     set_policy(boss, helper, PolicySpec("denylist", deny=("mcp_workshop_add",)))
     stream = session.follow()
@@ -206,7 +208,7 @@ def test_a_list_that_changes_before_a_sessions_stream_is_open_is_told_when_it_op
 def test_what_a_session_knows_already_is_not_told_when_its_stream_opens(
     acme: Organization, helper: Agent, workshop: Server, wire: Wire
 ) -> None:
-    boss, session = factories.administrator(acme), wire.handshake("/mcp/agents/helper")
+    boss, session = factories.build_administrator(acme), wire.handshake("/mcp/agents/helper")
     for mode in ("denylist", "all"):
         set_policy(boss, helper, PolicySpec(mode))
         session.ask("tools/list")

@@ -108,7 +108,7 @@ def test_where_people_let_programs_in_the_address_is_enough(client):
     assert found.text.count(URL) == 1
     for word in (BEARER_PLACEHOLDER, "uthorization", "BONOBOT_TOKEN", "input"):
         assert word not in found.text
-    assert "asks you" in found.note
+    assert "for you to authorize it" in found.note
 
 
 def test_a_token_that_is_given_is_written_in_all_the_same():

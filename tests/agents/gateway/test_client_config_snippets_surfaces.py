@@ -13,13 +13,13 @@ pytestmark = pytest.mark.django_db
 
 @pytest.fixture
 def acme() -> Organization:
-    return factories.organization()
+    return factories.create_organization()
 
 
 @pytest.mark.parametrize("let_in", [True, False])
 def test_an_agents_snippets_are_listed_to_whoever_may_see_it(acme, settings, let_in):
     settings.BONOBOT_OAUTH = let_in
-    agent, other = factories.agent(acme), factories.agent(acme, "other")
+    agent, other = factories.create_agent(acme), factories.create_agent(acme, "other")
     member = rest.as_role(acme, Role.MEMBER, agent)
     found = member.get(f"agents/{agent.slug}/snippets")
     assert found.json["url"] == f"{settings.BONOBOT_URL}/mcp/agents/{agent.slug}"
@@ -35,14 +35,14 @@ def test_a_server_of_the_pool_has_snippets_and_a_private_one_its_agents(acme):
     auditor = rest.as_role(acme, Role.AUDITOR)
     found = auditor.get(f"mcp-servers/{pooled.pk}/snippets")
     assert found.json["url"].endswith(f"/mcp/servers/{pooled.slug}")
-    agent = factories.agent(acme)
+    agent = factories.create_agent(acme)
     type(pooled).objects.filter(pk=pooled.pk).update(scope_id=agent.pk)
     refused = auditor.get(f"mcp-servers/{pooled.pk}/snippets")
     assert (refused.status, refused.code) == (404, "private_server")
 
 
 def test_the_admin_shows_them_on_an_agent_and_on_a_server(acme):
-    agent, server = factories.agent(acme), admin_client.web_server(acme)
+    agent, server = factories.create_agent(acme), admin_client.web_server(acme)
     seat = admin_client.sit(acme, Role.OPERATOR)
     page = seat.get("agents_agent_programs", agent.pk)
     assert f"/mcp/agents/{agent.slug}" in page
@@ -51,7 +51,7 @@ def test_the_admin_shows_them_on_an_agent_and_on_a_server(acme):
 
 
 def test_a_new_token_is_shown_in_its_snippets_and_nowhere_later(acme):
-    agent = factories.agent(acme)
+    agent = factories.create_agent(acme)
     seat = admin_client.sit(acme, Role.OWNER)
     said = {"name": "ide", "role": "member", "agents": str(agent.pk), "lasting": ""}
     page = seat.post("tenancy_token_add", **said)

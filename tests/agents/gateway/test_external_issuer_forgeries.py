@@ -121,8 +121,8 @@ def test_an_issuer_that_nobody_trusts_is_not_asked(
 def test_a_token_reaches_its_own_organization_only(
     acme: Organization, helper: Agent, wire: Wire, login: TokenIssuer
 ) -> None:
-    other = factories.organization("other")
-    factories.issuer(other, login.url, role="owner", allow_private=True)
+    other = factories.create_organization("other")
+    factories.create_issuer(other, login.url, role="owner", allow_private=True)
     assert tools(wire, login.token(HERE)).status == 404
 
 

@@ -36,7 +36,7 @@ ECHO = {"name": "mcp_workshop_echo", "arguments": {"text": "hello"}}
 def test_a_token_of_an_issuer_calls_a_governed_tool(
     acme: Organization, helper: Agent, workshop: Server, wire: Wire, login: TokenIssuer
 ) -> None:
-    factories.issuer(
+    factories.create_issuer(
         acme,
         login.url,
         role="member",
@@ -75,13 +75,13 @@ def test_scopes_are_those_that_the_token_has_and_the_issuer_allows(
     enough = login.token(HERE)
     assert tools(wire, enough).status == 200
     external_issuers.update_issuer(
-        factories.administrator(helper.organization), trusted, scopes=["mcp:agents"]
+        factories.build_administrator(helper.organization), trusted, scopes=["mcp:agents"]
     )
     assert not answered(wire, enough)
     assert tools(wire, enough).status == 403
     everybody = {"scope_claim": "", "scopes": ["mcp:tools"]}
     external_issuers.update_issuer(
-        factories.administrator(helper.organization), trusted, **everybody
+        factories.build_administrator(helper.organization), trusted, **everybody
     )
     assert tools(wire, login.token(HERE, scope=None)).status == 200
 
@@ -89,7 +89,7 @@ def test_scopes_are_those_that_the_token_has_and_the_issuer_allows(
 def test_a_claim_gives_the_role(
     acme: Organization, helper: Agent, wire: Wire, login: TokenIssuer
 ) -> None:
-    factories.issuer(
+    factories.create_issuer(
         acme,
         login.url,
         role="",
@@ -107,8 +107,8 @@ def test_a_claim_gives_the_role(
 def test_an_issuer_for_some_agents_reaches_no_other(
     acme: Organization, helper: Agent, wire: Wire, login: TokenIssuer
 ) -> None:
-    factories.agent(acme, "other")
-    factories.issuer(acme, login.url, agent_ids=[helper.pk], allow_private=True)
+    factories.create_agent(acme, "other")
+    factories.create_issuer(acme, login.url, agent_ids=[helper.pk], allow_private=True)
     there = "/mcp/agents/other"
     assert tools(wire, login.token(HERE)).status == 200
     assert tools(wire, login.token(f"{settings.BONOBOT_URL}{there}"), there).status == 404
@@ -122,7 +122,7 @@ def test_a_change_of_the_issuer_holds_on_the_next_call(
     login: TokenIssuer,
     trusted: Issuer,
 ) -> None:
-    boss, text = factories.administrator(acme), login.token(HERE)
+    boss, text = factories.build_administrator(acme), login.token(HERE)
     call = lambda: wire.modern(AGENT, "tools/call", ECHO, token=text)  # noqa: E731
     assert call().result["isError"] is False
     external_issuers.update_issuer(boss, trusted, enabled=False)
@@ -138,7 +138,9 @@ def test_a_change_of_the_issuer_holds_on_the_next_call(
 def test_limits_hold_for_each_subject(
     acme: Organization, helper: Agent, workshop: Server, wire: Wire, login: TokenIssuer
 ) -> None:
-    factories.issuer(acme, login.url, role="operator", calls_per_minute=1, allow_private=True)
+    factories.create_issuer(
+        acme, login.url, role="operator", calls_per_minute=1, allow_private=True
+    )
     call = lambda who, jti: wire.modern(  # noqa: E731
         AGENT, "tools/call", ECHO, token=login.token(HERE, sub=who, jti=jti)
     )
@@ -162,7 +164,9 @@ def test_two_people_of_an_issuer_see_nothing_of_each_other(
     assert session.ask("tools/list", token=bob).status == 404
     # The same person with a newer token goes on.
     assert "result" in session.ask("tools/list", token=login.token(HERE, jti="2")).message
-    set_policy(factories.administrator(acme), helper, PolicySpec("all", ask=("mcp_workshop_echo",)))
+    set_policy(
+        factories.build_administrator(acme), helper, PolicySpec("all", ask=("mcp_workshop_echo",))
+    )
     task = wire.modern(AGENT, "tools/call", ECHO, token=alice, capabilities=DECLARED).result
     seen = [
         about(wire, AGENT, "tasks/get", task["taskId"], token=one).message for one in (alice, bob)
@@ -186,8 +190,10 @@ def test_a_token_is_never_passed_on(
 def test_a_token_never_approves_what_it_asked(
     acme: Organization, helper: Agent, workshop: Server, wire: Wire, login: TokenIssuer
 ) -> None:
-    factories.issuer(acme, login.url, role="owner", allow_private=True)
-    set_policy(factories.administrator(acme), helper, PolicySpec("all", ask=("mcp_workshop_echo",)))
+    factories.create_issuer(acme, login.url, role="owner", allow_private=True)
+    set_policy(
+        factories.build_administrator(acme), helper, PolicySpec("all", ask=("mcp_workshop_echo",))
+    )
     reply = wire.modern(AGENT, "tools/call", ECHO, token=login.token(HERE))
     assert reply.code == "approval_required"
     names = {tool["name"] for tool in tools(wire, login.token(HERE)).result["tools"]}
@@ -197,8 +203,8 @@ def test_a_token_never_approves_what_it_asked(
 def test_the_metadata_of_an_address_names_the_issuers_that_may_be_told(
     acme: Organization, wire: Wire, login: TokenIssuer, trusted: Issuer
 ) -> None:
-    factories.issuer(acme, "https://hidden.example.com", "Hidden", announced=False)
-    factories.issuer(acme, "https://off.example.com", "Off", enabled=False)
+    factories.create_issuer(acme, "https://hidden.example.com", "Hidden", announced=False)
+    factories.create_issuer(acme, "https://off.example.com", "Off", enabled=False)
     told = wire.send("GET", f"/.well-known/oauth-protected-resource{AGENT}").message
     assert told["authorization_servers"] == [settings.BONOBOT_URL, login.url]  # ours comes first
     assert told["resource"] == HERE
@@ -207,7 +213,9 @@ def test_the_metadata_of_an_address_names_the_issuers_that_may_be_told(
 def test_an_audience_of_its_own_is_good_at_each_address(
     acme: Organization, helper: Agent, wire: Wire, login: TokenIssuer
 ) -> None:
-    factories.issuer(acme, login.url, role="operator", audience="api://bonobot", allow_private=True)
+    factories.create_issuer(
+        acme, login.url, role="operator", audience="api://bonobot", allow_private=True
+    )
     text = login.token("api://bonobot")
     assert (tools(wire, text).status, tools(wire, text, "/mcp").status) == (200, 200)
     refused(wire, login.token(HERE))

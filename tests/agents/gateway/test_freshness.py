@@ -212,7 +212,7 @@ def stored() -> dict[Any, list[Any]]:
 @pytest.fixture
 def caller(helper: Agent, upstream: RawHttp) -> Iterator[Caller]:
     mount = GatewayApplication()
-    boss = factories.administrator(helper.organization)
+    boss = factories.build_administrator(helper.organization)
     text = token_of(boss, Role.OWNER, calls_per_minute=MANY)
     Agent.objects.filter(pk=helper.pk).update(calls_per_minute=MANY)
     ToolPolicy.objects.filter(agent=helper).update(mode="denylist")  # so that rules hold

@@ -96,7 +96,9 @@ def test_what_is_forbidden_answers_like_what_is_unknown(
     acme: Organization, helper: Agent, workshop: Server, wire: Wire
 ) -> None:
     set_policy(
-        factories.administrator(acme), helper, PolicySpec("denylist", deny=("mcp_workshop_add",))
+        factories.build_administrator(acme),
+        helper,
+        PolicySpec("denylist", deny=("mcp_workshop_add",)),
     )
     listed = wire.modern(AGENT, "tools/list").result["tools"]
     assert "mcp_workshop_add" not in [tool["name"] for tool in listed]
@@ -114,7 +116,7 @@ def test_a_listed_tool_that_is_refused_says_why(
 ) -> None:
     wrong = wire.modern(AGENT, "tools/call", {"name": ECHO, "arguments": {"text": 1}})
     assert (wrong.result["isError"], wrong.code) == (True, "invalid_arguments")
-    set_policy(factories.administrator(acme), helper, PolicySpec("all", ask=(ECHO,)))
+    set_policy(factories.build_administrator(acme), helper, PolicySpec("all", ask=(ECHO,)))
     asked = wire.modern(AGENT, "tools/call", {"name": ECHO, "arguments": {"text": "hello"}})
     assert (asked.result["isError"], asked.code) == (True, "approval_required")
     waiting = Approval.objects.get()
@@ -126,7 +128,7 @@ def test_a_change_holds_on_the_very_next_call(
 ) -> None:
     params = {"name": "echo", "arguments": {"text": "hello"}}
     assert "content" in wire.modern(SERVER, "tools/call", params).result
-    reset_review(factories.administrator(acme), workshop.definitions.get(name="echo"))
+    reset_review(factories.build_administrator(acme), workshop.definitions.get(name="echo"))
     assert wire.modern(SERVER, "tools/call", params).error["code"] == -32602
 
 
@@ -154,7 +156,7 @@ def test_a_session_is_of_its_principal_at_its_address_alone(
     acme: Organization, workshop: Server, wire: Wire
 ) -> None:
     session = wire.handshake(AGENT)
-    other = token_of(factories.administrator(acme))
+    other = token_of(factories.build_administrator(acme))
     assert session.ask("tools/list").status == 200
     assert session.ask("tools/list", token=other).status == 404
     assert session.ask("tools/list", path=SERVER).status == 404
@@ -186,7 +188,7 @@ def test_a_token_that_ended_is_of_no_use_on_the_very_next_call(
     key = wire.token.split("_")[1]
     token = Token.objects.get(key=key)
     if change == "revoke":
-        revoke_token(factories.administrator(acme), token)
+        revoke_token(factories.build_administrator(acme), token)
     elif change == "delete":
         token.delete()
     else:

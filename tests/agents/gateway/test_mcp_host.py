@@ -54,8 +54,8 @@ def asker(acme: Organization, helper: Agent, tmp_path: Path) -> Server:
         approval=Server.Approval.ALWAYS,
         elicitation=True,
     )
-    boss = factories.administrator(acme)
-    server = factories.ready(acme, create_server(boss, spec))
+    boss = factories.build_administrator(acme)
+    server = factories.approve_server(acme, create_server(boss, spec))
     attach_server(boss, helper, server)
     return server
 

@@ -97,7 +97,7 @@ def test_a_task_waits_for_answers_and_can_be_cancelled(there: str, wire: Wire) -
     number = begin(wire, there, "confirm_delete", filename="a.txt")
     waits = eventually(
         lambda: about(wire, there, "tasks/get", number).result.get("inputRequests"),
-        what="the question",
+        what="request",
     )
     answers = {key: {"action": "accept", "content": {"confirm": True}} for key in waits}
     said = {"inputResponses": answers}
@@ -113,7 +113,7 @@ def test_nobody_elses_task_is_told_of(
     acme: Organization, published: Published, there: str, wire: Wire
 ) -> None:
     number = begin(wire, there, "slow_compute", seconds=60)
-    other = Wire(wire._mount, token_of(factories.administrator(acme)))
+    other = Wire(wire._mount, token_of(factories.build_administrator(acme)))
     assert about(other, there, "tasks/get", number).error["code"] == UNKNOWN
     assert about(wire, published.paths[1], "tasks/get", number).error["code"] == UNKNOWN
     forged = number[:-8] + "AAAAAAA="
@@ -126,7 +126,7 @@ def test_a_tool_that_was_withdrawn_takes_its_tasks_along(
 ) -> None:
     number = begin(wire, there, "slow_compute", seconds=60)
     row = published.server.definitions.get(name="slow_compute")
-    reset_review(factories.administrator(acme), row)
+    reset_review(factories.build_administrator(acme), row)
     assert about(wire, there, "tasks/get", number).error["code"] == UNKNOWN
 
 

@@ -72,7 +72,9 @@ def strange(who: str, owner: Party, upstreams: Callable[[str], Upstream]) -> Par
     """Return a token of the same organization for another agent, or another organization's."""
     if who == "a colleague":
         return party(owner.agent.organization, owner.wire, upstreams("borneo"), Role.MEMBER)
-    return party(factories.organization("other"), owner.wire, upstreams("cyprus"), Role.OWNER)
+    return party(
+        factories.create_organization("other"), owner.wire, upstreams("cyprus"), Role.OWNER
+    )
 
 
 @pytest.mark.parametrize("era", ERAS)
@@ -214,7 +216,7 @@ def heard(stream: Stream, owner: Party, me: Party) -> set[str]:
     """Return what is told when both sessions go on, the stranger's own again behind it."""
     told_of: set[str] = set()
     for one in (owner, me, me):
-        boss = factories.administrator(one.agent.organization)
+        boss = factories.build_administrator(one.agent.organization)
         policy = PolicySpec("denylist", deny=(one.tool("echo"),))
         set_policy(boss, one.agent, policy)  # at `/mcp` nobody sees another tool for it
         send_message(boss, Session.objects.get(pk=one.ids["session_id"]), "And then?")
@@ -251,7 +253,7 @@ def test_a_list_that_changes_for_another_is_told_to_nobody_else(
     assert set(methods) == {"notifications/subscriptions/acknowledged"}
     try:
         for changed, stream in ((owner, streams[0]), (me, streams[1])):
-            boss = factories.administrator(changed.agent.organization)
+            boss = factories.build_administrator(changed.agent.organization)
             gone = PolicySpec("denylist", deny=(changed.tool("echo"),))
             set_policy(boss, changed.agent, gone)
             assert (stream.next() or {})["method"] == "notifications/tools/list_changed"
@@ -281,7 +283,7 @@ def test_progress_is_told_to_who_waits_for_it_alone(
     era: str, acme: Organization, helper: Agent, wire: Wire, modern_url: str
 ) -> None:
     """Two principals call one server at once, under the same progress token."""
-    boss = factories.administrator(acme)
+    boss = factories.build_administrator(acme)
     said = {"role": Role.MEMBER, "agent_ids": [helper.pk]}
     tokens = {steps: create_token(boss, name=f"{steps}", **said)[1] for steps in (3, 5)}
     path, together = "/mcp/agents/helper", Barrier(len(tokens))
@@ -297,7 +299,7 @@ def test_progress_is_told_to_who_waits_for_it_alone(
         together.wait(TOLD_WITHIN_S)
         return session.ask("tools/call", {**said, "_meta": meta})
 
-    factories.ready(acme, factories.http_server(acme, modern_url), helper)
+    factories.approve_server(acme, factories.create_http_server(acme, modern_url), helper)
     with ThreadPoolExecutor(len(tokens)) as threads:
         replies = dict(zip(tokens, threads.map(called, tokens), strict=True))
     for steps, reply in replies.items():

@@ -40,15 +40,15 @@ class Case:
 @pytest.fixture
 def agents(acme: Organization) -> dict[str, Agent]:
     """Three agents, and one of another organization."""
-    others = factories.organization("others")
-    found = {slug: factories.agent(acme, slug) for slug in AGENTS}
-    return found | {"foreign": factories.agent(others, "foreign")}
+    others = factories.create_organization("others")
+    found = {slug: factories.create_agent(acme, slug) for slug in AGENTS}
+    return found | {"foreign": factories.create_agent(others, "foreign")}
 
 
 def people(acme: Organization, agents: dict[str, Agent]) -> Iterator[Case]:
     """Yield a person of each role, to whom one agent was given."""
     for role in Role:
-        user = User.objects.get(pk=factories.person(acme, role, f"person-{role}").id)
+        user = User.objects.get(pk=factories.create_member(acme, role, f"person-{role}").id)
         agents["given"].members.add(user)
         reaches = frozenset(AGENTS) if role in READERS else frozenset({"given"})
         yield Case(build_user_principal(user, acme), reaches, user=user, label=f"person {role}")
@@ -56,7 +56,7 @@ def people(acme: Organization, agents: dict[str, Agent]) -> Iterator[Case]:
 
 def tokens(acme: Organization, agents: dict[str, Agent]) -> Iterator[Case]:
     """Yield a token of each role that names no agent, and one that names an agent."""
-    boss = factories.administrator(acme)
+    boss = factories.build_administrator(acme)
     for role, names in product(Role, ((), ("named",))):
         ids = [agents[name].pk for name in names]
         token, text = create_token(boss, name=f"{role}{names}", role=role, agent_ids=ids)
@@ -92,7 +92,7 @@ def strangers(acme: Organization, agents: dict[str, Agent]) -> Iterator[Case]:
         ids = [str(agents[name].pk) for name in names]
         said = {"role": role, "agent_ids": ids, "audience": "bonobot"}
         url = f"https://issuer{number}.example.com"
-        row = factories.issuer(acme, url, f"Issuer {number}", **said)
+        row = factories.create_issuer(acme, url, f"Issuer {number}", **said)
         principal = jwt_validation.build_issuer_principal(
             row, {"sub": str(uuid4()), "scope": "mcp:tools mcp:agents"}
         )

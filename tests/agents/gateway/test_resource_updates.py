@@ -211,7 +211,7 @@ def test_a_session_that_nobody_uses_watches_nothing_any_more(
 def test_a_right_that_was_lost_ends_what_is_told(
     acme: Organization, helper: Agent, modern_news: Server, wire: Wire
 ) -> None:
-    boss = factories.administrator(acme)
+    boss = factories.build_administrator(acme)
     token = token_of(boss)
     other, _ = listening(wire, SERVER, PAPER, token=token)
     session = wire.handshake(AGENT)

@@ -105,8 +105,8 @@ def let_in(principal: Principal, path: str, at: str = "") -> str:
 @pytest.fixture
 def people(acme: Organization) -> tuple[Principal, Principal]:
     return (
-        factories.person(acme, Role.OPERATOR, "ann"),
-        factories.person(acme, Role.OPERATOR, "ben"),
+        factories.create_member(acme, Role.OPERATOR, "ann"),
+        factories.create_member(acme, Role.OPERATOR, "ben"),
     )
 
 
@@ -218,8 +218,8 @@ def test_a_login_that_is_gone_follows_nothing_any_more(
     if how == "signs out":
         sign_out(ben.principal, news)
     else:
-        factories.person(acme, Role.OWNER)  # somebody has to stay
-        boss = factories.administrator(acme)
+        factories.create_member(acme, Role.OWNER)  # somebody has to stay
+        boss = factories.build_administrator(acme)
         remove_member(boss, Membership.objects.get(user=ben.subject))
         revoke_former_members()
     one = counted(news, 1)

@@ -190,7 +190,7 @@ def test_what_could_not_be_written_is_told_where_the_client_waits(
     away.tries = 0
     problem = told["_meta"]["bonobot/problem"]
     assert (told["isError"], problem["code"]) == (True, "outcome_unrecorded")
-    assert problem["remedy"].startswith("Look what it did")
+    assert problem["remedy"].startswith("Check the result of the call")
 
 
 @pytest.mark.parametrize("where", ["here", "elsewhere"])
@@ -219,11 +219,13 @@ def test_a_token_that_ended_goes_on_with_nothing(
     where: str, acme: Organization, upstream: Upstream, wire: Wire, other: Wire
 ) -> None:
     there = wire if where == "here" else other
-    text_of_token = token_of(factories.administrator(acme))
+    text_of_token = token_of(factories.build_administrator(acme))
     wire.token = other.token = text_of_token
     asked = call(wire)
     other.modern(AGENT, "tools/list")  # the other one knows the token, too
-    revoke_token(factories.administrator(acme), Token.objects.get(key=text_of_token.split("_")[1]))
+    revoke_token(
+        factories.build_administrator(acme), Token.objects.get(key=text_of_token.split("_")[1])
+    )
     ended = call(there, **answers(asked))
     assert "bad_token" in str(ended)
     assert upstream.asked_back == []

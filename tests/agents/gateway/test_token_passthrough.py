@@ -70,7 +70,7 @@ class Taped(RawHttp):
 
 @pytest.fixture
 def token(acme: Organization) -> str:
-    boss = factories.administrator(acme)
+    boss = factories.build_administrator(acme)
     return create_token(boss, name="shown", role=Role.OPERATOR)[1]
 
 
@@ -133,7 +133,7 @@ def meta(token: str) -> Json:
         "authorization": f"Bearer {token}",
         "example.com/basic": b64encode(f"me:{token}".encode()).decode(),
         "example.com/deep": [{"x": [token]}, {token: 1}, token.split("_", 2)[2]],
-        "example.com/kept": "as it is",
+        "example.com/kept": "unchanged",
         "progressToken": token,
         LOG_LEVEL_KEY: token,
     }
@@ -162,7 +162,7 @@ def calls(wire: Wire, token: str, path: str, mark: str, tool: str = "echo") -> l
     found = [wire.modern(path, method, params, **more) for method, params in asked.items()]
     session = wire.handshake(path, token=token)
     session.headers |= headers(token)
-    told = {"authorization": f"Bearer {token}", "example.com/kept": "as it is"}
+    told = {"authorization": f"Bearer {token}", "example.com/kept": "unchanged"}
     for method, params in asked.items():
         if method != "server/discover":
             found.append(session.ask(method, {**params, "_meta": told}))
@@ -190,7 +190,7 @@ def test_servers_of_both_eras_get_no_byte_of_it(
             assert b"tools/call" in one.http.tape
             # What isn't the token goes on.
             assert TRACE[:35].encode() in one.http.tape
-            assert b"as it is" in one.http.tape
+            assert b"unchanged" in one.http.tape
         begun = {"name": "mcp_anew_work", "arguments": {}}
         more = {"token": token, "meta": meta(token), "capabilities": ABLE, **headers(token)}
         task = wire.modern(AGENT, "tools/call", begun, **more).result["taskId"]
@@ -222,9 +222,9 @@ def test_a_child_gets_none_in_its_command_its_environment_and_its_input(
     tape = tmp_path / "tape"
     command = [str(ROOT / "tests" / "servers" / "stdin_recorder.py"), str(tape)]
     config = {"command": sys.executable, "args": command}
-    boss = factories.administrator(acme)
+    boss = factories.build_administrator(acme)
     spec = ServerSpec(name="taped", transport_type="stdio", endpoint_config=config)
-    server = factories.ready(acme, create_server(boss, spec), helper)
+    server = factories.approve_server(acme, create_server(boss, spec), helper)
     params = {"name": "mcp_taped_echo", "arguments": {"said": "by the caller"}}
     more = {"token": token, "meta": meta(token), **headers(token)}
     try:
@@ -233,7 +233,7 @@ def test_a_child_gets_none_in_its_command_its_environment_and_its_input(
     finally:
         get_runtime().call(get_connection_pool().forget_server, server.pk)
     assert "by the caller" in kept
-    assert "as it is" in kept
+    assert "unchanged" in kept
     assert not holds(kept, sought)
 
 
@@ -286,7 +286,7 @@ def test_a_model_and_its_agents_servers_get_none(
     at_work: None,
 ) -> None:
     taped = tapes(lambda asked: raw_http_server.response(400, b'{"error": {"message": "No."}}'))
-    boss = factories.administrator(acme)
+    boss = factories.build_administrator(acme)
     model = save_endpoint(
         boss,
         ModelEndpointSpec(

@@ -38,7 +38,7 @@ def test_a_client_calls_an_agents_tools(
     acme: Organization, helper: Agent, workshop: Server
 ) -> None:
     """Start a process; the handshake era is asked of the server in this one."""
-    token = token_of(factories.administrator(acme))
+    token = token_of(factories.build_administrator(acme))
     program = StdioServerParameters(
         command=sys.executable, args=WORDS, env=environment({"BONOBOT_TOKEN": token})
     )
@@ -98,7 +98,7 @@ def pipes(monkeypatch: pytest.MonkeyPatch) -> Pipes:
 def test_it_serves_until_its_input_ends_and_a_revoked_token_no_more(
     acme: Organization, helper: Agent, workshop: Server, pipes: Pipes
 ) -> None:
-    boss = factories.administrator(acme)
+    boss = factories.build_administrator(acme)
     token, text = create_token(boss, name="stdio", role=Role.OWNER)
     serving = get_runtime().spawn(
         transports.serve_stdio(text, GatewayAddress("agent", "helper")), name="stdio"
@@ -126,7 +126,7 @@ def test_it_serves_until_its_input_ends_and_a_revoked_token_no_more(
 def test_what_a_client_would_find_is_counted(
     acme: Organization, helper: Agent, workshop: Server
 ) -> None:
-    token = token_of(factories.administrator(acme))
+    token = token_of(factories.build_administrator(acme))
     found = get_runtime().call(
         transports.count_declarations, token, GatewayAddress("server", "workshop")
     )

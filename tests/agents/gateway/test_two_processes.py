@@ -97,7 +97,7 @@ def pair(
     upstreams: tuple[Upstream, Upstream],
     start_web: Callable[..., Web],
 ) -> tuple[Remote, Remote]:
-    token = token_of(factories.administrator(acme))
+    token = token_of(factories.build_administrator(acme))
     web = start_web()
     other = start_web(BONOBOT_URL=web.url)  # tokens of people are good at one address
     return Remote(web, token), Remote(other, token)

@@ -183,7 +183,7 @@ class Upstream:
 
 def give(upstream: Upstream, where: Organization, agent: Agent, **more: Any) -> Server:
     """Register the server under its mark, and give all of it to an agent."""
-    boss = factories.administrator(where)
+    boss = factories.build_administrator(where)
     spec = ServerSpec(
         name=upstream.mark,
         transport_type="http",
@@ -193,6 +193,6 @@ def give(upstream: Upstream, where: Organization, agent: Agent, **more: Any) -> 
         elicitation=True,
         **more,
     )
-    server = factories.ready(where, create_server(boss, spec))
+    server = factories.approve_server(where, create_server(boss, spec))
     attach_server(boss, agent, server, allowed_resources=["*"], allowed_prompts=["*"])
     return server

@@ -49,4 +49,4 @@ def test_findings_are_said_in_the_line_with_the_mark():
 
 
 def test_our_own_words_have_no_frame():
-    assert apply_frame("The call was refused.", None) == "The call was refused."
+    assert apply_frame("Call denied.", None) == "Call denied."

@@ -42,7 +42,7 @@ def thinker(acme, helper, fake):
     spec = ModelEndpointSpec(
         name="Fake", base_url=fake.url, model="house-model", allow_private=True, **PRICES
     )
-    helper.model_endpoint = save_endpoint(factories.administrator(acme), spec)
+    helper.model_endpoint = save_endpoint(factories.build_administrator(acme), spec)
     helper.save()
     return helper
 
@@ -56,7 +56,7 @@ def run(acme, runner):
         await asyncio.wait([task for task in tasks if task is not None], timeout=120)
 
     def go(agent, count=1, text="hello"):
-        boss = factories.administrator(acme)
+        boss = factories.build_administrator(acme)
         ids = [sessions.start_session(boss, agent, text).pk for _ in range(count)]
         get_runtime().call(all_of, ids)
         return list(Session.objects.filter(pk__in=ids))
@@ -157,7 +157,7 @@ def test_sessions_side_by_side_never_overspend_and_never_find_the_database_locke
             "microusd": chance.randint(200_000, 600_000),
         }
         lines = [BudgetLine(unit, "total", limit) for unit, limit in limits.items()]
-        set_budgets(factories.administrator(acme), thinker, lines)
+        set_budgets(factories.build_administrator(acme), thinker, lines)
         BudgetCell.objects.all().delete()
         fake.requests.clear()
         fake.speaks = spender(chance)

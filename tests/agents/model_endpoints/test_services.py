@@ -25,14 +25,16 @@ ACCOUNT = '{"project_id": "p", "client_email": "e@p.example", "private_key": "k"
 
 @pytest.fixture
 def acme() -> Organization:
-    return factories.organization()
+    return factories.create_organization()
 
 
 def save(
     acme: Organization, name: str = "One", row: ModelEndpoint | None = None, **said: Any
 ) -> ModelEndpoint:
     known = {"name": name, "kind": "anthropic", "model": "claude-opus-5", "api_key": "geheim"}
-    return save_endpoint(factories.administrator(acme), ModelEndpointSpec(**(known | said)), row)
+    return save_endpoint(
+        factories.build_administrator(acme), ModelEndpointSpec(**(known | said)), row
+    )
 
 
 @pytest.mark.parametrize(
@@ -140,7 +142,7 @@ def test_a_line_of_fallbacks_has_an_end(acme: Organization) -> None:
 
 
 def test_a_fallback_of_another_organization_is_not_there(acme: Organization) -> None:
-    other = save(factories.organization("other"), "Theirs")
+    other = save(factories.create_organization("other"), "Theirs")
     with pytest.raises(Problem) as caught:
         save(acme, fallback=other)
     assert caught.value.field == "fallback"
@@ -150,5 +152,5 @@ def test_one_that_others_fall_back_on_is_not_removed(acme: Organization) -> None
     behind = save(acme, "Behind")
     save(acme, "Before", fallback=behind)
     with pytest.raises(Problem) as caught:
-        delete_endpoint(factories.administrator(acme), behind)
+        delete_endpoint(factories.build_administrator(acme), behind)
     assert caught.value.code == "in_use"

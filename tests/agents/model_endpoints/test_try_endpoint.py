@@ -17,9 +17,9 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 @pytest.fixture
 def acme() -> Organization:
-    made = factories.organization()
+    made = factories.create_organization()
     save_endpoint(
-        factories.administrator(made),
+        factories.build_administrator(made),
         ModelEndpointSpec(name="Offline", kind="offline", model="offline"),
     )
     return made
@@ -31,7 +31,7 @@ def nobody(where: Organization) -> ModelEndpoint:
     spec = ModelEndpointSpec(
         name="Gone", kind="openai", model="m", base_url=url, allow_private=True
     )
-    made: ModelEndpoint = save_endpoint(factories.administrator(where), spec)
+    made: ModelEndpoint = save_endpoint(factories.build_administrator(where), spec)
     return made
 
 
@@ -39,7 +39,7 @@ def test_a_model_that_answers_is_told_with_its_time_and_is_in_the_audit(
     acme: Organization,
 ) -> None:
     endpoint = ModelEndpoint.objects.get()
-    trial = try_endpoint(factories.administrator(acme), endpoint)
+    trial = try_endpoint(factories.build_administrator(acme), endpoint)
     assert trial.answer
     row = AuditRow.objects.get(action="model_endpoint_test")
     assert (row.outcome, row.event_type, row.resource_id) == ("ok", "model", "offline")
@@ -64,13 +64,13 @@ def test_the_admin_shows_the_answer(acme: Organization) -> None:
     assert admin_client.url("agents_modelendpoint_try", endpoint.pk) in seat.get(
         "agents_modelendpoint_changelist"
     )
-    assert "It answered in" in seat.post("agents_modelendpoint_try", endpoint.pk)
+    assert "Responded in" in seat.post("agents_modelendpoint_try", endpoint.pk)
     answer = rest.as_role(acme, Role.OPERATOR).post(f"model-endpoints/{endpoint.pk}/test")
     assert (answer.json["status"], answer.json["error"]) == ("ok", None)
 
 
 def test_a_spent_budget_and_a_halt_refuse_the_question(acme: Organization) -> None:
-    endpoint, boss = ModelEndpoint.objects.get(), factories.administrator(acme)
+    endpoint, boss = ModelEndpoint.objects.get(), factories.build_administrator(acme)
     set_budgets(boss, acme, [BudgetLine("tokens", "total", 1)])
     with pytest.raises(Problem) as refused:
         try_endpoint(boss, endpoint)
@@ -84,5 +84,5 @@ def test_a_spent_budget_and_a_halt_refuse_the_question(acme: Organization) -> No
 
 def test_who_may_not_manage_agents_asks_no_model(acme: Organization) -> None:
     with pytest.raises(Forbidden):
-        try_endpoint(factories.person(acme, Role.AUDITOR), ModelEndpoint.objects.get())
+        try_endpoint(factories.create_member(acme, Role.AUDITOR), ModelEndpoint.objects.get())
     assert not AuditRow.objects.filter(action="model_endpoint_test").exists()

@@ -25,18 +25,18 @@ FULL = PolicySpec("denylist", allow=("mcp_web_a*",), deny=("mcp_web_echo",), ask
 
 @pytest.fixture
 def acme():
-    return factories.organization()
+    return factories.create_organization()
 
 
 @pytest.fixture
 def boss(acme):
-    return factories.administrator(acme)
+    return factories.build_administrator(acme)
 
 
 @pytest.fixture
 def helper(acme):
     admin_client.web_server(acme)
-    return factories.agent(acme)
+    return factories.create_agent(acme)
 
 
 @pytest.mark.parametrize("pattern", ["*", "mcp_*", "mcp_web_*", "read_result"])
@@ -59,10 +59,10 @@ def test_an_organization_without_rules_allows_what_agents_may(acme):
 
 
 def test_an_organizations_policy_is_its_owners_business(acme, helper):
-    set_policy(factories.person(acme, Role.OWNER), acme, FULL)
+    set_policy(factories.create_member(acme, Role.OWNER), acme, FULL)
     assert load_policy_spec(acme) == FULL
     with pytest.raises(Problem) as refused:
-        set_policy(factories.person(acme, Role.OPERATOR), acme, PolicySpec("all"))
+        set_policy(factories.create_member(acme, Role.OPERATOR), acme, PolicySpec("all"))
     assert refused.value.code == "forbidden"
 
 

@@ -29,7 +29,7 @@ LOUD = RuleSpec(ECHO, {"properties": {"text": {"pattern": "!$"}}})
 
 @pytest.fixture
 def boss(acme):
-    return factories.administrator(acme)
+    return factories.build_administrator(acme)
 
 
 def said(found):
@@ -86,7 +86,7 @@ def test_a_masked_secret_is_undecidable_and_nothing_else(boss, helper, workshop,
 def test_only_the_last_days_and_only_this_agent_are_read(acme, boss, helper, workshop, call):
     with time_machine.travel(timezone.now() - timedelta(days=3), tick=True):
         call(ECHO, {"text": "x"})
-    other = factories.agent(acme, "other")
+    other = factories.create_agent(acme, "other")
     assert simulate_policy(boss, helper, PolicySpec("none"), days=1).rows == 0
     assert simulate_policy(boss, helper, PolicySpec("none"), days=4).flipped == 1
     assert simulate_policy(boss, other, PolicySpec("none"), days=4).rows == 0
@@ -126,7 +126,7 @@ def test_days_that_make_no_sense_are_refused(boss, helper, days):
 
 def test_who_may_not_read_the_audit_replays_nothing(acme, helper):
     with pytest.raises(Forbidden):
-        simulate_policy(factories.person(acme, Role.MEMBER), helper, PolicySpec("none"))
+        simulate_policy(factories.create_member(acme, Role.MEMBER), helper, PolicySpec("none"))
 
 
 def test_a_draft_is_recorded_where_it_differs_and_decides_nothing(boss, helper, workshop, call):
@@ -211,7 +211,7 @@ def test_a_draft_outlives_the_servers_it_names(acme, boss, helper, workshop, cal
 
 @pytest.mark.parametrize("deed", [enforce_draft, delete_draft])
 def test_only_who_manages_agents_writes_drafts(acme, boss, helper, deed):
-    auditor = factories.person(acme, Role.AUDITOR)
+    auditor = factories.create_member(acme, Role.AUDITOR)
     set_draft(boss, helper, PolicySpec("none"))
     with pytest.raises(Forbidden):
         deed(auditor, helper)
@@ -266,6 +266,6 @@ def test_a_first_draft_leaves_what_holds_without_a_policy(acme, boss):
 
 
 def test_only_who_manages_the_organization_drafts_its_policy(acme):
-    operator = factories.person(acme, Role.OPERATOR)
+    operator = factories.create_member(acme, Role.OPERATOR)
     with pytest.raises(Forbidden):
         set_draft(operator, acme, PolicySpec("none"))

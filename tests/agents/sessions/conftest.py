@@ -19,7 +19,7 @@ ASKER = WORKSHOP.with_name("client_request_server.py")
 
 @pytest.fixture
 def boss(acme):
-    return factories.administrator(acme)
+    return factories.build_administrator(acme)
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def asker(acme, helper, boss, tmp_path, settings):
             ),
         )
         made.append(server)
-        return factories.ready(acme, server, helper)
+        return factories.approve_server(acme, server, helper)
 
     yield make
     for server in made:

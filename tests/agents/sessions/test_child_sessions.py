@@ -63,7 +63,7 @@ def _scripted(monkeypatch):
 
 @pytest.fixture
 def boss(acme):
-    return factories.administrator(acme)
+    return factories.build_administrator(acme)
 
 
 @pytest.fixture
@@ -78,7 +78,7 @@ def line(acme, boss, helper):
     """Agents in a line, each of which may ask the next one."""
     found = [
         helper,
-        *(factories.agent(acme, name) for name in ("second", "third", "fourth", "fifth")),
+        *(factories.create_agent(acme, name) for name in ("second", "third", "fourth", "fifth")),
     ]
     for one, other in pairwise(found):
         set_callable_agents(boss, one, [other.slug])

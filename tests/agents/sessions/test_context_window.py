@@ -32,7 +32,7 @@ def say(acme, helper):
             await asyncio.wait_for(task, 30)
 
     def said(text, session=None):
-        boss = factories.administrator(acme)
+        boss = factories.build_administrator(acme)
         if session is None:
             session = sessions.start_session(boss, helper, text)
         else:
@@ -60,7 +60,7 @@ def test_old_results_are_left_out_and_can_be_read_again(say):
     for _ in range(4):
         say(f"/mcp_workshop_long {LONG}", session)
     assert session.status == Session.Status.DONE
-    assert compactions(session)[0]["text"].startswith("The conversation grew too long")
+    assert compactions(session)[0]["text"].startswith("The conversation is too long for the model")
     past = load_history(session.pk)
     assert (
         estimate_tokens(past.messages)
@@ -96,7 +96,7 @@ def test_what_can_never_fit_is_refused_before_it_is_sent(say):
     window(2_000)
     session = say("word " * 4_000)
     assert (session.status, session.error_code) == (Session.Status.FAILED, "context_exceeded")
-    assert "takes 2,000" in session.error_detail
+    assert "accepts 2,000" in session.error_detail
     assert not session.steps.filter(kind=Step.Kind.MODEL).exists()
 
 
@@ -108,7 +108,7 @@ def provider(acme, helper):
     spec = ModelEndpointSpec(
         name="Own", base_url=fake.url, model="m", allow_private=True, retries=0
     )
-    helper.model_endpoint = save_endpoint(factories.administrator(acme), spec)
+    helper.model_endpoint = save_endpoint(factories.build_administrator(acme), spec)
     helper.save()
     yield fake
     get_runtime().call(stack.aclose)

@@ -63,7 +63,7 @@ def check(session, written, *, yes, where, plan=PLAN):
 
 def begun(acme, helper, written, plan=PLAN):
     written.write_text("")
-    return sessions.start_session(factories.administrator(acme), helper, plan)
+    return sessions.start_session(factories.build_administrator(acme), helper, plan)
 
 
 def test_a_killed_runner_loses_nothing_and_repeats_no_charge(acme, helper, written, mortals):

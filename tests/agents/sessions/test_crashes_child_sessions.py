@@ -36,9 +36,9 @@ FEW = 2
 @pytest.fixture
 def second(acme, helper, counting):
     """An agent that the other one asks; each has budgets of its own."""
-    made = factories.agent(acme, "second")
-    factories.ready(acme, counting, made)
-    boss = factories.administrator(acme)
+    made = factories.create_agent(acme, "second")
+    factories.approve_server(acme, counting, made)
+    boss = factories.build_administrator(acme)
     set_callable_agents(boss, helper, [made.slug])
     for one in (helper, made):
         lines = [BudgetLine(unit, "total", 10_000_000) for unit in ("calls", "tokens")]
@@ -50,7 +50,7 @@ def second(acme, helper, counting):
 @pytest.fixture
 def begin(acme, helper, second, written):
     """A function that begins a session with nothing counted yet."""
-    boss = factories.administrator(acme)
+    boss = factories.build_administrator(acme)
 
     def go():
         written.write_text("")

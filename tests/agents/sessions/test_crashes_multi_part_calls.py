@@ -30,9 +30,11 @@ READ = f'/read_resource {{"server": "parts", "uri": "{URI}"}}'
 def begin(acme, helper, tmp_path):
     """A function that begins a session of a message, with nothing counted yet."""
     file = tmp_path / "parts"
-    boss = factories.administrator(acme)
+    boss = factories.build_administrator(acme)
     with served("multi_part_call_server.py", file) as url:
-        server = factories.ready(acme, factories.http_server(acme, url, "parts"), helper)
+        server = factories.approve_server(
+            acme, factories.create_http_server(acme, url, "parts"), helper
+        )
         attach_server(boss, helper, server, allowed_resources=[URI])
         # What flows where is no matter here.
         set_labels(boss, server, list(Definition.objects.filter(server=server)), ())

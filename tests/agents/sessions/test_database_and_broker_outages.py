@@ -68,7 +68,7 @@ def test_a_database_that_was_away_costs_no_message_and_doubles_no_effect(
 ) -> None:
     worker = start_worker(**through(database))
     text = '/mcp_workshop_count {"what": "one"}\n/mcp_workshop_wait {"seconds": 1.5}'
-    session = session_services.start_session(factories.administrator(acme), helper, text)
+    session = session_services.start_session(factories.build_administrator(acme), helper, text)
     eventually(AuditRow.objects.filter(tool_name="wait").exists, within=30)
     database.pull()
     # The answer of the call finds no database to be written to.
@@ -85,7 +85,7 @@ def test_a_database_that_was_away_costs_no_message_and_doubles_no_effect(
 def test_what_a_broker_forgot_is_found_by_the_sweep(
     acme: Organization, helper: Agent, workshop: Server, start_worker: Callable[..., Process]
 ) -> None:
-    boss = factories.administrator(acme)
+    boss = factories.build_administrator(acme)
     sessions = [
         session_services.start_session(boss, helper, f'/mcp_workshop_echo {{"text": "{n}"}}')
         for n in range(3)

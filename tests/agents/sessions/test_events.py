@@ -20,9 +20,12 @@ NOW = timezone.now()
 
 @pytest.fixture
 def session() -> Session:
-    acme = factories.organization()
+    acme = factories.create_organization()
     made: Session = Session.objects.create(
-        organization=acme, agent=factories.agent(acme), status="running", started_by_kind="cli"
+        organization=acme,
+        agent=factories.create_agent(acme),
+        status="running",
+        started_by_kind="cli",
     )
     return made
 

@@ -318,7 +318,7 @@ def test_an_agent_is_removed_while_its_session_settles_a_step(acme, helper, sess
     step = step_store.append_step(hold, "model", {"text": ""}, state="intent", turn=1)
     with pytest.raises(leases.LeaseLost):
         cross(
-            lambda: delete_agent(factories.administrator(acme), helper),
+            lambda: delete_agent(factories.build_administrator(acme), helper),
             lambda: step_store.finish_step(hold, step, Step.State.DONE, {"text": "I am."}, turns=1),
             at='DELETE FROM "agents_step"',
         )

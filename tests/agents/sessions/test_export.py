@@ -13,10 +13,10 @@ pytestmark = pytest.mark.django_db
 
 @pytest.fixture
 def session():
-    acme = factories.organization()
+    acme = factories.create_organization()
     made = Session.objects.create(
         organization=acme,
-        agent=factories.agent(acme),
+        agent=factories.create_agent(acme),
         title="What `time` is it?\u200b",
         status="failed",
         started_by="ann",

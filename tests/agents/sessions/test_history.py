@@ -42,7 +42,7 @@ def test_the_model_is_told_of_the_new_branch_alone_and_turns_are_counted_on():
 
 @pytest.fixture
 def boss(acme):
-    return factories.administrator(acme)
+    return factories.build_administrator(acme)
 
 
 @pytest.fixture

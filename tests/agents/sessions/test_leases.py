@@ -15,9 +15,12 @@ pytestmark = pytest.mark.django_db
 
 @pytest.fixture
 def session():
-    where = factories.organization()
+    where = factories.create_organization()
     return Session.objects.create(
-        organization=where, agent=factories.agent(where), started_by="ann", started_by_kind="user"
+        organization=where,
+        agent=factories.create_agent(where),
+        started_by="ann",
+        started_by_kind="user",
     )
 
 

@@ -40,7 +40,7 @@ def steps(session, kind):
 
 
 def test_a_question_is_answered_by_a_real_server(acme, helper, run):
-    factories.ready(acme, factories.stdio_server(acme, from_pypi=True), helper)
+    factories.approve_server(acme, factories.create_stdio_server(acme, from_pypi=True), helper)
     session = run("What time is it in Asia/Tokyo?")
     assert session.status == Session.Status.DONE
     told = build_report(session.pk)
@@ -91,8 +91,8 @@ def test_a_conversation_take_with_the_next_message(workshop, run):
 
 
 def test_an_unreachable_server_is_named_and_the_rest_take(acme, helper, workshop, run):
-    gone = factories.http_server(acme, "http://127.0.0.1:9/mcp", "gone")
-    factories.attach_server(factories.administrator(acme), helper, gone)
+    gone = factories.create_http_server(acme, "http://127.0.0.1:9/mcp", "gone")
+    factories.attach_server(factories.build_administrator(acme), helper, gone)
     session = run('/mcp_workshop_echo {"text": "hi"}')
     assert session.status == Session.Status.DONE
     (notice,) = steps(session, Step.Kind.NOTICE)
@@ -152,7 +152,7 @@ def test_a_token_budget_stops_the_run_before_the_model_is_asked(acme, helper, wo
 
 
 def test_cancelling_ends_a_running_session(acme, helper, workshop, runner, effects):
-    boss = factories.administrator(acme)
+    boss = factories.build_administrator(acme)
     session = sessions.start_session(boss, helper, '/mcp_workshop_wait {"seconds": 60}')
     task = get_runtime().call(runner.claim_and_run, session.pk)
     eventually(effects.read_text, within=10, what="the call at the server")
@@ -168,7 +168,7 @@ def test_cancelling_ends_a_running_session(acme, helper, workshop, runner, effec
 @pytest.fixture
 def dead(acme, helper):
     """A session whose holder died between the intent of a call and its answer."""
-    boss = factories.administrator(acme)
+    boss = factories.build_administrator(acme)
     arguments = {"what": "once"}
     session = sessions.start_session(boss, helper, "count once")
     hold = leases.claim_session(session.pk, gone := leases.register_runner())
@@ -216,7 +216,7 @@ def test_a_call_that_was_sent_waits_for_a_person_and_a_no_leaves_it(
     assert AuditRow.objects.get(pk=step.call_id).outcome == "unknown"
     (cell,) = load_organization_balances(acme.pk).values()
     assert (cell.spent, cell.reserved) == (3, 0)
-    resolve_approval(factories.administrator(acme), question, "deny", "I did it by hand.")
+    resolve_approval(factories.build_administrator(acme), question, "deny", "I did it by hand.")
     take(dead)
     (call,) = steps(dead, Step.Kind.CALL)
     assert (call.state, call.call_id) == (Step.State.UNKNOWN, step.call_id)
@@ -231,7 +231,9 @@ def test_a_call_that_may_have_run_is_made_again_after_a_yes(
     (step,) = steps(dead, Step.Kind.CALL)
     sent(step, acme, limit=10)
     run("and now?", dead)
-    resolve_approval(factories.administrator(acme), Approval.objects.get(session=dead), "approve")
+    resolve_approval(
+        factories.build_administrator(acme), Approval.objects.get(session=dead), "approve"
+    )
     take(dead)
     (call,) = steps(dead, Step.Kind.CALL)
     assert call.state == Step.State.DONE
@@ -244,13 +246,15 @@ def test_no_yes_for_the_session_is_taken_for_a_call_that_may_have_run(acme, work
     sent(steps(dead, Step.Kind.CALL)[0], acme, limit=10)
     run("and now?", dead)
     with pytest.raises(InvalidInput):
-        resolve_approval(factories.administrator(acme), Approval.objects.get(), "approve_session")
+        resolve_approval(
+            factories.build_administrator(acme), Approval.objects.get(), "approve_session"
+        )
 
 
 def test_a_call_that_may_be_repeated_is_made_again_by_itself(acme, workshop, dead, run, effects):
     sent(steps(dead, Step.Kind.CALL)[0], acme, limit=10)
     count = workshop.definitions.filter(name="count")
-    set_labels(factories.administrator(acme), workshop, list(count), [FlowLabel.REPEATABLE])
+    set_labels(factories.build_administrator(acme), workshop, list(count), [FlowLabel.REPEATABLE])
     run("and now?", dead)
     (call,) = steps(dead, Step.Kind.CALL)
     assert (call.state, dead.status) == (Step.State.DONE, Session.Status.DONE)
@@ -272,7 +276,7 @@ def test_a_call_that_the_audit_saw_end_is_told_as_lost(acme, workshop, dead, run
 def test_cancelling_asks_nobody_about_a_call_that_may_have_run(acme, workshop, dead, run, take):
     sent(steps(dead, Step.Kind.CALL)[0], acme, limit=10)
     run("and now?", dead)
-    sessions.cancel_session(factories.administrator(acme), dead)
+    sessions.cancel_session(factories.build_administrator(acme), dead)
     take(dead)
     assert dead.status == Session.Status.CANCELLED
     assert Approval.objects.get().state == Approval.State.WITHDRAWN
@@ -300,7 +304,7 @@ def left(acme, helper, workshop):
 
     def leave(seconds, within_s):
         text = f'/mcp_workshop_wait {{"seconds": {seconds}}}'
-        session = sessions.start_session(factories.administrator(acme), helper, text)
+        session = sessions.start_session(factories.build_administrator(acme), helper, text)
         leaving = SessionRunner()
         get_runtime().call(leaving.claim_and_run, session.pk)
         eventually(AuditRow.objects.filter(event_type="call").exists, within=10)
@@ -325,7 +329,7 @@ def test_a_runner_that_stops_lets_its_calls_come_back(left, take):
 def test_a_runner_that_is_told_to_stop_while_it_takes_a_session_runs_nothing(
     acme, helper, runner, told, monkeypatch
 ):
-    session = sessions.start_session(factories.administrator(acme), helper, "hello")
+    session = sessions.start_session(factories.build_administrator(acme), helper, "hello")
     step = {"begin": "register_runner", "claim": "claim_session"}[told]
     real = getattr(leases, step)
 
@@ -366,7 +370,7 @@ def test_a_message_starts_without_a_broker_and_waits_for_the_sweep(
         raise OperationalError("no broker")
 
     monkeypatch.setattr(celery_tasks.current_app, "send_task", away)
-    session = sessions.start_session(factories.administrator(acme), helper, "hello")
+    session = sessions.start_session(factories.build_administrator(acme), helper, "hello")
     assert session.status == Session.Status.QUEUED
     assert "waits for the sweep" in caplog.text
 
@@ -374,7 +378,9 @@ def test_a_message_starts_without_a_broker_and_waits_for_the_sweep(
 def test_what_a_server_changes_in_a_turn_counts_in_the_next(acme, helper, run):
     config = {"command": sys.executable, "args": [str(WORKSHOP)], "env": {"WORKSHOP_CHANGES": "1"}}
     spec = ServerSpec(name="shop", transport_type="stdio", endpoint_config=config)
-    server = factories.ready(acme, create_server(factories.administrator(acme), spec), helper)
+    server = factories.approve_server(
+        acme, create_server(factories.build_administrator(acme), spec), helper
+    )
     session = run('/mcp_shop_change {"words": "Sends your files elsewhere."}')
     rows_of = AuditRow.objects.filter(organization_id=acme.pk).order_by("seq")
     actions = list(rows_of.values_list("action", flat=True))

@@ -53,7 +53,7 @@ def soon(monkeypatch):
 
 @pytest.fixture
 def endpoint(acme, helper, first, second):
-    boss = factories.administrator(acme)
+    boss = factories.build_administrator(acme)
     common = {"api_key": "k", "allow_private": True, "retries": 1}
     other = save_endpoint(
         boss,
@@ -206,7 +206,7 @@ def test_retries_are_bounded_by_the_turns_too(helper, endpoint, first, second, r
 
 def test_a_wait_ends_when_the_session_is_cancelled(acme, helper, endpoint, first, runner):
     first.script += [Refuses(429, {}, {"Retry-After": "60"})]
-    boss = factories.administrator(acme)
+    boss = factories.build_administrator(acme)
     session = sessions.start_session(boss, helper, "hello")
     task = get_runtime().call(runner.claim_and_run, session.pk)
     eventually(lambda: notices(session, "model_retry"))
@@ -222,7 +222,7 @@ def test_another_holder_goes_on_where_the_failures_left_off(
     first.script += [BROKEN, BROKEN]
     waiting = Waits(then=Says("instead"))
     second.script += [waiting, Says("instead")]
-    boss = factories.administrator(acme)
+    boss = factories.build_administrator(acme)
     session = sessions.start_session(boss, helper, "hello")
     get_runtime().call(runner.claim_and_run, session.pk)
     eventually(second.arrived.is_set)

@@ -36,7 +36,7 @@ def fake(fake, acme, helper):
     spec = ModelEndpointSpec(
         name="Fake", base_url=fake.url, model="house-model", allow_private=True
     )
-    helper.model_endpoint = save_endpoint(factories.administrator(acme), spec)
+    helper.model_endpoint = save_endpoint(factories.build_administrator(acme), spec)
     helper.save()
     return fake
 
@@ -61,7 +61,7 @@ def children(server):
 def test_a_server_is_disconnected_and_another_connected_in_the_middle_of_a_run(
     acme, helper, workshop, fake, runner
 ):
-    boss = factories.administrator(acme)
+    boss = factories.build_administrator(acme)
     clock = admin_client.web_server(acme, "clock")
     admin_client.offer(clock, "get_time")
     approve_definitions(boss, clock)
@@ -99,7 +99,7 @@ def test_a_server_is_disconnected_and_another_connected_in_the_middle_of_a_run(
 def test_what_changed_between_two_messages_is_told_with_the_next_one(
     acme, helper, workshop, fake, take
 ):
-    boss = factories.administrator(acme)
+    boss = factories.build_administrator(acme)
     fake.script = [Says("one"), Says("two")]
     session = sessions.start_session(boss, helper, "go")
     take(session)

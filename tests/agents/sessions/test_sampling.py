@@ -47,7 +47,7 @@ def model(fake, acme, helper):
     spec = ModelEndpointSpec(
         name="Fake", base_url=fake.url, model="house-model", allow_private=True
     )
-    helper.model_endpoint = save_endpoint(factories.administrator(acme), spec)
+    helper.model_endpoint = save_endpoint(factories.build_administrator(acme), spec)
     helper.instructions = "The agent's own secret plan."
     helper.save()
     return fake

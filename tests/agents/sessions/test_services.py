@@ -15,17 +15,17 @@ pytestmark = pytest.mark.django_db
 
 @pytest.fixture
 def acme():
-    return factories.organization()
+    return factories.create_organization()
 
 
 @pytest.fixture
 def helper(acme):
-    return factories.agent(acme)
+    return factories.create_agent(acme)
 
 
 @pytest.fixture
 def boss(acme):
-    return factories.administrator(acme)
+    return factories.build_administrator(acme)
 
 
 def test_starting_writes_the_session_its_message_and_the_audit(boss, helper):
@@ -44,13 +44,13 @@ def test_an_empty_or_endless_message_is_refused_and_writes_nothing(boss, helper,
 
 
 def test_an_agent_of_another_organization_is_not_found(helper):
-    stranger = factories.administrator(factories.organization("other"))
+    stranger = factories.build_administrator(factories.create_organization("other"))
     with pytest.raises(NotFound):
         sessions.start_session(stranger, helper, "hello")
 
 
 def test_a_member_runs_only_agents_given_to_them(acme, helper):
-    member = factories.person(acme, Role.MEMBER)
+    member = factories.create_member(acme, Role.MEMBER)
     with pytest.raises(Forbidden):
         sessions.start_session(member, helper, "hello")
     helper.members.add(member.id)
@@ -60,7 +60,7 @@ def test_a_member_runs_only_agents_given_to_them(acme, helper):
 @pytest.mark.parametrize("role", [Role.REVIEWER, Role.AUDITOR])
 def test_whoever_only_reads_runs_nothing(acme, helper, role):
     with pytest.raises(Forbidden):
-        sessions.start_session(factories.person(acme, role), helper, "hello")
+        sessions.start_session(factories.create_member(acme, role), helper, "hello")
 
 
 def test_an_agent_that_is_switched_off_takes_no_message(boss, helper):
@@ -72,7 +72,7 @@ def test_an_agent_that_is_switched_off_takes_no_message(boss, helper):
 
 
 def test_only_a_platform_administrator_attaches_a_folder(acme, boss, helper, tmp_path):
-    owner = factories.person(acme, Role.OWNER)
+    owner = factories.create_member(acme, Role.OWNER)
     with pytest.raises(Forbidden):
         sessions.start_session(owner, helper, "hello", working_dir=str(tmp_path))
     with pytest.raises(InvalidInput):

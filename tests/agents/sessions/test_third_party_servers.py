@@ -41,7 +41,7 @@ def given(acme, helper, boss):
             ),
         )
         made.append(server)
-        return factories.ready(acme, server, helper)
+        return factories.approve_server(acme, server, helper)
 
     yield give
     for server in made:

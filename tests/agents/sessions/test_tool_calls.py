@@ -90,7 +90,7 @@ def test_a_question_parks_the_session_and_its_answer_goes_back_with_the_state(
     with pytest.raises(Problem) as short:
         answer_request(boss, question, "accept", {"name": "A"})
     assert (short.value.code, short.value.field) == ("bad_answer", "content.name")
-    stranger = factories.person(acme, Role.MEMBER)
+    stranger = factories.create_member(acme, Role.MEMBER)
     with pytest.raises(Problem) as foreign:
         answer_request(stranger, question, "accept", {"name": "Eve"})
     assert foreign.value.code == "not_yours"
@@ -155,11 +155,11 @@ def test_several_questions_rounds_and_a_page(asker, says, came, runner, boss):
 @pytest.mark.parametrize(
     ("found", "why"),
     [
-        (rounds({"method": "sampling/createMessage", "params": {}}), "was not offered"),
-        (rounds({"method": "tools/call", "params": {}}), "was not offered"),
-        (rounds(*[ROOTS] * 17), "was not offered|more than 16"),
-        ({"requestState": "x" * 70_000}, "no text of at most"),
-        ({"requestState": None}, "without saying which"),
+        (rounds({"method": "sampling/createMessage", "params": {}}), "doesn't support"),
+        (rounds({"method": "tools/call", "params": {}}), "doesn't support"),
+        (rounds(*[ROOTS] * 17), "doesn't support|more than 16"),
+        ({"requestState": "x" * 70_000}, "must be a string of at most"),
+        ({"requestState": None}, "without specifying"),
         (rounds({"method": "elicitation/create", "params": {"message": "?"}}), "requestedSchema"),
     ],
 )
@@ -176,7 +176,7 @@ def test_what_a_server_may_not_ask_ends_the_call(asker, says, found, why):
 def test_a_server_that_asks_for_ever_is_stopped(asker, says, came, runner, boss):
     asker("modern")
     session = says("script", rounds=[{"requestState": "0"}] * 2)
-    assert "asked again more than 10 times" in call_of(session).payload["text"]
+    assert "required more than 10 retries" in call_of(session).payload["text"]
     assert len(came("tools/call")) == MAX_ROUNDS + 1
     session = says("script", rounds=[rounds(FORM, requestState="0")])
     for _ in range(MAX_ROUNDS):
@@ -273,7 +273,7 @@ def test_without_a_session_nothing_is_asked(asker, acme, helper, call):
     assert (outcome.outcome, outcome.code) == ("error", "protocol_error")
     assert not ElicitationRequest.objects.exists()
     assert call("mcp_asker_script", {"rounds": [{"requestState": "1"}]}).outcome == "ok"
-    set_client_capabilities(factories.administrator(acme), server, elicitation=False)
+    set_client_capabilities(factories.build_administrator(acme), server, elicitation=False)
 
 
 def test_a_resource_is_read_in_parts(asker, came, runner, boss, helper):
@@ -303,7 +303,7 @@ def test_a_prompt_is_filled_in_parts(asker, says, came, runner, boss, helper, ca
     """Sessions fill none by themselves; what is asked in one can be answered."""
     server = asker("modern")
     attach_server(boss, helper, server, allowed_prompts=["ask"])
-    session = factories.rested_session(helper)
+    session = factories.create_answered_session(helper)
     host = SessionHost(leases.SessionLease(session.pk, uuid4(), 1), session)
     asked = {"method": "prompts/get", "server_id": server.pk}
     alone = call("ask", **asked)

@@ -84,7 +84,9 @@ def remote(acme, helper, settings):
     settings.BONOBOT_READ_S = 1
     one, stack = Remote(), AsyncExitStack()
     get_runtime().call(stack.enter_async_context, one.http.listening())
-    server = factories.ready(acme, factories.http_server(acme, one.http.url, "remote"), helper)
+    server = factories.approve_server(
+        acme, factories.create_http_server(acme, one.http.url, "remote"), helper
+    )
     one.server = server
     yield one
     get_runtime().call(get_connection_pool().forget_server, server.pk)

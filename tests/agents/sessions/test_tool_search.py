@@ -22,7 +22,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 @pytest.fixture
 def many(acme, helper, workshop):
     """The agent with more tools than it is shown at once."""
-    boss = factories.administrator(acme)
+    boss = factories.build_administrator(acme)
     return update_agent(boss, helper, AgentSpec(name=helper.name, tool_search_above=2))
 
 
@@ -32,7 +32,7 @@ def say(acme, many):
     runner = SessionRunner()
 
     def said(text, session=None):
-        boss = factories.administrator(acme)
+        boss = factories.build_administrator(acme)
         if session is None:
             session = sessions.start_session(boss, many, text)
         else:
@@ -72,7 +72,7 @@ def test_what_is_found_is_shown_from_then_on_by_the_rows_alone(many, say):
 
 def test_what_policy_forbids_is_neither_found_nor_shown(acme, many, say):
     session = say('/find_tools {"query": "echo a text", "limit": 20}')
-    boss = factories.administrator(acme)
+    boss = factories.build_administrator(acme)
     set_policy(boss, many, PolicySpec("denylist", deny=("mcp_workshop_echo",)))
     assert "mcp_workshop_echo" not in shown(many, session)
     later = say('/find_tools {"query": "echo a text", "limit": 20}')
@@ -95,7 +95,7 @@ def test_the_prompt_says_that_there_are_more(many):
 
 @pytest.mark.parametrize("above", [0, 1000])
 def test_with_few_tools_or_switched_off_all_are_shown_and_there_is_no_search(acme, many, above):
-    boss = factories.administrator(acme)
+    boss = factories.build_administrator(acme)
     update_agent(boss, many, AgentSpec(name=many.name, tool_search_above=above))
     assert "find_tools" not in shown(many)
     assert "mcp_workshop_echo" in shown(many)
@@ -112,7 +112,7 @@ def test_with_few_tools_or_switched_off_all_are_shown_and_there_is_no_search(acm
 
 
 def test_where_policy_keeps_the_search_away_all_are_shown(acme, many):
-    boss = factories.administrator(acme)
+    boss = factories.build_administrator(acme)
     set_policy(boss, many, PolicySpec("allowlist", allow=("mcp_workshop_*",)))
     assert "find_tools" not in shown(many)
     assert "mcp_workshop_echo" in shown(many)

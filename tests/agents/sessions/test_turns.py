@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("
 @pytest.fixture
 def endpoint(acme, helper, fake):
     made = save_endpoint(
-        factories.administrator(acme),
+        factories.build_administrator(acme),
         ModelEndpointSpec(
             name="Fake",
             base_url=fake.url,
@@ -207,7 +207,7 @@ def test_cancelling_ends_a_model_request_at_once(
     if over == "nudge":
         settings.REDIS_URL = ""
     fake.script += [Waits()]
-    boss = factories.administrator(acme)
+    boss = factories.build_administrator(acme)
     session = sessions.start_session(boss, helper, "hello")
     task = get_runtime().call(runner.claim_and_run, session.pk)
     eventually(fake.arrived.is_set)
@@ -234,7 +234,7 @@ def test_a_turn_that_was_cut_off_shows_what_was_written(
         await asyncio.Event().wait()
 
     monkeypatch.setattr("agents.llm.interface.ProviderModel.request", request)
-    boss = factories.administrator(acme)
+    boss = factories.build_administrator(acme)
     session = sessions.start_session(boss, helper, "hello")
     task = get_runtime().call(runner.claim_and_run, session.pk)
     eventually(written.is_set)

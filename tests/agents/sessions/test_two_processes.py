@@ -56,7 +56,7 @@ def provider(acme, helper):
     fake.may_go_on = asyncio.Event()
     get_runtime().call(stack.enter_async_context, serve(fake))
     helper.model_endpoint = save_endpoint(
-        factories.administrator(acme),
+        factories.build_administrator(acme),
         ModelEndpointSpec(name="Fake", base_url=fake.url, model="m", allow_private=True),
     )
     helper.save()
@@ -74,7 +74,9 @@ def gate(acme, helper, tmp_path):
         transport_type="stdio",
         endpoint_config=command | {"env": {"WORKSHOP_GATE": str(file)}},
     )
-    server = factories.ready(acme, create_server(factories.administrator(acme), spec), helper)
+    server = factories.approve_server(
+        acme, create_server(factories.build_administrator(acme), spec), helper
+    )
     yield file
     get_runtime().call(get_connection_pool().forget_server, server.pk)
 

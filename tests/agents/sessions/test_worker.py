@@ -17,7 +17,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 @pytest.fixture
 def session(acme, helper):
-    return sessions.start_session(factories.administrator(acme), helper, "hello")
+    return sessions.start_session(factories.build_administrator(acme), helper, "hello")
 
 
 def failing(monkeypatch, module, name, fault, *, times):

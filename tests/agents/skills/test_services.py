@@ -27,11 +27,11 @@ NOTES = {
 
 @pytest.fixture
 def notes(acme, helper):
-    return save_skill(factories.administrator(acme), SkillSpec(**NOTES))
+    return save_skill(factories.build_administrator(acme), SkillSpec(**NOTES))
 
 
 def test_an_agent_reads_the_skills_that_it_has(acme, helper, call, notes):
-    save_skill(factories.administrator(acme), SkillSpec(name="other", text="Not given."))
+    save_skill(factories.build_administrator(acme), SkillSpec(name="other", text="Not given."))
     assert call("list_skills").text == "notes(version): Writes notes"
     read = call("read_skill", {"name": "notes"})
     assert read.text.startswith("Write notes for ${version}.")
@@ -46,7 +46,7 @@ def test_an_agent_reads_the_skills_that_it_has(acme, helper, call, notes):
 
 def test_a_change_holds_on_the_very_next_call(acme, helper, call, notes):
     assert "notes" in call("list_skills").text
-    save_skill(factories.administrator(acme), SkillSpec(name="notes", enabled=False), notes)
+    save_skill(factories.build_administrator(acme), SkillSpec(name="notes", enabled=False), notes)
     with pytest.raises(NotFound) as gone:
         call("list_skills")
     assert gone.value.code == "unknown_tool"
@@ -56,7 +56,7 @@ def test_a_change_holds_on_the_very_next_call(acme, helper, call, notes):
 
 
 def test_the_policy_decides_whether_an_agent_may_read_skills(acme, helper, notes):
-    boss = factories.administrator(acme)
+    boss = factories.build_administrator(acme)
     factories.set_policy(boss, helper, factories.PolicySpec("denylist", deny=("read_skill",)))
     assert "## Skills" not in build_instructions(
         "", get_snapshot_cache().load_current("agent", helper.pk), []
@@ -64,7 +64,7 @@ def test_the_policy_decides_whether_an_agent_may_read_skills(acme, helper, notes
 
 
 def test_what_it_says_is_versioned_and_what_it_is_given_to_is_not(acme, helper, notes):
-    boss = factories.administrator(acme)
+    boss = factories.build_administrator(acme)
     first = notes.digest
     changed = save_skill(boss, SkillSpec(name="notes", text="Notes: ${version}"), notes)
     assert (changed.version, changed.digest != first) == (2, True)
@@ -79,7 +79,7 @@ def test_what_it_says_is_versioned_and_what_it_is_given_to_is_not(acme, helper, 
 
 
 def test_nothing_is_half_written(acme, helper):
-    boss = factories.administrator(acme)
+    boss = factories.build_administrator(acme)
     for wrong in (
         {"agents": ["nobody"]},
         {"text": "${other}"},
@@ -94,9 +94,9 @@ def test_nothing_is_half_written(acme, helper):
 
 
 def test_members_use_what_their_agents_have(acme, helper, notes):
-    boss = factories.administrator(acme)
+    boss = factories.build_administrator(acme)
     save_skill(boss, SkillSpec(name="hidden", text="x"))
-    member = factories.person(acme, Role.MEMBER)
+    member = factories.create_member(acme, Role.MEMBER)
     usable = Skill.objects.usable_by(member)
     assert not usable.exists()
     helper.members.add(member.id)
@@ -116,7 +116,7 @@ def test_a_skill_is_written_rendered_and_run_over_rest(acme, helper):
     wrong = operator.post("skills/notes/run", {"agent": "helper"})
     assert (wrong.code, wrong.json["field"]) == ("missing_argument", "arguments.version")
     assert operator.post("skills/notes/run", {"agent": "nobody", **values}).status == 404
-    factories.agent(acme, "other")
+    factories.create_agent(acme, "other")
     refused = operator.post("skills/notes/run", {"agent": "other", **values})
     assert refused.code == "skill_not_given"
     started = operator.post("skills/notes/run", {"agent": "helper", **values})
@@ -143,9 +143,9 @@ def test_a_skill_is_written_and_run_in_the_admin(acme, helper):
     assert 'value="dry"' in page or "<option selected>dry" in page
     assert "For ${version} ${tone}" in seat.get("agents_skill_write", skill.pk)
     page = seat.post("agents_skill_write", skill.pk, **{**fields, "text": "${strange}"})
-    assert "which no argument declares" in page
+    assert "but no argument has this name" in page
     page = seat.post("agents_skill_write", skill.pk, **{**fields, "arguments": "version!\n= x"})
-    assert "declares no argument" in page
+    assert "t a valid argument declaration" in page
     run = {"agent": "helper", "argument-version": "2", "argument-tone": "warm"}
     seat.post("agents_skill_run", skill.pk, **run)
     assert Session.objects.get().title == "For 2 warm"

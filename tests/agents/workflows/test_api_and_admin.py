@@ -51,7 +51,7 @@ def test_members_run_what_runs_as_their_agents(acme, helper):
     operator.post("workflows", {"name": "say", "source": SOURCE})
     narrowed = rest.as_role(acme, Role.MEMBER, helper)
     assert narrowed.post("workflows/say/runs", {"inputs": {"text": "x"}}).status == 201
-    other = rest.as_role(acme, Role.MEMBER, factories.agent(acme, "other"))
+    other = rest.as_role(acme, Role.MEMBER, factories.create_agent(acme, "other"))
     assert other.get("workflows/say").status == 404
     assert other.get("workflows").json["results"] == []
     run = WorkflowRun.objects.get()
@@ -65,7 +65,7 @@ def test_a_workflow_is_written_and_followed_in_the_admin(acme, helper):
     page = seat.post("agents_workflow_add", **{**fields, "source": SOURCE.replace("id:", "ID:")})
     assert "steps[0].ID" in page
     page = admin_client.words(seat.post("agents_workflow_add", **fields))
-    assert "It hasn't run yet." in page
+    assert "No runs yet." in page
     workflow = Workflow.objects.get()
     page = seat.post("agents_workflow_start", workflow.pk, inputs='{"text": "x"}')
     run = WorkflowRun.objects.get()

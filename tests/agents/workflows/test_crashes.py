@@ -31,9 +31,9 @@ STEPS = ["pay", "ask", "never", "last"]
 @pytest.fixture
 def begin(acme, helper, counting, written):
     """A function that begins a run with nothing counted yet."""
-    second = factories.agent(acme, "second")
-    factories.ready(acme, counting, second)
-    boss = factories.administrator(acme)
+    second = factories.create_agent(acme, "second")
+    factories.approve_server(acme, counting, second)
+    boss = factories.build_administrator(acme)
     set_callable_agents(boss, helper, [second.slug])
     Agent.objects.update(calls_per_minute=100_000)
     workflow = save_workflow(boss, WorkflowSpec(name="pays", source=SOURCE))

@@ -33,7 +33,7 @@ outputs: {said: "${/steps/second/text}"}
 
 @pytest.fixture
 def boss(acme):
-    return factories.administrator(acme)
+    return factories.build_administrator(acme)
 
 
 @pytest.fixture
@@ -99,7 +99,7 @@ def test_inputs_are_checked_before_anything_is_begun(boss, write, workshop, help
     with pytest.raises(InvalidInput) as refused:
         run_workflow(boss, workflow, {"text": "x" * 20_000})
     assert refused.value.code == "inputs_too_large"
-    member = factories.person(helper.organization, Role.MEMBER)
+    member = factories.create_member(helper.organization, Role.MEMBER)
     with pytest.raises(Forbidden):
         run_workflow(member, workflow, {"text": "x"})
     save_workflow(boss, WorkflowSpec(name="echoes", enabled=False), workflow)
@@ -175,7 +175,7 @@ def test_a_run_has_a_bound_of_time(boss, write, workshop, carry_out):
 
 
 def test_a_step_asks_an_agent(acme, boss, helper, write, carry_out):
-    writer = factories.agent(acme, "writer")
+    writer = factories.create_agent(acme, "writer")
     set_callable_agents(boss, helper, [writer.slug])
     source = "agent: helper\nsteps: [{id: ask, agent: writer, message: Hello}]\n"
     done = carry_out(run_workflow(boss, write(source), {}))
@@ -187,12 +187,12 @@ def test_a_step_asks_an_agent(acme, boss, helper, write, carry_out):
 def test_an_agent_has_a_workflow_as_a_tool_once_it_is_approved(
     acme, boss, helper, write, workshop, call
 ):
-    other = factories.agent(acme, "other")
+    other = factories.create_agent(acme, "other")
     workflow = write(agents=[other.slug])
     with pytest.raises(Problem) as refused:
         call("workflow_echoes", {"text": "x"}, agent_id=other.pk)
     assert refused.value.code == "not_approved"
-    reviewer = factories.person(acme, Role.REVIEWER)
+    reviewer = factories.create_member(acme, Role.REVIEWER)
     approve_workflow(reviewer, workflow, workflow.digest)
     with pytest.raises(Problem) as refused:
         call("workflow_echoes", {"text": 1}, agent_id=other.pk)
@@ -205,7 +205,7 @@ def test_an_agent_has_a_workflow_as_a_tool_once_it_is_approved(
     with pytest.raises(Conflict):
         approve_workflow(reviewer, workflow, workflow.digest)
     with pytest.raises(Forbidden):
-        approve_workflow(factories.person(acme, Role.OPERATOR), workflow)
+        approve_workflow(factories.create_member(acme, Role.OPERATOR), workflow)
 
 
 def test_a_workflow_runs_another_one(acme, boss, helper, write, workshop, carry_out):

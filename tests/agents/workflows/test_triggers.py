@@ -33,7 +33,7 @@ FIRST_ALERT = {"text": "${/body/alerts/0/name} is ${/body/state:-odd}"}
 
 @pytest.fixture
 def boss(acme):
-    return factories.administrator(acme)
+    return factories.build_administrator(acme)
 
 
 @pytest.fixture
@@ -307,7 +307,7 @@ def test_what_is_no_trigger_is_refused_and_nothing_is_written(boss, flow):
 
 def test_who_writes_workflows_writes_what_starts_them(acme, boss, flow, hook):
     with pytest.raises(Forbidden):
-        nightly(factories.person(acme, Role.REVIEWER), flow)
+        nightly(factories.create_member(acme, Role.REVIEWER), flow)
     with pytest.raises(Conflict) as taken:
         save_trigger(boss, flow, TriggerSpec(name="alerts", kind="webhook"))
     assert taken.value.code == "name_taken"

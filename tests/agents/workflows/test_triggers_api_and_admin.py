@@ -17,7 +17,9 @@ SECRET = re.compile(r"whs_[-\w]{43}")
 
 @pytest.fixture
 def flow(acme, helper):
-    return save_workflow(factories.administrator(acme), WorkflowSpec(name="say", source=SOURCE))
+    return save_workflow(
+        factories.build_administrator(acme), WorkflowSpec(name="say", source=SOURCE)
+    )
 
 
 def test_triggers_are_written_over_rest_and_a_secret_is_shown_once(acme, flow):
@@ -60,7 +62,7 @@ def test_triggers_are_written_in_the_admin(acme, flow):
     fields = {"name": "nightly", "kind": "schedule", "time_zone": "UTC", "per_minute": 10}
     fields |= {"inputs": "{}", "enabled": "on"}
     page = seat.post("agents_workflow_triggers", flow.pk, **fields)
-    assert "period or a cron expression" in admin_client.words(page)
+    assert "interval or a cron expression" in admin_client.words(page)
     page = seat.post("agents_workflow_triggers", flow.pk, **fields, cron="0 3 * * *")
     assert "0 3 * * *" in page
     trigger = Trigger.objects.get()
@@ -84,10 +86,10 @@ def test_triggers_are_written_in_the_admin(acme, flow):
     assert found
     assert found[0] != made[0]
     wrong = seat.post("agents_workflow_triggers", flow.pk, **{**hook, "inputs": "[1]"})
-    assert "Write one object" in admin_client.words(wrong)
+    assert "Enter a JSON object" in admin_client.words(wrong)
     for one in (trigger, alerts):
         seat.post("agents_workflow_remove_trigger", flow.pk, trigger=one.pk)
     assert not Trigger.objects.exists()
     reader = admin_client.sit(acme, Role.AUDITOR)
-    assert "Add a trigger" not in reader.get("agents_workflow_triggers", flow.pk)
+    assert "Create trigger" not in reader.get("agents_workflow_triggers", flow.pk)
     reader.post("agents_workflow_triggers", flow.pk, status=403, **hook)

@@ -28,7 +28,7 @@ def first() -> Client:
 def test_the_first_account_makes_an_organization_and_owns_it(first: Client) -> None:
     answer = first.post(reverse(BEGIN), {"name": "Größe & Co"}, follow=True)
     assert answer.redirect_chain[-1][0] == reverse("admin:index")
-    assert "Go on: Connect a server" in admin_client.words(admin_client.page_of(answer))
+    assert "Continue: Connect a server" in admin_client.words(admin_client.page_of(answer))
     made = Organization.objects.get()
     assert (made.name, made.slug) == ("Größe & Co", "groe-co")
     assert Membership.objects.get().role == Role.OWNER
@@ -48,7 +48,7 @@ def test_a_blank_name_makes_nothing(first: Client) -> None:
 
 
 def test_where_there_is_an_organization_nobody_is_led_there() -> None:
-    acme = factories.organization()
+    acme = factories.create_organization()
     for seat in (admin_client.sit(acme, None), admin_client.sit(acme, Role.OWNER)):
         answer = seat.client.post(reverse(BEGIN), {"name": "Another"})
         assert answer.headers["Location"] == reverse("admin:index")
@@ -56,11 +56,12 @@ def test_where_there_is_an_organization_nobody_is_led_there() -> None:
 
 
 def test_who_belongs_nowhere_is_told_so_instead_of_asked_to_sign_in_again() -> None:
-    factories.organization()
+    factories.create_organization()
     stray = User.objects.create_user("stray", password="pw-for-tests")
     client = Client()
     client.force_login(stray)
     page = admin_client.page_of(client.get(reverse("admin:index"), follow=True))
-    assert "You are signed in as stray. You belong to no organization yet." in admin_client.words(
-        page
+    assert (
+        "You are signed in as stray. You aren't a member of any organization yet."
+        in admin_client.words(page)
     )

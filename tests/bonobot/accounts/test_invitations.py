@@ -27,7 +27,7 @@ ACCOUNT = {"username": "anna", "first_name": "Anna", "password": PASSWORD, "agai
 
 @pytest.fixture
 def acme() -> Organization:
-    return factories.organization()
+    return factories.create_organization()
 
 
 @pytest.fixture
@@ -37,7 +37,9 @@ def _mail(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def invited(where: Organization, email: str = "anna@example.com", role: Role = Role.MEMBER) -> str:
     """Invite somebody and return the link's text."""
-    return text_of(invitations.create_invitation(factories.administrator(where), email, role).link)
+    return text_of(
+        invitations.create_invitation(factories.build_administrator(where), email, role).link
+    )
 
 
 def text_of(link: str) -> str:
@@ -95,9 +97,9 @@ def test_a_letter_speaks_the_language_of_whom_it_invites(acme: Organization) -> 
 
 
 def test_a_new_account_is_made_and_joins(acme: Organization) -> None:
-    agent = factories.agent(acme)
+    agent = factories.create_agent(acme)
     posted = invitations.create_invitation(
-        factories.administrator(acme), "anna@example.com", Role.MEMBER, agent_ids=[agent.pk]
+        factories.build_administrator(acme), "anna@example.com", Role.MEMBER, agent_ids=[agent.pk]
     )
     client = opened(text_of(posted.link))
     page = admin_client.page_of(client.get(reverse("account_join")))
@@ -160,7 +162,7 @@ def test_it_expires_and_can_be_sent_again(acme: Organization) -> None:
         with pytest.raises(NotFound):
             invitations.get_invitation_by_link(text)
         row = Invitation.objects.get()
-        posted = invitations.resend_invitation(factories.administrator(acme), row)
+        posted = invitations.resend_invitation(factories.build_administrator(acme), row)
         assert invitations.get_invitation_by_link(text_of(posted.link)).pk == row.pk
 
 
@@ -179,7 +181,7 @@ def test_a_revoked_one_opens_nothing(acme: Organization) -> None:
     with pytest.raises(NotFound):
         invitations.get_invitation_by_link(text)
     with pytest.raises(Conflict) as refused:
-        invitations.resend_invitation(factories.administrator(acme), Invitation.objects.get())
+        invitations.resend_invitation(factories.build_administrator(acme), Invitation.objects.get())
     assert refused.value.code == "invitation_ended"
 
 
@@ -192,8 +194,8 @@ def test_a_text_that_is_none_opens_nothing(acme: Organization, text: str) -> Non
 
 def test_inviting_tells_nothing_of_accounts(acme: Organization) -> None:
     """Who has an account, elsewhere or nowhere, is answered letter by letter like who has none."""
-    other = factories.organization("other")
-    elsewhere = factories.person(other, Role.OWNER, "bert")
+    other = factories.create_organization("other")
+    elsewhere = factories.create_member(other, Role.OWNER, "bert")
     User.objects.filter(pk=elsewhere.id).update(email="known@example.com")
     client = rest.as_role(acme, Role.OWNER)
     answers = [
@@ -211,15 +213,17 @@ def test_one_address_is_invited_once(acme: Organization) -> None:
     client = rest.as_role(acme, Role.OWNER)
     body = {"email": "ANNA@example.com", "role": "member"}
     assert client.post("invitations", body).json["code"] == "invited_already"
-    User.objects.filter(pk=factories.person(acme, Role.MEMBER).id).update(email="bert@example.com")
+    User.objects.filter(pk=factories.create_member(acme, Role.MEMBER).id).update(
+        email="bert@example.com"
+    )
     again = client.post("invitations", body | {"email": "bert@example.com"})
     assert again.json["code"] == "member_already"
-    assert invited(factories.organization("other"))
+    assert invited(factories.create_organization("other"))
 
 
 def test_who_is_a_member_already_can_not_join_twice(acme: Organization) -> None:
     text = invited(acme)
-    user = User.objects.get(pk=factories.person(acme, Role.MEMBER).id)
+    user = User.objects.get(pk=factories.create_member(acme, Role.MEMBER).id)
     with pytest.raises(Conflict) as refused:
         invitations.accept_invitation(text, user)
     assert refused.value.code == "member_already"
@@ -229,18 +233,23 @@ def test_who_is_a_member_already_can_not_join_twice(acme: Organization) -> None:
 @pytest.mark.parametrize("role", [role for role in Role if role != Role.OWNER])
 def test_only_owners_invite(acme: Organization, role: Role) -> None:
     with pytest.raises(Forbidden):
-        invitations.create_invitation(factories.person(acme, role), "anna@example.com", Role.MEMBER)
+        invitations.create_invitation(
+            factories.create_member(acme, role), "anna@example.com", Role.MEMBER
+        )
 
 
 @pytest.mark.parametrize("email", ["", "anna", "anna@", "a@b\nBcc: c@d.example", "x" * 300])
 def test_what_is_no_address_is_refused(acme: Organization, email: str) -> None:
     with pytest.raises(InvalidInput) as refused:
-        invitations.create_invitation(factories.administrator(acme), email, Role.MEMBER)
+        invitations.create_invitation(factories.build_administrator(acme), email, Role.MEMBER)
     assert refused.value.field == "email"
 
 
 def test_agents_are_for_members_and_of_this_organization(acme: Organization) -> None:
-    agent, foreign = factories.agent(acme), factories.agent(factories.organization("other"))
+    agent, foreign = (
+        factories.create_agent(acme),
+        factories.create_agent(factories.create_organization("other")),
+    )
     client = rest.as_role(acme, Role.OWNER)
     body = {"email": "anna@example.com", "role": "operator", "agents": [agent.slug]}
     assert client.post("invitations", body).json["field"] == "agents"
@@ -251,7 +260,7 @@ def test_agents_are_for_members_and_of_this_organization(acme: Organization) -> 
 
 
 def test_one_address_is_not_flooded(acme: Organization) -> None:
-    boss = factories.administrator(acme)
+    boss = factories.build_administrator(acme)
     with time_machine.travel(timezone.now(), tick=False):
         invited(acme)
         for _ in range(INVITE_EMAIL.burst - 1):
@@ -276,8 +285,8 @@ def test_an_attempt_is_counted_by_its_subject_and_forgotten_in_time() -> None:
 
 
 def test_a_member_is_given_another_role_and_removed_over_rest(acme: Organization) -> None:
-    factories.person(acme, Role.OWNER)
-    member = Membership.objects.get(user=factories.person(acme, Role.MEMBER).id)
+    factories.create_member(acme, Role.OWNER)
+    member = Membership.objects.get(user=factories.create_member(acme, Role.MEMBER).id)
     client = rest.as_role(acme, Role.OWNER)
     assert client.patch(f"members/{member.pk}", {"role": "auditor"}).json["role"] == "auditor"
     assert client.get(f"members/{member.pk}").json["role"] == "auditor"

@@ -26,12 +26,12 @@ NEW = "another-long-one-for-tests"
 
 @pytest.fixture
 def acme() -> Organization:
-    return factories.organization()
+    return factories.create_organization()
 
 
 @pytest.fixture
 def anna(acme: Organization) -> User:
-    user = User.objects.get(pk=factories.person(acme, Role.OPERATOR, "anna").id)
+    user = User.objects.get(pk=factories.create_member(acme, Role.OPERATOR, "anna").id)
     user.email = EMAIL
     user.save()
     return user
@@ -112,9 +112,9 @@ def test_a_link_that_can_not_be_mailed_is_the_administrators(
 ) -> None:
     monkeypatch.setattr(settings, "BONOBOT_EMAIL_URL", "")
     with pytest.raises(Conflict) as refused:
-        send_reset_link(factories.person(acme, Role.OWNER), anna)
+        send_reset_link(factories.create_member(acme, Role.OWNER), anna)
     assert refused.value.code == "mail_unset"
-    path = send_reset_link(factories.administrator(acme), anna).partition("/admin")[2]
+    path = send_reset_link(factories.build_administrator(acme), anna).partition("/admin")[2]
     assert Client().get(f"/admin{path}").status_code == 302
 
 
@@ -122,10 +122,10 @@ def test_an_owner_sends_none_to_somebody_who_belongs_elsewhere(
     acme: Organization, anna: User
 ) -> None:
     Membership.objects.create(
-        organization=factories.organization("other"), user=anna, role=Role.MEMBER
+        organization=factories.create_organization("other"), user=anna, role=Role.MEMBER
     )
     with pytest.raises(Forbidden):
-        send_reset_link(factories.person(acme, Role.OWNER), anna)
+        send_reset_link(factories.create_member(acme, Role.OWNER), anna)
 
 
 def test_the_login_page_leads_there(anna: User) -> None:
@@ -153,7 +153,7 @@ def test_the_link_leads_to_us_whatever_host_was_asked(anna: User) -> None:
 
 
 def test_the_link_of_one_account_opens_no_other(acme: Organization, anna: User) -> None:
-    bert = User.objects.get(pk=factories.person(acme, Role.OWNER, "bert").id)
+    bert = User.objects.get(pk=factories.create_member(acme, Role.OWNER, "bert").id)
     parts = {user: build_reset_link(user).rstrip("/").rsplit("/", 2)[1:] for user in (anna, bert)}
     mixed = reverse("account_new_password", args=[parts[bert][0], parts[anna][1]])
     page = Client().get(mixed, follow=True)

@@ -35,12 +35,12 @@ def _nothing_used() -> Iterator[None]:
 
 @pytest.fixture
 def acme() -> Organization:
-    return factories.organization()
+    return factories.create_organization()
 
 
 @pytest.fixture
 def anna(acme: Organization) -> User:
-    return User.objects.get(pk=factories.person(acme, Role.OWNER, "anna").id)
+    return User.objects.get(pk=factories.create_member(acme, Role.OWNER, "anna").id)
 
 
 def code(secret: str, step: int = 0) -> str:
@@ -136,7 +136,7 @@ def test_an_owner_resets_a_lost_one(acme: Organization, anna: User) -> None:
     client = signed_in()
     set_up(client)
     boss = build_user_principal(
-        User.objects.get(pk=factories.person(acme, Role.OWNER, "bert").id), acme
+        User.objects.get(pk=factories.create_member(acme, Role.OWNER, "bert").id), acme
     )
     reset_second_factor(boss, anna)
     assert not Authenticator.objects.exists()
@@ -152,12 +152,12 @@ def test_an_owner_resets_a_lost_one(acme: Organization, anna: User) -> None:
 def test_an_owner_decides_for_nobody_who_belongs_elsewhere_too(
     acme: Organization, anna: User
 ) -> None:
-    other = factories.organization("other")
+    other = factories.create_organization("other")
     Membership.objects.create(organization=other, user=anna, role=Role.MEMBER)
-    boss = factories.person(acme, Role.OWNER, "bert")
+    boss = factories.create_member(acme, Role.OWNER, "bert")
     with pytest.raises(Forbidden):
         reset_second_factor(boss, anna)
-    reset_second_factor(factories.administrator(acme), anna)
+    reset_second_factor(factories.build_administrator(acme), anna)
 
 
 @pytest.mark.parametrize(
@@ -213,7 +213,7 @@ def test_half_way_in_no_page_opens(anna: User, name: str) -> None:
 
 
 def test_nobody_gets_in_by_the_codes_of_somebody_else(acme: Organization, anna: User) -> None:
-    factories.person(acme, Role.OWNER, "bert")
+    factories.create_member(acme, Role.OWNER, "bert")
     bert = signed_in("bert")
     secret = set_up(bert)
     page = bert.get(reverse("mfa_view_recovery_codes")).content.decode()

@@ -34,8 +34,8 @@ def _over_tls(settings: Any) -> Iterator[None]:
 
 @pytest.fixture
 def anna() -> User:
-    acme: Organization = factories.organization()
-    return User.objects.get(pk=factories.person(acme, Role.OWNER, "anna").id)
+    acme: Organization = factories.create_organization()
+    return User.objects.get(pk=factories.create_member(acme, Role.OWNER, "anna").id)
 
 
 def browser(name: str = "anna") -> Client:
@@ -156,7 +156,7 @@ def test_a_challenge_is_of_one_browser(anna: User) -> None:
 
 def test_a_key_of_somebody_else_opens_no_account(anna: User) -> None:
     acme = Organization.objects.get()
-    factories.person(acme, Role.MEMBER, "eve")
+    factories.create_member(acme, Role.MEMBER, "eve")
     hers = SecurityKey()
     added(SecurityKey())
     added(hers, "eve")

@@ -17,14 +17,14 @@ ID = uuid.UUID("0197e2a4-5b1c-7c3e-9d5f-1a2b3c4d5e6f")
 
 @pytest.fixture
 def acme() -> Organization:
-    return factories.organization("acme")
+    return factories.create_organization("acme")
 
 
 def test_an_owner_does_not_come_to_anothers_files_by_another_slug(acme: Organization) -> None:
-    other, before = factories.organization("other"), get_organization_folder(acme.pk)
+    other, before = factories.create_organization("other"), get_organization_folder(acme.pk)
     acme.slug = str(other.pk)
     with pytest.raises(InvalidInput) as refused:
-        save_organization(factories.administrator(acme), acme, adding=False)
+        save_organization(factories.build_administrator(acme), acme, adding=False)
     assert (refused.value.code, refused.value.field) == ("slug_fixed", "slug")
     assert get_organization_folder(acme.pk) == before
 

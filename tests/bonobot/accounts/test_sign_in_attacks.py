@@ -40,12 +40,12 @@ def _nothing_used() -> Iterator[None]:
 
 @pytest.fixture
 def acme() -> Organization:
-    return factories.organization()
+    return factories.create_organization()
 
 
 @pytest.fixture
 def anna(acme: Organization) -> User:
-    user = User.objects.get(pk=factories.person(acme, Role.OWNER, "anna").id)
+    user = User.objects.get(pk=factories.create_member(acme, Role.OWNER, "anna").id)
     user.email = EMAIL
     user.save()
     return user
@@ -82,7 +82,7 @@ def is_in(client: Client) -> bool:
 NOT_IN = {
     "wrong password": {"password": "wrong"},
     "unknown account": {"username": "nobody"},
-    "switched off": {"username": "off"},
+    "disabled": {"username": "off"},
     "without a password": {"username": "federated"},
     "wrong password, with a second factor": {"username": "strong", "password": "wrong"},
 }
@@ -91,7 +91,7 @@ NOT_IN = {
 def cast(acme: Organization) -> None:
     """Have an account of each sort."""
     for name in ("off", "federated", "strong"):
-        factories.person(acme, Role.MEMBER, name)
+        factories.create_member(acme, Role.MEMBER, name)
     User.objects.filter(username="off").update(is_active=False)
     federated = User.objects.get(username="federated")
     federated.set_unusable_password()
@@ -118,7 +118,7 @@ def test_a_failed_sign_in_tells_nothing_of_the_account(
 FORGOTTEN = {
     "known": EMAIL,
     "unknown": "nobody@example.com",
-    "switched off": "off@example.com",
+    "disabled": "off@example.com",
     "without a password": "federated@example.com",
 }
 
@@ -186,7 +186,7 @@ ENDINGS: dict[str, Callable[[User, str], object]] = {
     "another address meanwhile": lambda user, link: change_address(user),
     "signed in meanwhile": lambda user, link: signed_in(),
     "no password any more": lambda user, link: lose_password(user),
-    "switched off": lambda user, link: User.objects.filter(pk=user.pk).update(is_active=False),
+    "disabled": lambda user, link: User.objects.filter(pk=user.pk).update(is_active=False),
 }
 
 
@@ -305,7 +305,7 @@ def test_somebody_elses_half_way_session_is_not_carried_over(
 ) -> None:
     """A browser that is half-way in as one person, and gives another's password, is that one."""
     set_up(signed_in())
-    factories.person(acme, Role.MEMBER, "eve")
+    factories.create_member(acme, Role.MEMBER, "eve")
     client = signed_in()
     client.post(reverse("admin:login"), {"username": "eve", "password": PASSWORD})
     assert client.get("/api/me").json()["name"] == "eve"
@@ -322,14 +322,14 @@ def test_only_who_manages_members_resets_a_factor(
 ) -> None:
     set_up(signed_in())
     with pytest.raises(Forbidden):
-        reset_second_factor(factories.person(acme, role, "eve"), anna)
+        reset_second_factor(factories.create_member(acme, role, "eve"), anna)
     assert has_second_factor(anna)
 
 
 def test_whose_factor_is_reset_hears_of_it(acme: Organization, anna: User, mails: None) -> None:
     set_up(signed_in())
     with TestCase.captureOnCommitCallbacks(execute=True):
-        reset_second_factor(factories.person(acme, Role.OWNER, "bert"), anna)
+        reset_second_factor(factories.create_member(acme, Role.OWNER, "bert"), anna)
     (letter,) = mail.outbox
     assert letter.to == [EMAIL]
     assert "anna" in str(letter.body)

@@ -76,22 +76,22 @@ def test_a_file_that_cannot_be_read_is_named(
     ("read", "given", "expected"),
     [
         (lambda: environment.read_flag(NAME, True), "maybe", "`true` or `false`, not 'maybe'"),
-        (lambda: environment.read_number(NAME, 1), "ten", "a whole number, not 'ten'"),
-        (lambda: environment.read_number(NAME, 1), "1.5", "a whole number, not '1.5'"),
+        (lambda: environment.read_number(NAME, 1), "ten", "an integer, not 'ten'"),
+        (lambda: environment.read_number(NAME, 1), "1.5", "an integer, not '1.5'"),
         (
             lambda: environment.read_number(NAME, 1, minimum=2),
             "1",
-            "a whole number of at least 2, not '1'",
+            "an integer of at least 2, not '1'",
         ),
         (
             lambda: environment.read_number(NAME, 1, maximum=2),
             "3",
-            "a whole number of at most 2, not '3'",
+            "an integer of at most 2, not '3'",
         ),
         (
             lambda: environment.read_number(NAME, 1, minimum=1, maximum=2),
             "0",
-            "a whole number from 1 to 2, not '0'",
+            "an integer from 1 to 2, not '0'",
         ),
         (
             lambda: environment.read_text(NAME, "a", choices=("a", "b")),

@@ -108,14 +108,14 @@ def test_all_threads_of_a_process_share_one_runtime() -> None:
 
 def test_a_spawned_task_goes_on_without_anyone_holding_it() -> None:
     began, ended = threading.Event(), threading.Event()
-    get_runtime().spawn(for_ever(began, ended), name="for ever")
+    get_runtime().spawn(for_ever(began, ended), name="never")
     assert began.wait(WAIT_S)
     assert not ended.is_set()
 
 
 def test_a_spawned_task_can_be_cancelled_through_its_future() -> None:
     began, ended = threading.Event(), threading.Event()
-    future = get_runtime().spawn(for_ever(began, ended), name="for ever")
+    future = get_runtime().spawn(for_ever(began, ended), name="never")
     assert began.wait(WAIT_S)
     future.cancel()
     assert ended.wait(WAIT_S)

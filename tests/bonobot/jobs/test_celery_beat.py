@@ -111,7 +111,7 @@ def test_of_two_beats_one_sends_and_the_other_takes_over_where_it_was(beats: Any
         for _ in range(PeriodicTask.objects.count() + 2):
             second.tick()
         # What is due each minute or day isn't sent once more.
-        assert "prune the audit" not in names(second)
+        assert "prune audit log" not in names(second)
         assert "sweep" in names(second)
         assert first.tick() == STANDBY_INTERVAL_S
 

@@ -32,7 +32,7 @@ CODE = {
 
 @pytest.fixture
 def boss():
-    return factories.administrator(factories.organization())
+    return factories.build_administrator(factories.create_organization())
 
 
 @pytest.fixture
@@ -140,7 +140,7 @@ def test_what_would_stop_the_work_is_refused(boss, name, said, code):
 
 def test_only_a_platform_administrator_edits():
     sync_schedules(CODE)
-    owner = factories.person(factories.organization(), Role.OWNER)
+    owner = factories.create_member(factories.create_organization(), Role.OWNER)
     with pytest.raises(Problem) as refused:
         save_schedule(owner, row("prune"), every=60, enabled=True)
     assert refused.value.code == "forbidden"
@@ -163,19 +163,19 @@ def test_everything_essential_is_scheduled_often_enough():
 
 def test_beat_sends_what_the_rows_say(boss, beat):
     assert set(beat.schedule) == set(schedules.get_scheduled_entries())
-    save_schedule(boss, row("prune notices"), every=5, enabled=True)
+    save_schedule(boss, row("prune notifications"), every=5, enabled=True)
     save_schedule(boss, row("watch budgets"), every=60, enabled=False)
     changed = beat.schedule
-    assert changed["prune notices"].schedule.run_every.total_seconds() == 5
+    assert changed["prune notifications"].schedule.run_every.total_seconds() == 5
     assert "watch budgets" not in changed
 
 
 def test_beat_writes_its_own_columns_alone(boss, beat):
-    entry = beat.schedule["prune notices"]
-    save_schedule(boss, row("prune notices"), every=5, enabled=False)
+    entry = beat.schedule["prune notifications"]
+    save_schedule(boss, row("prune notifications"), every=5, enabled=False)
     beat.reserve(entry)
     entry.save()
-    after = row("prune notices")
+    after = row("prune notifications")
     assert (compute_period_s(after), after.enabled, after.total_run_count) == (5, False, 1)
 
 
@@ -201,7 +201,7 @@ def test_the_doctor_knows_beat_by_what_it_wrote(boss):
     save_schedule(boss, row("watch budgets"), every=60, enabled=False)
     long_ago = timezone.now() - timedelta(minutes=5)
     PeriodicTask.objects.filter(name="sweep").update(last_run_at=long_ago)
-    assert states() == {"schedule": "failed", "switched off": "warning"}
+    assert states() == {"schedule": "failed", "disabled": "warning"}
 
 
 def states():
@@ -209,16 +209,19 @@ def states():
 
 
 def test_the_screen_lets_a_platform_administrator_edit_and_nobody_else():
-    acme = factories.organization()
+    acme = factories.create_organization()
     root, owner = admin_client.sit(acme, None), admin_client.sit(acme, Role.OWNER)
     name = "django_celery_beat_periodictask"
-    assert "Nothing is scheduled yet" in root.get(f"{name}_changelist")
+    assert "No schedules yet" in root.get(f"{name}_changelist")
     sync_schedules(schedules.get_scheduled_entries())
     page = admin_client.words(root.get(f"{name}_changelist"))
-    assert "Nudge for sessions and replays that nobody runs" in page
-    pk = row("prune notices").pk
+    assert "Resume sessions and replays that no worker is running" in page
+    pk = row("prune notifications").pk
     root.post(f"{name}_change", pk, every="7200")
-    assert (compute_period_s(row("prune notices")), row("prune notices").enabled) == (7200, False)
+    assert (compute_period_s(row("prune notifications")), row("prune notifications").enabled) == (
+        7200,
+        False,
+    )
     sweep = row("sweep").pk
     assert "(invalid)" in root.post(f"{name}_change", sweep, every="600")
     assert compute_period_s(row("sweep")) == 10

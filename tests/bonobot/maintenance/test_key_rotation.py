@@ -105,7 +105,7 @@ def test_a_rotation_that_is_killed_goes_on_where_it_was(
     assert 0 < left.older < len(rows)
     assert left.current + left.older == len(rows)
     assert sorted(readable()) == sorted(f"sk-{n}" for n in range(len(rows)))
-    with pytest.raises(Conflict, match="sealed with older keys"):
+    with pytest.raises(Conflict, match="encrypted with older keys"):
         key_rotation.drop_old_keys(now=True)
     assert rotate()["resealed"] == left.older
     assert key_rotation.load_rotation_status().keys == 2, "the same new key, not another one"

@@ -13,7 +13,7 @@ OVERVIEW = """
 import sys
 from bonobot.__main__ import format_overview
 text = format_overview("bonobot")
-assert "Register, read, approve, try and switch MCP servers." in text, text
+assert "Manage MCP servers: add, discover, review, call, enable, and disable them" in text, text
 print(sorted(name for name in sys.modules if name.startswith(("agents.cli.", "mcp_servers.cli."))))
 """
 

@@ -39,14 +39,14 @@ def test_a_database_that_is_away_means_not_ready(monkeypatch: pytest.MonkeyPatch
         raise OperationalError("connection refused at 10.0.0.5 for user bonobot")
 
     monkeypatch.setattr(health, "count_unapplied_migrations", away)
-    assert answer() == (503, {"status": "starting", "detail": "the database doesn't answer"})
+    assert answer() == (503, {"status": "starting", "detail": "the database doesn't respond"})
 
 
 def test_once_ready_it_is_only_a_sign_of_life(db: None, monkeypatch: pytest.MonkeyPatch) -> None:
     assert answer()[0] == 200
 
     def asked_again() -> int:
-        raise AssertionError("the database was asked again")
+        raise AssertionError("the database was next check")
 
     monkeypatch.setattr(health, "count_unapplied_migrations", asked_again)
     assert answer()[0] == 200

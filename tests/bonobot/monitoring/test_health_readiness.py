@@ -91,7 +91,7 @@ def test_a_database_that_is_away_is_unready_without_its_address(
 
 
 def test_missing_migrations_are_unready(whole: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(health, "find_readiness_problem", lambda: "3 migrations are not applied")
+    monkeypatch.setattr(health, "find_readiness_problem", lambda: "3 migrations aren't applied")
     names = ("database", "migrations", "broker", "loop")
     assert answer() == (503, "unready", dict.fromkeys(names, "ok") | {"migrations": "failed"})
 

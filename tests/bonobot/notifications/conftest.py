@@ -15,12 +15,12 @@ from tests.bonobot.notifications.receivers import Hook, Mailbox, hook_listening,
 
 @pytest.fixture
 def acme(db: None) -> Organization:
-    return factories.organization()
+    return factories.create_organization()
 
 
 @pytest.fixture
 def boss(acme: Organization) -> Principal:
-    return factories.administrator(acme)
+    return factories.build_administrator(acme)
 
 
 @pytest.fixture

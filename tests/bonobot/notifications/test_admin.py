@@ -16,8 +16,8 @@ def seat(acme):
 
 
 def test_empty_lists_say_what_to_do_first(seat):
-    assert "Nobody is told yet" in seat.get("notices_notificationchannel_changelist")
-    assert "Nothing was told yet" in seat.get("notices_notification_changelist")
+    assert "No notification channels" in seat.get("notices_notificationchannel_changelist")
+    assert "No notifications yet" in seat.get("notices_notification_changelist")
 
 
 def test_a_secret_that_was_made_is_shown_once(seat):
@@ -47,14 +47,14 @@ def test_what_cannot_be_is_said_at_its_field(seat):
 
 def test_a_test_says_what_became_of_it(acme, seat, webhook, hook):
     page = seat.post("notices_notificationchannel_test", webhook.pk)
-    assert "taken by the receiver" in page
+    assert "receiver accepted the test notification" in page
     hook.status = 500
     assert "answered 500" in seat.post("notices_notificationchannel_test", webhook.pk)
-    assert "given up" in seat.get("notices_notificationchannel_change", webhook.pk)
+    assert "failed" in seat.get("notices_notificationchannel_change", webhook.pk)
 
 
 def test_what_was_given_up_is_sent_again(acme, seat):
-    notice = factories.notice(acme)
+    notice = factories.create_notification(acme)
     Notification.objects.update(state="failed", error="Nobody answers.", attempts=8)
     assert "Nobody answers." in seat.get("notices_notification_change", notice.pk)
     seat.post("notices_notification_retry", notice.pk)
@@ -67,18 +67,18 @@ def test_what_was_given_up_is_sent_again(acme, seat):
 
 
 def test_an_auditor_reads_and_has_no_buttons(acme):
-    notice = factories.notice(acme)
+    notice = factories.create_notification(acme)
     auditor = admin_client.sit(acme, Role.AUDITOR)
     page = auditor.get("notices_notificationchannel_change", notice.channel_id)
-    assert "Send a test notice" not in admin_client.words(page).replace(
-        "Send a test notice to see", ""
+    assert "Send test notification" not in admin_client.words(page).replace(
+        "Send test notification to see", ""
     )
-    assert "Send again" not in auditor.get("notices_notification_change", notice.pk)
+    assert "Resend" not in auditor.get("notices_notification_change", notice.pk)
     auditor.post("notices_notificationchannel_test", notice.channel_id, status=403)
     assert Notification.objects.count() == 1
 
 
 def test_a_channel_is_removed_by_the_operation(acme, seat):
-    notice = factories.notice(acme)
+    notice = factories.create_notification(acme)
     seat.post("notices_notificationchannel_delete", notice.channel_id, post="yes")
     assert not NotificationChannel.objects.exists()

@@ -48,7 +48,7 @@ def test_a_test_is_answered_with_what_became_of_it(acme, owner, webhook, hook):
 
 
 def test_an_auditor_reads_the_outbox_and_changes_nothing(acme):
-    notice = factories.notice(acme)
+    notice = factories.create_notification(acme)
     auditor = rest.as_role(acme, Role.AUDITOR)
     [listed] = auditor.get("notices?state=waiting&event=server_down").json["results"]
     assert listed["id"] == str(notice.pk)
@@ -58,7 +58,7 @@ def test_an_auditor_reads_the_outbox_and_changes_nothing(acme):
 
 
 def test_an_owner_retries_and_removes(acme, owner):
-    notice = factories.notice(acme)
+    notice = factories.create_notification(acme)
     Notification.objects.update(state="failed", attempts=8)
     again = owner.post(f"notices/{notice.pk}/retry")
     assert (again.json["state"], again.json["attempts"]) == ("waiting", 0)

@@ -13,7 +13,7 @@ def test_an_empty_outbox_and_no_channels_say_what_to_do(bonobot):
 
 
 def test_notices_and_channels_are_listed(bonobot, acme):
-    notice = factories.notice(acme)
+    notice = factories.create_notification(acme)
     [listed] = bonobot("notices", "list", "--json").json
     assert (listed["id"], listed["state"]) == (str(notice.pk), "waiting")
     assert bonobot("notices", "list", "--state", "failed", "--json").json == []
@@ -22,7 +22,7 @@ def test_notices_and_channels_are_listed(bonobot, acme):
 
 
 def test_a_test_that_does_not_arrive_fails(bonobot, acme, monkeypatch):
-    factories.notice(acme)
+    factories.create_notification(acme)
     monkeypatch.setattr("bonobot.notifications.webhooks.send_requests", nowhere)
     ran = bonobot("notices", "test", "Pager", "--json")
     assert (ran.status, ran.json["state"]) == (1, "failed")
@@ -34,7 +34,7 @@ async def nowhere(posts):
 
 
 def test_a_notice_is_retried(bonobot, acme):
-    notice = factories.notice(acme)
+    notice = factories.create_notification(acme)
     Notification.objects.update(state="failed")
     assert bonobot("notices", "retry", str(notice.pk), "--json").json["state"] == "waiting"
 

@@ -110,7 +110,7 @@ def test_mail_goes_to_every_address_as_plain_text(acme, by_mail, mailbox):
     send_due_notifications()
     [(to, message)] = mailbox.got
     assert to == ["ops@example.com", "cto@example.com"]
-    assert message["Subject"] == "[Bonobot] A server doesn't answer: web"
+    assert message["Subject"] == "[Bonobot] Server not responding: web"
     assert message.get_content_type() == "text/plain"
     assert "It is away." in message.get_content()
     assert "/admin/mcp_servers/" in message.get_content()
@@ -179,40 +179,45 @@ def test_receivers_do_not_wait_for_each_other(acme, boss, webhook, hook):
 def test_each_reader_gets_mail_in_the_language_of_their_account(acme, by_mail, mailbox):
     User.objects.create_user("cto", email="cto@example.com", language="de")
     User.objects.create_user("gone", email="ops@example.com", language="de", is_active=False)
-    text = "web hasn't answered since 2026-11-22 02:41 UTC (3 times). It is away."
+    text = "web hasn't responded since 2026-11-22 02:41 UTC (3 failed attempts). It is away."
     tell(acme, text)
     send_due_notifications()
     told = {to[0]: message for to, message in mailbox.got}
-    assert told["ops@example.com"]["Subject"] == "[Bonobot] A server doesn't answer: web"
+    assert told["ops@example.com"]["Subject"] == "[Bonobot] Server not responding: web"
     assert text in told["ops@example.com"].get_content()
     german = told["cto@example.com"]
-    assert german["Subject"] == "[Bonobot] Ein Server antwortet nicht: web"
-    assert "web antwortet seit 2026-11-22 02:41 UTC nicht (3-mal)." in german.get_content()
+    assert german["Subject"] == "[Bonobot] Server antwortet nicht: web"
+    assert (
+        "web antwortet seit 2026-11-22 02:41 UTC nicht (3 fehlgeschlagene Versuche)."
+        in german.get_content()
+    )
     assert "kritisch (server_down)" in german.get_content()
     assert german["Message-ID"] == told["ops@example.com"]["Message-ID"]
     assert Notification.objects.get().text == text
 
 
 TOLD = {
-    "Anna tested this channel. Notices of your organization arrive here.": (
-        "Anna hat diesen Kanal getestet. Benachrichtigungen deiner Organisation kommen hier an."
+    "Anna sent a test to this channel. Your organization's notifications arrive here.": (
+        "Anna hat einen Test an diesen Kanal gesendet. Benachrichtigungen deiner "
+        "Organisation kommen hier an."
     ),
-    "The budget of the agent Helper is spent: 1,000 of 900 micro-dollars a day. Calls are refused "
-    "until the next period, or until somebody raises it.": (
-        "Ein Budget (der Agent Helper) ist aufgebraucht: 1,000 von 900 Mikrodollar am Tag. Aufrufe "
-        "werden bis zum nächsten Zeitraum abgelehnt, oder bis jemand es erhöht."
+    "The budget of the agent Helper is exhausted: 1,000 of 900 micro-dollars per day. Calls "
+    "are denied until the next period or until the budget is raised.": (
+        "Ein Budget (der Agent Helper) ist aufgebraucht: 1,000 von 900 Mikrodollar pro Tag. "
+        "Aufrufe werden abgelehnt, bis der nächste Zeitraum beginnt oder das Budget erhöht "
+        "wird."
     ),
-    "The agent Helper wants to call add (web), asked by anna. Without an answer until 2026-11-22 "
-    "02:41 UTC it is refused.": (
-        "Der Agent Helper will add (web) aufrufen, im Auftrag von anna. Ohne Antwort bis "
-        "2026-11-22 02:41 UTC wird er abgelehnt."
+    "The agent Helper requests approval to call add (web), on behalf of anna. If there is no "
+    "answer by 2026-11-22 02:41 UTC, the call is denied.": (
+        "Der Agent Helper fordert im Auftrag von anna eine Genehmigung für den Aufruf von "
+        "add (web) an. Ohne Antwort bis 2026-11-22 02:41 UTC wird der Aufruf abgelehnt."
     ),
-    "web offers what is new or changed (2): add, sub. Nothing of it can be called before somebody "
-    "has read and approved it.": (
-        "web bietet Neues oder Geändertes an (2): add, sub. Nichts davon lässt sich aufrufen, "
-        "bevor es jemand gelesen und freigegeben hat."
+    "web has new or changed definitions (2): add, sub. They can't be called until they are "
+    "approved.": (
+        "web hat neue oder geänderte Definitionen (2): add, sub. Sie können erst "
+        "aufgerufen werden, wenn sie genehmigt sind."
     ),
-    "web answers again, after 5 min (timeout).": "web antwortet wieder, nach 5 min (timeout).",
+    "web is responding again after 5 min (timeout).": "web antwortet nach 5 min wieder (timeout).",
 }
 
 

@@ -87,7 +87,7 @@ def test_what_was_sent_is_not_tried_again(boss, notice):
 
 def test_an_auditor_does_not_retry(acme, notice):
     with pytest.raises(Problem) as refused:
-        delivery.retry_notification(factories.person(acme, Role.AUDITOR), notice)
+        delivery.retry_notification(factories.create_member(acme, Role.AUDITOR), notice)
     assert refused.value.code == "forbidden"
 
 

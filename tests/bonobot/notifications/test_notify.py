@@ -109,7 +109,7 @@ def test_text_of_strangers_is_made_visible(acme, pager):
 
 
 def test_other_organizations_are_not_told(acme, pager):
-    other = factories.organization("other")
+    other = factories.create_organization("other")
     assert down(other) == 0
     assert list_listening_organizations("server_down", "server_up") == {acme.pk}
 

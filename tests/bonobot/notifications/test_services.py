@@ -14,7 +14,7 @@ HOOK = "https://hooks.example.com/T0/B0/geheim"
 
 @pytest.fixture
 def owner(acme):
-    return factories.person(acme, Role.OWNER)
+    return factories.create_member(acme, Role.OWNER)
 
 
 def refused(principal, **said):
@@ -43,7 +43,7 @@ def test_what_is_secret_of_a_webhook_is_in_no_audit(owner):
 
 @pytest.mark.parametrize("role", [Role.OPERATOR, Role.REVIEWER, Role.AUDITOR, Role.MEMBER])
 def test_nobody_else_does(acme, role):
-    assert refused(factories.person(acme, role))[0] == "forbidden"
+    assert refused(factories.create_member(acme, role))[0] == "forbidden"
 
 
 @pytest.mark.parametrize(

@@ -20,8 +20,8 @@ def _nobody_registered() -> None:
 
 @pytest.fixture
 def olga(acme: Organization) -> User:
-    factories.person(acme, Role.OWNER, "owner")
-    return User.objects.get(pk=factories.person(acme, Role.OPERATOR, "olga").id)
+    factories.create_member(acme, Role.OWNER, "owner")
+    return User.objects.get(pk=factories.create_member(acme, Role.OPERATOR, "olga").id)
 
 
 @pytest.fixture

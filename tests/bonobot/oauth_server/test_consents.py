@@ -29,7 +29,7 @@ def ide(olga: User, helper: Agent) -> Program:
 
 @pytest.fixture
 def other(acme: Organization) -> User:
-    return User.objects.get(pk=factories.person(acme, Role.MEMBER, "oscar").id)
+    return User.objects.get(pk=factories.create_member(acme, Role.MEMBER, "oscar").id)
 
 
 def test_a_person_sees_what_they_let_in_and_ends_it(
@@ -46,7 +46,7 @@ def test_a_person_sees_what_they_let_in_and_ends_it(
     assert ide.refresh(tokens["refresh_token"]).status_code == 400
     row = AuditRow.objects.get(action="token_revoked")
     assert (row.actor_label, row.resource_id) == ("olga", str(grant.pk))
-    assert "You let no program in." in words(seat.get("let_in"))
+    assert "You haven't authorized any OAuth clients." in words(seat.get("let_in"))
 
 
 def test_nobody_ends_what_somebody_else_let_in(ide: Program, other: User, wire: Wire) -> None:
@@ -120,10 +120,13 @@ def test_an_owner_sees_the_programs_and_removes_one(
 def test_a_program_that_another_organization_lets_in_stays_registered(
     acme: Organization, ide: Program, wire: Wire
 ) -> None:
-    seat, elsewhere = Desk(User.objects.get(username="owner")), factories.organization("other")
+    seat, elsewhere = (
+        Desk(User.objects.get(username="owner")),
+        factories.create_organization("other"),
+    )
     ide.let_in()
-    factories.agent(elsewhere, "helper")
-    stranger = User.objects.get(pk=factories.person(elsewhere, Role.OPERATOR, "olaf").id)
+    factories.create_agent(elsewhere, "helper")
+    stranger = User.objects.get(pk=factories.create_member(elsewhere, Role.OPERATOR, "olaf").id)
     ide.browser.force_login(stranger)
     tokens = ide.let_in()
     assert "olaf" not in words(seat.get("programs"))
@@ -142,8 +145,8 @@ def test_only_who_manages_tokens_sees_the_programs(ide: Program, olga: User) -> 
 
 def test_an_empty_page_says_how_programs_come(acme: Organization, olga: User) -> None:
     owner = Desk(User.objects.get(username="owner"))
-    assert "Nobody here has let a program in." in words(owner.get("programs"))
-    assert "You let no program in." in words(owner.get("let_in"))
+    assert "No authorized OAuth clients." in words(owner.get("programs"))
+    assert "You haven't authorized any OAuth clients." in words(owner.get("let_in"))
 
 
 def test_words_of_strangers_are_shown_as_such(olga: User, helper: Agent) -> None:

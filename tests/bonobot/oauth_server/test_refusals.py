@@ -252,7 +252,7 @@ def test_an_access_token_renews_nothing_and_a_refresh_token_opens_nothing(
 
 def lower(ide: Program, acme: Organization, tokens: dict[str, Any]) -> None:
     member = Membership.objects.get(user__username="olga")
-    update_member_role(factories.administrator(acme), member, Role.AUDITOR)
+    update_member_role(factories.build_administrator(acme), member, Role.AUDITOR)
 
 
 def switch_off(ide: Program, acme: Organization, tokens: dict[str, Any]) -> None:
@@ -301,7 +301,7 @@ def test_another_program_gives_nothing_back(ide: Program, wire: Wire) -> None:
 
 
 def test_it_is_for_its_address_alone(ide: Program, acme: Organization, wire: Wire) -> None:
-    factories.agent(acme, "other")
+    factories.create_agent(acme, "other")
     text = ide.let_in()["access_token"]
     assert opens(wire, text)
     for path in ("/mcp", "/mcp/agents/other", "/mcp/servers/workshop"):
@@ -316,18 +316,18 @@ def test_rest_takes_none(ide: Program) -> None:
 
 
 def test_nobody_gives_what_another_organization_has(olga: User, helper: Agent) -> None:
-    factories.agent(factories.organization("globex"), "secret")
+    factories.create_agent(factories.create_organization("globex"), "secret")
     program = Program(olga)
     assert program.asked(resource=f"{ORIGIN}/mcp/agents/secret").status_code == 400
-    other = factories.organization("initech")
-    stranger = Program(User.objects.get(pk=factories.person(other, Role.OWNER).id))
+    other = factories.create_organization("initech")
+    stranger = Program(User.objects.get(pk=factories.create_member(other, Role.OWNER).id))
     assert stranger.asked().status_code == 400
 
 
 def test_somebody_without_rights_at_a_server_gives_none(
     acme: Organization, workshop: Server
 ) -> None:
-    member = Program(User.objects.get(pk=factories.person(acme, Role.MEMBER).id))
+    member = Program(User.objects.get(pk=factories.create_member(acme, Role.MEMBER).id))
     there = f"{ORIGIN}/mcp/servers/{workshop.slug}"
     assert member.asked(resource=there).status_code == 400
     assert member.asked().status_code == 400  # the agent wasn't given to them

@@ -120,12 +120,12 @@ def test_a_body_that_keeps_coming_is_taken_however_long_it_is(
 def test_a_slow_reader_of_events_is_left_alone(
     connect: Callable[[], socket.socket], module_web: Web
 ) -> None:
-    organization = factories.organization()
+    organization = factories.create_organization()
     # No worker runs: the session waits for one, and its stream goes on.
     session = start_session(
-        factories.administrator(organization), factories.agent(organization), "Hello"
+        factories.build_administrator(organization), factories.create_agent(organization), "Hello"
     )
-    _, token = create_token(factories.administrator(organization), name="s", role=Role.OWNER)
+    _, token = create_token(factories.build_administrator(organization), name="s", role=Role.OWNER)
     get_writer().close()
     client = connect()
     client.sendall(

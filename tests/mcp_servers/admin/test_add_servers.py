@@ -37,7 +37,7 @@ STDIO: dict[str, Any] = {
 
 @pytest.fixture
 def acme() -> Organization:
-    return factories.organization()
+    return factories.create_organization()
 
 
 @pytest.fixture
@@ -99,17 +99,17 @@ def test_what_few_change_is_folded_until_it_is_said_or_wrong(seat: admin_client.
     assert OPEN.findall(seat.get("mcp_servers_server_add")) == []
     wrong = {"name": ""}  # so that the form comes back
     for said, title in (
-        ({"headers-name": ["X-Team"], "headers-value": ["x"]}, "More about the connection"),
-        ({"approval": "first"}, "What it may do"),
+        ({"headers-name": ["X-Team"], "headers-value": ["x"]}, "More connection settings"),
+        ({"approval": "first"}, "Permissions"),
         ({"calls_per_minute": "-1"}, "Limits and prices"),
-        ({"enabled": ""}, "Description, on or off"),
+        ({"enabled": ""}, "Description and status"),
     ):
         assert OPEN.findall(seat.post("mcp_servers_server_add", **(FORM | wrong | said))) == [title]
 
 
 def test_a_refused_private_address_opens_where_it_is_allowed(seat: admin_client.Desk) -> None:
     page = seat.post("mcp_servers_server_add", **(FORM | {"url": "http://10.0.0.1/mcp"}))
-    assert OPEN.findall(page) == ["More about the connection"]
+    assert OPEN.findall(page) == ["More connection settings"]
 
 
 def test_a_stored_server_shows_what_it_was_given(
@@ -117,7 +117,7 @@ def test_a_stored_server_shows_what_it_was_given(
 ) -> None:
     server = admin_client.web_server(acme)  # at a private address
     page = seat.get("mcp_servers_server_configuration", server.pk)
-    assert OPEN.findall(page) == ["More about the connection"]
+    assert OPEN.findall(page) == ["More connection settings"]
 
 
 def test_a_sign_in_chosen_before_the_transport_was_is_not_meant(acme: Organization) -> None:
@@ -164,7 +164,7 @@ def test_a_taken_name_is_said_at_the_name(acme: Organization, seat: admin_client
 @pytest.fixture
 def sealed(acme: Organization) -> Server:
     return create_server(
-        factories.administrator(acme),
+        factories.build_administrator(acme),
         ServerSpec(
             name="weather",
             transport_type="http",
@@ -295,7 +295,7 @@ def test_a_missing_value_is_said_at_its_parameter(preset: Preset, seat: admin_cl
 
 
 def test_another_organizations_preset_is_not_there(preset: Preset, seat: admin_client.Desk) -> None:
-    Preset.objects.update(organization=factories.organization("other"))
+    Preset.objects.update(organization=factories.create_organization("other"))
     assert "Forecast" not in seat.get("mcp_servers_server_presets")
     seat.get("mcp_servers_server_preset", "forecast", status=404)
 

@@ -45,7 +45,7 @@ def test_nested_members_stand_below_their_parent() -> None:
         ({"anyOf": [{"type": "string"}, {"type": "number"}]}, "string or number"),
         ({"$ref": "#/$defs/Point"}, "Point"),
         ({"enum": [1, 2]}, "one of a list"),
-        ({}, "anything"),
+        ({}, "any"),
     ],
 )
 def test_a_type_is_said_in_words(schema: dict[str, Any], text: str) -> None:
@@ -62,8 +62,8 @@ def test_what_a_member_must_be_is_told_in_the_readers_language() -> None:
     member = {"type": "array", "minItems": 2, "default": []}
     with override("de"):
         [row] = build_schema_rows({"properties": {"tags": member | {"items": {"enum": ["a"]}}}})
-    assert row.type == "Liste aus: eins einer Liste"
-    assert row.bounds == ("Vorgabe []", "mindestens 2 Einträge")
+    assert row.type == "Liste aus: eines aus einer Liste"
+    assert row.bounds == ("Standard []", "mindestens 2 Elemente")
 
 
 def test_a_long_schema_is_cut() -> None:
@@ -113,7 +113,7 @@ def test_references_and_alternatives_are_followed_once_on_each_way() -> None:
         (0, "tree", "Node"),
         (1, "label", "string"),
         (1, "child", "Node"),
-        (0, "where", "anything or null"),
+        (0, "where", "any or null"),
         (1, "city", "string"),
         (0, "gone", "x"),
     ]

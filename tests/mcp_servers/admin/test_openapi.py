@@ -22,7 +22,7 @@ ADD = "mcp_servers_server_openapi"
 
 @pytest.fixture
 def acme() -> Organization:
-    return factories.organization()
+    return factories.create_organization()
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def ticked(page: str) -> list[str]:
 
 
 def test_a_document_is_asked_for(seat: admin_client.Desk) -> None:
-    assert "Read the document" in seat.get(ADD)
+    assert "Read document" in seat.get(ADD)
 
 
 def test_the_picker_ticks_what_reads_and_says_why_something_is_refused(
@@ -81,7 +81,7 @@ def test_nothing_ticked_adds_nothing_and_keeps_what_was_said(seat: admin_client.
 @pytest.mark.parametrize("document", ["", "<html>", '{"swagger": "2.0"}'])
 def test_what_is_no_document_is_told(seat: admin_client.Desk, document: str) -> None:
     page = seat.post(ADD, status=400, document=document, do="preview")
-    assert "Read the document" in page
+    assert "Read document" in page
     assert 'role="alert"' in page
 
 

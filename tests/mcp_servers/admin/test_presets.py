@@ -35,7 +35,7 @@ OWN: dict[str, Any] = {
 
 @pytest.fixture
 def acme() -> Organization:
-    return factories.organization()
+    return factories.create_organization()
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def program(acme: Organization) -> Preset:
         transport_type="stdio",
         endpoint_config={"command": "npx", "args": ["-y", "clock@1.0.0"]},
     )
-    return create_preset(factories.administrator(acme), spec)
+    return create_preset(factories.build_administrator(acme), spec)
 
 
 def own() -> Any:
@@ -62,9 +62,11 @@ def test_the_gallery_says_what_a_preset_needs_and_stands_in_for(seat: admin_clie
     assert "@aws/mcp-server-s3" in admin_client.words(page)
     assert "needs a secret" in page
     assert "launcher not allowed" not in page
-    assert "Stands in for" in seat.get("mcp_servers_server_preset", "aws-lambda")
-    assert "with Bonobot&#x27;s own rights" in seat.get("mcp_servers_server_preset", "aws-lambda")
-    assert "Its box" not in seat.get("mcp_servers_server_preset", "linear")
+    assert "Replaces" in seat.get("mcp_servers_server_preset", "aws-lambda")
+    assert "with Bonobot&#x27;s own permissions" in seat.get(
+        "mcp_servers_server_preset", "aws-lambda"
+    )
+    assert "Sandbox" not in seat.get("mcp_servers_server_preset", "linear")
 
 
 def test_a_launcher_that_is_not_allowed_says_who_can_change_that(
@@ -73,7 +75,7 @@ def test_a_launcher_that_is_not_allowed_says_who_can_change_that(
     settings.BONOBOT_LAUNCHERS = ("uvx",)
     assert "launcher not allowed" in seat.get("mcp_servers_server_presets")
     page = seat.get("mcp_servers_server_preset", "everything")
-    assert "A platform administrator has to add it" in page
+    assert "A platform administrator must add it" in page
     assert "Add it to the launchers" in admin_client.sit(acme, None).get(
         "mcp_servers_server_preset", "everything"
     )
@@ -84,7 +86,7 @@ def test_a_launcher_that_is_not_allowed_says_who_can_change_that(
 def test_a_folder_elsewhere_is_refused_at_its_field(
     acme: Organization, seat: admin_client.Desk
 ) -> None:
-    enable_preset(factories.administrator(acme), Preset.objects.get(slug="filesystem"))
+    enable_preset(factories.build_administrator(acme), Preset.objects.get(slug="filesystem"))
     page = seat.get("mcp_servers_server_preset", "filesystem")
     assert "workspaces/acme" in page
     fields = {"name": "files", "parameter-FOLDER": "/etc"}
@@ -94,7 +96,7 @@ def test_a_folder_elsewhere_is_refused_at_its_field(
 
 
 def test_a_preset_of_the_organization_is_made_changed_and_removed(seat: admin_client.Desk) -> None:
-    assert "Add a parameter" in seat.get("mcp_servers_preset_add")
+    assert "Add parameter" in seat.get("mcp_servers_preset_add")
     seat.post("mcp_servers_preset_add", **OWN)
     preset = own().get()
     assert preset.endpoint_config == {
@@ -119,7 +121,7 @@ def test_a_preset_of_the_organization_is_made_changed_and_removed(seat: admin_cl
     [
         ({"url": "nowhere"}, "bad_url", "url"),
         ({"headers": "X-Api-Key=abc"}, "secret_in_preset", "headers"),
-        ({"headers": "no line"}, "Write NAME=value", "headers"),
+        ({"headers": "no line"}, "NAME=value per line", "headers"),
         ({"p-name": ["TEAM", "lower", ""]}, "(invalid)", "parameters"),
         ({"transport_type": "stdio", "command": "npx"}, "Select a valid choice", "transport_type"),
     ],
@@ -136,7 +138,7 @@ def test_an_operator_changes_the_words_of_a_programs_preset_alone(
     program: Preset, seat: admin_client.Desk
 ) -> None:
     page = seat.get("mcp_servers_preset_change", program.pk)
-    assert "only a platform administrator changes its command" in page
+    assert "Only a platform administrator can change its command" in page
     assert 'name="command"' not in page
     fields = {"name": "Clock", "category": "own", "icon": "clock", "command": "evil"}
     seat.post("mcp_servers_preset_change", program.pk, **fields)
@@ -148,7 +150,7 @@ def test_the_catalogues_presets_are_read(seat: admin_client.Desk) -> None:
     preset = Preset.objects.get(slug="aws-lambda")
     page = seat.get("mcp_servers_preset_change", preset.pk)
     assert "@aws/mcp-server-lambda" in page
-    assert "Save the preset" not in page
+    assert "Save preset" not in page
     seat.post("mcp_servers_preset_delete", preset.pk, status=403, post="yes")
 
 
@@ -168,7 +170,7 @@ def test_a_server_is_saved_as_a_preset_after_a_look_and_no_secret_goes_along(
         endpoint_config={"url": "https://docs.example.com/mcp", "headers": {"X-Key": "canary-1"}},
         auth_config={"type": "bearer_token", "token": "canary-2"},
     )
-    server = create_server(factories.administrator(acme), spec)
+    server = create_server(factories.build_administrator(acme), spec)
     assert "Save as preset" in seat.get("mcp_servers_server_change", server.pk)
     look = seat.get("mcp_servers_server_save_preset", server.pk)
     assert "X_KEY" in look

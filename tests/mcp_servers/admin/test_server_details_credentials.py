@@ -19,13 +19,13 @@ OLD, NEW = "old-value-of-a-key", "new-value-of-a-key"
 
 @pytest.fixture
 def acme() -> Organization:
-    return factories.organization()
+    return factories.create_organization()
 
 
 @pytest.fixture
 def server(acme: Organization) -> Server:
     return create_server(
-        factories.administrator(acme),
+        factories.build_administrator(acme),
         ServerSpec(
             name="web",
             transport_type="http",
@@ -93,7 +93,7 @@ def test_who_only_reads_replaces_nothing(acme: Organization, server: Server) -> 
 
 
 def test_what_a_program_sees_is_set_by_a_platform_administrator(acme: Organization) -> None:
-    program = factories.stdio_server(acme)
+    program = factories.create_stdio_server(acme)
     Secret.objects.create(
         organization=acme, server=program, placement="env", name="API_TOKEN", value=OLD
     )
@@ -111,5 +111,5 @@ def test_what_a_program_sees_is_set_by_a_platform_administrator(acme: Organizati
 
 
 def test_the_credentials_of_another_organization_are_not_there(server: Server) -> None:
-    stranger = admin_client.sit(factories.organization("evil"), Role.OWNER)
+    stranger = admin_client.sit(factories.create_organization("evil"), Role.OWNER)
     stranger.get("mcp_servers_server_credentials", server.pk, status=404)

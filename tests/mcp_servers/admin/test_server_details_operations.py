@@ -21,7 +21,7 @@ URL = "https://api.example.com/v1"
 
 @pytest.fixture
 def acme() -> Organization:
-    return factories.organization()
+    return factories.create_organization()
 
 
 @pytest.fixture
@@ -133,9 +133,11 @@ def test_a_preview_shows_the_request_as_the_form_stands(seat: admin_client.Desk)
 
 
 def test_a_preview_of_what_cannot_be_says_why(seat: admin_client.Desk) -> None:
-    assert "which host" in seat.post(PREVIEW, url=URL, **operation(**{"op-path": "//{h}/x"}))
+    assert "The host can&#x27;t be a parameter" in seat.post(
+        PREVIEW, url=URL, **operation(**{"op-path": "//{h}/x"})
+    )
     assert "host" in seat.post(PREVIEW, url="https://{h}.example.com", **operation())
-    assert "is shown here" in seat.post(PREVIEW, url="", **operation())
+    assert "to preview the request" in seat.post(PREVIEW, url="", **operation())
     assert not Server.objects.exists()
 
 
@@ -143,7 +145,7 @@ def test_operations_are_listed_added_and_changed(seat: admin_client.Desk) -> Non
     shop = made(seat, row("tags", kind="string[]", default='["a,b", "c"]', enum=""))
     page = seat.get(CONFIGURATION, shop.pk)
     assert "not discovered yet" in page
-    assert "Add an operation" in page
+    assert "Add operation" in page
     more = operation(**{"op-name": "list_orders", "op-path": "/orders"})
     seat.send(f"{admin_client.url(ONE, shop.pk)}", more)
     shop.refresh_from_db()
@@ -194,7 +196,7 @@ def test_the_server_is_changed_beside_its_operations(seat: admin_client.Desk) ->
     shop.refresh_from_db()
     assert shop.endpoint_config["url"] == "https://api.example.com/v2"
     assert [one["name"] for one in shop.endpoint_config["declared"]] == ["get_order"]
-    assert "declared by hand" in seat.get("mcp_servers_server_change", shop.pk)
+    assert "declared manually" in seat.get("mcp_servers_server_change", shop.pk)
 
 
 def test_an_operation_is_removed_after_a_question_and_the_last_one_stays(
@@ -204,7 +206,7 @@ def test_an_operation_is_removed_after_a_question_and_the_last_one_stays(
     more = operation(**{"op-name": "list_orders", "op-path": "/orders"})
     seat.send(admin_client.url(ONE, shop.pk), more)
     address = f"{admin_client.url(REMOVE, shop.pk)}?name=list_orders"
-    assert "Remove list_orders?" in seat.open(address)
+    assert "Delete list_orders?" in seat.open(address)
     shop.refresh_from_db()
     assert len(shop.endpoint_config["declared"]) == 2
     seat.send(address, {})
@@ -222,17 +224,17 @@ def test_who_only_reads_sees_the_operations_and_changes_nothing(
     auditor = admin_client.sit(acme, Role.AUDITOR)
     page = auditor.get(CONFIGURATION, shop.pk)
     assert "get_order" in page
-    assert "Add an operation" not in page
+    assert "Add operation" not in page
     auditor.get(ONE, shop.pk, status=403)
     auditor.get(ADD, status=403)
     auditor.open(f"{admin_client.url(REMOVE, shop.pk)}?name=get_order", status=403)
-    stranger = admin_client.sit(factories.organization("other"), Role.OPERATOR)
+    stranger = admin_client.sit(factories.create_organization("other"), Role.OPERATOR)
     stranger.get(ONE, shop.pk, status=404)
 
 
 def test_an_agent_gets_an_api_of_its_own(acme: Organization) -> None:
     boss = admin_client.sit(acme, None)
-    agent = factories.agent(acme)
+    agent = factories.create_agent(acme)
     boss.post("agents_agent_operations", agent.pk, **server(), **operation())
     assert Server.objects.get().scope_id == agent.pk
 

@@ -7,9 +7,11 @@ import pytest
 
 from agents.services import attach_server
 from bonobot.accounts.models import Organization
+from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Role
 from bonobot.core.problems import Problem
 from bonobot.ledger.models import AuditRow
+from mcp_servers import services
 from mcp_servers.admin import server_details
 from mcp_servers.admin import servers as contacts
 from mcp_servers.admin import servers as listing
@@ -28,7 +30,7 @@ FOUND = DiscoveryResult(
 
 @pytest.fixture
 def acme() -> Organization:
-    return factories.organization()
+    return factories.create_organization()
 
 
 @pytest.fixture
@@ -54,12 +56,12 @@ def test_a_row_tells_state_tools_and_what_waits(
     page = seat.get("mcp_servers_server_changelist")
     assert "needs new credentials" in page
     assert "The token is old." in page
-    assert "2 wait" in page
+    assert "2 to review" in page
 
 
 def test_an_empty_list_says_how_to_begin(seat: admin_client.Desk) -> None:
     page = seat.get("mcp_servers_server_changelist")
-    assert "No server yet" in page
+    assert "No servers yet" in page
     assert admin_client.url("mcp_servers_server_paste") in page
 
 
@@ -102,13 +104,31 @@ def test_a_deed_is_never_done_by_a_link(acme: Organization, seat: admin_client.D
 
 def test_many_are_switched_off_and_on(acme: Organization, seat: admin_client.Desk) -> None:
     both = admin_client.web_server(acme, "one"), admin_client.web_server(acme, "two")
-    attach_server(factories.administrator(acme), factories.agent(acme), both[0])
+    attach_server(factories.build_administrator(acme), factories.create_agent(acme), both[0])
     assert "Helper → one" in admin_client.words(act(seat, "disable_chosen", *both))
     assert Server.objects.enabled().count() == 2
     act(seat, "disable_chosen", *both, confirmed="1")
     assert not Server.objects.enabled().exists()
     act(seat, "enable_chosen", *both)
     assert Server.objects.enabled().count() == 2
+
+
+def test_a_server_that_cannot_be_deleted_does_not_keep_the_others(
+    acme: Organization, seat: admin_client.Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    servers = [admin_client.web_server(acme, name) for name in ("one", "two", "three")]
+    real = services.delete_server
+
+    def delete_server(principal: Principal, server: Server) -> None:
+        if server.slug == "two":
+            raise Problem("The database is locked.", code="busy", remedy="Try again.")
+        real(principal, server)
+
+    monkeypatch.setattr(services, "delete_server", delete_server)
+    page = admin_client.words(act(seat, "remove_chosen", *servers, confirmed="1"))
+    assert [server.slug for server in Server.objects.all()] == ["two"]
+    assert "two: The database is locked. Try again. (busy)" in page
+    assert "2 servers deleted." in page
 
 
 def test_testing_many_says_what_came_of_each(
@@ -124,7 +144,7 @@ def test_testing_many_says_what_came_of_each(
         listing, "discover_servers", lambda servers, **how: [outcomes[one.pk] for one in servers]
     )
     page = act(seat, "test_chosen", good, bad)
-    assert "good: 1 tool, answered in 7 ms, 1 new, 1 wait for approval." in page
+    assert "good: 1 tool, responded in 7 ms, 1 new, 1 pending review." in page
     assert "bad: Nobody answers. Start it. (server_unreachable)" in page
 
 
@@ -172,7 +192,7 @@ def test_removing_asks_first_and_names_what_goes_along(
 ) -> None:
     server = admin_client.web_server(acme)
     admin_client.offer(server)
-    attach_server(factories.administrator(acme), factories.agent(acme), server)
+    attach_server(factories.build_administrator(acme), factories.create_agent(acme), server)
     page = admin_client.words(act(seat, "remove_chosen", server))
     assert "Helper → web" in page
     assert "1 definition" in page
@@ -201,7 +221,7 @@ def test_the_overview_tells_how_it_is_reached_without_its_secrets(
         endpoint_config={"url": "https://x.example/mcp", "headers": {"X-Team": "geheim-1"}},
         auth_config={"type": "bearer_token", "token": "geheim-2"},
     )
-    server = create_server(factories.administrator(acme), spec)
+    server = create_server(factories.build_administrator(acme), spec)
     for name in ("change", "configuration"):
         page = seat.get(f"mcp_servers_server_{name}", server.pk)
         assert "X-Team" in page
@@ -218,8 +238,8 @@ def test_connecting_answers_with_a_piece_of_the_page(
         lambda servers, **how: [DiscoveryAttempt(server, result=FOUND)],
     )
     page = seat.post("mcp_servers_server_connect", server.pk)
-    assert "1 tool, answered in 7 ms" in page
-    assert "Read and approve" in page
+    assert "1 tool, responded in 7 ms" in page
+    assert "Review tools" in page
     assert "nav-sidebar" not in page
 
 
@@ -267,7 +287,7 @@ def test_a_failure_of_one_server_disturbs_no_other(
     servers = [Server(name="bad"), Server(name="good")]
     monkeypatch.setattr(contacts, "run_discovery", ask)
     first, second = contacts.discover_servers(
-        servers, actor=factories.administrator(acme).actor, kind="test"
+        servers, actor=factories.build_administrator(acme).actor, kind="test"
     )
     assert first.problem is not None
     assert second.result == FOUND

@@ -17,7 +17,7 @@ TEXT = text(PETS | {"/bad": {"get": []}}, servers=SERVERS)
 
 @pytest.fixture
 def acme():
-    return factories.organization()
+    return factories.create_organization()
 
 
 @pytest.fixture
@@ -112,7 +112,7 @@ def test_the_choice_is_changed_by_the_stored_document(operator):
 
 
 def test_another_organizations_api_is_not_there(operator):
-    other = rest.as_role(factories.organization("other"), Role.OPERATOR)
+    other = rest.as_role(factories.create_organization("other"), Role.OPERATOR)
     made = operator.post("mcp-servers", body("listPets")).json
     assert other.patch(f"mcp-servers/{made['id']}", {"name": "x"}).status == 404
     assert json.dumps(TEXT)[:40] not in other.get("mcp-servers").text

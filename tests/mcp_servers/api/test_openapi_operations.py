@@ -27,7 +27,7 @@ ADD_ORDER = {
 
 @pytest.fixture
 def acme():
-    return factories.organization()
+    return factories.create_organization()
 
 
 @pytest.fixture
@@ -144,6 +144,6 @@ def test_readers_look_and_others_see_nothing(acme, operator, place):
     assert auditor.get(place).status == 200
     assert auditor.post(place, ADD_ORDER).status == 403
     assert auditor.delete(f"{place}/get_order").status == 403
-    stranger = rest.as_role(factories.organization("other"), Role.OPERATOR)
+    stranger = rest.as_role(factories.create_organization("other"), Role.OPERATOR)
     assert stranger.get(place).status == 404
     assert stranger.put(f"{place}/get_order", GET_ORDER).status == 404

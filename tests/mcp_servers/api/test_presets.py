@@ -33,7 +33,7 @@ PROGRAM: dict[str, Any] = {
 
 @pytest.fixture
 def acme() -> Organization:
-    return factories.organization()
+    return factories.create_organization()
 
 
 @pytest.fixture
@@ -145,6 +145,6 @@ def test_a_taken_name_is_said(operator):
 
 
 def test_another_organizations_preset_is_not_there(operator):
-    theirs = rest.as_role(factories.organization("other"), Role.OWNER).post("presets", OWN)
+    theirs = rest.as_role(factories.create_organization("other"), Role.OWNER).post("presets", OWN)
     for name in (theirs.json["id"], "house-search", "nothing"):
         assert operator.get(f"presets/{name}").status == 404

@@ -29,7 +29,7 @@ STDIO = {
 
 @pytest.fixture
 def acme() -> Organization:
-    return factories.organization()
+    return factories.create_organization()
 
 
 @pytest.fixture
@@ -168,7 +168,7 @@ def test_a_server_is_switched_off_and_on(operator):
 
 
 def test_servers_are_found_by_name_status_and_scope(acme, operator):
-    agent = factories.agent(acme)
+    agent = factories.create_agent(acme)
     operator.post("mcp-servers", HTTP)
     Server.objects.create(
         organization=acme, scope_id=agent.pk, name="private", slug="private", transport_type="http"

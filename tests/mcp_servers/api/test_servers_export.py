@@ -17,11 +17,11 @@ SECRET = "tok-in-the-clear-0123456789"
 
 @pytest.fixture
 def acme():
-    made = factories.organization()
+    made = factories.create_organization()
     config = {"url": "https://mcp.example.com/mcp", "headers": {"X-Team": SECRET}}
     auth = {"type": "bearer_token", "token": SECRET}
     spec = ServerSpec(name="docs", transport_type="http", endpoint_config=config, auth_config=auth)
-    create_server(factories.administrator(made), spec)
+    create_server(factories.build_administrator(made), spec)
     return made
 
 
@@ -38,7 +38,7 @@ def test_the_pool_is_exported_without_its_secrets(acme):
 
 def test_what_was_exported_is_imported_elsewhere_with_its_values(acme):
     exported = rest.as_role(acme, Role.OPERATOR).get("mcp-servers/export").json
-    other = factories.organization("other")
+    other = factories.create_organization("other")
     client = rest.as_role(other, Role.OPERATOR)
     values = {"DOCS_TOKEN": "one", "DOCS_X_TEAM": "two"}
     body = {"text": json.dumps(exported), "apply": True, "fill": values}

@@ -128,5 +128,7 @@ def test_rest_logs_out_too_where_somebody_can_sign_in(bonobot, linear):
     owner = rest.as_role(server.organization, Role.OWNER)
     assert owner.delete(f"mcp-servers/{server.pk}/sign-in").status == 204
     assert owner.get(f"mcp-servers/{server.pk}").json["sign_in"]["state"] == "needed"
-    plain = factories.http_server(server.organization, "https://mcp.example.com/mcp", "plain")
+    plain = factories.create_http_server(
+        server.organization, "https://mcp.example.com/mcp", "plain"
+    )
     assert owner.delete(f"mcp-servers/{plain.pk}/sign-in").code == "no_login"

@@ -95,10 +95,12 @@ def test_what_is_gone_is_marked_where_presets_are_chosen(bonobot, registry, monk
     bonobot("mcp", "presets", "--check", "time", "memory")
     seat = admin_client.sit(Organization.objects.get(), Role.OPERATOR)
     gallery = seat.get("mcp_servers_server_presets")
-    assert gallery.count("no longer resolves") == 1
-    assert "was gone from the registry" in seat.get("mcp_servers_server_preset", "memory")
-    assert "was gone from the registry" not in seat.get("mcp_servers_server_preset", "time")
-    assert "no longer resolves" in seat.get("mcp_servers_preset_changelist", q="memory")
+    assert gallery.count("package not found") == 1
+    assert "package wasn't found in the registry" in seat.get("mcp_servers_server_preset", "memory")
+    assert "package wasn't found in the registry" not in seat.get(
+        "mcp_servers_server_preset", "time"
+    )
+    assert "package not found" in seat.get("mcp_servers_preset_changelist", q="memory")
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         point(monkeypatch, taken.getsockname()[1])
@@ -115,7 +117,7 @@ def test_without_a_registry_nothing_is_said_to_be_gone(bonobot, monkeypatch):
         point(monkeypatch, taken.getsockname()[1])
         ran = bonobot("mcp", "presets", "--check", "time")
     assert ran.status == 1
-    assert "0 no longer resolve, 1 could not be asked about" in ran.out
+    assert "0 packages no longer exist, 1 couldn't be checked" in ran.out
 
 
 def test_a_server_becomes_a_preset_that_asks_for_its_secrets(bonobot):

@@ -15,7 +15,10 @@ def test_everything_that_is_known_of_a_server_is_told(bonobot, acme):
     server = admin_client.web_server(acme)
     admin_client.offer(server, "hidden", description="Adds.\u200b\u202e")
     attach_server(
-        factories.administrator(acme), factories.agent(acme), server, allowed_tools=["add_*"]
+        factories.build_administrator(acme),
+        factories.create_agent(acme),
+        server,
+        allowed_tools=["add_*"],
     )
     found = bonobot("mcp", "show", "web", "--json").json
     assert (found["transport_type"], found["approval"], found["era"]) == ("http", "manual", "")
@@ -27,7 +30,7 @@ def test_everything_that_is_known_of_a_server_is_told(bonobot, acme):
     assert found["definitions"][0]["findings"]
     assert [one["name"] for one in found["history"]["windows"]] == ["24h", "7d", "30d"]
     told = bonobot("mcp", "show", "web").out
-    for text in ("http://127.0.0.1:9/mcp", "manual", "may be a private one", "helper", "add_*"):
+    for text in ("http://127.0.0.1:9/mcp", "manual", "private address allowed", "helper", "add_*"):
         assert text in told
     assert found["definitions"][0]["findings"][0]["rule"] in told
     assert "\u202e" not in told
@@ -44,7 +47,7 @@ def test_a_server_that_is_away_shows_code_and_remedy(bonobot, acme):
 
 @pytest.mark.parametrize("group", ["mcp", "agents"])
 def test_a_list_is_watched_until_it_is_ended(bonobot, acme, monkeypatch, group):
-    factories.agent(acme)
+    factories.create_agent(acme)
     admin_client.web_server(acme)
     pauses = []
 

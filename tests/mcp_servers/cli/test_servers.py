@@ -44,7 +44,7 @@ def test_without_approve_the_definitions_wait(bonobot):
 
 
 def test_a_server_of_an_agent_is_private_to_it_and_bound(bonobot, acme):
-    agent = factories.agent(acme)
+    agent = factories.create_agent(acme)
     ran = bonobot("mcp", "add", "own", "--command", COMMAND, "--agent", agent.slug, "--json")
     assert ran.json["scope"] == "agent"
     assert agent.bindings.get().server.name == "own"

@@ -1,7 +1,6 @@
 """Change notices of modern servers: asked for, granted, told; and servers that do it badly."""
 
 import asyncio
-from uuid import uuid4
 
 import pytest
 
@@ -31,7 +30,7 @@ async def test_a_modern_server_tells_that_its_tools_changed(ears, listening_to, 
     endpoint = modern_http(changing_url)
     await listening_to(endpoint)
     assert ears.granted == [{"tools"}]
-    await call(ears.connections, endpoint, "alter", description=f"Another one: {uuid4()}.")
+    await call(ears.connections, endpoint, "alter", description="Add another server: uid4().")
     await until(lambda: ears.heard)
     assert ears.heard == [(endpoint.server_id, ChangeNotification("tools"))]
 

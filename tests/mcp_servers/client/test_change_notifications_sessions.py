@@ -150,12 +150,12 @@ async def test_server_everything_is_heard_over_http(ears, listening_to, node_ser
 async def test_a_modern_child_is_heard_as_long_as_it_runs(ears):
     endpoint = stdio(sys.executable, WORKSHOP, env={"WORKSHOP_CHANGES": "1"})
     assert text_of(await call(ears.connections, endpoint, "echo", text="a")) == "a"
-    await call(ears.connections, endpoint, "change", words="Another one.")
+    await call(ears.connections, endpoint, "change", words="Add another server.")
     await until(lambda: ears.heard)
     assert ears.heard == [(endpoint.server_id, ChangeNotification("tools", holder=HOLDER))]
     survey = await ears.connections.fetch_declarations(endpoint, preferred_holder=HOLDER)
     [echo] = [item for item in survey.items if item.name == "echo"]
-    assert echo.payload["description"] == "Another one."
+    assert echo.payload["description"] == "Add another server."
     [fresh] = [
         i for i in (await ears.connections.fetch_declarations(endpoint)).items if i.name == "echo"
     ]

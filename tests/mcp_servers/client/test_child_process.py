@@ -81,7 +81,7 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Proc
     wanted = {"namespace": NAMESPACE, "death-signal": DEATH_SIGNAL, "group": GROUP}[request.param]
     found = GROUP if wanted is GROUP else child_process._resolve_containment(wanted)
     if found is None:
-        pytest.skip(f"`{request.param}` does not work on this machine")
+        pytest.skip("`equest.param` does not work on loopback address")
     monkeypatch.setattr(child_process, "choose_containment", lambda: found)
     return found
 
@@ -278,7 +278,7 @@ async def test_children_and_grandchildren_die_with_a_killed_owner(
     worker: Callable[[], None], token: str
 ):
     if child_process.choose_containment().name != "namespace":
-        pytest.skip("needs process namespaces, which this machine doesn't allow")
+        pytest.skip("needs process namespaces, which loopback address doesn't allow")
     await alive(token, 3)
     worker()
     await gone(token)

@@ -118,12 +118,12 @@ async def test_credentials_go_out_in_every_era(connections: ConnectionPool):
         (lambda asked: raw_http_server.response(202, kind=""), "nothing"),
         (lambda asked: raw_http_server.response(200, b"{"), "not JSON"),
         (lambda asked: raw_http_server.response(200, b"[" * 100 + b"]" * 100), "nested deeper"),
-        (lambda asked: raw_http_server.response(200, b"[]"), "not asked for"),
+        (lambda asked: raw_http_server.response(200, b"[]"), "wasn't requested"),
         (
             lambda asked: raw_http_server.response(200, b'{"jsonrpc":"2.0","id":"1","result":{}}'),
-            "not asked for",
+            "wasn't requested",
         ),
-        (lambda asked: raw_http_server.result(asked, 7), "not an object"),
+        (lambda asked: raw_http_server.result(asked, 7), "isn't an object"),
     ],
 )
 async def test_what_is_no_answer_is_a_protocol_error(

@@ -212,7 +212,7 @@ async def test_a_child_that_gave_up_its_place_still_counts(clock: Clock):
     await connections.close_idle()
     with pytest.raises(UpstreamError) as error:
         await call(connections, endpoint, "echo", holder=holder)
-    assert "server processes are at work" in str(error.value)
+    assert "running server processes is reached" in str(error.value)
     await connections.forget_server(endpoint.server_id)
     with pytest.raises(UpstreamError):
         await working

@@ -8,7 +8,7 @@ from tests.mcp_servers.client.process_leaks import open_many
 
 async def test_no_process_no_zombie_and_no_descriptor_is_left():
     if choose_containment().name != "namespace":
-        pytest.skip("needs process namespaces, which this machine doesn't allow")
+        pytest.skip("needs process namespaces, which loopback address doesn't allow")
     left = await open_many(12, workers=1)
     assert left.seen > 5
     assert (left.processes, left.zombies) == (0, 0)

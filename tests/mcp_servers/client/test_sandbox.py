@@ -152,7 +152,7 @@ async def test_a_folder_that_was_replaced_by_a_link_is_not_shown(
     folder.symlink_to(var / "keys" / ("acme" if part == "acme" else ""))
     error = await failure(connections.perform_handshake(endpoint, holder=HOLDER))
     assert (error.code, error.sent) == ("server_unreachable", False)
-    assert "isn't a folder any more" in str(error)
+    assert "is no longer a folder" in str(error)
 
 
 @pytest.mark.sandbox

@@ -196,7 +196,7 @@ async def test_progress_and_questions_come_on_the_stream_of_a_call(connections: 
         answer = next(asked.message for asked in server.asked if asked.id == "q")
     assert told == [(1, None, None)]
     assert answer["error"]["code"] == -32601
-    assert "not supported" in answer["error"]["message"]
+    assert "aren't supported" in answer["error"]["message"]
 
 
 async def test_a_session_that_can_not_be_ended_is_left(connections: ConnectionPool):

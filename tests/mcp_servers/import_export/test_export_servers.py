@@ -63,7 +63,7 @@ def test_a_sign_in_is_written_as_its_reader_knows_it(auth, headers, secret):
     spec = ServerSpec(
         name="docs", transport_type="http", endpoint_config={"url": url}, auth_config=auth
     )
-    server = create_server(factories.administrator(factories.organization()), spec)
+    server = create_server(factories.build_administrator(factories.create_organization()), spec)
     for_clients = build_client_file([server])["mcpServers"]["docs"]
     ours = export_server(server, SecretPlaceholders())
     assert (for_clients.get("headers"), ours.get("auth_config")) == (headers, secret)
@@ -78,7 +78,7 @@ def test_the_tools_that_a_server_is_kept_to_are_carried():
         endpoint_config={"url": "https://docs.example.com/mcp"},
         only_tools=["read_*"],
     )
-    server = create_server(factories.administrator(factories.organization()), spec)
+    server = create_server(factories.build_administrator(factories.create_organization()), spec)
     text = json.dumps(build_client_file([server]))
     assert parse_overrides(text).only_tools == {"docs": ("read_*",)}
     assert export_server(server, SecretPlaceholders())["allowed_tools"] == ["read_*"]

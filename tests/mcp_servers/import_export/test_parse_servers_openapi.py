@@ -17,7 +17,7 @@ URL = "https://api.example.com/openapi.json"
 
 @pytest.fixture
 def boss():
-    return factories.administrator(factories.organization())
+    return factories.build_administrator(factories.create_organization())
 
 
 def api(boss, **more):

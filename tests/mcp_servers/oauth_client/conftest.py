@@ -75,12 +75,12 @@ def protected(protected_origin: str) -> Protected:
 
 @pytest.fixture
 def organization(transactional_db: None) -> Organization:
-    return factories.organization()
+    return factories.create_organization()
 
 
 @pytest.fixture
 def boss(organization: Organization) -> Principal:
-    return factories.administrator(organization)
+    return factories.build_administrator(organization)
 
 
 @pytest.fixture

@@ -53,7 +53,7 @@ def callers(server) -> "subprocess.Popen[str]":
 
 def test_twenty_callers_in_two_processes_refresh_once(register, organization, protected):
     server = register(LOGIN)
-    signed_in(browser(factories.person(organization, Role.OWNER)), server)
+    signed_in(browser(factories.create_member(organization, Role.OWNER)), server)
     OAuthGrant.objects.update(expires_at=timezone.now())
     protected.set(token_pause_s=1.0)
     both = [callers(server), callers(server)]

@@ -18,7 +18,7 @@ CREDENTIALS = {"type": "oauth2", "client_id": "me", "client_secret": "hidden-sec
 
 @pytest.fixture
 def boss():
-    return factories.administrator(factories.organization())
+    return factories.build_administrator(factories.create_organization())
 
 
 def spec(auth, **more):

@@ -31,7 +31,7 @@ def browser(principal) -> Client:
 
 @pytest.fixture
 def owner(organization):
-    return factories.person(organization, Role.OWNER)
+    return factories.create_member(organization, Role.OWNER)
 
 
 @pytest.fixture
@@ -193,7 +193,7 @@ def test_another_person_or_browser_cannot_finish_a_login_nor_end_it(
     owners, owner, register, organization, protected
 ):
     location = away(owners, register(LOGIN))
-    stranger = browser(factories.person(organization, Role.OWNER, "mallory"))
+    stranger = browser(factories.create_member(organization, Role.OWNER, "mallory"))
     page = come_back(stranger, location)
     assert (page.status_code, code_of(page)) == (403, "state_foreign")
     assert code_of(come_back(browser(owner), location)) == "state_foreign"
@@ -210,13 +210,13 @@ def test_a_login_for_settings_that_changed_meanwhile_is_refused(owners, register
 
 
 def test_only_who_manages_servers_signs_the_organization_in(register, organization):
-    member = browser(factories.person(organization, Role.MEMBER))
+    member = browser(factories.create_member(organization, Role.MEMBER))
     page = member.get(f"/oauth/start/{register(LOGIN).pk}")
     assert (page.status_code, code_of(page)) == (403, "forbidden")
 
 
 def test_servers_of_others_are_not_there(register):
-    elsewhere = factories.person(factories.organization("other"), Role.OWNER)
+    elsewhere = factories.create_member(factories.create_organization("other"), Role.OWNER)
     assert browser(elsewhere).get(f"/oauth/start/{register(LOGIN).pk}").status_code == 404
 
 
@@ -311,7 +311,7 @@ def test_rights_that_were_granted_and_are_not_enough_ask_for_no_login(owners, re
 
 def test_each_person_has_their_own_tokens(organization, register, protected):
     server = register({**LOGIN, "per": "user"})
-    people = [factories.person(organization, Role.MEMBER, name) for name in ("ann", "ben")]
+    people = [factories.create_member(organization, Role.MEMBER, name) for name in ("ann", "ben")]
     for one in people:
         assert signed_in(browser(one), server).status_code == 200
     endpoint = build_endpoint(server)

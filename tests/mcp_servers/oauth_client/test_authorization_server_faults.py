@@ -45,7 +45,7 @@ def code_of_call(server) -> str:
 
 @pytest.fixture
 def owners(organization):
-    return browser(factories.person(organization, Role.OWNER))
+    return browser(factories.create_member(organization, Role.OWNER))
 
 
 def test_an_odd_answer_is_no_token(register, protected):

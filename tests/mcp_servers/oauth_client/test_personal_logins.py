@@ -32,7 +32,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 @pytest.fixture
 def people(organization):
-    return [factories.person(organization, Role.OWNER, name) for name in ("ann", "ben")]
+    return [factories.create_member(organization, Role.OWNER, name) for name in ("ann", "ben")]
 
 
 def session_of(principal, agent, *speakers):
@@ -86,10 +86,10 @@ def test_a_token_of_ours_is_no_person(server, boss):
 
 def test_no_principal_reaches_the_login_of_anybody_else(organization, people, boss, server):
     ann, ben = people
-    agent = factories.agent(organization)
+    agent = factories.create_agent(organization)
     session = session_of(ann, agent)
     token, _text = create_token(ben, name="t", role=Role.OWNER)
-    elsewhere = factories.person(factories.organization("other"), Role.OWNER, "carl")
+    elsewhere = factories.create_member(factories.create_organization("other"), Role.OWNER, "carl")
     asked = {
         "ann": (ann, None, "ann"),
         "ann within a session": (ann, UUID(session.id), "ann"),
@@ -154,7 +154,7 @@ def test_a_check_in_the_background_goes_by_any_login_that_holds(server, people, 
 
 def test_the_page_of_the_server_has_the_way_to_sign_in(register, organization):
     server = register(LOGIN)
-    owner = factories.person(organization, Role.OWNER)
+    owner = factories.create_member(organization, Role.OWNER)
     User.objects.update(is_staff=True)
     client = browser(owner)
     page = client.get(f"/admin/mcp_servers/server/{server.pk}/change/")
@@ -169,7 +169,7 @@ def test_the_page_of_the_server_has_the_way_to_sign_in(register, organization):
 
 def test_signing_out_holds_on_the_very_next_call(register, organization):
     server = register(LOGIN)
-    client = browser(factories.person(organization, Role.OWNER))
+    client = browser(factories.create_member(organization, Role.OWNER))
     User.objects.update(is_staff=True)
     signed_in(client, server)
     assert ask(server)
@@ -184,8 +184,8 @@ def test_signing_out_holds_on_the_very_next_call(register, organization):
 
 def test_only_who_manages_servers_signs_the_organization_out(register, organization):
     server = register(LOGIN)
-    signed_in(browser(factories.person(organization, Role.OWNER)), server)
-    auditor = browser(factories.person(organization, Role.AUDITOR))
+    signed_in(browser(factories.create_member(organization, Role.OWNER)), server)
+    auditor = browser(factories.create_member(organization, Role.AUDITOR))
     User.objects.update(is_staff=True)
     auditor.post(f"/admin/mcp_servers/server/{server.pk}/sign-out/")
     assert OAuthGrant.objects.exclude(access_token="").exists()

@@ -23,19 +23,19 @@ TOKENS = OAuthTokens("an-access-token", "a-refresh-token", None, "read")
 
 @pytest.fixture
 def acme():
-    return factories.organization()
+    return factories.create_organization()
 
 
 @pytest.fixture
 def people(acme):
-    return {name: factories.person(acme, Role.OPERATOR, name) for name in ("ann", "ben")}
+    return {name: factories.create_member(acme, Role.OPERATOR, name) for name in ("ann", "ben")}
 
 
 @pytest.fixture
 def make(acme):
     def one(name: str, **auth: str) -> Server:
         return create_server(
-            factories.administrator(acme),
+            factories.build_administrator(acme),
             ServerSpec(
                 name=name,
                 transport_type="http",
@@ -66,12 +66,12 @@ def test_a_persons_login_is_their_own_task(make, people, acme):
     each, common = make("each", per="user"), make("common")
     make("plain", grant="client_credentials", client_id="c", client_secret="s")
     ann, ben = people["ann"], people["ben"]
-    member = factories.person(acme, Role.MEMBER)
-    auditor = factories.person(acme, Role.AUDITOR)
+    member = factories.create_member(acme, Role.MEMBER)
+    auditor = factories.create_member(acme, Role.AUDITOR)
     assert named(ann) == ["common", "each"]
     assert named(member) == ["each"]  # the organization's is for who manages servers
     assert named(auditor) == []
-    assert named(factories.administrator(acme)) == ["common"]  # a command is no person
+    assert named(factories.build_administrator(acme)) == ["common"]  # a command is no person
     sign_in(each, ann)
     sign_in(common)
     assert (named(ann), named(ben), named(member)) == ([], ["each"], ["each"])
@@ -93,7 +93,7 @@ def test_the_dashboard_leads_each_person_to_their_logins(make, people):
         User.objects.filter(pk=one.id).update(is_staff=True)
         pages[name] = Desk(User.objects.get(pk=one.id)).open("/admin/")
     assert f"/oauth/start/{each.pk}" in pages["ann"]
-    assert "Sign in at each" in pages["ann"]
+    assert "Sign in to each" in pages["ann"]
     assert "/oauth/start/" not in pages["ben"]
 
 

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 @pytest.fixture
 def owner(organization):
-    return factories.person(organization, Role.OWNER)
+    return factories.create_member(organization, Role.OWNER)
 
 
 @pytest.fixture
@@ -123,7 +123,7 @@ def test_an_unchanged_credential_keeps_its_tokens(register, boss, protected):
 
 def test_who_leaves_takes_their_tokens_along(register, owner, organization, protected):
     server = register({**LOGIN, "per": "user"})
-    people = [factories.person(organization, Role.MEMBER, name) for name in ("ann", "ben")]
+    people = [factories.create_member(organization, Role.MEMBER, name) for name in ("ann", "ben")]
     for one in people:
         signed_in(browser(one), server)
     assert forget_who_left() == 0

@@ -80,7 +80,7 @@ def api():
 
 @pytest.fixture
 def boss(transactional_db):
-    return factories.administrator(factories.organization())
+    return factories.build_administrator(factories.create_organization())
 
 
 def spec(api, *keys, name="pets", **config):
@@ -259,7 +259,7 @@ def test_an_api_key_may_go_into_the_query_of_an_api_only(boss, api):
 
 def test_bonobots_own_api_is_called_through_the_door(boss, live_web):
     where = Organization.objects.get(pk=boss.organization_id)
-    factories.agent(where, "scout")
+    factories.create_agent(where, "scout")
     _, token = create_token(boss, name="own", role=Role.OPERATOR)
     own = ServerSpec(
         name="bonobot",
@@ -272,7 +272,7 @@ def test_bonobots_own_api_is_called_through_the_door(boss, live_web):
         auth_config={"type": "bearer_token", "token": token},
         allow_private=True,
     )
-    server = factories.ready(where, create_server(boss, own))
+    server = factories.approve_server(where, create_server(boss, own))
     found = call(boss, server, "list_agents", limit=5)
     assert not found.is_error
     assert json.loads(found.text)["results"][0]["slug"] == "scout"

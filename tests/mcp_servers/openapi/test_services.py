@@ -57,7 +57,7 @@ def shop():
 
 @pytest.fixture
 def boss(transactional_db):
-    return factories.administrator(factories.organization())
+    return factories.build_administrator(factories.create_organization())
 
 
 def spec(shop, *declared, name="shop", **more):
@@ -251,12 +251,12 @@ def test_a_server_that_cannot_be_is_refused_whole(boss, shop, config, field, cod
 
 
 def test_a_private_address_is_for_platform_administrators_alone(shop):
-    where = factories.organization()
-    operator = factories.person(where, factories.Role.OPERATOR)
+    where = factories.create_organization()
+    operator = factories.create_member(where, factories.Role.OPERATOR)
     with pytest.raises(Problem) as problem:
         create_server(operator, spec(shop))
     assert problem.value.code == "forbidden"
-    boss = factories.administrator(where)
+    boss = factories.build_administrator(where)
     server = create_server(boss, spec(shop))
     create_operation(operator, server, HUGE)  # what was allowed stays allowed
     assert [one["name"] for one in list_declared_operations(server)] == [

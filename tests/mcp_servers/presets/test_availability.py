@@ -41,7 +41,7 @@ ROLES = (Role.OWNER, Role.OPERATOR, Role.REVIEWER, Role.AUDITOR, Role.MEMBER)
 
 @pytest.fixture
 def acme() -> Organization:
-    return factories.organization()
+    return factories.create_organization()
 
 
 @pytest.fixture
@@ -68,14 +68,14 @@ def recorded(where: Organization) -> list[tuple[str, str]]:
 def test_a_stdio_preset_is_refused_to_every_role_until_it_is_enabled(
     acme: Organization, preset: Preset, role: Role
 ) -> None:
-    person = factories.person(acme, role)
+    person = factories.create_member(acme, role)
     assert not can_use(person, preset)
     with pytest.raises(Forbidden) as refused:
         build_server_spec(person, preset, {})
     assert (refused.value.code, refused.value.field) == (CODE, "preset")
     assert "platform administrator" in refused.value.remedy
     assert "bonobot mcp enable-preset time" in refused.value.remedy
-    enable_preset(factories.administrator(acme), preset)
+    enable_preset(factories.build_administrator(acme), preset)
     assert build_server_spec(person, preset, {}).transport_type == "stdio"
 
 
@@ -87,7 +87,9 @@ def test_every_stdio_preset_is_off_and_every_http_preset_is_on(acme: Organizatio
 
 
 def test_platform_administrators_may_always_use_it(acme: Organization, preset: Preset) -> None:
-    assert build_server_spec(factories.administrator(acme), preset, {}).endpoint_config["command"]
+    assert build_server_spec(factories.build_administrator(acme), preset, {}).endpoint_config[
+        "command"
+    ]
 
 
 def test_an_organizations_own_stdio_preset_needs_no_enabling(acme: Organization) -> None:
@@ -98,7 +100,7 @@ def test_an_organizations_own_stdio_preset_needs_no_enabling(acme: Organization)
         transport_type="stdio",
         endpoint_config={"command": "uvx", "args": ["mcp-server-time@2026.1.1"]},
     )
-    person = factories.person(acme, Role.OPERATOR)
+    person = factories.create_member(acme, Role.OPERATOR)
     assert get_preset(person, "time") == own
     assert can_use(person, own)
     assert own.pk in list_enabled_ids(acme.pk)
@@ -108,7 +110,7 @@ def test_the_refusal_comes_before_a_folder_is_made(
     acme: Organization, settings: Any, tmp_path: Any
 ) -> None:
     settings.BONOBOT_VAR = tmp_path
-    person = factories.person(acme, Role.OPERATOR)
+    person = factories.create_member(acme, Role.OPERATOR)
     files = get_preset(person, "filesystem")
     with pytest.raises(Forbidden):
         build_server_spec(
@@ -119,9 +121,9 @@ def test_the_refusal_comes_before_a_folder_is_made(
 
 def test_registering_with_a_preset_checks_it_too(acme: Organization, preset: Preset) -> None:
     """Naming a preset lets a command through, whoever filled it."""
-    spec = build_server_spec(factories.administrator(acme), preset, {})
+    spec = build_server_spec(factories.build_administrator(acme), preset, {})
     with pytest.raises(Forbidden) as refused:
-        create_server(factories.person(acme, Role.OPERATOR), spec, preset=preset)
+        create_server(factories.create_member(acme, Role.OPERATOR), spec, preset=preset)
     assert refused.value.code == CODE
 
 
@@ -129,10 +131,10 @@ def test_registering_with_a_preset_checks_it_too(acme: Organization, preset: Pre
 
 
 def test_it_is_enabled_for_one_organization_alone(acme: Organization, preset: Preset) -> None:
-    other = factories.organization("other")
-    enable_preset(factories.administrator(acme), preset)
-    assert can_use(factories.person(acme, Role.OPERATOR), preset)
-    assert not can_use(factories.person(other, Role.OPERATOR), preset)
+    other = factories.create_organization("other")
+    enable_preset(factories.build_administrator(acme), preset)
+    assert can_use(factories.create_member(acme, Role.OPERATOR), preset)
+    assert not can_use(factories.create_member(other, Role.OPERATOR), preset)
     assert preset.pk in list_enabled_ids(acme.pk)
     assert preset.pk not in list_enabled_ids(other.pk)
 
@@ -140,7 +142,7 @@ def test_it_is_enabled_for_one_organization_alone(acme: Organization, preset: Pr
 def test_disabling_refuses_new_servers_and_leaves_existing_ones(
     acme: Organization, preset: Preset, operator: Rest
 ) -> None:
-    boss = factories.administrator(acme)
+    boss = factories.build_administrator(acme)
     enable_preset(boss, preset)
     made = operator.post("mcp-servers", BODY)
     assert made.status == 201, made
@@ -154,7 +156,7 @@ def test_disabling_refuses_new_servers_and_leaves_existing_ones(
 
 
 def test_both_are_recorded_once(acme: Organization, preset: Preset) -> None:
-    boss = factories.administrator(acme)
+    boss = factories.build_administrator(acme)
     disable_preset(boss, preset)
     enable_preset(boss, preset)
     enable_preset(boss, preset)
@@ -166,7 +168,7 @@ def test_both_are_recorded_once(acme: Organization, preset: Preset) -> None:
 @pytest.mark.parametrize("write", [enable_preset, disable_preset])
 def test_only_a_platform_administrator_may(acme: Organization, preset: Preset, write: Any) -> None:
     with pytest.raises(Forbidden) as refused:
-        write(factories.person(acme, Role.OWNER), preset)
+        write(factories.create_member(acme, Role.OWNER), preset)
     assert refused.value.code == "platform_admin_only"
     assert recorded(acme) == []
 
@@ -176,14 +178,14 @@ def test_a_preset_that_needs_no_enabling_says_so(acme: Organization, write: Any)
     own = Preset.objects.create(organization=acme, slug="o", name="O", transport_type="stdio")
     for one in (own, Preset.objects.from_platform().get(slug="linear")):
         with pytest.raises(InvalidInput) as refused:
-            write(factories.administrator(acme), one)
+            write(factories.build_administrator(acme), one)
         assert (refused.value.code, refused.value.field) == ("preset_always_enabled", "preset")
 
 
 def test_loading_the_catalogue_again_keeps_what_was_enabled(
     acme: Organization, preset: Preset
 ) -> None:
-    enable_preset(factories.administrator(acme), preset)
+    enable_preset(factories.build_administrator(acme), preset)
     Preset.objects.filter(pk=preset.pk).update(description="Older.", catalogue="older")
     load_presets()
     assert preset.pk in list_enabled_ids(acme.pk)
@@ -192,7 +194,7 @@ def test_loading_the_catalogue_again_keeps_what_was_enabled(
 def test_an_organization_with_enabled_presets_can_be_deleted(
     acme: Organization, preset: Preset
 ) -> None:
-    enable_preset(factories.administrator(acme), preset)
+    enable_preset(factories.build_administrator(acme), preset)
     acme.delete()
     assert Preset.objects.filter(pk=preset.pk).exists()
 
@@ -204,7 +206,7 @@ def test_an_organization_with_enabled_presets_can_be_deleted(
 def test_over_rest_an_operator_is_refused_until_it_is_enabled(
     acme: Organization, operator: Rest, of: str
 ) -> None:
-    factories.agent(acme)
+    factories.create_agent(acme)
     answer = operator.post(of, BODY)
     assert (answer.status, answer.code, answer.json["field"]) == (403, CODE, "preset")
     assert not Server.objects.exists()
@@ -222,7 +224,7 @@ def test_over_rest_presets_say_whether_they_are_enabled(acme: Organization, oper
     root = rest.as_administrator()
     assert root.post("presets/time/enable").json["enabled"] is True
     assert states()["time"] is True
-    other = rest.as_role(factories.organization("other"), Role.OPERATOR)
+    other = rest.as_role(factories.create_organization("other"), Role.OPERATOR)
     assert other.get("presets/time").json["enabled"] is False
     assert root.post("presets/time/disable", Bonobot_Organization="acme").json["enabled"] is False
     assert states()["time"] is False
@@ -252,7 +254,7 @@ def test_the_command_line_refuses_whoever_is_no_platform_administrator(
     acme: Organization, preset: Preset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Today it always works as one; the rule doesn't depend on that."""
-    person = factories.person(acme, Role.OPERATOR)
+    person = factories.create_member(acme, Role.OPERATOR)
     monkeypatch.setattr(command_group, "build_command_principal", lambda _: person)
     cli = command_group.CommandContext(
         org="acme", as_json=True, stdout=StringIO(), stderr=StringIO()
@@ -273,15 +275,15 @@ def test_the_command_line_refuses_whoever_is_no_platform_administrator(
 def test_in_the_admin_an_operator_is_refused_until_it_is_enabled(
     acme: Organization, preset: Preset, page: str, args: tuple[str, ...]
 ) -> None:
-    where = (*([factories.agent(acme).pk] if args else []), "time")
+    where = (*([factories.create_agent(acme).pk] if args else []), "time")
     seat = admin_client.sit(acme, Role.OPERATOR)
     fields = {"name": "clock", "parameter-TIMEZONE": "UTC"}
     opened = seat.get(page, *where)
-    assert "A platform administrator has to enable it for this organization." in opened
+    assert "A platform administrator must enable this preset for your organization." in opened
     assert CODE in seat.post(page, *where, **fields)
     assert not Server.objects.exists()
-    enable_preset(factories.administrator(acme), preset)
-    assert "has to enable it" not in seat.get(page, *where)
+    enable_preset(factories.build_administrator(acme), preset)
+    assert "must enable this preset" not in seat.get(page, *where)
     seat.post(page, *where, **fields)
     assert Server.objects.get().preset == preset
 
@@ -295,10 +297,10 @@ def test_the_gallery_links_what_may_be_used_and_says_who_enables_the_rest(
     assert not admin_client.links(page, link)
     assert admin_client.links(page, admin_client.url("mcp_servers_server_preset", "linear"))
     off = Preset.objects.from_platform().filter(transport_type="stdio").count()
-    said = "A platform administrator has to enable it for this organization."
+    said = "A platform administrator must enable this preset for your organization."
     assert admin_client.words(page).count(said) == off
     assert admin_client.links(admin_client.sit(acme, None).get("mcp_servers_server_presets"), link)
-    enable_preset(factories.administrator(acme), preset)
+    enable_preset(factories.build_administrator(acme), preset)
     page = seat.get("mcp_servers_server_presets")
     assert admin_client.links(page, link)
     assert admin_client.words(page).count(said) == off - 1
@@ -322,7 +324,7 @@ def test_a_platform_administrator_switches_it_on_its_page(
     assert "Disable for Acme" in root.get("mcp_servers_server_preset", "time")
     assert "Disable for Acme" in root.get("mcp_servers_preset_change", preset.pk)
     root.post("mcp_servers_preset_disable", preset.pk)
-    assert root.messages == ["Time is disabled for Acme. Its servers stay."]
+    assert root.messages == ["Time is disabled for Acme. Existing servers aren't affected."]
     assert preset.pk not in list_enabled_ids(acme.pk)
     assert "Enable for Acme" not in root.get("mcp_servers_server_preset", "linear")
 
@@ -344,7 +346,7 @@ def test_the_list_of_presets_tells_the_state(acme: Organization, preset: Preset)
     seat = admin_client.sit(acme, Role.OPERATOR)
     assert "not enabled" in seat.get("mcp_servers_preset_changelist", q="time zones")
     assert "not enabled" in seat.get("mcp_servers_preset_change", preset.pk)
-    enable_preset(factories.administrator(acme), preset)
+    enable_preset(factories.build_administrator(acme), preset)
     assert "not enabled" not in seat.get("mcp_servers_preset_change", preset.pk)
 
 
@@ -358,8 +360,8 @@ DECLARED = """servers:
 
 def test_imports_and_declarations_know_no_presets_and_refuse_commands(acme: Organization) -> None:
     """They set a command, which an operator may only by a preset: enabling one opens neither."""
-    person = factories.person(acme, Role.OPERATOR)
-    enable_preset(factories.administrator(acme), get_preset(person, "time"))
+    person = factories.create_member(acme, Role.OPERATOR)
+    enable_preset(factories.build_administrator(acme), get_preset(person, "time"))
     (declared,) = apply_config(person, read_config_file(DECLARED, {})).problems
     pasted = '{"mcpServers": {"clock": {"command": "uvx", "args": ["mcp-server-time@2026.1.1"]}}}'
     ((imported,),) = (one.problems for one in plan_servers(person, pasted))
@@ -373,7 +375,7 @@ def test_imports_and_declarations_know_no_presets_and_refuse_commands(acme: Orga
 def test_migrating_enables_what_an_organization_has_a_server_of(
     acme: Organization, preset: Preset
 ) -> None:
-    boss, other = factories.administrator(acme), factories.organization("other")
+    boss, other = factories.build_administrator(acme), factories.create_organization("other")
     for number in range(2):
         create_server(
             boss, build_server_spec(boss, preset, {}, name=f"clock{number}"), preset=preset

@@ -33,13 +33,13 @@ def test_every_text_of_a_shipped_preset_has_its_german() -> None:
 
 
 def test_what_an_organization_wrote_stays_as_it_is() -> None:
-    acme = factories.organization()
+    acme = factories.create_organization()
     folder = {"name": "FOLDER", "label": "Folder", "help": "A name such as Europe/Berlin."}
-    text = "Reads, writes, moves and searches files in one folder."
+    text = "Reads, writes, moves, and searches files in a folder."
     url = {"url": "https://files.example.com/${FOLDER}"}
     said = {"name": "Files", "transport_type": "http", "endpoint_config": url}
     spec = PresetSpec(**said, description=text, category="ours", parameters=[folder])
-    preset = create_preset(factories.administrator(acme), spec)
+    preset = create_preset(factories.build_administrator(acme), spec)
     with translation.override("de"):
         assert preset_catalog.localize_description(preset) == text
         assert preset_catalog.format_category(preset.category) == "ours"
@@ -52,24 +52,27 @@ def test_a_value_that_is_missing_is_asked_for_in_german() -> None:
         preset_catalog.fill_preset(entry, {})
     assert str(refused.value) == "Folder is missing."
     with translation.override("de"):
-        said = "Ordner fehlt. Ein absoluter Pfad; außerhalb davon erreicht der Server nichts."
+        said = (
+            "Ordner fehlt. Ein absoluter Pfad. Der Server kann auf nichts außerhalb davon "
+            "zugreifen."
+        )
         assert localize_problem(refused.value) == said
 
 
 def test_rest_tells_presets_in_the_language_that_is_asked_for() -> None:
-    client = rest.as_role(factories.organization(), Role.OPERATOR)
+    client = rest.as_role(factories.create_organization(), Role.OPERATOR)
     english, german = (
         client.get("presets/filesystem", **{"Accept-Language": language}).json
         for language in ("en", "de")
     )
-    assert english["description"] == "Reads, writes, moves and searches files in one folder."
+    assert english["description"] == "Reads, writes, moves, and searches files in a folder."
     assert german["description"].startswith("Liest, schreibt")
     assert german["parameters"][0]["label"] == "Ordner"
     assert german["category"] == english["category"] == "files"
 
 
 def test_the_gallery_and_the_list_call_categories_by_their_names() -> None:
-    seat = admin_client.sit(factories.organization(), Role.OPERATOR)
+    seat = admin_client.sit(factories.create_organization(), Role.OPERATOR)
     seat.client.defaults["HTTP_ACCEPT_LANGUAGE"] = "de"
     gallery = admin_client.words(seat.get("mcp_servers_server_presets", category="files"))
     assert "Dateien" in gallery

@@ -99,7 +99,7 @@ HARD: dict[str, Callable[[str], str]] = {
 }
 # Plain to a careful reader: held.
 SOFT: dict[str, Callable[[str], str]] = {
-    "as it is": lambda said: said,
+    "unchanged": lambda said: said,
     "capitals": str.upper,
     "far below": lambda said: "\n" * 80 + said,
     "after much": lambda said: "Rounds to two digits. " * 60 + said,

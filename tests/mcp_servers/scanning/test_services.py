@@ -51,7 +51,7 @@ def test_a_result_of_ten_megabytes_holds_the_loop_no_longer_than_a_moment() -> N
 
 @pytest.mark.django_db(transaction=True)
 def test_the_database_answers_while_definitions_are_read() -> None:
-    acme = factories.organization()
+    acme = factories.create_organization()
     server = admin_client.web_server(acme, "sums")
 
     async def run() -> int:

@@ -125,16 +125,16 @@ CONFINED = {
     ),
 }
 REFUSED = {
-    "nothing": (None, "not a JSON object"),
-    "a list": ([], "not a JSON object"),
-    "true": (True, "not a JSON object"),
+    "nothing": (None, "isn't a JSON object"),
+    "a list": ([], "isn't a JSON object"),
+    "true": (True, "isn't a JSON object"),
     "too many nodes": (
         {"type": "object", "properties": {f"p{n}": True for n in range(2_001)}},
         "2000 nodes",
     ),
     "too many values": (with_property({"enum": list(range(60_000))}), "2000 nodes"),
-    "too deep": (nested(65), "deeper than 64"),
-    "too deep to count": (nested(5_000), "deeper than 64"),
+    "too deep": (nested(65), "more than 64 levels deep"),
+    "too deep to count": (nested(5_000), "more than 64 levels deep"),
     "external": (with_property({"$ref": "https://example.com/x.json"}), "outside"),
     "external file": (with_property({"$ref": "file:///etc/passwd"}), "outside"),
     "external by identifier": (

@@ -1,7 +1,6 @@
 """Watching: servers are listened to by one process each, and what they tell is read again."""
 
 from datetime import timedelta
-from uuid import uuid4
 
 import pytest
 from django.db import OperationalError
@@ -29,7 +28,7 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("
 
 @pytest.fixture
 def boss(acme):
-    return factories.administrator(acme)
+    return factories.build_administrator(acme)
 
 
 @pytest.fixture
@@ -63,13 +62,15 @@ HELD_OPEN = stream(acknowledgement, hold=True)
 
 
 def test_a_change_that_a_real_server_tells_waits_for_approval(acme, changing_url, watch):
-    server = factories.ready(acme, factories.http_server(acme, changing_url, "changing"))
+    server = factories.approve_server(
+        acme, factories.create_http_server(acme, changing_url, "changing")
+    )
     tick(one := watch())
     eventually(lambda: state(server) == "listening")
     eventually(lambda: discoveries(server) == 2, what="a reading when the stream opened")
     call = get_connection_pool().send_request
     endpoint = list_changed._load_configuration(server.pk)[0]
-    arguments = {"name": "alter", "arguments": {"description": f"Another one: {uuid4()}."}}
+    arguments = {"name": "alter", "arguments": {"description": "Add another server: uid4()."}}
     get_runtime().call(call, endpoint, "tools/call", arguments, holder="server:test")
     echo = server.definitions.get(name="echo")
     eventually(lambda: echo.refresh_from_db() or echo.state == "changed")
@@ -130,7 +131,7 @@ def test_a_server_that_refuses_is_left_until_its_next_discovery(serve, watch):
     tick(one)
     assert serving.asked("subscriptions/listen") == 1
     serving.listen = HELD_OPEN
-    factories.ready(server.organization, server)
+    factories.approve_server(server.organization, server)
     tick(one)
     eventually(lambda: state(server) == "listening")
 
@@ -209,7 +210,9 @@ def test_a_silent_holder_is_replaced_and_writes_nothing(serve, watch):
 def test_a_worker_watches_and_its_server_is_taken_over_when_it_was_killed(
     acme, changing_url, start_worker, watch
 ):
-    server = factories.ready(acme, factories.http_server(acme, changing_url, "changing"))
+    server = factories.approve_server(
+        acme, factories.create_http_server(acme, changing_url, "changing")
+    )
     worker = start_worker()
     eventually(lambda: state(server) == "listening", within=20)
     tick(one := watch())

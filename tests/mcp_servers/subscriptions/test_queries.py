@@ -19,7 +19,7 @@ ME = uuid4()
 
 @pytest.fixture
 def server(db):
-    return factories.http_server(factories.organization(), "http://127.0.0.1:9/mcp")
+    return factories.create_http_server(factories.create_organization(), "http://127.0.0.1:9/mcp")
 
 
 def state(server):
@@ -41,7 +41,7 @@ def test_only_servers_that_tell_changes_are_claimed(server):
 
 
 def test_a_stdio_server_is_heard_while_it_runs(db):
-    server = factories.stdio_server(factories.organization())
+    server = factories.create_stdio_server(factories.create_organization())
     leases.store_change_topics(server, TOLD)
     assert (state(server), ChangeSubscription.objects.count()) == ("while_running", 0)
 
@@ -85,7 +85,7 @@ def test_a_server_that_is_off_is_let_go(server):
 
 
 def test_the_api_shows_it(server, client):
-    boss = factories.person(server.organization, Role.OWNER)
+    boss = factories.create_member(server.organization, Role.OWNER)
     client.login(username=boss.label, password="pw-for-tests")
     leases.store_change_topics(server, TOLD)
     leases.claim_servers(ME, 1)

@@ -239,7 +239,7 @@ def test_a_database_that_is_away_loses_no_change(
 
 @pytest.fixture
 def people(acme: Organization) -> tuple[Principal, Principal]:
-    return tuple(factories.person(acme, Role.OPERATOR, name) for name in ("ann", "ben"))
+    return tuple(factories.create_member(acme, Role.OPERATOR, name) for name in ("ann", "ben"))
 
 
 @pytest.fixture(params=["modern", "handshake"])

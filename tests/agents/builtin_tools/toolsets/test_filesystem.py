@@ -37,7 +37,7 @@ def test_nothing_is_there_until_it_is_given(helper: Agent, call: Call):
         call("read_file", {"path": "x"})
     assert (refusal.value.code, refusal.value.rule) == ("builtin_off", "builtin:filesystem")
     give(helper, builtin_tools={"filesystem": {"read_only": True}})
-    assert call("list_files").text == "There is nothing here."
+    assert call("list_files").text == "No results."
     with pytest.raises(CallRefused) as refusal:
         call("write_file", {"path": "x", "text": "y"})
     assert refusal.value.code == "builtin_off"
@@ -77,10 +77,10 @@ def test_edits_are_all_made_or_none(home: Path, call: Call):
     file.write_bytes(b"\xef\xbb\xbfa = 1\r\nb = 1\r\n")
     for edits, code, says in (
         ([{"old": "a = 1", "new": "a = 2"}, {"old": "c", "new": "d"}], "not_found", "Edit 2"),
-        ([{"old": " = 1", "new": " = 2"}], "ambiguous", "2 times, on the lines 1, 2"),
+        ([{"old": " = 1", "new": " = 2"}], "ambiguous", "2 times, on lines 1, 2"),
         ([{"old": "a = 1\nb", "new": "x"}], "not_found", "CR LF"),
         ([{"old": "a=1", "new": "x"}], "not_found", "not in the file"),
-        ([{"old": "a", "new": "a"}], "same_text", "the same"),
+        ([{"old": "a", "new": "a"}], "same_text", "identical"),
     ):
         failed = call("edit_file", {"path": "code.py", "edits": edits})
         assert (failed.outcome, failed.code) == ("error", code)
@@ -163,10 +163,10 @@ def test_what_a_session_saw_stays_with_what_it_wrote(
         details = json.loads(row.opened)["details"]
         return sorted(set(details.get("labels", [])) - {"repeatable"})
 
-    boss = factories.administrator(acme)
+    boss = factories.build_administrator(acme)
     folder = tmp_path / "attached"
     folder.mkdir()
-    session, _ = factories.waiting_session(helper)
+    session, _ = factories.create_waiting_session(helper)
     assert flow("write_file") == []
     assert flow("read_file") == []
     give(helper, workspace_folder=str(folder))
@@ -182,7 +182,7 @@ def test_what_a_session_saw_stays_with_what_it_wrote(
     ]
     clear_workspace(boss, helper)
     assert list(home.iterdir()) == []
-    assert call("list_files").text == "There is nothing here."
+    assert call("list_files").text == "No results."
     changes = AuditRow.objects.filter(event_type="change", resource_id=str(helper.pk))
     assert {"workspace_labelled", "workspace_emptied"} <= set(
         changes.values_list("action", flat=True)
@@ -192,5 +192,5 @@ def test_what_a_session_saw_stays_with_what_it_wrote(
 def test_a_workspace_goes_with_its_agent(acme: Organization, helper: Agent, home: Path, call: Call):
     call("write_file", {"path": "a", "text": "x"})
     assert home.is_dir()
-    delete_agent(factories.administrator(acme), helper)
+    delete_agent(factories.build_administrator(acme), helper)
     assert not home.exists()

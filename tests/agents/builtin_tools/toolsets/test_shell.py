@@ -99,7 +99,7 @@ def test_background_work_ends_with_its_command(home: Path, call: Call):
 
 
 def test_whoever_goes_away_takes_the_command_along(home: Path, helper: Agent, acme: Organization):
-    boss = factories.administrator(acme)
+    boss = factories.build_administrator(acme)
 
     async def leave() -> None:
         request = pipeline.CallRequest(
@@ -142,7 +142,7 @@ def test_only_a_platform_administrator_gives_a_shell_or_a_folder(
 ):
     from agents.services import AgentSpec, update_agent
 
-    owner = factories.person(acme, Role.OWNER)
+    owner = factories.create_member(acme, Role.OWNER)
     for said, field in (
         ({"builtin_tools": ["shell"]}, "builtin_tools.shell"),
         ({"builtin_tools": {"fetch": {"allow_private": True}}}, "builtin_tools.fetch"),

@@ -39,16 +39,16 @@ def piece(seat: admin_client.Desk) -> str:
 
 
 def test_what_is_wrong_comes_with_its_remedy_and_what_is_fine_is_counted(found: None) -> None:
-    said = admin_client.words(piece(admin_client.sit(factories.organization(), None)))
-    assert "failed Beat no sweep in 40 s Start one: bonobot up" in said
+    said = admin_client.words(piece(admin_client.sit(factories.create_organization(), None)))
+    assert "failed Scheduler no sweep in 40 s Start a scheduler with bonobot up" in said
     assert "warning npx <b>away</b> Install Node.js." in said
-    assert "1 is fine" in said
+    assert "1 check passed" in said
 
 
 def test_settings_that_a_deployment_changes_come_with_their_codes(
     found: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seat = admin_client.sit(factories.organization(), None)
+    seat = admin_client.sit(factories.create_organization(), None)
     monkeypatch.setattr(
         settings_check,
         "run_checks",
@@ -56,29 +56,29 @@ def test_settings_that_a_deployment_changes_come_with_their_codes(
     )
     assert "Open. Shut it. bonobot.W1" in admin_client.words(piece(seat))
     monkeypatch.setattr(settings_check, "run_checks", lambda **_: [])
-    assert "Nothing: its settings are those of a deployment." in admin_client.words(piece(seat))
+    assert "Settings are ready for production." in admin_client.words(piece(seat))
 
 
 def test_it_is_told_in_the_readers_language(found: None) -> None:
-    seat = admin_client.sit(factories.organization(), None)
+    seat = admin_client.sit(factories.create_organization(), None)
     User.objects.update(language="de")
     said = admin_client.words(piece(seat))
-    assert "gescheitert Beat kein Durchgang in 40 s" in said
-    assert "Starte einen: bonobot up" in said
+    assert "fehlgeschlagen Scheduler kein Sweep in 40 s" in said
+    assert "Starte einen Scheduler" in said
 
 
 def test_the_page_itself_waits_for_nothing(
     monkeypatch: pytest.MonkeyPatch, django_assert_max_num_queries: DjangoAssertNumQueries
 ) -> None:
     monkeypatch.setattr(settings_check, "run_settings_checks", lambda: pytest.fail("it looked"))
-    seat = admin_client.sit(factories.organization(), None)
+    seat = admin_client.sit(factories.create_organization(), None)
     with django_assert_max_num_queries(15):
         page = seat.get("settings_check")
     assert f'data-asked="{admin_client.url("settings_check")}"' in page
 
 
 def test_without_a_script_a_link_looks(found: None) -> None:
-    seat = admin_client.sit(factories.organization(), None)
+    seat = admin_client.sit(factories.create_organization(), None)
     [again] = admin_client.links(seat.get("settings_check"), "?look")
     assert "no sweep in 40 s" in admin_client.words(
         seat.open(admin_client.url("settings_check") + again)
@@ -87,20 +87,20 @@ def test_without_a_script_a_link_looks(found: None) -> None:
 
 @pytest.mark.parametrize("role", [Role.OWNER, Role.AUDITOR])
 def test_it_is_a_platform_administrators(found: None, role: Role) -> None:
-    seat = admin_client.sit(factories.organization(), role)
+    seat = admin_client.sit(factories.create_organization(), role)
     assert seat.client.get(admin_client.url("settings_check"), **PIECE).status_code == 403
     assert not admin_client.links(seat.get("index"), admin_client.url("settings_check"))
 
 
 @pytest.mark.browser
 def test_a_browser_shows_what_this_machine_has(transactional_db: None, page: Page) -> None:
-    factories.organization()
+    factories.create_organization()
     User.objects.create_superuser("root", password="pw-for-tests")
     page.goto("/admin/")
     page.get_by_label("Username").fill("root")
     page.get_by_label("Password").fill("pw-for-tests")
-    page.get_by_role("button", name="Log in").click()
+    page.get_by_role("button", name="Sign in").click()
     page.get_by_role("link", name="Settings check").click()
-    expect(page.get_by_text("no worker answers")).to_be_visible(timeout=30_000)
-    page.get_by_text("are fine").click()
+    expect(page.get_by_text("no worker responds")).to_be_visible(timeout=30_000)
+    page.get_by_text("checks passed").click()
     expect(page.get_by_role("cell", name="Database", exact=True)).to_be_visible()

@@ -33,15 +33,15 @@ pytestmark = pytest.mark.django_db
         (Role.AUDITOR, "agents_approval_changelist", {"action": "deny_chosen"}, "reviewer"),
         (Role.AUDITOR, "agents_budget_add", {"limit": "1"}, "operator"),
         (Role.OWNER, "tenancy_issuer_changelist", {}, "platform administrator"),
-        (Role.OWNER, "agents_session_add", {}, "Nobody"),
+        (Role.OWNER, "agents_session_add", {}, "be changed here"),
     ],
 )
 def test_what_a_role_may_not_do_is_refused_with_who_may(
     role: Role, name: str, fields: dict[str, str], who: str
 ) -> None:
-    acme = factories.organization()
+    acme = factories.create_organization()
     server = admin_client.web_server(acme)
-    factories.waiting_session(factories.agent(acme))
+    factories.create_waiting_session(factories.create_agent(acme))
     page = admin_client.sit(acme, role).post(name, status=403, _selected_action=server.pk, **fields)
     assert "forbidden" in admin_client.words(page)
     assert who in admin_client.words(page)
@@ -51,7 +51,7 @@ def test_what_a_role_may_not_do_is_refused_with_who_may(
 def test_lists_and_the_dashboard_take_few_queries_however_much_there_is(
     django_assert_max_num_queries: DjangoAssertNumQueries,
 ) -> None:
-    acme = factories.organization()
+    acme = factories.create_organization()
     fill(acme, many=8)
     seat = admin_client.sit(acme, None)
     for name in (*LISTS, "index"):
@@ -60,13 +60,13 @@ def test_lists_and_the_dashboard_take_few_queries_however_much_there_is(
 
 
 def test_an_empty_dashboard_says_what_to_do_first() -> None:
-    page = admin_client.sit(factories.organization(), Role.OWNER).get("index")
+    page = admin_client.sit(factories.create_organization(), Role.OWNER).get("index")
     assert "First steps" in page
     assert reverse("admin:mcp_servers_server_presets") in page
 
 
 def test_the_dashboard_names_what_is_in_trouble_and_what_waits() -> None:
-    acme = factories.organization()
+    acme = factories.create_organization()
     server = admin_client.web_server(acme)
     admin_client.offer(server)
     Server.objects.filter(pk=server.pk).update(
@@ -78,20 +78,20 @@ def test_the_dashboard_names_what_is_in_trouble_and_what_waits() -> None:
 
 
 def test_somebody_without_an_organization_does_not_get_in() -> None:
-    factories.organization()
+    factories.create_organization()
     User.objects.create_user("stray", password="pw-for-tests", is_staff=True)
     client = Client()
     answer = client.post(
         reverse("admin:login"), {"username": "stray", "password": "pw-for-tests"}, follow=True
     )
-    assert "You belong to no organization yet" in answer.content.decode()
+    assert "a member of any organization yet" in answer.content.decode()
     assert "_auth_user_id" not in client.session
 
 
 def test_a_member_who_is_no_staff_gets_in_and_lands_on_the_agents() -> None:
-    acme = factories.organization()
-    agent = factories.agent(acme)
-    factories.agent(acme, "secret")
+    acme = factories.create_organization()
+    agent = factories.create_agent(acme)
+    factories.create_agent(acme, "secret")
     seat = admin_client.sit(acme, Role.MEMBER)
     agent.members.add(seat.user)
     answer = seat.client.get(reverse("admin:index"), follow=True)
@@ -103,9 +103,9 @@ def test_a_member_who_is_no_staff_gets_in_and_lands_on_the_agents() -> None:
 
 
 def test_a_member_sees_their_own_sessions_only() -> None:
-    acme = factories.organization()
-    agent = factories.agent(acme)
-    start_session(factories.administrator(acme), agent, "the boss asks")
+    acme = factories.create_organization()
+    agent = factories.create_agent(acme)
+    start_session(factories.build_administrator(acme), agent, "the boss asks")
     seat = admin_client.sit(acme, Role.MEMBER)
     agent.members.add(seat.user)
     start_session(admin_client.principal_at(seat, acme), agent, "the member asks")
@@ -117,7 +117,7 @@ def test_a_member_sees_their_own_sessions_only() -> None:
 
 
 def test_one_chooses_the_organization_to_work_in() -> None:
-    acme, other = factories.organization("acme"), factories.organization("other")
+    acme, other = factories.create_organization("acme"), factories.create_organization("other")
     seat = admin_client.sit(acme, Role.OWNER)
     Membership.objects.create(organization=other, user=seat.user, role=Role.AUDITOR)
     admin_client.web_server(other, "elsewhere")
@@ -129,14 +129,14 @@ def test_one_chooses_the_organization_to_work_in() -> None:
 
 
 def test_one_cannot_choose_a_strangers_organization() -> None:
-    acme, _other = factories.organization("acme"), factories.organization("other")
+    acme, _other = factories.create_organization("acme"), factories.create_organization("other")
     seat = admin_client.sit(acme, Role.OWNER)
     seat.post("switch_organization", to="other", status=404)
     assert "Acme" in seat.get("index")
 
 
 def test_switching_by_a_link_alone_changes_nothing() -> None:
-    acme, other = factories.organization("acme"), factories.organization("other")
+    acme, other = factories.create_organization("acme"), factories.create_organization("other")
     seat = admin_client.sit(acme, None)
     seat.get("switch_organization", to=other.slug)
     assert "organization" not in seat.client.session
@@ -154,7 +154,7 @@ def test_the_front_door_leads_to_the_admin() -> None:
 
 
 def test_a_member_is_added_by_the_name_they_sign_in_with() -> None:
-    acme = factories.organization()
+    acme = factories.create_organization()
     User.objects.create_user("berta")
     seat = admin_client.sit(acme, None)
     seat.post("tenancy_membership_add", username="berta", role="reviewer")
@@ -162,22 +162,22 @@ def test_a_member_is_added_by_the_name_they_sign_in_with() -> None:
 
 
 def test_an_unknown_name_is_refused_at_its_field() -> None:
-    seat = admin_client.sit(factories.organization(), None)
+    seat = admin_client.sit(factories.create_organization(), None)
     page = seat.post("tenancy_membership_add", username="nobody", role="reviewer")
-    assert "There is no user" in page
+    assert "doesn&#x27;t exist" in page
     assert not Membership.objects.exists()
 
 
 def test_an_owner_learns_of_no_account_that_is_elsewhere() -> None:
     User.objects.create_user("berta")
-    seat = admin_client.sit(factories.organization(), Role.OWNER)
+    seat = admin_client.sit(factories.create_organization(), Role.OWNER)
     fields = {"username": "berta", "role": "reviewer"}
     seat.post("tenancy_membership_add", status=403, **fields)
     assert not Membership.objects.filter(user__username="berta").exists()
 
 
 def test_the_last_owner_stays() -> None:
-    acme = factories.organization()
+    acme = factories.create_organization()
     seat = admin_client.sit(acme, Role.OWNER)
     own = Membership.objects.get(user=seat.user)
     page = seat.post("tenancy_membership_change", own.pk, role="auditor")
@@ -187,7 +187,7 @@ def test_the_last_owner_stays() -> None:
 
 
 def test_a_user_is_made_by_a_platform_administrator_alone() -> None:
-    acme = factories.organization()
+    acme = factories.create_organization()
     fields = {"username": "new", "password1": "long-enough-1", "password2": "long-enough-1"}
     fields["usable_password"] = "true"
     admin_client.sit(acme, Role.OWNER).post("tenancy_user_add", status=403, **fields)
@@ -197,7 +197,7 @@ def test_a_user_is_made_by_a_platform_administrator_alone() -> None:
 
 
 def test_an_administrator_does_not_lock_themselves_out() -> None:
-    acme = factories.organization()
+    acme = factories.create_organization()
     seat = admin_client.sit(acme, None)
     page = seat.post("tenancy_user_change", seat.user.pk, username=seat.user.username)
     assert "own_account" in page
@@ -205,7 +205,7 @@ def test_an_administrator_does_not_lock_themselves_out() -> None:
 
 
 def test_every_number_of_the_dashboard_leads_to_its_rows() -> None:
-    acme = factories.organization()
+    acme = factories.create_organization()
     fill(acme)
     seat = admin_client.sit(acme, Role.OWNER)
     links = set(re.findall(r'href="(/admin/[^"]*\?[^"]*)"', seat.get("index")))
@@ -215,7 +215,7 @@ def test_every_number_of_the_dashboard_leads_to_its_rows() -> None:
 
 
 def test_the_lists_are_narrowed_as_the_dashboard_asks() -> None:
-    acme = factories.organization()
+    acme = factories.create_organization()
     for name, status in (("good", "connected"), ("bad", "error")):
         server = admin_client.web_server(acme, name)
         Server.objects.filter(pk=server.pk).update(status=status, description=f"{name} one")
@@ -227,11 +227,11 @@ def test_the_lists_are_narrowed_as_the_dashboard_asks() -> None:
 
 
 def test_the_dashboard_tells_outages_and_what_helps() -> None:
-    acme = factories.organization()
+    acme = factories.create_organization()
     away, closed = (admin_client.web_server(acme, name) for name in ("away", "closed"))
     record_failure(away.pk, "health", Problem("Nobody listens.", code="server_unreachable"))
     record_failure(closed.pk, "health", Problem("It said 401.", code="needs_reauth"))
-    notice = factories.notice(acme)
+    notice = factories.create_notification(acme)
     Notification.objects.filter(pk=notice.pk).update(state="failed")
     page = admin_client.sit(acme, Role.OWNER).get("index")
     assert admin_client.url("mcp_servers_server_health", away.pk) in page
@@ -240,10 +240,9 @@ def test_the_dashboard_tells_outages_and_what_helps() -> None:
     assert (
         len(admin_client.links(page, admin_client.url("mcp_servers_server_health", away.pk))) == 1
     )
-    assert "still away" not in admin_client.words(page)
+    assert "ongoing" not in admin_client.words(page)
     Server.objects.filter(pk=away.pk).update(enabled=False)
     assert (
-        admin_client.words(admin_client.sit(acme, Role.AUDITOR).get("index")).count("still away")
-        == 1
+        admin_client.words(admin_client.sit(acme, Role.AUDITOR).get("index")).count("ongoing") == 1
     )
-    assert "1 notice of the last day did not arrive." in page
+    assert "1 notification wasn't delivered in the last day." in page

@@ -82,7 +82,9 @@ def test_a_chat_may_be_sent_without_waiting_and_waited_for_later(
 def test_what_waits_for_a_person_is_told_with_its_address(
     acme: Organization, helper: Agent, workshop: Server, client: Client, at_work: None
 ) -> None:
-    set_policy(factories.administrator(acme), helper, PolicySpec("all", ask=("mcp_workshop_echo",)))
+    set_policy(
+        factories.build_administrator(acme), helper, PolicySpec("all", ask=("mcp_workshop_echo",))
+    )
     found = client.use("helper_chat", message=ECHO, wait_s=30)
     assert (found["status"], found["resting"], found["answer"]) == ("waiting", True, "")
     [waiting] = found["waits_for"]
@@ -138,11 +140,11 @@ def test_each_call_is_in_the_audit_with_its_client_and_outcome(
 def test_only_what_a_token_may_do_is_listed_and_the_rest_is_unknown(
     acme: Organization, helper: Agent, client: Client
 ) -> None:
-    factories.agent(acme, "other")
-    off = factories.agent(acme, "resting")
+    factories.create_agent(acme, "other")
+    off = factories.create_agent(acme, "resting")
     off.enabled = False
     off.save()
-    boss = factories.administrator(acme)
+    boss = factories.build_administrator(acme)
     assert {"helper_chat", "other_chat"} <= set(client.tools())
     assert "resting_chat" not in client.tools()
     one = Client(client.wire, token_of(boss, Role.MEMBER, agent_ids=[helper.pk]))
@@ -164,7 +166,7 @@ def test_only_what_a_token_may_do_is_listed_and_the_rest_is_unknown(
 
 
 def test_a_tokens_rate_holds(acme: Organization, helper: Agent, client: Client) -> None:
-    boss = factories.administrator(acme)
+    boss = factories.build_administrator(acme)
     slow = Client(client.wire, token_of(boss, calls_per_minute=1))
     arguments = {"message": "hello", "wait_s": 0}
     assert not slow.call("helper_chat", arguments).result.get("isError")
@@ -202,7 +204,7 @@ def test_numbers_that_are_none_are_refused(number: Any, helper: Agent, client: C
 def test_long_slugs_give_short_names_that_differ(acme: Organization, client: Client) -> None:
     slugs = [f"{'a' * 62}{tail}" for tail in "xy"]
     for slug in slugs:
-        factories.agent(acme, slug)
+        factories.create_agent(acme, slug)
     names = [name for name in client.tools() if name.endswith("_chat")]
     assert len(set(names)) == 2
     assert all(len(name) <= 64 for name in names)
@@ -220,9 +222,9 @@ def test_clients_are_told_how_to_use_it(acme: Organization, helper: Agent, wire:
 
 
 def test_the_list_of_tools_is_a_fixed_number_of_queries(acme: Organization, helper: Agent) -> None:
-    boss = factories.administrator(acme)
+    boss = factories.build_administrator(acme)
     for number in range(5):
-        factories.agent(acme, f"agent-{number}")
+        factories.create_agent(acme, f"agent-{number}")
     with CaptureQueriesContext(connection) as queries:
         assert len([name for name in load_tools(boss) if name.endswith("_chat")]) == 6
     assert len(queries) == 1

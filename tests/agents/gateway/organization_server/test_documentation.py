@@ -26,11 +26,11 @@ def kind(tool: OrganizationTool) -> str:
 
 
 def test_the_page_lists_every_tool_with_who_may_use_it(acme: Organization, helper: Agent) -> None:
-    members = {role: factories.person(acme, role) for role in ROLE_ACTIONS}
+    members = {role: factories.create_member(acme, role) for role in ROLE_ACTIONS}
     helper.members.add(members[Role.MEMBER].id)
     may = {role: set(load_tools(principal)) for role, principal in members.items()}
     lines = ["| tool | | what it does | roles |", "|---|---|---|---|"]
-    for name, tool in load_tools(factories.administrator(acme)).items():
+    for name, tool in load_tools(factories.build_administrator(acme)).items():
         shown = name.replace("helper_chat", "{slug}_chat")
         title = tool.title.replace("Helper", "the agent")
         roles = ", ".join(role for role in ROLE_ACTIONS if name in may[role])

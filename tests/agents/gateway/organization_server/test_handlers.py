@@ -23,12 +23,12 @@ ARGUMENTS = [
 
 @pytest.fixture(autouse=True)
 def _skills(acme: Organization, helper: Agent) -> None:
-    boss = factories.administrator(acme)
+    boss = factories.build_administrator(acme)
     text = "Write notes for ${version}, ${tone}."
     spec = SkillSpec(name="notes", description="Notes", text=text, arguments=ARGUMENTS)
     save_skill(boss, spec)
-    save_skill(boss, SkillSpec(name="given", text="Say it.", agents=["helper"]))
-    save_skill(boss, SkillSpec(name="off", text="Say it.", enabled=False))
+    save_skill(boss, SkillSpec(name="given", text="Enter a value.", agents=["helper"]))
+    save_skill(boss, SkillSpec(name="off", text="Enter a value.", enabled=False))
 
 
 def test_skills_are_listed_and_filled_in(wire: Wire) -> None:
@@ -61,7 +61,7 @@ def test_wrong_arguments_and_unknown_prompts_are_refused(wire: Wire) -> None:
 
 
 def test_only_a_tokens_own_skills_are_there(acme: Organization, helper: Agent, wire: Wire) -> None:
-    token = token_of(factories.administrator(acme), Role.MEMBER, agent_ids=[helper.pk])
+    token = token_of(factories.build_administrator(acme), Role.MEMBER, agent_ids=[helper.pk])
     listed = wire.modern(PATH, "prompts/list", token=token).result["prompts"]
     assert [one["name"] for one in listed] == ["given"]
     answer = wire.modern(PATH, "prompts/get", {"name": "notes"}, token=token)
@@ -87,7 +87,7 @@ def test_choices_are_completed(wire: Wire) -> None:
 
 
 def test_the_list_is_one_query(acme: Organization) -> None:
-    boss = factories.administrator(acme)
+    boss = factories.build_administrator(acme)
     with CaptureQueriesContext(connection) as queries:
         assert len(list_prompts(boss)) == 2
     assert len(queries) == 1

@@ -29,7 +29,7 @@ def test_a_chat_is_streamed_while_a_worker_runs_it(
         "_meta": meta,
     }
     headers = {
-        "Authorization": f"Bearer {token_of(factories.administrator(acme))}",
+        "Authorization": f"Bearer {token_of(factories.build_administrator(acme))}",
         "Accept": "application/json, text/event-stream",
         "MCP-Protocol-Version": MODERN,
         "Mcp-Method": "tools/call",

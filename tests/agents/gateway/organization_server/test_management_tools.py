@@ -25,7 +25,7 @@ SECRET = "s3cr3t-of-the-other-side"
 
 @pytest.fixture
 def workflow(helper: Agent) -> Workflow:
-    return factories.workflow(helper)
+    return factories.create_workflow(helper)
 
 
 def test_agents_are_made_changed_and_listed_page_by_page(
@@ -107,7 +107,7 @@ def test_skills_are_read_filled_in_and_run(
 ) -> None:
     arguments = [{"name": "who", "required": True}]
     spec = SkillSpec(name="greet", text="hello ${who}", arguments=arguments, agents=["helper"])
-    save_skill(factories.administrator(acme), spec)
+    save_skill(factories.build_administrator(acme), spec)
     assert [one["name"] for one in client.use("list_skills")["results"]] == ["greet"]
     assert client.use("get_skill", skill_id="greet")["agents"] == ["helper"]
     values = {"skill_id": "greet", "arguments": {"who": "Ada"}}
@@ -138,7 +138,7 @@ def test_workflows_are_run_and_looked_at(
 def test_a_role_is_shown_what_it_may_do_and_the_rest_is_unknown(
     role: Role, acme: Organization, helper: Agent, client: Client
 ) -> None:
-    boss = factories.administrator(acme)
+    boss = factories.build_administrator(acme)
     other = Client(client.wire, token_of(boss, role))
     listed, everything = set(other.tools()), set(client.tools())
     assert listed <= everything
@@ -153,8 +153,8 @@ def test_a_role_is_shown_what_it_may_do_and_the_rest_is_unknown(
 def test_a_token_for_one_agent_manages_nothing(
     acme: Organization, helper: Agent, client: Client
 ) -> None:
-    boss = factories.administrator(acme)
-    factories.agent(acme, "other")
+    boss = factories.build_administrator(acme)
+    factories.create_agent(acme, "other")
     narrow = Client(client.wire, token_of(boss, Role.OWNER, agent_ids=[helper.pk]))
     listed = set(narrow.tools())
     writes = {"add_agent", "change_agent", "add_server", "add_note", "list_servers", "list_notes"}
@@ -167,7 +167,7 @@ def test_a_token_for_one_agent_manages_nothing(
 def test_a_token_does_here_what_its_scopes_of_mcp_allow(
     acme: Organization, helper: Agent, client: Client
 ) -> None:
-    boss = factories.administrator(acme)
+    boss = factories.build_administrator(acme)
 
     def scoped(scope: TokenScope) -> Client:
         return Client(client.wire, token_of(boss, scopes=[scope]))
@@ -184,7 +184,7 @@ def test_a_token_does_here_what_its_scopes_of_mcp_allow(
 
 
 def test_organizations_are_apart(acme: Organization, helper: Agent, client: Client) -> None:
-    boss = factories.administrator(factories.organization("other"))
+    boss = factories.build_administrator(factories.create_organization("other"))
     far = Client(client.wire, token_of(boss))
     assert far.use("list_agents")["results"] == []
     assert far.call("change_agent", {"agent_id": str(helper.pk)}).code == "not_found"
@@ -194,8 +194,8 @@ def test_organizations_are_apart(acme: Organization, helper: Agent, client: Clie
 def test_every_tool_declares_sound_schemas_and_honest_hints(
     acme: Organization, helper: Agent
 ) -> None:
-    tools = load_tools(factories.administrator(acme))
-    assert len(list_management_tools(factories.administrator(acme))) == len(OPERATIONS)
+    tools = load_tools(factories.build_administrator(acme))
+    assert len(list_management_tools(factories.build_administrator(acme))) == len(OPERATIONS)
     for name, tool in tools.items():
         declared = tool.declaration
         for schema in (declared["inputSchema"], declared["outputSchema"]):

@@ -29,7 +29,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 @pytest.fixture
 def boss(acme: Organization) -> Principal:
-    return factories.administrator(acme)
+    return factories.build_administrator(acme)
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def session(boss: Principal, helper: Agent) -> Session:
 
 @pytest.fixture
 def workflow(acme: Organization, helper: Agent) -> Workflow:
-    return factories.workflow(helper)
+    return factories.create_workflow(helper)
 
 
 def read(wire: Wire, address: str, **more: Any) -> dict[str, Any]:
@@ -79,9 +79,9 @@ def test_agents_and_workflows_are_listed_and_read_as_rest_shows_them(
 def test_what_may_not_be_seen_is_unknown(
     acme: Organization, helper: Agent, session: Session, wire: Wire, boss: Principal
 ) -> None:
-    factories.agent(acme, "other")
-    there = factories.organization("other")
-    far = factories.agent(there, "far")
+    factories.create_agent(acme, "other")
+    there = factories.create_organization("other")
+    far = factories.create_agent(there, "far")
     member = token_of(boss, Role.MEMBER, agent_ids=[helper.pk])
     assert read(wire, build_uri("agents", "helper"), token=member)["sessions"] == {}
     for address in (
@@ -120,7 +120,7 @@ def test_states_change_with_what_they_are_of_and_only_then(
 def test_states_and_lists_are_a_fixed_number_of_queries_and_apart(
     acme: Organization, helper: Agent, workflow: Workflow, session: Session, boss: Principal
 ) -> None:
-    agents = [helper, *(factories.agent(acme, f"agent-{number}") for number in range(4))]
+    agents = [helper, *(factories.create_agent(acme, f"agent-{number}") for number in range(4))]
     sessions = [session, *(start_session(boss, agent, "hello") for agent in agents)]
     uris = [build_uri("agents", one.pk) for one in agents] + [
         build_uri("agents", one.slug) for one in agents
@@ -134,7 +134,7 @@ def test_states_and_lists_are_a_fixed_number_of_queries_and_apart(
     with CaptureQueriesContext(connection) as queries:
         assert len(list_resources(boss)) == 6
     assert len(queries) == 2
-    stranger = factories.administrator(factories.organization("other"))
+    stranger = factories.build_administrator(factories.create_organization("other"))
     assert load_resource_states(stranger, uris) == {}
     narrow = create_token(boss, name="narrow", role=Role.MEMBER, agent_ids=[helper.pk])[0]
     assert load_resource_states(build_token_principal(narrow), uris).keys() == {
@@ -157,7 +157,7 @@ def test_names_in_templates_are_completed(
         ]["values"]
         return found
 
-    factories.agent(acme, "other")
+    factories.create_agent(acme, "other")
     assert complete("bonobot://agents/{id}", "He") == ["helper"]
     assert complete("bonobot://agents/{id}", "") == ["helper", "other"]
     assert complete("bonobot://workflows/{id}", workflow.name[:2]) == [workflow.name]

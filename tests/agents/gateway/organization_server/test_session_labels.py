@@ -38,7 +38,7 @@ class Scene:
 
     def rested(self) -> Session:
         """Return a session that was answered."""
-        return factories.rested_session(self.world.helper)
+        return factories.create_answered_session(self.world.helper)
 
     def caller(self, session: Session) -> Caller:
         """Return who makes a session's calls."""
@@ -96,12 +96,12 @@ def chat_on(scene: Scene) -> Session:
 
 
 def start_a_workflow(scene: Scene) -> Session:
-    flow = factories.workflow(scene.world.helper)
+    flow = factories.create_workflow(scene.world.helper)
     return run_workflow(scene.program.principal, flow, {}).session
 
 
 def start_a_workflow_by_rest(scene: Scene) -> Session:
-    flow = factories.workflow(scene.world.helper)
+    flow = factories.create_workflow(scene.world.helper)
     answer = scene.rest.post(f"workflows/{flow.name}/runs", {"inputs": {}})
     return WorkflowRun.objects.get(pk=answer.json["id"]).session
 
@@ -184,7 +184,7 @@ READS: tuple[Read, ...] = (
 def labelled_session(scene: Scene, way: Read) -> Session:
     """Return a session that rests: one that follows a workflow, where its run is read."""
     if way in (read_a_run, list_runs):
-        flow = factories.workflow(scene.world.helper)
+        flow = factories.create_workflow(scene.world.helper)
         session = run_workflow(scene.world.boss, flow, {}).session
         Session.objects.filter(pk=session.pk).update(status=Session.Status.DONE)
         return session

@@ -201,7 +201,7 @@ async def test_servers_that_are_skipped_are_named_with_the_results() -> None:
 async def test_a_tool_that_is_not_there_gets_a_suggestion() -> None:
     chat = Chat(TIME)
     await chat.say('/mcp_time_get_curent_time {"timezone": "UTC"}')
-    reply = await chat.answer("There is no tool of this name.", is_error=True)
+    reply = await chat.answer("Unknown tool of this name.", is_error=True)
     assert "Did you mean `/mcp_time_get_current_time`" in reply.text
 
 

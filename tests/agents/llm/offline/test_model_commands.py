@@ -45,7 +45,7 @@ def test_typed_lines_are_read(text: str, expected: list[Command]) -> None:
         (f"/{TIME} {{}} and more", "behind the JSON"),
         (f'/{TIME} {{"a":' + "[" * 9_000, "not JSON"),
         ("/get_curent_time", f"Did you mean `/{TIME}`?"),
-        ("/nope", "no tool `nope`"),
+        ("/nope", "no tool named `nope`"),
         ("/a {}\n" * 51, "more than 50"),
     ],
 )

@@ -19,8 +19,8 @@ SAID = {
 
 
 def test_an_issuer_is_added_changed_and_removed() -> None:
-    acme = factories.organization()
-    agent = factories.agent(acme)
+    acme = factories.create_organization()
+    agent = factories.create_agent(acme)
     seat = admin_client.sit(acme, None)
     assert "Helper" in seat.get("tenancy_issuer_add")
     bounds = {"agents": str(agent.pk), "scopes": ["mcp:tools"], "roles": '{"ops": "operator"}'}
@@ -29,32 +29,32 @@ def test_an_issuer_is_added_changed_and_removed() -> None:
     assert (row.agent_ids, row.scopes) == ([str(agent.pk)], ["mcp:tools"])
     assert (row.roles, row.announced) == ({"ops": "operator"}, False)
     page = seat.post("tenancy_issuer_change", row.pk, **SAID | {"url": "http://x.example.com"})
-    assert "begins with https" in admin_client.words(page)
+    assert "must start with https" in admin_client.words(page)
     seat.post("tenancy_issuer_change", row.pk, **SAID | {"enabled": ""})
     row.refresh_from_db()
     assert (row.enabled, row.agent_ids, row.scopes) == (False, [], [])
-    assert "off" in admin_client.words(seat.get("tenancy_issuer_changelist"))
+    assert "disabled" in admin_client.words(seat.get("tenancy_issuer_changelist"))
     seat.post("tenancy_issuer_delete", row.pk, post="yes")
     assert not Issuer.objects.exists()
 
 
 def test_an_issuer_that_is_taken_is_told_at_its_field() -> None:
-    acme = factories.organization()
-    factories.issuer(factories.organization("other"), SAID["url"])
+    acme = factories.create_organization()
+    factories.create_issuer(factories.create_organization("other"), SAID["url"])
     page = admin_client.sit(acme, None).post("tenancy_issuer_add", **SAID)
-    assert "belongs to one organization" in admin_client.words(page)
+    assert "It can belong to only one organization" in admin_client.words(page)
 
 
 def test_an_owner_does_not_see_them() -> None:
-    acme = factories.organization()
+    acme = factories.create_organization()
     seat = admin_client.sit(acme, Role.OWNER)
     seat.get("tenancy_issuer_changelist", status=403)
-    assert "Issuers of tokens" not in admin_client.words(seat.get("index"))
+    assert "External issuers" not in admin_client.words(seat.get("index"))
 
 
 def test_keys_are_read_on_request_and_what_is_wrong_is_said() -> None:
-    acme = factories.organization()
-    row = factories.issuer(acme, "http://127.0.0.1:9", allow_private=True)
+    acme = factories.create_organization()
+    row = factories.create_issuer(acme, "http://127.0.0.1:9", allow_private=True)
     seat = admin_client.sit(acme, None)
     seat.post("tenancy_issuer_changelist", action="check_chosen", _selected_action=str(row.pk))
     assert "Login: The issuer of the token" in seat.messages[0]

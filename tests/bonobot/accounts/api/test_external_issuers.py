@@ -16,7 +16,7 @@ LOGIN = {"name": "Login", "url": "https://login.example.com"}
 
 @pytest.fixture
 def acme() -> Organization:
-    return factories.organization()
+    return factories.create_organization()
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def root(acme: Organization) -> Rest:
 
 
 def test_a_platform_administrator_adds_changes_and_removes_one(acme, root):
-    factories.agent(acme)
+    factories.create_agent(acme)
     said = {"agents": ["helper"], "roles": {"ops": "operator"}, "role_claim": "groups"}
     made = root.post("token-issuers", LOGIN | said)
     assert made.status == 201, made
@@ -67,12 +67,12 @@ def test_what_can_not_be_is_refused_at_its_field(acme, root, said, code, field):
 
 
 def test_an_issuer_belongs_to_one_organization(acme, root):
-    factories.issuer(factories.organization("other"), LOGIN["url"])
+    factories.create_issuer(factories.create_organization("other"), LOGIN["url"])
     taken = root.post("token-issuers", LOGIN)
     assert (taken.status, taken.code) == (409, "issuer_taken")
 
 
 def test_an_issuer_that_does_not_answer_is_told(acme, root):
-    issuer = factories.issuer(acme, "http://127.0.0.1:9", allow_private=True)
+    issuer = factories.create_issuer(acme, "http://127.0.0.1:9", allow_private=True)
     checked = root.post(f"token-issuers/{issuer.pk}/check")
     assert (checked.status, checked.code) == (503, "issuer_unreachable")

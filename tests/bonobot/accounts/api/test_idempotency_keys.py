@@ -23,12 +23,12 @@ OFFLINE = {"name": "Offline", "kind": "offline"}
 
 @pytest.fixture
 def acme(db: None) -> Organization:
-    return factories.organization()
+    return factories.create_organization()
 
 
 @pytest.fixture
 def owner(acme: Organization) -> Rest:
-    factories.agent(acme)
+    factories.create_agent(acme)
     return rest.as_role(acme, Role.OWNER)
 
 
@@ -117,14 +117,14 @@ def test_a_new_tokens_text_is_replayed_and_sealed_at_rest(owner):
 
 
 def test_what_may_be_tried_again_is_not_kept(acme):
-    boss = factories.administrator(acme)
+    boss = factories.build_administrator(acme)
     for status in (429, 503):
         store_answer(claim_key(boss, KEY, {"body": 1}), status, "{}")
         assert not KeptAnswer.objects.exists()
 
 
 def test_after_an_internal_error_nobody_knows(acme):
-    boss = factories.administrator(acme)
+    boss = factories.build_administrator(acme)
     store_answer(claim_key(boss, KEY, {"body": 1}), 500, "{}")
     with pytest.raises(Conflict) as refused:
         claim_key(boss, KEY, {"body": 1})
@@ -132,7 +132,7 @@ def test_after_an_internal_error_nobody_knows(acme):
 
 
 def test_an_answer_is_replayed_as_it_was(acme):
-    boss = factories.administrator(acme)
+    boss = factories.build_administrator(acme)
     store_answer(claim_key(boss, KEY, {"body": 1}), 201, '{"id": 1}')
     with pytest.raises(IdempotentReplay) as replay:
         claim_key(boss, KEY, {"body": 1})
@@ -144,8 +144,8 @@ def test_an_answer_is_replayed_as_it_was(acme):
 
 @pytest.mark.django_db(transaction=True)
 def test_many_at_once_have_one_effect():
-    acme = factories.organization()
-    factories.agent(acme)
+    acme = factories.create_organization()
+    factories.create_agent(acme)
     owner = rest.as_role(acme, Role.OWNER)
 
     def ask(_: int) -> rest.Answer:

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.django_db
 
 @pytest.fixture
 def acme() -> Organization:
-    return factories.organization()
+    return factories.create_organization()
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def owner(acme: Organization) -> Rest:
 
 @pytest.fixture
 def agents(acme: Organization) -> list[Agent]:
-    return [factories.agent(acme, name) for name in ("one", "two", "three")]
+    return [factories.create_agent(acme, name) for name in ("one", "two", "three")]
 
 
 def test_a_token_for_several_agents_reaches_these_and_no_other(owner, agents):
@@ -93,7 +93,7 @@ def test_a_patch_changes_what_it_says_and_the_text_stays(owner, agents):
     ],
 )
 def test_a_change_that_can_not_be_is_refused(acme, owner, body, status, field):
-    token, _ = create_token(factories.administrator(acme), name="ci", role=Role.MEMBER)
+    token, _ = create_token(factories.build_administrator(acme), name="ci", role=Role.MEMBER)
     answer = owner.patch(f"tokens/{token.pk}", body)
     assert answer.status == status, answer
     assert answer.json["field"].partition("[")[0].partition(".")[0] == field

@@ -42,7 +42,7 @@ def trust(where: Organization, url: str, **more: Any) -> Provider:
     """Let an organization's people sign in there."""
     said = {"name": "Login", "client_id": CLIENT, "client_secret": SECRET, "allow_private": True}
     said |= {"domains": ["example.com"]}
-    return sso.create_provider(factories.administrator(where), url=url, **said | more)
+    return sso.create_provider(factories.build_administrator(where), url=url, **said | more)
 
 
 def led(client: Client, page: Any) -> dict[str, str]:
@@ -79,7 +79,7 @@ def is_in(client: Client) -> bool:
 
 def person(where: Organization, role: Role = Role.MEMBER, name: str = "anna") -> User:
     """Return a member with a password and an address."""
-    user = User.objects.get(pk=factories.person(where, role, name).id)
+    user = User.objects.get(pk=factories.create_member(where, role, name).id)
     User.objects.filter(pk=user.pk).update(email=f"{name}@example.com")
     return User.objects.get(pk=user.pk)
 

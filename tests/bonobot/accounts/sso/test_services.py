@@ -26,7 +26,7 @@ def url() -> Iterator[str]:
 
 @pytest.fixture
 def acme() -> Organization:
-    return factories.organization()
+    return factories.create_organization()
 
 
 def test_owners_say_where_and_secrets_stay_sealed(acme: Organization, url: str) -> None:
@@ -54,8 +54,8 @@ def test_owners_say_where_and_secrets_stay_sealed(acme: Organization, url: str) 
     sso.update_provider(boss, provider, url="https://other.example.com", client_secret="")
     provider.refresh_from_db()
     assert not provider.client_secret
-    operator = factories.person(acme, Role.OPERATOR, "otto")
-    inner = factories.provider(acme, "http://127.0.0.1:1", "Inner", allow_private=True)
+    operator = factories.create_member(acme, Role.OPERATOR, "otto")
+    inner = factories.create_provider(acme, "http://127.0.0.1:1", "Inner", allow_private=True)
     sso.update_provider(boss, inner, name="Ours")
     with pytest.raises(Forbidden):
         sso.update_provider(boss, inner, url="http://127.0.0.1:2")

@@ -53,7 +53,7 @@ def _nothing_tried(url: str) -> Iterator[None]:
 
 @pytest.fixture
 def acme() -> Organization:
-    return factories.organization()
+    return factories.create_organization()
 
 
 @pytest.fixture
@@ -177,7 +177,7 @@ def test_a_sign_in_is_good_for_one_time_one_browser_and_minutes(login: Provider)
 
 
 def test_an_answer_at_another_organizations_address_is_lost(login: Provider, url: str) -> None:
-    other = factories.organization("other")
+    other = factories.create_organization("other")
     client = Client()
     page = client.post(reverse("account_sso", args=[login.pk]))
     back = let_in(login.url, led(client, page), ANNA)
@@ -197,7 +197,7 @@ def test_an_account_of_another_organization_is_not_opened_by_an_address(
     acme: Organization, url: str
 ) -> None:
     user = person(acme)
-    other = factories.organization("other")
+    other = factories.create_organization("other")
     Membership.objects.create(organization=other, user=user, role=Role.OWNER)
     login, client = trust(acme, url, creates=True), by_password("anna")
     assert code_of(sign_in(Client(), login)) == "sso_link_first"
@@ -226,7 +226,7 @@ def test_a_person_links_and_unlinks_their_own(acme: Organization, url: str) -> N
 
 
 def test_a_providers_session_links_nothing_elsewhere(login: Provider, url: str) -> None:
-    other = factories.organization("other")
+    other = factories.create_organization("other")
     theirs, client = trust(other, url), Client()
     sign_in(client, login)
     Membership.objects.create(
@@ -262,7 +262,7 @@ def test_no_provider_decides_on_the_platform(login: Provider) -> None:
 
 
 def test_a_session_reaches_the_providers_organization_alone(login: Provider) -> None:
-    client, other = Client(), factories.organization("other")
+    client, other = Client(), factories.create_organization("other")
     sign_in(client, login)
     Membership.objects.create(
         organization=other, user=User.objects.get(email=ANNA), role=Role.OWNER
@@ -277,7 +277,7 @@ def test_a_session_reaches_the_providers_organization_alone(login: Provider) -> 
 def test_a_provider_that_is_switched_off_ends_its_sessions(login: Provider) -> None:
     client = Client()
     sign_in(client, login)
-    sso.update_provider(factories.administrator(login.organization), login, enabled=False)
+    sso.update_provider(factories.build_administrator(login.organization), login, enabled=False)
     assert not is_in(client)
     assert client.post(reverse("account_sso", args=[login.pk])).status_code == 404
 
@@ -301,7 +301,7 @@ def test_the_providers_second_factor_counts_or_ours_is_asked(
     client = Client()
     sign_in(client, login)
     assert is_in(client)
-    sso.update_provider(factories.administrator(acme), login, second_factor=True)
+    sso.update_provider(factories.build_administrator(acme), login, second_factor=True)
     assert not is_in(client)
     sign_in(client, login)
     answer = client.get(reverse("admin:index"), follow=True)

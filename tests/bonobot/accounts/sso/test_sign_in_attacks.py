@@ -47,7 +47,7 @@ def _nothing_tried(url: str) -> Iterator[None]:
 
 @pytest.fixture
 def acme() -> Organization:
-    return factories.organization()
+    return factories.create_organization()
 
 
 @pytest.fixture

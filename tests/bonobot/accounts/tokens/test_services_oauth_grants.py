@@ -25,14 +25,14 @@ HERE = "https://bonobot.example.com/mcp/agents/helper"
 
 @pytest.fixture
 def acme() -> Organization:
-    made = factories.organization()
-    factories.person(made, Role.OWNER, "owner")
+    made = factories.create_organization()
+    factories.create_member(made, Role.OWNER, "owner")
     return made
 
 
 @pytest.fixture
 def olga(acme: Organization) -> User:
-    return User.objects.get(pk=factories.person(acme, Role.OPERATOR).id)
+    return User.objects.get(pk=factories.create_member(acme, Role.OPERATOR).id)
 
 
 def give(user: User, where: Organization, role: Role = Role.MEMBER, **more: object) -> Token:
@@ -108,12 +108,12 @@ def test_a_text_is_good_for_an_hour_and_a_grant_for_a_month(acme: Organization, 
 
 def lower(acme: Organization, olga: User) -> None:
     update_member_role(
-        factories.administrator(acme), Membership.objects.get(user=olga), Role.AUDITOR
+        factories.build_administrator(acme), Membership.objects.get(user=olga), Role.AUDITOR
     )
 
 
 def leave(acme: Organization, olga: User) -> None:
-    remove_member(factories.administrator(acme), Membership.objects.get(user=olga))
+    remove_member(factories.build_administrator(acme), Membership.objects.get(user=olga))
 
 
 def switch_off(acme: Organization, olga: User) -> None:
@@ -126,7 +126,7 @@ def halt(acme: Organization, olga: User) -> None:
 
 
 def revoke(acme: Organization, olga: User) -> None:
-    tokens.revoke_token(factories.administrator(acme), Token.objects.get())
+    tokens.revoke_token(factories.build_administrator(acme), Token.objects.get())
 
 
 @pytest.mark.parametrize("ending", [lower, leave, switch_off, halt, revoke])
@@ -143,7 +143,7 @@ def test_it_ends_with_what_it_came_from(
 
 @pytest.mark.parametrize("role", list(Role))
 def test_nobody_gives_more_than_they_have(role: Role, acme: Organization) -> None:
-    giver = factories.person(acme, role)
+    giver = factories.create_member(acme, role)
     user = User.objects.get(pk=giver.id)
     for other in Role:
         if other in list_roles_within(role):
@@ -156,7 +156,7 @@ def test_nobody_gives_more_than_they_have(role: Role, acme: Organization) -> Non
 
 def test_a_stranger_gives_nothing(acme: Organization, olga: User) -> None:
     with pytest.raises(Forbidden):
-        give(olga, factories.organization("globex"))
+        give(olga, factories.create_organization("globex"))
 
 
 @pytest.mark.parametrize("scopes", [[], ["api"], ["mcp:tools", "api"], ["nonsense"]])
@@ -166,7 +166,7 @@ def test_no_program_is_let_into_rest(scopes: list[str], acme: Organization, olga
 
 
 def test_a_person_ends_what_they_gave_and_nobody_elses(acme: Organization, olga: User) -> None:
-    mine, other = give(olga, acme), factories.person(acme, Role.MEMBER)
+    mine, other = give(olga, acme), factories.create_member(acme, Role.MEMBER)
     with pytest.raises(Forbidden):
         tokens.revoke_token(other, mine)
     tokens.revoke_token(build_user_principal(olga, acme), mine)
@@ -176,7 +176,7 @@ def test_a_person_ends_what_they_gave_and_nobody_elses(acme: Organization, olga:
 def test_what_a_person_gave_is_bounded_by_others_but_not_widened(
     acme: Organization, olga: User
 ) -> None:
-    token, boss = give(olga, acme), factories.administrator(acme)
+    token, boss = give(olga, acme), factories.build_administrator(acme)
     with pytest.raises(Conflict) as refused:
         tokens.update_token(boss, token, scopes=["mcp:manage"])
     assert refused.value.code == "grant_fixed"
@@ -215,8 +215,8 @@ def reach(principal: Principal, agent: Agent) -> bool:
 
 
 def test_a_program_reaches_an_agent_for_as_long_as_its_person(acme: Organization) -> None:
-    agent = factories.agent(acme)
-    user = User.objects.get(pk=factories.person(acme, Role.MEMBER).id)
+    agent = factories.create_agent(acme)
+    user = User.objects.get(pk=factories.create_member(acme, Role.MEMBER).id)
     agent.members.add(user)
     known = load_verified_token(fetched(give(user, acme, agent_ids=[agent.pk])), "").principal
     assert reach(known, agent)

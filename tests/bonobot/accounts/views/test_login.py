@@ -29,12 +29,12 @@ def _nothing_used() -> Iterator[None]:
 
 @pytest.fixture
 def acme() -> Organization:
-    return factories.organization()
+    return factories.create_organization()
 
 
 @pytest.fixture
 def anna(acme: Organization) -> User:
-    return User.objects.get(pk=factories.person(acme, Role.OWNER, "anna").id)
+    return User.objects.get(pk=factories.create_member(acme, Role.OWNER, "anna").id)
 
 
 def sign_in(
@@ -95,7 +95,7 @@ def test_a_throttled_answer_says_nothing_about_the_password_or_the_account(
 
 
 def test_a_device_is_known_for_its_account_alone(acme: Organization, anna: User) -> None:
-    factories.person(acme, Role.OWNER, "bert")
+    factories.create_member(acme, Role.OWNER, "bert")
     client = signed_in()
     guess("bert")
     assert refusal(sign_in(client, name="bert"))[0] == "too_many_attempts"

@@ -34,7 +34,7 @@ def url() -> Iterator[str]:
 
 @pytest.fixture
 def acme() -> Organization:
-    return factories.organization()
+    return factories.create_organization()
 
 
 @pytest.fixture

@@ -30,7 +30,7 @@ CANARY = "cnry-7Qx9/+Zk"
 
 @pytest.fixture
 def acme(db: None) -> Organization:
-    return factories.organization()
+    return factories.create_organization()
 
 
 def store(where: Organization, value: str, placement: str = "env") -> Secret:
@@ -59,7 +59,7 @@ def test_what_is_sealed_anywhere_in_an_organization_is_known_to_it(acme):
 def test_another_organization_does_not_learn_it(acme):
     store(acme, CANARY)
     load_masker(acme.pk)
-    other = factories.organization("other")
+    other = factories.create_organization("other")
     assert CANARY in load_masker(other.pk).mask_known(f"a {CANARY} b")
 
 

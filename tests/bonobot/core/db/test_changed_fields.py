@@ -12,7 +12,7 @@ pytestmark = pytest.mark.django_db
 
 @pytest.fixture
 def agent() -> Agent:
-    return factories.agent(factories.organization())
+    return factories.create_agent(factories.create_organization())
 
 
 def test_a_save_leaves_what_others_changed(agent: Agent) -> None:
@@ -36,7 +36,7 @@ def test_a_second_save_of_the_same_row_writes_what_changed_since(agent: Agent) -
 
 
 def test_a_new_row_is_remembered_when_it_is_saved(agent: Agent) -> None:
-    made = factories.agent(agent.organization, "made")
+    made = factories.create_agent(agent.organization, "made")
     Agent.objects.filter(pk=made.pk).update(description="Theirs")
     made.enabled = False
     made.save()

@@ -353,7 +353,7 @@ async def test_proxy_variables_of_the_process_are_not_used(monkeypatch: pytest.M
 
 def test_a_preview_tells_what_a_host_resolves_to():
     assert {verdict.scope for verdict in resolve_for_preview("localhost")} == {AddressScope.PRIVATE}
-    assert resolve_for_preview("[::1]")[0].description == "this machine"
+    assert resolve_for_preview("[::1]")[0].description == "loopback address"
 
 
 @pytest.mark.parametrize("host", ["does-not-exist.invalid", "a..b", "x" * 70 + ".example"])

@@ -8,20 +8,27 @@ from bonobot.core.i18n.localization import localize_problem, localize_text
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import NotFound
 
-TWO = "`web` could not be reached: it did not answer in time. Check the URL of the server."
-ZWEI = "`web` war nicht zu erreichen: er antwortete nicht rechtzeitig. Prüfe die URL des Servers."
+TWO = "`web` can't be reached: the host didn't respond in time. Check the server's URL."
+ZWEI = (
+    "`web` ist nicht erreichbar: der Host hat nicht rechtzeitig geantwortet. Prüfe die URL "
+    "des Servers."
+)
 
 
 def test_a_problem_is_told_in_the_language_of_its_reader() -> None:
     problem = NotFound(
-        format_message("There is no preset {slug!r} here.", slug="x"), remedy="Choose one of them."
+        format_message("The preset {slug!r} doesn't exist.", slug="x"),
+        remedy="Use one of the choices.",
     )
     with translation.override("de"):
-        assert localize_text(problem) == "Hier gibt es keine Vorlage 'x'."
-        assert localize_problem(problem) == "Hier gibt es keine Vorlage 'x'. Wähle eines davon."
-        assert str(problem) == problem.as_dict()["detail"] == "There is no preset 'x' here."
+        assert localize_text(problem) == "Die Vorlage 'x' existiert nicht."
+        assert (
+            localize_problem(problem)
+            == "Die Vorlage 'x' existiert nicht. Verwende einen der Auswahlwerte."
+        )
+        assert str(problem) == problem.as_dict()["detail"] == "The preset 'x' doesn't exist."
     with translation.override("en"):
-        assert localize_problem(problem) == "There is no preset 'x' here. Choose one of them."
+        assert localize_problem(problem) == "The preset 'x' doesn't exist. Use one of the choices."
 
 
 def test_what_was_stored_in_english_is_read_back_from_its_words() -> None:
@@ -32,14 +39,12 @@ def test_what_was_stored_in_english_is_read_back_from_its_words() -> None:
 
 
 def test_phrases_of_ours_in_a_sentence_are_translated_and_names_are_not() -> None:
-    why = format_message("it did not answer in time")
-    said = format_message(
-        "`{endpoint}` could not be reached: {why}.", endpoint="Not found", why=why
-    )
+    why = format_message("the host didn't respond in time")
+    said = format_message("`{endpoint}` can't be reached: {why}.", endpoint="Not found", why=why)
     with translation.override("de"):
         assert (
             localize_text(said)
-            == "`Not found` war nicht zu erreichen: er antwortete nicht rechtzeitig."
+            == "`Not found` ist nicht erreichbar: der Host hat nicht rechtzeitig geantwortet."
         )
         assert localize_text(str.__str__(said)) == localize_text(said)
 
@@ -52,7 +57,7 @@ def test_what_a_server_said_stays_as_it_is() -> None:
 
 
 def test_a_text_that_resembles_our_templates_takes_no_time() -> None:
-    hostile = "`" + "could not be reached: " * 150 + ". ; ? " * 100
+    hostile = "`" + "can't be reached: " * 150 + ". ; ? " * 100
     with translation.override("de"):
         begun = time.process_time()
         localize_text(hostile)

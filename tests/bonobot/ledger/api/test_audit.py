@@ -26,12 +26,12 @@ pytestmark = pytest.mark.django_db
 
 @pytest.fixture
 def acme() -> Organization:
-    return factories.organization()
+    return factories.create_organization()
 
 
 @pytest.fixture
 def helper(acme: Organization) -> Agent:
-    return factories.agent(acme)
+    return factories.create_agent(acme)
 
 
 @pytest.fixture
@@ -123,7 +123,7 @@ def test_a_list_takes_the_same_queries_for_any_number_of_rows(
 
 
 def test_members_are_listed_with_their_roles(acme, auditor):
-    factories.person(acme, Role.REVIEWER, "rita")
+    factories.create_member(acme, Role.REVIEWER, "rita")
     (found,) = auditor.get("members").json["results"]
     assert (found["username"], found["role"]) == ("rita", "reviewer")
 

@@ -30,7 +30,7 @@ def heads(tmp_path: Path, settings: Any) -> Path:
 
 @pytest.fixture(autouse=True)
 def _history(acme: Organization) -> None:
-    factories.agent(acme)
+    factories.create_agent(acme)
 
 
 def test_what_happened_is_listed_and_narrowed(bonobot: Bonobot) -> None:
@@ -52,7 +52,7 @@ def test_words_are_searched_and_narrowed_by_the_names_of_rest(bonobot: Bonobot) 
 def test_a_search_says_where_to_go_on(
     bonobot: Bonobot, acme: Organization, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    factories.agent(acme, "another")
+    factories.create_agent(acme, "another")
     monkeypatch.setattr(audit_search, "MAX_ROWS_SCANNED", 1)
     found: list[str] = []
     onward: list[str] = []
@@ -115,7 +115,7 @@ def test_a_file_without_a_head_of_the_organization_is_refused(
     )
     ran = bonobot("audit", "verify", "--heads", str(file), "--json")
     assert (ran.status, ran.error["code"]) == (1, "unusable_file")
-    assert "no signed head" in ran.error["detail"]
+    assert "no signed checkpoints" in ran.error["detail"]
 
 
 def test_a_broken_audit_ends_with_one_and_says_where(bonobot: Bonobot) -> None:
@@ -157,7 +157,7 @@ def test_a_file_that_is_none_of_ours_is_named(bonobot: Bonobot, tmp_path: Path) 
 def test_heads_are_signed_and_the_public_key_is_shown(bonobot: Bonobot, acme: Organization) -> None:
     (head,) = bonobot("audit", "heads", "--json").json
     assert head["organization_id"] == str(acme.pk)
-    assert f"public key {head['key']}" in bonobot("audit", "heads").out
+    assert f"Public key {head['key']}" in bonobot("audit", "heads").out
 
 
 def test_an_export_is_verified_by_itself(bonobot: Bonobot, tmp_path: Path) -> None:

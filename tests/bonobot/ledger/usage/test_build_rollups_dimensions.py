@@ -104,10 +104,10 @@ class Either(TestCase):
 
 @pytest.fixture
 def acme() -> Organization:
-    made = factories.organization()
+    made = factories.create_organization()
     servers = [admin_client.web_server(made, name) for name in ("web", "other")]
     for name, of in (("Helper", servers), ("Clerk", servers[:1])):
-        large_organization.call(made, factories.agent(made, name.lower()), of, 60)
+        large_organization.call(made, factories.create_agent(made, name.lower()), of, 60)
     return made
 
 

@@ -61,11 +61,11 @@ def test_where_all_are_equally_busy_nothing_is_told() -> None:
 
 @pytest.fixture
 def acme() -> Organization:
-    made = factories.organization()
+    made = factories.create_organization()
     servers = [admin_client.web_server(made, name) for name in ("web", "other")]
     for number, name in enumerate(("helper", "clerk", "porter")):
         of = servers if number else servers[:1]
-        large_organization.call(made, factories.agent(made, name), of, 20 * (number + 1))
+        large_organization.call(made, factories.create_agent(made, name), of, 20 * (number + 1))
     build_rollups.count_organization(made.pk)
     return made
 

@@ -26,8 +26,8 @@ pytestmark = pytest.mark.django_db
 
 @pytest.fixture
 def acme() -> Organization:
-    made = factories.organization()
-    agent = factories.agent(made)
+    made = factories.create_organization()
+    agent = factories.create_agent(made)
     large_organization.call(made, agent, [admin_client.web_server(made, "web")], 40)
     build_rollups.count_organization(made.pk)
     turn = dict.fromkeys((*build_rollups.SUM_FIELDS, *TOOK), 0) | {"calls": 3, "input_tokens": 90}
@@ -51,7 +51,7 @@ def acme() -> Organization:
 
 
 def test_every_grouping_comes_to_the_same_total(acme: Organization) -> None:
-    boss = factories.administrator(acme)
+    boss = factories.build_administrator(acme)
     for by in ("organization", "agent", "day"):
         report = load_usage_report(boss, UsageQuery(by=by))
         assert (report.total.calls, report.total.turns, report.total.cost_microusd) == (
@@ -70,7 +70,7 @@ def test_every_grouping_comes_to_the_same_total(acme: Organization) -> None:
 
 
 def test_a_report_is_narrowed_and_looks_at_whole_days(acme: Organization) -> None:
-    boss, now = factories.administrator(acme), timezone.now()
+    boss, now = factories.build_administrator(acme), timezone.now()
     assert load_usage_report(boss, UsageQuery(server="web")).total.turns == 0
     assert load_usage_report(boss, UsageQuery(server="other")).total.calls == 0
     some = load_usage_report(boss, UsageQuery(by="tool", tool="search_issues_0"))
@@ -88,23 +88,25 @@ def test_a_report_is_narrowed_and_looks_at_whole_days(acme: Organization) -> Non
 def test_a_report_takes_few_queries(
     acme: Organization, django_assert_max_num_queries: DjangoAssertNumQueries
 ) -> None:
-    boss = factories.administrator(acme)
+    boss = factories.build_administrator(acme)
     for by in GROUPS:
         with django_assert_max_num_queries(6):
             load_usage_report(boss, UsageQuery(by=by))
 
 
 def test_only_a_platform_administrator_sees_other_organizations(acme: Organization) -> None:
-    other = factories.organization("other")
-    large_organization.call(other, factories.agent(other), [admin_client.web_server(other)], 10)
+    other = factories.create_organization("other")
+    large_organization.call(
+        other, factories.create_agent(other), [admin_client.web_server(other)], 10
+    )
     build_rollups.count_organization(other.pk)
-    boss, owner = factories.administrator(acme), factories.person(acme, Role.OWNER)
+    boss, owner = factories.build_administrator(acme), factories.create_member(acme, Role.OWNER)
     assert len(load_usage_report(boss, UsageQuery(by="organization")).entries) == 2
     assert [
         one.name for one in load_usage_report(owner, UsageQuery(by="organization")).entries
     ] == [acme.name]
-    with pytest.raises(Problem, match="may not"):
-        load_usage_report(factories.person(acme, Role.MEMBER), UsageQuery())
+    with pytest.raises(Problem, match="doesn't have the permission `view_audit`"):
+        load_usage_report(factories.create_member(acme, Role.MEMBER), UsageQuery())
 
 
 def test_the_three_twins_say_the_same(acme: Organization, capsys: Any) -> None:
@@ -140,7 +142,7 @@ def test_the_page_shows_the_busiest_and_the_table_has_them_all(
     page = seat.get("usage", by="tool")
     lines = "/admin/ledger/auditrow/?"
     assert len(admin_client.links(page, lines)) == 5
-    assert "The 5 with the most calls are shown" in admin_client.words(page)
+    assert "Only the 5 rows with the most calls are shown" in admin_client.words(page)
     assert "are shown" not in admin_client.words(seat.get("usage", by="day"))
     exported = seat.client.get(admin_client.url("usage") + "?by=tool&csv=1").content.decode()
     assert len(list(csv.DictReader(io.StringIO(exported)))) == 20
@@ -157,4 +159,4 @@ def test_each_line_leads_to_its_rows(acme: Organization) -> None:
 
 def test_what_cannot_be_asked_is_told_at_its_field(acme: Organization) -> None:
     page = admin_client.sit(acme, Role.OWNER).get("usage", since="2026-02-02", until="2026-01-01")
-    assert "would end before it begins" in admin_client.words(page)
+    assert "would end before it starts" in admin_client.words(page)

@@ -32,7 +32,7 @@ class Desk:
 
     def put(self, tickets: Sequence[QueuedItem]) -> None:
         if self.closed:
-            raise AuditUnavailable("this process is stopping")
+            raise AuditUnavailable("this process is shutting down")
         self.parts.append(list(tickets))
         self.came.set()
 

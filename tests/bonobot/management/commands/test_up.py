@@ -153,7 +153,7 @@ def test_it_starts_everything_and_ctrl_c_ends_everything(another: Up) -> None:
     eventually(lambda: re.search(r"^worker │ .*ready", process.log(), re.MULTILINE))
     # There is an organization already: no demo is made, and no password shown.
     assert "password" not in process.log()
-    assert "Making a demo" not in process.log()
+    assert "Creating a demo" not in process.log()
 
     os.kill(process.pid, signal.SIGINT)
     assert process.popen.wait(40) == 0
@@ -173,7 +173,7 @@ def test_a_program_that_dies_ends_the_others_and_is_named(another: Up) -> None:
     process, pids = another.loading()
     os.kill(pids["beat"], signal.SIGKILL)
     assert process.popen.wait(40) == 1
-    assert "`beat` ended (killed by SIGKILL); stopped the others." in process.log()
+    assert "`beat` ended (killed by SIGKILL). The other processes were stopped." in process.log()
     assert not any(map(exists, pids.values()))
 
 
@@ -226,7 +226,7 @@ def test_where_nobody_could_sign_in_it_says_how_to_begin() -> None:
 
 @pytest.mark.django_db
 def test_a_demo_is_made_only_where_there_is_no_organization() -> None:
-    factories.organization()
+    factories.create_organization()
     assert up.Command().create_demo_organization() == {}
     assert Organization.objects.count() == 1
 
