@@ -16,7 +16,7 @@ from bonobot.accounts.roles import (
 ACTION_DESCRIPTIONS: dict[Action, str] = {
     Action.VIEW: "view servers, definitions, agents, sessions, policies, and health",
     Action.VIEW_AUDIT: "view and export the audit log, notifications, and channels",
-    Action.MANAGE_SERVERS: "add, update, and delete servers; enable and disable definitions",
+    Action.MANAGE_SERVERS: "manage servers; enable and disable definitions",
     Action.MANAGE_AGENTS: "manage agents: their servers, policies, budgets, and recordings",
     Action.MANAGE_WORKFLOWS: "create and update skills, workflows, triggers, and their tools",
     Action.APPROVE_DEFINITIONS: "approve and reject definitions",

@@ -184,7 +184,7 @@ def test_an_administrator_connects_a_server_and_sees_an_agent_use_it(
     add_by_pasting(anna, url)
     anna.get_by_role("link", name="Review tools").first.click(timeout=PATIENCE_MS)
     anna.locator("button[name=do][value=shown]").click()
-    expect(anna.locator("body")).to_contain_text("approved")
+    expect(anna.locator("body")).to_contain_text(re.compile(r"\d+ definitions approved\."))
 
     anna.goto("/admin/agents/agent/add/")
     anna.get_by_label("Name").fill("Tester")
@@ -436,7 +436,7 @@ def test_an_approval_for_the_session_continues_it_on_the_open_page(
 ) -> None:
     rita.goto(f"/admin/agents/session/{parked.pk}/change/")
     call = rita.locator("details.bb-call")
-    expect(call).to_contain_text("pending")
+    expect(call).to_contain_text("pending approval")
     call.locator("summary", has_text="Approve for this session").click()
     call.get_by_role("button", name="Approve for this session").click()
     expect(rita.locator("[data-part=state]")).to_contain_text("completed", timeout=PATIENCE_MS)
@@ -462,9 +462,9 @@ def test_a_worker_verifies_the_chain_and_a_fault_leads_to_its_row(
     # Past the product, as an intruder would.
     assert QuerySet(AuditRow).filter(pk=altered.pk).update(actor_label="nobody") == 1
     verification.get_by_role("button", name="Verify from start").click()
-    expect(verification.get_by_role("alert")).to_contain_text(
-        "1 integrity error", timeout=PATIENCE_MS
-    )
+    fault = verification.get_by_role("alert")
+    expect(fault).to_contain_text("1 integrity error:", timeout=PATIENCE_MS)
+    expect(fault).to_contain_text("actor_label")
     verification.get_by_role("link", name="View entry").first.click()
     expect(owner).to_have_url(re.compile(str(altered.pk)))
 
@@ -510,7 +510,7 @@ def add_parameter(page: Page, **said: str) -> Locator:
 def approve_what_waits(page: Page) -> None:
     page.get_by_role("link", name="Review tools").first.click(timeout=PATIENCE_MS)
     page.locator("button[name=do][value=shown]").click()
-    expect(page.locator("body")).to_contain_text("approved")
+    expect(page.locator("body")).to_contain_text("1 definition approved.")
 
 
 def call_tool(page: Page, arguments: dict[str, object]) -> None:

@@ -76,7 +76,8 @@ def test_a_long_one_goes_on_behind_others_and_shows_how_far_it_is(
         assert "Continue verification" in admin_client.words(page)
     while not verify_further(str(acme.pk)):
         pass
-    assert "verified" in admin_client.words(seat.get("ledger_auditrow_verification"))
+    done = admin_client.words(seat.get("ledger_auditrow_verification"))
+    assert "verified Verified up to entry" in done
 
 
 def test_a_fault_leads_to_its_row(acme):

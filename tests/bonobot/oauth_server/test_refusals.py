@@ -75,7 +75,7 @@ def test_nobody_is_sent_to_a_place_that_is_not_the_programs(
     for response in (ide.asked(**changed), ide.answered(**changed)):
         assert response.status_code == 400
         assert "Location" not in response
-        assert b"Tell the program" not in response.content
+        assert b"Return to client" not in response.content
 
 
 @pytest.mark.parametrize(
@@ -102,6 +102,7 @@ def test_what_cannot_be_is_told_to_the_program_only_by_the_person(
     page = ide.asked(**changed)
     assert page.status_code == 400
     assert "Location" not in page
+    assert b"Return to client" in page.content
     back = ide.sent_back({"answer": "deny"}, **changed)
     assert (back["error"], back["state"], back["iss"]) == (code, ide.state, ORIGIN)
     assert not Token.objects.exists()

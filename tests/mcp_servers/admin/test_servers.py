@@ -92,7 +92,10 @@ def test_the_switch_switches_and_is_audited(acme: Organization, seat: admin_clie
 def test_a_reviewer_sees_no_switch_and_may_not_use_it(acme: Organization) -> None:
     server = admin_client.web_server(acme)
     reviewer = admin_client.sit(acme, Role.REVIEWER)
-    assert "Remove" not in admin_client.words(reviewer.get("mcp_servers_server_change", server.pk))
+    owner = admin_client.sit(acme, Role.OWNER)
+    for desk, may_delete in ((owner, True), (reviewer, False)):
+        page = admin_client.words(desk.get("mcp_servers_server_change", server.pk))
+        assert ("Delete" in page) is may_delete
     page = reviewer.post("mcp_servers_server_switch", server.pk, enabled="0", status=403)
     assert "forbidden" in page
     assert Server.objects.get().enabled

@@ -164,7 +164,7 @@ def test_a_member_is_added_by_the_name_they_sign_in_with() -> None:
 def test_an_unknown_name_is_refused_at_its_field() -> None:
     seat = admin_client.sit(factories.create_organization(), None)
     page = seat.post("tenancy_membership_add", username="nobody", role="reviewer")
-    assert "doesn&#x27;t exist" in page
+    assert "The user &#x27;nobody&#x27; doesn&#x27;t exist" in page
     assert not Membership.objects.exists()
 
 

@@ -30,6 +30,7 @@ def test_an_issuer_is_added_changed_and_removed() -> None:
     assert (row.roles, row.announced) == ({"ops": "operator"}, False)
     page = seat.post("tenancy_issuer_change", row.pk, **SAID | {"url": "http://x.example.com"})
     assert "must start with https" in admin_client.words(page)
+    assert "disabled" not in admin_client.words(seat.get("tenancy_issuer_changelist"))
     seat.post("tenancy_issuer_change", row.pk, **SAID | {"enabled": ""})
     row.refresh_from_db()
     assert (row.enabled, row.agent_ids, row.scopes) == (False, [], [])

@@ -47,7 +47,7 @@ def test_a_token_is_changed_but_for_its_role() -> None:
     )
     assert (token.agent_ids, token.calls_per_minute) == ([str(agent.pk)], 7)
     page = seat.post("tenancy_token_change", token.pk, **said, networks="everywhere", lasting="")
-    assert "t a network" in admin_client.words(page)
+    assert "'everywhere' isn't a network" in admin_client.words(page)
     token.refresh_from_db()
     assert len(token.networks) == 2
 
