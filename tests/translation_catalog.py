@@ -220,7 +220,6 @@ def update(path: Path = GERMAN) -> list[Message]:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(written(found), encoding="utf-8")
     path.with_suffix(".mo").write_bytes(compiled(found))
-    ENGLISH.with_suffix(".mo").write_bytes(compiled(read(ENGLISH)))
     return sorted(one for one, texts in found.items() if not all(texts))
 
 
@@ -228,3 +227,4 @@ if __name__ == "__main__":
     settings.configure()
     for one in update():
         print(f"not translated: {one.text!r}")  # noqa: T201  # what a command says
+    ENGLISH.with_suffix(".mo").write_bytes(compiled(read(ENGLISH)))

@@ -190,13 +190,7 @@ def _add_replay_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--no-wait", action="store_true", help="Start the replay without waiting for it"
     )
-    parser.add_argument(
-        "--timeout",
-        type=float,
-        default=3600,
-        metavar="SECONDS",
-        help="Maximum time to wait, in seconds (default: 3600)",
-    )
+    sessions.add_timeout_argument(parser)
 
 
 VERBS = (

@@ -201,8 +201,8 @@ def add_send_arguments(parser: argparse.ArgumentParser) -> None:
     add_wait_arguments(parser)
 
 
-def add_wait_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options for waiting."""
+def add_timeout_argument(parser: argparse.ArgumentParser) -> None:
+    """Add the option for the longest time to wait."""
     parser.add_argument(
         "--timeout",
         type=float,
@@ -210,6 +210,11 @@ def add_wait_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="Maximum time to wait, in seconds (default: 3600)",
     )
+
+
+def add_wait_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options for waiting."""
+    add_timeout_argument(parser)
     parser.add_argument(
         "--wait",
         action="store_true",

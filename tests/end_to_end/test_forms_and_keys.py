@@ -104,7 +104,7 @@ def test_whoever_stays_can_still_send_what_was_about_to_be_sent(
     assert guard.asked == 1
     guard.stays = False
     olga.get_by_role("switch").first.click()
-    expect(olga.locator(".bb-head-deeds")).to_contain_text("Disabled")
+    expect(olga.locator(".bb-head-actions")).to_contain_text("Disabled")
     assert guard.asked == 2
     assert not Server.objects.get(pk=server.pk).enabled
 
