@@ -5,7 +5,10 @@ import sys
 from collections.abc import Sequence
 
 from bonobot import __version__
+from bonobot.management.renamed_commands import replace_renamed
 
+# As shells report a process that SIGPIPE ended.
+CLOSED_PIPE_STATUS = 141
 OVERVIEW = """\
 Bonobot: governed MCP tools for AI agents
 
@@ -30,7 +33,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
         elif command_line in (["--version"], ["version"]):
             sys.stdout.write(f"Bonobot {__version__}\n")
         else:
+            command_line, notes = replace_renamed(command_line)
+            sys.stderr.writelines(f"{note}\n" for note in notes)
             _run_command([program, *command_line])
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # The reader of a pipe (`head`) has what it needs. The interpreter flushes stdout when it
+        # exits, which must not fail again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(CLOSED_PIPE_STATUS)
     except ImproperlyConfigured as error:  # its message names the setting and the remedy
         sys.stderr.write(f"settings_wrong: {error}\n")
         sys.exit(1)

@@ -199,7 +199,7 @@ class AgentServerListView(AgentServerView):
         return self.respond_page(rows, AgentServerSerializer, bindings=attached_by_server)
 
     @describe_operation(
-        "add_agent_server",
+        "attach_server",
         body=CREATE_BODIES,
         answer=AgentServerSerializer,
         status=(200, 201),
@@ -273,7 +273,7 @@ class AgentServerDetailView(AgentServerView):
         update_server(self.principal, server, complete_spec(self.principal, spec, server))
         return self.show_server(agent, server)
 
-    @describe_operation("change_agent_server", body=AgentServerBody, answer=AgentServerSerializer)
+    @describe_operation("update_agent_server", body=AgentServerBody, answer=AgentServerSerializer)
     def patch(self, request: object, agent_id: str, server_id: str) -> Response:
         """Update an attached server: enable or disable it, or select its tools.
 
@@ -285,7 +285,7 @@ class AgentServerDetailView(AgentServerView):
         self.save_attachment(agent, server, existing, self.read_body(AgentServerBody, partial=True))
         return self.show_server(agent, server)
 
-    @describe_operation("remove_agent_server", status=204)
+    @describe_operation("detach_server", status=204)
     def delete(self, request: object, agent_id: str, server_id: str) -> Response:
         """Detach a server from an agent; a private server is deleted."""
         agent = self.get_agent(agent_id)

@@ -193,7 +193,7 @@ class AgentListView(ResourceView):
         """
         return self.respond_page(Agent.objects.visible_to(self.principal), AgentSerializer)
 
-    @describe_operation("add_agent", body=AgentBody, answer=AgentSerializer, status=201)
+    @describe_operation("create_agent", body=AgentBody, answer=AgentSerializer, status=201)
     def post(self, request: object) -> Response:
         """Create an agent; its tool policy has the mode `none`, which denies all tools."""
         spec = build_spec(self, self.read_body(AgentBody))
@@ -221,12 +221,12 @@ class AgentDetailView(AgentView):
         """Replace an agent; effective on the next call and model turn."""
         return self._update_agent(agent_id, partial=False)
 
-    @describe_operation("change_agent", body=AgentBody, answer=AgentSerializer)
+    @describe_operation("update_agent", body=AgentBody, answer=AgentSerializer)
     def patch(self, request: object, agent_id: str) -> Response:
         """Update an agent."""
         return self._update_agent(agent_id, partial=True)
 
-    @describe_operation("remove_agent", status=204)
+    @describe_operation("delete_agent", status=204)
     def delete(self, request: object, agent_id: str) -> Response:
         """Delete an agent.
 
@@ -334,7 +334,7 @@ class AgentMemberDetailView(AgentMemberView):
 
     rules = {"PUT": Action.MANAGE_AGENTS, "DELETE": Action.MANAGE_AGENTS}
 
-    @describe_operation("give_agent", answer=AgentMemberSerializer)
+    @describe_operation("add_agent_member", answer=AgentMemberSerializer)
     def put(self, request: object, agent_id: str, user_id: str) -> Response:
         """Let a member run an agent; repeating the request has no effect."""
         agent = self.get_agent(agent_id)
@@ -346,7 +346,7 @@ class AgentMemberDetailView(AgentMemberView):
             set_agent_members(self.principal, agent, usernames | {member.username})
         return self.respond_row(member, AgentMemberSerializer)
 
-    @describe_operation("take_agent", status=204)
+    @describe_operation("remove_agent_member", status=204)
     def delete(self, request: object, agent_id: str, user_id: str) -> Response:
         """Remove a member from an agent; effective on the next request."""
         agent = self.get_agent(agent_id)
@@ -411,13 +411,13 @@ class CallableAgentsView(AgentView):
     rules = {"GET": READ, "PUT": Action.MANAGE_AGENTS}
     agent_token_methods = ("GET",)
 
-    @describe_operation("get_callees", answer=CallableAgentsSerializer)
+    @describe_operation("get_callable_agents", answer=CallableAgentsSerializer)
     def get(self, request: object, agent_id: str) -> Response:
         """List the agents that an agent can call."""
         return self._show_callable_agents(self.get_agent(agent_id))
 
     @describe_operation(
-        "set_callees", body=CallableAgentsSerializer, answer=CallableAgentsSerializer
+        "set_callable_agents", body=CallableAgentsSerializer, answer=CallableAgentsSerializer
     )
     def put(self, request: object, agent_id: str) -> Response:
         """Replace the agents that an agent can call; usage counts toward the root session."""

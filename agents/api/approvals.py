@@ -167,29 +167,29 @@ class AnswerApprovalView(ApprovalView):
         return self.respond_row(answered, CallApprovalSerializer)
 
 
-class SessionGrantListView(SessionView):
+class SessionApprovalListView(SessionView):
     """The tools approved for a whole session."""
 
     rules = {"GET": READ_OR_RUN}
     agent_token_methods = ("GET",)
     orderings = ("created_at",)
 
-    @describe_operation("list_session_grants", answer=SessionGrantSerializer(many=True))
+    @describe_operation("list_session_approvals", answer=SessionGrantSerializer(many=True))
     def get(self, request: object, session_id: str) -> Response:
         """List the tools approved for a whole session."""
         return self.respond_page(self.get_session(session_id).grants.all(), SessionGrantSerializer)
 
 
-class SessionGrantDetailView(SessionView):
+class SessionApprovalDetailView(SessionView):
     """One tool approved for a whole session."""
 
     rules = {"DELETE": Action.APPROVE_CALLS}
 
-    @describe_operation("revoke_session_grant", status=204)
-    def delete(self, request: object, session_id: str, grant_id: str) -> Response:
+    @describe_operation("revoke_session_approval", status=204)
+    def delete(self, request: object, session_id: str, approval_id: str) -> Response:
         """Revoke a session approval; effective on the next call."""
         rows: Any = SessionApproval.objects.filter(session=self.get_session(session_id))
-        with set_not_found_field("grant_id"):
-            grant: SessionApproval = rows.get_or_404(self.organization_id, pk=grant_id)
+        with set_not_found_field("approval_id"):
+            grant: SessionApproval = rows.get_or_404(self.organization_id, pk=approval_id)
         revoke_session_approval(self.principal, grant)
         return Response(status=204)

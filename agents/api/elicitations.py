@@ -93,12 +93,12 @@ class ElicitationAnswerBody(StrictSerializer):
 class ElicitationRequestView(ResourceView):
     """Base class for one elicitation request."""
 
-    def get_elicitation_request(self, question_id: str) -> ElicitationRequest:
+    def get_elicitation_request(self, request_id: str) -> ElicitationRequest:
         """Return the visible request with this id; raises `NotFound`."""
         visible: Any = ElicitationRequest.objects.visible_to(self.principal)
-        with set_not_found_field("question_id"):
+        with set_not_found_field("request_id"):
             elicitation_request: ElicitationRequest = visible.get_or_404(
-                self.organization_id, pk=question_id
+                self.organization_id, pk=request_id
             )
         return elicitation_request
 
@@ -112,7 +112,7 @@ class ElicitationRequestListView(ResourceView):
     filterset_class = ElicitationRequestFilter
     orderings = ("created_at", "expires_at", "state")
 
-    @describe_operation("list_questions", answer=ElicitationRequestSerializer(many=True))
+    @describe_operation("list_elicitation_requests", answer=ElicitationRequestSerializer(many=True))
     def get(self, request: object) -> Response:
         """List elicitation requests, latest first.
 
@@ -129,11 +129,11 @@ class ElicitationRequestDetailView(ElicitationRequestView):
     rules = {"GET": READ_OR_RUN}
     agent_token_methods = ("GET",)
 
-    @describe_operation("get_question", answer=ElicitationRequestSerializer)
-    def get(self, request: object, question_id: str) -> Response:
+    @describe_operation("get_elicitation_request", answer=ElicitationRequestSerializer)
+    def get(self, request: object, request_id: str) -> Response:
         """Get an elicitation request with its form or its web page."""
         return self.respond_row(
-            self.get_elicitation_request(question_id), ElicitationRequestSerializer
+            self.get_elicitation_request(request_id), ElicitationRequestSerializer
         )
 
 
@@ -143,16 +143,18 @@ class AnswerElicitationView(ElicitationRequestView):
     rules = {"POST": Action.RUN_AGENTS}
 
     @describe_operation(
-        "answer_question", body=ElicitationAnswerBody, answer=ElicitationRequestSerializer
+        "answer_elicitation_request",
+        body=ElicitationAnswerBody,
+        answer=ElicitationRequestSerializer,
     )
-    def post(self, request: object, question_id: str) -> Response:
+    def post(self, request: object, request_id: str) -> Response:
         """Answer an elicitation request; the session continues.
 
         Only the person who started the session can answer; if no person started it, anyone who can
         approve calls. Problems: `already_answered`, `question_expired`, `not_yours`, `bad_answer`,
         `secret_in_answer`.
         """
-        elicitation_request = self.get_elicitation_request(question_id)
+        elicitation_request = self.get_elicitation_request(request_id)
         body = self.read_body(ElicitationAnswerBody)
         answered = answer_request(
             self.principal, elicitation_request, body["action"], body.get("content")

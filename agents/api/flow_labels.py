@@ -35,13 +35,13 @@ class AgentHeldLabelsView(AgentView):
 
     rules = {"GET": READ, "DELETE": Action.MANAGE_AGENTS}
 
-    @describe_operation("get_agent_held", answer=HeldLabelsSerializer)
+    @describe_operation("get_agent_flow_labels", answer=HeldLabelsSerializer)
     def get(self, request: object, agent_id: str) -> Response:
         """Get an agent's flow labels from calls without a session; they expire after 24 hours."""
         held = list_agent_labels(self.get_agent(agent_id))
         return self.respond_row({"held": held, "at": timezone.now()}, HeldLabelsSerializer)
 
-    @describe_operation("clear_agent_held", status=204)
+    @describe_operation("clear_agent_flow_labels", status=204)
     def delete(self, request: object, agent_id: str) -> Response:
         """Clear the flow labels of an agent and its tokens; recorded in the audit log."""
         clear_agent_labels(self.principal, self.get_agent(agent_id))
@@ -53,13 +53,13 @@ class TokenHeldLabelsView(TokenView):
 
     rules = {"GET": Action.MANAGE_TOKENS, "DELETE": Action.MANAGE_AGENTS}
 
-    @describe_operation("get_token_held", answer=HeldLabelsSerializer)
+    @describe_operation("get_token_flow_labels", answer=HeldLabelsSerializer)
     def get(self, request: object, token_id: str) -> Response:
         """Get a token's flow labels from calls without a session; they expire after 24 hours."""
         held = list_token_labels(self.get_token(token_id))
         return self.respond_row({"held": held, "at": timezone.now()}, HeldLabelsSerializer)
 
-    @describe_operation("clear_token_held", status=204)
+    @describe_operation("clear_token_flow_labels", status=204)
     def delete(self, request: object, token_id: str) -> Response:
         """Clear the flow labels of a token; recorded in the audit log."""
         clear_token_labels(self.principal, self.get_token(token_id))

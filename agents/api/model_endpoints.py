@@ -196,7 +196,7 @@ class ModelEndpointListView(ResourceView):
         return self.respond_page(rows, ModelEndpointSerializer)
 
     @describe_operation(
-        "add_model_endpoint", body=ModelEndpointBody, answer=ModelEndpointSerializer, status=201
+        "create_model_endpoint", body=ModelEndpointBody, answer=ModelEndpointSerializer, status=201
     )
     def post(self, request: object) -> Response:
         """Create a model endpoint for a known provider or the offline model."""
@@ -229,13 +229,13 @@ class ModelEndpointDetailView(ResourceView):
         return self._update_endpoint(endpoint_id, partial=False)
 
     @describe_operation(
-        "change_model_endpoint", body=ModelEndpointBody, answer=ModelEndpointSerializer
+        "update_model_endpoint", body=ModelEndpointBody, answer=ModelEndpointSerializer
     )
     def patch(self, request: object, endpoint_id: str) -> Response:
         """Update a model endpoint."""
         return self._update_endpoint(endpoint_id, partial=True)
 
-    @describe_operation("remove_model_endpoint", status=204)
+    @describe_operation("delete_model_endpoint", status=204)
     def delete(self, request: object, endpoint_id: str) -> Response:
         """Delete a model endpoint that isn't used by an agent."""
         delete_endpoint(self.principal, _get_endpoint(self, endpoint_id))

@@ -88,7 +88,7 @@ class AgentNoteListView(AgentView):
         """List an agent's notes, newest first."""
         return self.respond_page(self.get_agent(agent_id).notes.all(), NoteSerializer)
 
-    @describe_operation("add_note", body=NoteBody, answer=NoteSerializer, status=201)
+    @describe_operation("create_note", body=NoteBody, answer=NoteSerializer, status=201)
     def post(self, request: object, agent_id: str) -> Response:
         """Create a note for an agent."""
         agent = self.get_agent(agent_id)
@@ -106,7 +106,7 @@ class AgentNoteDetailView(AgentView):
         """Get a note."""
         return self.respond_row(self._get_note(agent_id, note_id), NoteSerializer)
 
-    @describe_operation("change_note", body=NoteBody, answer=NoteSerializer)
+    @describe_operation("update_note", body=NoteBody, answer=NoteSerializer)
     def patch(self, request: object, agent_id: str, note_id: str) -> Response:
         """Update a note; its flow labels are unchanged if omitted."""
         note = self._get_note(agent_id, note_id)
@@ -114,7 +114,7 @@ class AgentNoteDetailView(AgentView):
         spec = NoteSpec(**(stored_values | self.read_body(NoteBody, partial=True)))
         return self.respond_row(save_note(self.principal, note.agent, spec, note), NoteSerializer)
 
-    @describe_operation("remove_note", status=204)
+    @describe_operation("delete_note", status=204)
     def delete(self, request: object, agent_id: str, note_id: str) -> Response:
         """Delete a note."""
         delete_note(self.principal, self._get_note(agent_id, note_id))

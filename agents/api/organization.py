@@ -111,7 +111,7 @@ class OrganizationDetailView(OrganizationView):
         """Get the organization, whether it is halted, and what a halt would stop."""
         return self.show_organization(Organization.objects.get(pk=self.organization_id))
 
-    @describe_operation("change_organization", body=OrganizationBody, answer=OrganizationSerializer)
+    @describe_operation("update_organization", body=OrganizationBody, answer=OrganizationSerializer)
     def patch(self, request: object) -> Response:
         """Update the organization: name, approvals, security, rate limit, audit retention."""
         organization = Organization.objects.get(pk=self.organization_id)
@@ -126,7 +126,7 @@ class HaltOrganizationView(OrganizationView):
 
     rules = {"POST": Action.MANAGE_ORGANIZATION}
 
-    @describe_operation("halt_organization", body=HaltBody, answer=OrganizationSerializer)
+    @describe_operation("enable_kill_switch", body=HaltBody, answer=OrganizationSerializer)
     def post(self, request: object) -> Response:
         """Halt the organization: deny all calls and model turns, and cancel running sessions.
 
@@ -143,7 +143,7 @@ class ResumeOrganizationView(OrganizationView):
 
     rules = {"POST": Action.MANAGE_ORGANIZATION}
 
-    @describe_operation("resume_organization", answer=OrganizationSerializer)
+    @describe_operation("disable_kill_switch", answer=OrganizationSerializer)
     def post(self, request: object) -> Response:
         """Resume the organization; canceled sessions stay canceled."""
         return self.show_organization(resume_organization(self.principal))

@@ -164,7 +164,7 @@ class SimulatePolicyView(AgentView, PolicySimulationView):
     rules = {"POST": Action.VIEW_AUDIT}
 
     @describe_operation(
-        "replay_tool_policy", body=PolicySimulationBody, answer=PolicySimulationSerializer
+        "simulate_tool_policy", body=PolicySimulationBody, answer=PolicySimulationSerializer
     )
     def post(self, request: object, agent_id: str) -> Response:
         """Simulate a tool policy on an agent's past calls.
@@ -229,7 +229,7 @@ class SimulateOrganizationPolicyView(OrganizationSimulationView):
     rules = {"POST": Action.VIEW_AUDIT}
 
     @describe_operation(
-        "replay_organization_tool_policy",
+        "simulate_organization_tool_policy",
         body=PolicySimulationBody,
         answer=PolicySimulationSerializer,
     )

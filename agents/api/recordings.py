@@ -250,7 +250,7 @@ class RecordingDetailView(RecordingView):
         """Get a recording with its transcript."""
         return self.respond_row(self.get_recording(recording_id), RecordingDetailSerializer)
 
-    @describe_operation("remove_recording", status=204)
+    @describe_operation("delete_recording", status=204)
     def delete(self, request: object, recording_id: str) -> Response:
         """Delete a recording with its replays."""
         delete_recording(self.principal, self.get_recording(recording_id))

@@ -95,7 +95,7 @@ class ExecuteServerRequestView(ServerView):
 
     rules = {"POST": Action.CALL_TOOLS}
 
-    @describe_operation("execute", body=ExecuteBody, answer=CallResultSerializer, calls=True)
+    @describe_operation("call_server", body=ExecuteBody, answer=CallResultSerializer, calls=True)
     def post(self, request: object, server_id: str) -> Response:
         """Send a request to a server without an agent, by MCP method.
 

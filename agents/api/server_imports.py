@@ -218,7 +218,7 @@ class ImportServersView(ResourceView):
     rules = {"POST": Action.MANAGE_SERVERS, "GET": READ}
 
     @describe_operation(
-        "import_progress", answer=ImportProgressSerializer, parameters=[SERVER_PARAMETER]
+        "get_import_progress", answer=ImportProgressSerializer, parameters=[SERVER_PARAMETER]
     )
     def get(self, request: object) -> Response:
         """Get the progress of servers that were added by an import.

@@ -178,7 +178,7 @@ class SkillListView(ResourceView):
         rows: Any = Skill.objects.visible_to(self.principal)
         return self.respond_page(rows.prefetch_related("given__agent"), SkillSerializer)
 
-    @describe_operation("add_skill", body=SkillBody, answer=SkillSerializer, status=201)
+    @describe_operation("create_skill", body=SkillBody, answer=SkillSerializer, status=201)
     def post(self, request: object) -> Response:
         """Create a skill."""
         skill = save_skill(self.principal, SkillSpec(**self.read_body(SkillBody)))
@@ -200,14 +200,14 @@ class SkillDetailView(SkillView):
         """Get a skill, by ID or name."""
         return self.respond_row(self.get_skill(skill_id), SkillSerializer)
 
-    @describe_operation("change_skill", body=SkillBody, answer=SkillSerializer)
+    @describe_operation("update_skill", body=SkillBody, answer=SkillSerializer)
     def patch(self, request: object, skill_id: str) -> Response:
         """Update a skill; changing the text or the arguments creates a version."""
         skill = self.get_skill(skill_id)
         spec = SkillSpec(**({"name": skill.name} | self.read_body(SkillBody, partial=True)))
         return self.respond_row(save_skill(self.principal, spec, skill), SkillSerializer)
 
-    @describe_operation("remove_skill", status=204)
+    @describe_operation("delete_skill", status=204)
     def delete(self, request: object, skill_id: str) -> Response:
         """Delete a skill with its versions."""
         delete_skill(self.principal, self.get_skill(skill_id))

@@ -171,7 +171,7 @@ class TriggerListView(TriggerView):
         return self.respond_page(list_triggers(self.get_workflow(workflow_id)), TriggerSerializer)
 
     @describe_operation(
-        "add_workflow_trigger", body=TriggerBody, answer=NewTriggerSerializer, status=201
+        "create_workflow_trigger", body=TriggerBody, answer=NewTriggerSerializer, status=201
     )
     def post(self, request: object, workflow_id: str) -> Response:
         """Create a schedule or a webhook; the response has the webhook's secret."""
@@ -194,7 +194,7 @@ class TriggerDetailView(TriggerView):
         """Get a trigger, by ID or name."""
         return self.show_trigger(self.get_trigger(workflow_id, trigger_id), TriggerSerializer)
 
-    @describe_operation("change_workflow_trigger", body=TriggerBody, answer=TriggerSerializer)
+    @describe_operation("update_workflow_trigger", body=TriggerBody, answer=TriggerSerializer)
     def patch(self, request: object, workflow_id: str, trigger_id: str) -> Response:
         """Update a trigger, or enable or disable it; its kind can't be changed."""
         trigger = self.get_trigger(workflow_id, trigger_id)
@@ -202,7 +202,7 @@ class TriggerDetailView(TriggerView):
         changed, _ = save_trigger(self.principal, trigger.workflow, spec, trigger)
         return self.show_trigger(changed, TriggerSerializer)
 
-    @describe_operation("remove_workflow_trigger", status=204)
+    @describe_operation("delete_workflow_trigger", status=204)
     def delete(self, request: object, workflow_id: str, trigger_id: str) -> Response:
         """Delete a trigger; the runs it started are kept."""
         delete_trigger(self.principal, self.get_trigger(workflow_id, trigger_id))

@@ -39,9 +39,9 @@ POLICY = f"{AGENT}/tool-policy"
 TOOL = f"{AGENT}/tools/<str:name>"
 SESSION = "sessions/<str:session_id>"
 APPROVAL = "approvals/<str:approval_id>"
-QUESTION = "questions/<str:question_id>"
-GRANTS = f"{SESSION}/grants"
-ISSUER = "token-issuers/<str:issuer_id>"
+ELICITATION = "elicitation-requests/<str:request_id>"
+SESSION_APPROVALS = f"{SESSION}/approvals"
+ISSUER = "external-issuers/<str:issuer_id>"
 ENDPOINT = "model-endpoints/<str:endpoint_id>"
 
 urlpatterns = [
@@ -72,7 +72,11 @@ urlpatterns = [
         recordings.RecordingReplayDetailView.as_view(),
         name="recording-replay",
     ),
-    path(f"{AGENT}/may-ask", agents.CallableAgentsView.as_view(), name="agent-callees"),
+    path(
+        f"{AGENT}/callable-agents",
+        agents.CallableAgentsView.as_view(),
+        name="agent-callable-agents",
+    ),
     path("skills", skills.SkillListView.as_view(), name="skills"),
     path(SKILL, skills.SkillDetailView.as_view(), name="skill"),
     path(f"{SKILL}/versions", skills.SkillVersionListView.as_view(), name="skill-versions"),
@@ -91,9 +95,9 @@ urlpatterns = [
     ),
     path(ORGANIZATION_POLICY, policies.OrganizationPolicyView.as_view(), name="own-tool-policy"),
     path(
-        f"{ORGANIZATION_POLICY}/replay",
+        f"{ORGANIZATION_POLICY}/simulate",
         policy_simulations.SimulateOrganizationPolicyView.as_view(),
-        name="own-policy-replay",
+        name="own-policy-simulate",
     ),
     path(
         f"{ORGANIZATION_POLICY}/draft",
@@ -131,7 +135,11 @@ urlpatterns = [
     path(f"{AGENT}/tool-policy", policies.AgentPolicyView.as_view(), name="tool-policy"),
     path(f"{AGENT}/workspace", agents.AgentWorkspaceView.as_view(), name="agent-workspace"),
     path(f"{AGENT}/budgets", budgets.AgentBudgetsView.as_view(), name="budgets"),
-    path(f"{POLICY}/replay", policy_simulations.SimulatePolicyView.as_view(), name="policy-replay"),
+    path(
+        f"{POLICY}/simulate",
+        policy_simulations.SimulatePolicyView.as_view(),
+        name="policy-simulate",
+    ),
     path(f"{POLICY}/draft", policy_simulations.PolicyDraftView.as_view(), name="policy-draft"),
     path(
         f"{POLICY}/draft/shadow",
@@ -148,7 +156,9 @@ urlpatterns = [
         agent_stores.AgentStoreLabelsView.as_view(),
         name="agent-store-labels",
     ),
-    path(f"{AGENT}/held", flow_labels.AgentHeldLabelsView.as_view(), name="agent-held"),
+    path(
+        f"{AGENT}/flow-labels", flow_labels.AgentHeldLabelsView.as_view(), name="agent-flow-labels"
+    ),
     path(f"{AGENT}/sessions", sessions.AgentSessionListView.as_view(), name="agent-sessions"),
     path("sessions", sessions.SessionListView.as_view(), name="sessions"),
     path(SESSION, sessions.SessionDetailView.as_view(), name="session"),
@@ -161,14 +171,24 @@ urlpatterns = [
     ),
     path(f"{SESSION}/events", sessions.SessionEventsView.as_view(), name="session-events"),
     path(f"{SESSION}/cancel", sessions.CancelSessionView.as_view(), name="session-cancel"),
-    path(GRANTS, approvals.SessionGrantListView.as_view(), name="session-grants"),
+    path(SESSION_APPROVALS, approvals.SessionApprovalListView.as_view(), name="session-approvals"),
     path(
-        f"{GRANTS}/<str:grant_id>", approvals.SessionGrantDetailView.as_view(), name="session-grant"
+        f"{SESSION_APPROVALS}/<str:approval_id>",
+        approvals.SessionApprovalDetailView.as_view(),
+        name="session-approval",
     ),
-    path("questions", elicitations.ElicitationRequestListView.as_view(), name="questions"),
-    path(QUESTION, elicitations.ElicitationRequestDetailView.as_view(), name="question"),
     path(
-        f"{QUESTION}/answer", elicitations.AnswerElicitationView.as_view(), name="question-answer"
+        "elicitation-requests",
+        elicitations.ElicitationRequestListView.as_view(),
+        name="elicitation-requests",
+    ),
+    path(
+        ELICITATION, elicitations.ElicitationRequestDetailView.as_view(), name="elicitation-request"
+    ),
+    path(
+        f"{ELICITATION}/answer",
+        elicitations.AnswerElicitationView.as_view(),
+        name="elicitation-request-answer",
     ),
     path("approvals", approvals.ApprovalListView.as_view(), name="approvals"),
     path(APPROVAL, approvals.ApprovalDetailView.as_view(), name="approval"),
@@ -208,11 +228,19 @@ urlpatterns = [
     path("tokens", tokens.TokenListView.as_view(), name="tokens"),
     path("tokens/<str:token_id>", tokens.TokenDetailView.as_view(), name="token"),
     path(
-        "tokens/<str:token_id>/held", flow_labels.TokenHeldLabelsView.as_view(), name="token-held"
+        "tokens/<str:token_id>/flow-labels",
+        flow_labels.TokenHeldLabelsView.as_view(),
+        name="token-flow-labels",
     ),
-    path("let-in", tokens.AuthorizedAppListView.as_view(), name="let-in"),
-    path("let-in/<str:token_id>", tokens.AuthorizedAppDetailView.as_view(), name="one-let-in"),
-    path("token-issuers", external_issuers.IssuerListView.as_view(), name="token-issuers"),
-    path(ISSUER, external_issuers.IssuerDetailView.as_view(), name="token-issuer"),
-    path(f"{ISSUER}/check", external_issuers.CheckIssuerView.as_view(), name="token-issuer-check"),
+    path("authorized-clients", tokens.AuthorizedAppListView.as_view(), name="authorized-clients"),
+    path(
+        "authorized-clients/<str:token_id>",
+        tokens.AuthorizedAppDetailView.as_view(),
+        name="authorized-client",
+    ),
+    path("external-issuers", external_issuers.IssuerListView.as_view(), name="external-issuers"),
+    path(ISSUER, external_issuers.IssuerDetailView.as_view(), name="external-issuer"),
+    path(
+        f"{ISSUER}/check", external_issuers.CheckIssuerView.as_view(), name="external-issuer-check"
+    ),
 ]

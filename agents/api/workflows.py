@@ -229,7 +229,7 @@ class WorkflowListView(ResourceView):
         rows = rows.select_related("agent").prefetch_related("given__agent")
         return self.respond_page(rows, WorkflowSerializer)
 
-    @describe_operation("add_workflow", body=WorkflowBody, answer=WorkflowSerializer, status=201)
+    @describe_operation("create_workflow", body=WorkflowBody, answer=WorkflowSerializer, status=201)
     def post(self, request: object) -> Response:
         """Create a workflow; errors in its definition have a path."""
         workflow = save_workflow(self.principal, WorkflowSpec(**self.read_body(WorkflowBody)))
@@ -251,7 +251,7 @@ class WorkflowDetailView(WorkflowView):
         """Get a workflow, by ID or name."""
         return self.respond_row(self.get_workflow(workflow_id), WorkflowSerializer)
 
-    @describe_operation("change_workflow", body=WorkflowBody, answer=WorkflowSerializer)
+    @describe_operation("update_workflow", body=WorkflowBody, answer=WorkflowSerializer)
     def patch(self, request: object, workflow_id: str) -> Response:
         """Update a workflow; current runs continue with the version they started with."""
         workflow = self.get_workflow(workflow_id)
@@ -259,7 +259,7 @@ class WorkflowDetailView(WorkflowView):
         updated = save_workflow(self.principal, WorkflowSpec(**values), workflow)
         return self.respond_row(updated, WorkflowSerializer)
 
-    @describe_operation("remove_workflow", status=204)
+    @describe_operation("delete_workflow", status=204)
     def delete(self, request: object, workflow_id: str) -> Response:
         """Delete a workflow with its versions and triggers; its runs are kept."""
         delete_workflow(self.principal, self.get_workflow(workflow_id))

@@ -1,4 +1,4 @@
-"""The commands `agents list`, `add`, `set`, `policy`, `explain`, `may-ask` and others."""
+"""The commands `agents list`, `add`, `set`, `policy`, `explain`, `callable-agents` and others."""
 
 import argparse
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from agents.policies.services import load_policy_spec, set_policy
 from agents.policies.shadow_mode import find_draft
 from agents.services import AgentSpec, create_agent, delete_agent, update_agent
 from bonobot.core.cli import command_group
-from bonobot.core.cli.command_group import CommandContext, CommandVerb, build_table
+from bonobot.core.cli.command_group import CommandContext, CommandVerb, build_table, read_text
 from bonobot.core.problems import InvalidInput, NotFound
 from bonobot.core.text.untrusted_text import make_visible
 
@@ -30,15 +30,57 @@ _LIMIT_HELP = {
 }
 
 
-def _add_limit_arguments(parser: argparse.ArgumentParser) -> None:
+def _add_update_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("slug", metavar="SLUG", help="Slug of the agent")
+    parser.add_argument("--name", metavar="NAME", help="New name")
+    parser.add_argument("--description", metavar="TEXT", help="New description")
+    instructions = parser.add_mutually_exclusive_group()
+    instructions.add_argument("--instructions", metavar="TEXT", help="New instructions")
+    instructions.add_argument(
+        "--instructions-file", metavar="FILE", help="File with the new instructions, or - for stdin"
+    )
+    parser.add_argument("--model", metavar="SLUG", help="Slug of a model endpoint")
     for name in AGENT_LIMITS:
         flag = f"--{name.replace('_', '-')}"
         parser.add_argument(flag, dest=name, type=int, metavar="N", help=_LIMIT_HELP[name])
 
 
-def _set_limits(cli: CommandContext, options: argparse.Namespace) -> None:
+def _update_agent(cli: CommandContext, options: argparse.Namespace) -> None:
     agent = Agent.objects.get_by_name(cli.principal, options.slug)
+    texts = {
+        "description": options.description,
+        "instructions": read_text(options.instructions_file, "--instructions-file")
+        if options.instructions_file
+        else options.instructions,
+    }
+    changes: dict[str, Any] = {name: text for name, text in texts.items() if text is not None}
+    if options.model:
+        changes["model_endpoint"] = _get_endpoint(cli, options.model)
+    changes |= _collect_limits(options)
+    if changes or options.name:
+        agent = update_agent(
+            cli.principal, agent, AgentSpec(name=options.name or agent.name, **changes)
+        )
+    limits = {name: getattr(agent, name) for name in AGENT_LIMITS}
+    shown = {
+        "name": agent.name,
+        "description": agent.description,
+        "model": agent.model_endpoint.slug,
+        **limits,
+    }
+    cli.emit({"slug": agent.slug, **shown, "instructions": agent.instructions})
+    cli.print_message(", ".join(f"{name}: {value}" for name, value in shown.items() if value != ""))
+
+
+def _get_endpoint(cli: CommandContext, slug: str) -> ModelEndpoint:
+    endpoint: ModelEndpoint = ModelEndpoint.objects.get_or_404(
+        cli.principal.organization_id, slug=slug
+    )
+    return endpoint
+
+
+def _collect_limits(options: argparse.Namespace) -> dict[str, int]:
+    """Return the specified limits; raises `InvalidInput` for a negative one."""
     limits = {name: getattr(options, name) for name in AGENT_LIMITS}
     limits = {name: value for name, value in limits.items() if value is not None}
     for name, value in limits.items():
@@ -48,20 +90,17 @@ def _set_limits(cli: CommandContext, options: argparse.Namespace) -> None:
                 field=f"--{name.replace('_', '-')}",
                 remedy="Use a whole number of 0 or more.",
             )
-    if limits:
-        agent = update_agent(cli.principal, agent, AgentSpec(name=agent.name, **limits))
-    current_limits = {name: getattr(agent, name) for name in AGENT_LIMITS}
-    cli.emit({"slug": agent.slug, **current_limits})
-    cli.print_message(", ".join(f"{name}: {value}" for name, value in current_limits.items()))
+    return limits
 
 
 SET_VERB = CommandVerb(
     "set",
-    "Show or change an agent's limits",
-    _set_limits,
-    _add_limit_arguments,
+    "Show or change an agent's name, instructions, model, and limits",
+    _update_agent,
+    _add_update_arguments,
     (
         "agents set helper",
+        "agents set helper --model claude --instructions-file helper.md",
         "agents set helper --tool-search-above 20",
         "agents set helper --max-turns 80",
     ),
@@ -153,9 +192,7 @@ def _add_create_arguments(parser: argparse.ArgumentParser) -> None:
 def _create_agent(cli: CommandContext, options: argparse.Namespace) -> None:
     endpoint = None
     if options.model:
-        endpoint = ModelEndpoint.objects.get_or_404(
-            cli.principal.organization_id, slug=options.model
-        )
+        endpoint = _get_endpoint(cli, options.model)
     spec = AgentSpec(
         name=options.name,
         slug=options.slug,
@@ -389,7 +426,8 @@ VERBS = (
         "Delete an agent, its sessions, and its private servers. The audit log is kept.",
         _delete_agent,
         _add_slug_argument,
-        ("agents remove demo",),
+        ("agents remove demo", "agents remove demo --yes"),
+        "Delete the agent {slug}, its sessions, and its private servers?",
     ),
     CommandVerb(
         "explain",
@@ -423,10 +461,10 @@ def _add_callable_agents_arguments(parser: argparse.ArgumentParser) -> None:
 
 CALLABLE_AGENT_VERBS = (
     CommandVerb(
-        "may-ask",
+        "callable-agents",
         "Show or set which agents an agent can call",
         _handle_callable_agents,
         _add_callable_agents_arguments,
-        ("agents may-ask demo", "agents may-ask demo researcher writer"),
+        ("agents callable-agents demo", "agents callable-agents demo researcher writer"),
     ),
 )

@@ -145,11 +145,11 @@ def _approve_call(cli: CommandContext, options: argparse.Namespace) -> None:
 
 def _add_deny_arguments(parser: argparse.ArgumentParser) -> None:
     elicitations.add_id_argument(parser)
-    parser.add_argument("--word", default="", help="Message to the model")
+    parser.add_argument("--message", default="", help="Message to the model")
 
 
 def _deny_call(cli: CommandContext, options: argparse.Namespace) -> None:
-    _decide_call(cli, options.id, "deny", options.word)
+    _decide_call(cli, options.id, "deny", options.message)
 
 
 def _decide_call(cli: CommandContext, pk: str, decision: str, message: str = "") -> None:
@@ -185,6 +185,6 @@ VERBS = (
         "Deny a call, with an optional message to the model",
         _deny_call,
         _add_deny_arguments,
-        ('approvals deny 0198c0de-… --word "Use the staging server."',),
+        ('approvals deny 0198c0de-… --message "Use the staging server."',),
     ),
 )

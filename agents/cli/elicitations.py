@@ -121,7 +121,8 @@ def show_elicitation_requests(cli: CommandContext, session: Session) -> None:
             f"{make_visible(question.message, 500)}"
         )
         cli.print_message(
-            f"bonobot questions answer {question.pk} accept   (or open {build_page_url(question)})"
+            f"bonobot elicitations answer {question.pk} accept   "
+            f"(or open {build_page_url(question)})"
         )
 
 
@@ -240,14 +241,14 @@ VERBS = (
         f"List the latest {MAX_LISTED} elicitation requests (default: pending ones)",
         _list_elicitation_requests,
         partial(add_list_arguments, model=ElicitationRequest),
-        ("questions list", "questions list --watch", "questions list --state all --json"),
+        ("elicitations list", "elicitations list --watch", "elicitations list --state all --json"),
     ),
     CommandVerb(
         "show",
         "Show an elicitation request with its form fields or URL",
         _show_elicitation_request,
         add_id_argument,
-        ("questions show 0198c0de-…",),
+        ("elicitations show 0198c0de-…",),
     ),
     CommandVerb(
         "answer",
@@ -255,8 +256,8 @@ VERBS = (
         _answer_elicitation_request,
         _add_answer_arguments,
         (
-            "questions answer 0198c0de-… accept --set name=Ada --set age=36",
-            "questions answer 0198c0de-… decline",
+            "elicitations answer 0198c0de-… accept --set name=Ada --set age=36",
+            "elicitations answer 0198c0de-… decline",
         ),
     ),
 )

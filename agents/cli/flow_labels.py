@@ -62,32 +62,37 @@ HELD_HELP = "Show the flow labels of {} from calls without a session"
 CLEAR_HELP = "Clear the flow labels of {} from calls without a session. Recorded in the audit log."
 OF_AGENTS = (
     CommandVerb(
-        "held",
+        "flow-labels",
         HELD_HELP.format("an agent"),
         _show_agent_labels,
         _add_slug_argument,
-        ("agents held demo",),
+        ("agents flow-labels demo",),
     ),
     CommandVerb(
         *(
-            "clear-held",
+            "clear-flow-labels",
             CLEAR_HELP.format("an agent and its tokens"),
             _clear_agent_labels,
             _add_slug_argument,
         ),
-        ("agents clear-held demo",),
+        ("agents clear-flow-labels demo",),
     ),
 )
 OF_TOKENS = (
     CommandVerb(
-        "held",
+        "flow-labels",
         HELD_HELP.format("a token"),
         _show_token_labels,
         _add_key_argument,
-        ("tokens held 1a2b3c4d5e6f",),
+        ("tokens flow-labels 1a2b3c4d5e6f",),
     ),
     CommandVerb(
-        *("clear-held", CLEAR_HELP.format("a token"), _clear_token_labels, _add_key_argument),
-        ("tokens clear-held 1a2b3c4d5e6f",),
+        *(
+            "clear-flow-labels",
+            CLEAR_HELP.format("a token"),
+            _clear_token_labels,
+            _add_key_argument,
+        ),
+        ("tokens clear-flow-labels 1a2b3c4d5e6f",),
     ),
 )

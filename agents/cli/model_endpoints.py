@@ -60,7 +60,7 @@ def _add_failure_arguments(parser: argparse.ArgumentParser) -> None:
         "--fallback", metavar="SLUG", help='Endpoint to use if this one fails. "": none'
     )
     parser.add_argument(
-        "--falls-over", choices=ModelEndpoint.FallsOver.values, help="When to use the fallback"
+        "--fallback-on", choices=ModelEndpoint.FallsOver.values, help="When to use the fallback"
     )
 
 
@@ -82,7 +82,7 @@ def _add_model_arguments(parser: argparse.ArgumentParser) -> None:
         "--context-window", type=int, metavar="N", help="Context window of the model, in tokens"
     )
     parser.add_argument(
-        "--sees-images",
+        "--image-input",
         action=argparse.BooleanOptionalAction,
         help="Whether the model accepts images",
     )
@@ -243,5 +243,6 @@ VERBS = (
         _delete_endpoint,
         _add_slug_argument,
         ("models remove local",),
+        "Delete the model endpoint {slug}?",
     ),
 )

@@ -104,5 +104,6 @@ VERBS = (
         _delete_note,
         _add_delete_arguments,
         ("notes remove helper 'Release day'",),
+        "Delete the note {title}?",
     ),
 )

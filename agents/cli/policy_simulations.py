@@ -1,4 +1,4 @@
-"""The command `audit replay`, and the policy and draft options of `agents policy`."""
+"""The command `audit simulate`, and the policy and draft options of `agents policy`."""
 
 import argparse
 import json
@@ -91,7 +91,7 @@ def show_draft(cli: CommandContext, owner: Owner, draft: ShadowDraft | None) -> 
         cli.print_message(f"Draft in shadow mode since {draft.since:%Y-%m-%d %H:%M}:")
         cli.print_message(format_policy(draft.spec))
         cli.print_message(
-            f"To show what it would have decided: bonobot audit replay {owner_option} --shadow"
+            f"To show what it would have decided: bonobot audit simulate {owner_option} --shadow"
         )
 
 
@@ -304,15 +304,15 @@ def _summarize_simulation(simulation: PolicySimulation) -> list[str]:
 # Added to the verbs of `audit`, which a lower layer defines.
 AUDIT_VERBS = (
     CommandVerb(
-        "replay",
+        "simulate",
         "Simulate another policy on past calls",
         _replay_audit,
         _add_simulation_arguments,
         (
-            "audit replay --agent demo --deny 'mcp_git_*'",
-            "audit replay --agent demo --days 30 --policy stricter.yaml --json",
-            "audit replay --agent demo --shadow",
-            "audit replay --organization --deny 'mcp_shell_*'",
+            "audit simulate --agent demo --deny 'mcp_git_*'",
+            "audit simulate --agent demo --days 30 --policy stricter.yaml --json",
+            "audit simulate --agent demo --shadow",
+            "audit simulate --organization --deny 'mcp_shell_*'",
         ),
     ),
 )

@@ -225,5 +225,6 @@ VERBS = (
         _delete_recording,
         _add_recording_argument,
         ("agents remove-recording 0198c0de-…",),
+        "Delete the recording {recording} and its replays?",
     ),
 )

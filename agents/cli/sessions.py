@@ -463,23 +463,25 @@ def _add_session_approval_filters(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_revoke_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("grant", metavar="APPROVAL", help="ID, as shown by `agents grants`")
+    parser.add_argument(
+        "grant", metavar="APPROVAL", help="ID, as shown by `agents session-approvals`"
+    )
 
 
 SESSION_APPROVAL_VERBS = (
     CommandVerb(
-        "grants",
+        "session-approvals",
         "List the approvals for a whole session",
         _list_session_approvals,
         _add_session_approval_filters,
-        ("agents grants 0198c0de-…",),
+        ("agents session-approvals 0198c0de-…",),
     ),
     CommandVerb(
-        "revoke-grant",
+        "revoke-session-approval",
         "Revoke a session approval",
         _revoke_session_approval,
         _add_revoke_arguments,
-        ("agents revoke-grant 0198c0df-…",),
+        ("agents revoke-session-approval 0198c0df-…",),
     ),
 )
 

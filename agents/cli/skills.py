@@ -40,10 +40,10 @@ def collect_agents(options: argparse.Namespace) -> list[str] | tuple[()] | None:
 
 
 def add_enabled_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add `--on` and `--off`; without either, the state stays unchanged."""
-    switch = parser.add_mutually_exclusive_group()
-    switch.add_argument("--on", dest="enabled", action="store_true", default=None, help="Enable it")
-    switch.add_argument("--off", dest="enabled", action="store_false", help="Disable it")
+    """Add `--enabled` and `--no-enabled`; without either, the state stays unchanged."""
+    parser.add_argument(
+        "--enabled", action=argparse.BooleanOptionalAction, help="Enable or disable it"
+    )
 
 
 def serialize_skill(skill: Skill) -> dict[str, Any]:
@@ -216,6 +216,11 @@ VERBS = (
         ),
     ),
     CommandVerb(
-        "remove", "Delete a skill", _delete_skill, add_name_argument, ("skills remove triage",)
+        "remove",
+        "Delete a skill",
+        _delete_skill,
+        add_name_argument,
+        ("skills remove triage",),
+        "Delete the skill {name}?",
     ),
 )

@@ -75,7 +75,7 @@ def _get_agent(cli: CommandContext, slug: str) -> Agent:
 
 def _add_toolset_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("slug", metavar="SLUG", help="Slug of the agent")
-    for flag, flag_help in (("--on", "Toolset to enable"), ("--off", "Toolset to disable")):
+    for flag, flag_help in (("--enable", "Toolset to enable"), ("--disable", "Toolset to disable")):
         parser.add_argument(
             flag,
             metavar="TOOLSET",
@@ -96,9 +96,9 @@ def _add_toolset_arguments(parser: argparse.ArgumentParser) -> None:
 def _handle_toolsets(cli: CommandContext, options: argparse.Namespace) -> None:
     agent = _get_agent(cli, options.slug)
     kits = {name: dict(kit_options) for name, kit_options in agent.builtin_tools.items()}
-    for name in options.on:
+    for name in options.enable:
         kits.setdefault(name, {})
-    for name in options.off:
+    for name in options.disable:
         kits.pop(name, None)
     for text in options.set:
         name, option, value = _parse_option(text)
@@ -207,9 +207,9 @@ WORKSPACE_VERBS = (
         _add_toolset_arguments,
         (
             "agents tools demo",
-            "agents tools demo --on filesystem --on search --set filesystem.read_only=true",
-            "agents tools demo --on fetch --set fetch.hosts=docs.example.com,*.example.org",
-            "agents tools demo --off shell",
+            "agents tools demo --enable filesystem --enable search --set filesystem.read_only=true",
+            "agents tools demo --enable fetch --set fetch.hosts=docs.example.com,*.example.org",
+            "agents tools demo --disable shell",
         ),
     ),
     CommandVerb(

@@ -173,5 +173,6 @@ VERBS = (
         _delete_trigger,
         _add_name_arguments,
         ("workflows remove-trigger triage alerts",),
+        "Delete the trigger {trigger}?",
     ),
 )

@@ -263,6 +263,7 @@ VERBS = (
         _delete_workflow,
         add_name_argument,
         ("workflows remove triage",),
+        "Delete the workflow {name}?",
     ),
     *TRIGGER_VERBS,
 )

@@ -69,7 +69,7 @@ class OnboardingView(ResourceView):
         """Get the setup steps, and which are done or skipped."""
         return self._show_progress()
 
-    @describe_operation("change_first_run", body=OnboardingBody, answer=OnboardingSerializer)
+    @describe_operation("update_first_run", body=OnboardingBody, answer=OnboardingSerializer)
     def patch(self, request: object) -> Response:
         """Skip or restore setup steps, and hide or show the setup."""
         values: dict[str, Any] = self.read_body(OnboardingBody, partial=True)

@@ -82,11 +82,11 @@ VERBS = (
         ("first-run skip model",),
     ),
     CommandVerb(
-        "take-up",
+        "unskip",
         "Undo skipping a step",
         partial(_handle_skip, skipped=False),
         _add_step_argument,
-        ("first-run take-up model",),
+        ("first-run unskip model",),
     ),
     CommandVerb(
         "hide",

@@ -33,7 +33,9 @@ def _show_status(cli: CommandContext, options: argparse.Namespace) -> None:
 def _add_rotate_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--yes", action="store_true", help="Don't ask for confirmation")
     parser.add_argument(
-        "--given", action="store_true", help="Use the first existing key instead of creating a key"
+        "--existing",
+        action="store_true",
+        help="Use the first existing key instead of creating a key",
     )
     parser.add_argument(
         "--wait",
@@ -55,7 +57,7 @@ def _add_rotate_arguments(parser: argparse.ArgumentParser) -> None:
 def _rotate_keys(cli: CommandContext, options: argparse.Namespace) -> None:
     require_no_organization(options)
     status = key_rotation.load_rotation_status()
-    if options.given:
+    if options.existing:
         cli.print_message(f"{status.older} values are encrypted with older keys.")
     elif not status.unfinished:
         if not options.yes and not cli.confirm("Create a new key and encrypt all values with it?"):

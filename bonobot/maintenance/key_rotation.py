@@ -199,7 +199,7 @@ def _get_writable_key_file() -> Path:
             remedy="Put a new key (`bonobot generate_encryption_key`) first in the file set in "
             "`BONOBOT_FIELD_KEYS_FILE`. Running processes pick it up. If you use a "
             "variable, add the key after the others and restart every process, then move "
-            "it to first place and restart again. Then run `bonobot keys rotate --given`.",
+            "it to first place and restart again. Then run `bonobot keys rotate --existing`.",
         )
     return path
 

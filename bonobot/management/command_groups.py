@@ -116,7 +116,7 @@ COMMAND_GROUPS = {
         "Read, write, and delete notes of agents",
         ("agents.cli.notes:VERBS",),
     ),
-    "notices": GroupEntry(
+    "notifications": GroupEntry(
         "Manage notification channels, and show and retry notifications",
         (
             "bonobot.notifications.cli:VERBS",
@@ -127,7 +127,7 @@ COMMAND_GROUPS = {
         "Manage the organization and its kill switch",
         ("agents.cli.organization:VERBS",),
     ),
-    "questions": GroupEntry(
+    "elicitations": GroupEntry(
         "List, show, and answer elicitation requests of servers",
         ("agents.cli.elicitations:VERBS",),
     ),

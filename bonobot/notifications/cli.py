@@ -121,21 +121,22 @@ CHANNEL_VERBS = (
         "Add a notification channel for a webhook or email",
         _create_channel,
         _add_create_arguments,
-        ("notices add Pager --url '${PAGER_URL}' --event server_down --minimum critical",),
+        ("notifications add Pager --url '${PAGER_URL}' --event server_down --minimum critical",),
     ),
     CommandVerb(
         "set",
         "Update a channel. Disabling it discards its unsent notifications.",
         _update_channel,
         _add_update_arguments,
-        ("notices set Pager --no-enabled", "notices set Pager --minimum warning"),
+        ("notifications set Pager --no-enabled", "notifications set Pager --minimum warning"),
     ),
     CommandVerb(
         "remove",
         "Delete a channel and its notifications",
         _delete_channel,
         _add_delete_arguments,
-        ("notices remove Pager",),
+        ("notifications remove Pager",),
+        "Delete the channel {channel} and its notifications?",
     ),
 )
 
@@ -171,7 +172,7 @@ def _list_notifications(cli: CommandContext, options: argparse.Namespace) -> Non
         (f"{n['created_at']:%m-%d %H:%M}", *(n[name] for name in names)) for n in notifications
     ]
     columns = ("WHEN", "EVENT", "SUBJECT", "CHANNEL", "STATE", "ATTEMPTS", "ERROR")
-    empty = "No notifications yet. List the channels: bonobot notices channels"
+    empty = "No notifications yet. List the channels: bonobot notifications channels"
     cli.emit(notifications, build_table(*columns, rows=cells, empty=empty))
 
 
@@ -189,7 +190,7 @@ def _list_channels(cli: CommandContext, options: argparse.Namespace) -> None:
         )
         for c in channels
     ]
-    empty = "No notification channels. Add one: bonobot notices add NAME --url URL"
+    empty = "No notification channels. Add one: bonobot notifications add NAME --url URL"
     cli.emit(
         channels,
         build_table("NAME", "KIND", "DESTINATION", "EVENTS", "ENABLED", rows=cells, empty=empty),
@@ -229,7 +230,7 @@ def _add_test_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _add_retry_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "id", metavar="ID", help="ID of the notification, as shown by `notices list --json`"
+        "id", metavar="ID", help="ID of the notification, as shown by `notifications list --json`"
     )
 
 
@@ -239,23 +240,26 @@ VERBS = (
         f"List the latest {MAX_LISTED} notifications",
         _list_notifications,
         _add_list_arguments,
-        ("notices list", "notices list --state failed --json"),
+        ("notifications list", "notifications list --state failed --json"),
     ),
     CommandVerb(
-        "channels", "List notification channels", _list_channels, examples=("notices channels",)
+        "channels",
+        "List notification channels",
+        _list_channels,
+        examples=("notifications channels",),
     ),
     CommandVerb(
         "test",
         "Send a test notification",
         _test_channel,
         _add_test_arguments,
-        ("notices test Operations",),
+        ("notifications test Operations",),
     ),
     CommandVerb(
         "retry",
         "Retry a pending or failed notification now",
         _retry_notification,
         _add_retry_arguments,
-        ("notices retry 0198c0de-…",),
+        ("notifications retry 0198c0de-…",),
     ),
 )

@@ -327,7 +327,7 @@ class DefinitionDetailView(DefinitionView):
         """Get a definition as declared and as approved."""
         return self.respond_row(self.get_definition(server_id, definition_id), DefinitionSerializer)
 
-    @describe_operation("switch_definition", body=EnableDefinitionBody, answer=DefinitionSerializer)
+    @describe_operation("update_definition", body=EnableDefinitionBody, answer=DefinitionSerializer)
     def patch(self, request: object, server_id: str, definition_id: str) -> Response:
         """Enable or disable a definition for all agents."""
         row = self.get_definition(server_id, definition_id)
@@ -352,7 +352,7 @@ class ApproveDefinitionView(DefinitionView):
         approve_definitions(self.principal, self.get_server(server_id), {row.pk: digest})
         return self.respond_row(self.get_definition(server_id, definition_id), DefinitionSerializer)
 
-    @describe_operation("withdraw_approval", answer=DefinitionSerializer)
+    @describe_operation("revoke_definition_approval", answer=DefinitionSerializer)
     def delete(self, request: object, server_id: str, definition_id: str) -> Response:
         """Withdraw the approval of a definition; it is pending review, and can't be called."""
         reset_review(self.principal, self.get_definition(server_id, definition_id))

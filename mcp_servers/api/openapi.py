@@ -309,7 +309,7 @@ class OperationListView(OperationView):
         )
 
     @describe_operation(
-        "add_declared_operation", body=OperationBody, answer=OperationSerializer, status=201
+        "create_declared_operation", body=OperationBody, answer=OperationSerializer, status=201
     )
     def post(self, request: object, server_id: str) -> Response:
         """Create a declared operation; its tool is pending review after the next scan.
@@ -336,14 +336,16 @@ class OperationDetailView(OperationView):
         """Get a declared operation."""
         return self.build_operation_response(self.get_server(server_id), name)
 
-    @describe_operation("change_declared_operation", body=OperationBody, answer=OperationSerializer)
+    @describe_operation(
+        "replace_declared_operation", body=OperationBody, answer=OperationSerializer
+    )
     def put(self, request: object, server_id: str, name: str) -> Response:
         """Replace a declared operation; the approved version is used until the next scan."""
         server = self.get_server(server_id)
         operation = update_operation(self.principal, server, name, self.read_body(OperationBody))
         return self.build_operation_response(server, operation.name)
 
-    @describe_operation("remove_declared_operation", status=204)
+    @describe_operation("delete_declared_operation", status=204)
     def delete(self, request: object, server_id: str, name: str) -> Response:
         """Delete a declared operation; effective on the next call."""
         delete_operation(self.principal, self.get_server(server_id), name)

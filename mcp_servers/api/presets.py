@@ -176,7 +176,7 @@ class PresetListView(PresetView):
         presets = Preset.objects.available_to(self.organization_id)
         return self.respond_page(presets, PresetSerializer, enabled=self.load_enabled_ids())
 
-    @describe_operation("add_preset", body=PresetBody, answer=PresetSerializer, status=201)
+    @describe_operation("create_preset", body=PresetBody, answer=PresetSerializer, status=201)
     def post(self, request: object) -> Response:
         """Create a preset of the organization; stdio requires a platform administrator."""
         preset = create_preset(self.principal, PresetSpec(**self.read_body(PresetBody)))
@@ -193,14 +193,14 @@ class PresetDetailView(PresetView):
         """Get a preset."""
         return self.build_preset_response(self.get_preset(preset_id))
 
-    @describe_operation("change_preset", body=PresetBody, answer=PresetSerializer)
+    @describe_operation("update_preset", body=PresetBody, answer=PresetSerializer)
     def patch(self, request: object, preset_id: str) -> Response:
         """Update a preset of the organization; existing servers are unchanged."""
         preset = self.get_preset(preset_id)
         patch_preset(self.principal, preset, self.read_body(PresetBody, partial=True))
         return self.build_preset_response(preset)
 
-    @describe_operation("remove_preset", status=204)
+    @describe_operation("delete_preset", status=204)
     def delete(self, request: object, preset_id: str) -> Response:
         """Delete a preset of the organization; existing servers are kept."""
         delete_preset(self.principal, self.get_preset(preset_id))

@@ -174,7 +174,7 @@ class ServerListView(ServerView):
         return self.respond_page(add_server_annotations(rows), ServerSerializer)
 
     @describe_operation(
-        "add_server",
+        "create_server",
         body=ADD_BODY,
         answer=ServerDetailSerializer,
         status=201,
@@ -222,7 +222,7 @@ class ServerDetailView(ServerView):
         return self._update(server_id, CreateServerBody, partial=False)
 
     @describe_operation(
-        "change_server",
+        "update_server",
         body=ServerBody,
         answer=ServerDetailSerializer,
         examples=[CHANGE_EXAMPLE],
@@ -232,7 +232,7 @@ class ServerDetailView(ServerView):
         """Update a server's configuration."""
         return self._update(server_id, ServerBody, partial=True)
 
-    @describe_operation("remove_server", status=204)
+    @describe_operation("delete_server", status=204)
     def delete(self, request: object, server_id: str) -> Response:
         """Delete a server with its definitions and secrets; the audit log keeps its name."""
         delete_server(self.principal, self.get_server(server_id))

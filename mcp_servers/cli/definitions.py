@@ -84,7 +84,9 @@ def _show_labels(cli: CommandContext, server: Server, rows: list[Definition]) ->
             )
             for row in rows
         ]
-        cli.out.print(build_table("NAME", "LABELS", "SOURCE", rows=lines, empty="No definitions."))
+        cli.print_result(
+            build_table("NAME", "LABELS", "SOURCE", rows=lines, empty="No definitions.")
+        )
 
 
 VERBS = (

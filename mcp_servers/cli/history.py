@@ -69,7 +69,7 @@ def _print_history(cli: CommandContext, history: dict[str, Any]) -> None:
         for w in history["windows"]
     ]
     titles = ("PERIOD", "UPTIME", "OUTAGES", "CHECKS", "FAILED", "CALLS", "P50 MS", "P95 MS")
-    cli.out.print(build_table(*titles, rows=rows, empty=""))
+    cli.print_result(build_table(*titles, rows=rows, empty=""))
     facts = ("seconds", "failures", "code", "detail")
     outage_rows = [
         (
@@ -81,13 +81,13 @@ def _print_history(cli: CommandContext, history: dict[str, Any]) -> None:
     ]
     empty = "No contact has failed in the last 30 days."
     names = ("STARTED", "ENDED", "SECONDS", "FAILED", "CODE", "CAUSE")
-    cli.out.print(build_table(*names, rows=outage_rows, empty=empty))
+    cli.print_result(build_table(*names, rows=outage_rows, empty=empty))
     check_rows = [
         (_format_time(c["created_at"]), c["kind"], "ok" if c["ok"] else c["code"], c["latency_ms"])
         for c in history["checks"]
     ]
     empty = "No checks in this period. Check the server now: bonobot mcp test SERVER"
-    cli.out.print(build_table("TIME", "KIND", "OUTCOME", "MS", rows=check_rows, empty=empty))
+    cli.print_result(build_table("TIME", "KIND", "OUTCOME", "MS", rows=check_rows, empty=empty))
 
 
 def _serialize_outage(row: Outage) -> dict[str, Any]:

@@ -90,5 +90,6 @@ VERBS = (
         _delete_launcher,
         _add_program_argument,
         ("mcp remove-launcher deno",),
+        "Remove the launcher {program}?",
     ),
 )

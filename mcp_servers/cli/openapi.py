@@ -13,7 +13,7 @@ from bonobot.core.cli.command_group import (
     expand_variables,
     parse_pairs,
 )
-from bonobot.core.problems import Conflict, InvalidInput, NotFound
+from bonobot.core.problems import InvalidInput, NotFound
 from bonobot.core.text.untrusted_text import make_visible
 from mcp_servers.cli.discovery import discover_servers
 from mcp_servers.cli.servers import get_server
@@ -271,20 +271,10 @@ def _parse_parameter(text: str, options: argparse.Namespace) -> dict[str, Any]:
 def _add_delete_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("server", metavar="SERVER", help="Slug, name, or ID of the server")
     parser.add_argument("name", metavar="NAME", help="Name of the operation")
-    parser.add_argument("--yes", action="store_true", help="Don't ask for confirmation")
 
 
 def _delete_operation(cli: CommandContext, options: argparse.Namespace) -> None:
     server = get_server(cli, options.server)
-    get_declared_operation(server, options.name)
-    question = f"Delete {options.name} of {server.name}? It can no longer be called."
-    if cli.can_ask and not options.yes and not cli.confirm(question):
-        raise Conflict(
-            "The deletion wasn't confirmed. Nothing was deleted.",
-            code="not_confirmed",
-            field="NAME",
-            remedy="Confirm with --yes.",
-        )
     delete_operation(cli.principal, server, options.name)
     discover_servers(cli, [server])
     cli.emit({"removed": options.name, "server": server.slug})
@@ -321,5 +311,6 @@ VERBS = (
         _delete_operation,
         _add_delete_arguments,
         ("mcp remove-operation shop add_order",),
+        "Delete {name} of {server}? It can no longer be called.",
     ),
 )

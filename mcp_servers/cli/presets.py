@@ -198,6 +198,7 @@ VERBS = (
         _delete_preset,
         _add_preset_argument,
         ("mcp remove-preset our-documentation",),
+        "Delete the preset {preset}?",
     ),
     CommandVerb(
         "enable-preset",

@@ -104,7 +104,9 @@ def _print_server(cli: CommandContext, server_data: dict[str, Any]) -> None:
         for item in server_data["bindings"]
     ]
     empty = f"Not attached to any agent: bonobot mcp connect {server_data['slug']} --agent SLUG"
-    cli.out.print(build_table("AGENT", "ENABLED", "TOOLS", "EXCEPT", rows=agent_rows, empty=empty))
+    cli.print_result(
+        build_table("AGENT", "ENABLED", "TOOLS", "EXCEPT", rows=agent_rows, empty=empty)
+    )
     cli.print_message("")
     rows = [
         (item["kind"], item["name"], item["state"], _format_findings(item), item["description"])
@@ -112,7 +114,7 @@ def _print_server(cli: CommandContext, server_data: dict[str, Any]) -> None:
     ]
     empty = f"No definitions yet. Discover them: bonobot mcp refresh {server_data['slug']}"
     columns = ("KIND", "NAME", "STATE", "FINDINGS", "DESCRIPTION")
-    cli.out.print(build_table(*columns, rows=rows, empty=empty))
+    cli.print_result(build_table(*columns, rows=rows, empty=empty))
 
 
 def _iterate_lines(server_data: dict[str, Any]) -> Iterator[tuple[str, str]]:

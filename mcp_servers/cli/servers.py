@@ -251,7 +251,7 @@ def _add_create_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--cwd", help="Working directory of the program")
     parser.add_argument(
-        "--confine",
+        "--sandbox",
         choices=Server.Confinement.values,
         help="Sandbox mode of the program (default: sandbox). It never runs with less protection.",
     )
@@ -356,7 +356,7 @@ def _build_server_spec(
 
 def _collect_sandbox_options(options: argparse.Namespace) -> dict[str, str]:
     """Return the sandbox options that were given; the rest comes from the preset or defaults."""
-    sandbox = {} if options.confine is None else {"confinement": options.confine}
+    sandbox = {} if options.sandbox is None else {"confinement": options.sandbox}
     if options.network is None:
         return sandbox
     return sandbox | {"network": Server.Network.HOST if options.network else Server.Network.NONE}
@@ -524,7 +524,7 @@ VERBS = (
             "mcp add time --command 'uvx mcp-server-time@2026.10.19' --approve",
             "mcp add pets --openapi https://api.example.com/openapi.json --tag pets",
             "mcp add files --preset filesystem --set FOLDER=/srv/files",
-            "mcp add ours --command 'python3 /srv/ours.py' --confine namespaces --no-network",
+            "mcp add ours --command 'python3 /srv/ours.py' --sandbox namespaces --no-network",
         ),
     ),
     CommandVerb(
@@ -577,6 +577,11 @@ VERBS = (
         ("mcp disable time",),
     ),
     CommandVerb(
-        "remove", "Delete a server", _delete_server, _add_server_argument, ("mcp remove time",)
+        "remove",
+        "Delete a server",
+        _delete_server,
+        _add_server_argument,
+        ("mcp remove time", "mcp remove time --yes"),
+        "Delete the server {server}? Agents lose its tools.",
     ),
 )

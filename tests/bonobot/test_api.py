@@ -7,11 +7,13 @@ from django.core.exceptions import PermissionDenied, RequestDataTooBig, Validati
 from django.db import DataError, IntegrityError, OperationalError
 from django.db.models import ProtectedError
 from django.test import Client
+from django.urls import resolve
 from rest_framework import exceptions
 
 from bonobot.accounts.models import Membership, Organization, Token, User
 from bonobot.accounts.roles import Role
 from bonobot.accounts.tokens.services import revoke_token
+from bonobot.api_urls import RENAMED_PATHS, UnknownPathView
 from bonobot.core.api.exception_handler import build_problem_details, handle_exception, to_problem
 from bonobot.core.problems import Conflict, Problem
 from tests import factories, rest
@@ -28,6 +30,32 @@ def acme() -> Organization:
 @pytest.fixture
 def owner(acme: Organization) -> Rest:
     return rest.as_role(acme, Role.OWNER)
+
+
+# -- paths ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("notices?limit=1&state=sent", "notifications?limit=1&state=sent"),
+        ("notice-channels/7/test", "notification-channels/7/test"),
+        ("questions", "elicitation-requests"),
+        ("agents/a%20b%3F/held", "agents/a%20b%3F/flow-labels"),
+        ("sessions/7/grants/8", "sessions/7/approvals/8"),
+        ("tool-policy/replay", "tool-policy/simulate"),
+    ],
+)
+@pytest.mark.parametrize("method", ["get", "post"])
+def test_a_renamed_path_redirects_with_its_method_and_query(old, new, method):
+    response = getattr(Client(enforce_csrf_checks=True), method)(f"/api/{old}")
+    assert (response.status_code, response.headers["Location"]) == (308, f"/api/{new}")
+
+
+def test_each_renamed_path_leads_to_one_that_exists():
+    for new in RENAMED_PATHS.values():
+        filled = new.format(agent="a", session="s", token="t", rest="")
+        assert resolve(f"/api/{filled}").func.cls is not UnknownPathView
 
 
 # -- signing in ----------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.django_db
 NAMES = re.compile(r"\(([\w|]+)\)")
 # What the inventory has no row of at that address, or what is measured while it is read.
 NOT_THERE = ("draft", "snippets", "operations", "/import", "/definitions/{definition_id}")
-MEASURED = ("get_usage", "get_agent_held", "get_token_held", "get_server_uptime")
+MEASURED = ("get_usage", "get_agent_flow_labels", "get_token_flow_labels", "get_server_uptime")
 
 
 def reads() -> Iterator[tuple[str, dict[str, Any]]]:

@@ -48,7 +48,7 @@ AGENT = "agents/<str:agent_id>"
 SERVER = "mcp-servers/<str:server_id>"
 KINDS: dict[str, Kind] = {
     AGENT: kind(NAME, {"description": "Ours"}, whole=NAME),
-    f"{AGENT}/may-ask": kind({"may_ask": ["other"]}, {"may_ask": []}),
+    f"{AGENT}/callable-agents": kind({"may_ask": ["other"]}, {"may_ask": []}),
     f"{AGENT}/tool-policy": kind(POLICY, {"mode": "all"}),
     f"{AGENT}/tool-policy/draft": kind(POLICY, {"mode": "all"}),
     f"{AGENT}/budgets": kind(LINES, {"budgets": []}),
@@ -76,10 +76,10 @@ KINDS: dict[str, Kind] = {
         {"enabled": False}, {"enabled": True}
     ),
     "identity-providers/<str:provider_id>": kind(NAME, {"enabled": False}),
-    "notice-channels/<str:channel_id>": kind(NAME, {"enabled": False}),
+    "notification-channels/<str:channel_id>": kind(NAME, {"enabled": False}),
     "presets/<str:preset_id>": kind(NAME, {"description": "Ours"}),
     "tokens/<str:token_id>": kind({"name": "Another"}, {"calls_per_minute": 7}),
-    "token-issuers/<str:issuer_id>": kind(NAME, {"enabled": False}),
+    "external-issuers/<str:issuer_id>": kind(NAME, {"enabled": False}),
     f"{SERVER}/operations/<str:name>": kind(
         {"name": "get", "description": "Theirs", "path": "/a"},
         {"name": "get", "description": "Ours", "path": "/b"},

@@ -173,7 +173,7 @@ def test_letting_a_program_in_takes_no_secret_into_logs_rows_or_pages(acme):
     pages = {name: owner.get(name) for name in ("programs", "tenancy_token_changelist")}
     pages["let_in"] = person.get("let_in")
     pages["audit"] = owner.get("ledger_auditrow_changelist")
-    pages["REST"] = person.client.get("/api/let-in").content.decode()
+    pages["REST"] = person.client.get("/api/authorized-clients").content.decode()
     places |= {name: leaks(page, sought) for name, page in pages.items()}
     assert "IDE" in pages["programs"]
     assert "It was let in." in written.getvalue()

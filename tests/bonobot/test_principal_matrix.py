@@ -132,7 +132,7 @@ KINDS = {
         "token_id", "tokens/{}", "tokens", (Action.MANAGE_TOKENS,), True, admin="tenancy_token"
     ),
     "issuer": Kind(
-        "issuer_id", "token-issuers/{}", "token-issuers", (Action.MANAGE_ISSUERS,), True
+        "issuer_id", "external-issuers/{}", "external-issuers", (Action.MANAGE_ISSUERS,), True
     ),
     "member": Kind("member_id", "members/{}", "members", (Action.VIEW,), True),
     "audit": Kind(

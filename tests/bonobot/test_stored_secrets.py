@@ -140,7 +140,7 @@ KINDS = {
                 "Pager", "webhook", url=f"{HERE}/hook", secret="stored-and-long-enough"
             ),
         )[0],
-        "notice-channels/{}",
+        "notification-channels/{}",
         "secret",
         lambda secret, address: {"url": f"{address}/hook", "secret": secret},
     ),

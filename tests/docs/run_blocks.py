@@ -86,7 +86,7 @@ def _json(block: Block) -> Iterator[Statement]:
             block.line,
         )
     elif "mode" in read:
-        tried = "bonobot audit replay --agent demo --policy sample.json"
+        tried = "bonobot audit simulate --agent demo --policy sample.json"
         yield Statement(f"{_kept(block, 'sample.json')}\n{tried}", block.line)
 
 

@@ -12,7 +12,10 @@ from agents.gateway.errors import build_mcp_error, build_unknown_name_error
 from agents.gateway.errors import build_refusal_result as as_result
 from agents.gateway.handlers import LARGE_RESULT_SIZE, EndpointInfo, Kind
 from agents.gateway.organization_server.chat_tools import build_chat_tools, list_session_tools
-from agents.gateway.organization_server.management_tools import list_management_tools
+from agents.gateway.organization_server.management_tools import (
+    RENAMED_TOOLS,
+    list_management_tools,
+)
 from agents.gateway.organization_server.resources import (
     KINDS,
     build_uri,
@@ -155,6 +158,7 @@ class OrganizationHandlers:
             _strip_unstorable(inbound.get_text("name")),
             _strip_unstorable(inbound.get_object("arguments")),
         )
+        name = RENAMED_TOOLS.get(name, name)
         tool = (await get_runtime().run_orm(load_tools, inbound.caller.principal)).get(name)
         if tool is None:
             error = NotFound(f"The tool {name!r} doesn't exist.", code="unknown_tool")

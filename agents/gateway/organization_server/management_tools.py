@@ -205,7 +205,8 @@ OPERATIONS = (
         title="Add a server to the pool",
         body_component="CreateServerRequest",
         note="Only a platform administrator can set a `stdio` command; everyone who can manage "
-        "servers can use `add_preset_server`. To scan its definitions, call `refresh_server`.",
+        "servers can use `create_server_from_preset`. To scan its definitions, call "
+        "`refresh_server`.",
         secret_arguments=SECRET_FIELDS,
     ),
     _build_read_operation("/api/presets"),
@@ -213,7 +214,7 @@ OPERATIONS = (
         method="POST",
         path="/api/mcp-servers",
         hints=OrganizationToolHints(destructive=False, open_world=True),
-        name="add_preset_server",
+        name="create_server_from_preset",
         title="Add a server to the pool from a preset",
         note="Call `list_presets` for the presets, their parameters, and whether they are enabled.",
         body_component="PresetServerRequest",
@@ -235,7 +236,7 @@ OPERATIONS = (
         method="POST",
         path=f"{AGENT_PATH}/mcp-servers",
         hints=UPDATE_HINTS,
-        name="give_agent_server",
+        name="attach_server_to_agent",
         title="Attach a pool server to an agent",
         note="If the server is already attached, the attachment is updated. Without "
         "`allowed_tools`, the agent gets all tools.",
@@ -264,6 +265,21 @@ OPERATIONS = (
     ManagementOperation(method="POST", path=f"{RUN_PATH}/cancel", hints=UPDATE_HINTS),
     _build_read_operation("/api/sessions"),
 )
+
+
+# Tools that were renamed after version 0.1: clients that know the old names can still call them.
+RENAMED_TOOLS = {
+    "add_agent": "create_agent",
+    "add_note": "create_note",
+    "add_preset_server": "create_server_from_preset",
+    "add_server": "create_server",
+    "change_agent": "update_agent",
+    "change_agent_server": "update_agent_server",
+    "change_note": "update_note",
+    "change_server": "update_server",
+    "give_agent_server": "attach_server_to_agent",
+    "remove_note": "delete_note",
+}
 
 
 def list_management_tools(principal: Principal) -> list[OrganizationTool]:

@@ -119,14 +119,16 @@ class IssuerListView(ResourceView):
     rules = {"GET": REQUIRED_ACTION, "POST": REQUIRED_ACTION}
     orderings = ("name", "created_at")
 
-    @describe_operation("list_token_issuers", answer=IssuerSerializer(many=True))
+    @describe_operation("list_external_issuers", answer=IssuerSerializer(many=True))
     def get(self, request: object) -> Response:
         """List external issuers whose tokens MCP endpoints accept."""
         return self.respond_page(
             Issuer.objects.for_organization(self.organization_id), IssuerSerializer
         )
 
-    @describe_operation("add_token_issuer", body=IssuerBody, answer=IssuerSerializer, status=201)
+    @describe_operation(
+        "create_external_issuer", body=IssuerBody, answer=IssuerSerializer, status=201
+    )
     def post(self, request: object) -> Response:
         """Create an external issuer; requires a platform administrator."""
         terms = build_terms(self.principal, self.read_body(IssuerBody))
@@ -150,12 +152,12 @@ class IssuerDetailView(IssuerView):
 
     rules = {"GET": REQUIRED_ACTION, "PATCH": REQUIRED_ACTION, "DELETE": REQUIRED_ACTION}
 
-    @describe_operation("get_token_issuer", answer=IssuerSerializer)
+    @describe_operation("get_external_issuer", answer=IssuerSerializer)
     def get(self, request: object, issuer_id: str) -> Response:
         """Get an external issuer."""
         return self.respond_row(self.get_issuer(issuer_id), IssuerSerializer)
 
-    @describe_operation("change_token_issuer", body=IssuerBody, answer=IssuerSerializer)
+    @describe_operation("update_external_issuer", body=IssuerBody, answer=IssuerSerializer)
     def patch(self, request: object, issuer_id: str) -> Response:
         """Update an external issuer; effective on the next call of each of its tokens."""
         issuer = self.get_issuer(issuer_id)
@@ -163,7 +165,7 @@ class IssuerDetailView(IssuerView):
         external_issuers.update_issuer(self.principal, issuer, **terms)
         return self.respond_row(issuer, IssuerSerializer)
 
-    @describe_operation("remove_token_issuer", status=204)
+    @describe_operation("delete_external_issuer", status=204)
     def delete(self, request: object, issuer_id: str) -> Response:
         """Delete an external issuer; its tokens are no longer accepted."""
         external_issuers.delete_issuer(self.principal, self.get_issuer(issuer_id))
@@ -175,7 +177,7 @@ class CheckIssuerView(IssuerView):
 
     rules = {"POST": REQUIRED_ACTION}
 
-    @describe_operation("check_token_issuer", answer=IssuerKeysSerializer, asks=True)
+    @describe_operation("check_external_issuer", answer=IssuerKeysSerializer, asks=True)
     def post(self, request: object, issuer_id: str) -> Response:
         """Check an external issuer: fetch its keys."""
         return Response(

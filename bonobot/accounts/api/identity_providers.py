@@ -135,7 +135,7 @@ class IdentityProviderListView(ResourceView):
         )
 
     @describe_operation(
-        "add_identity_provider",
+        "create_identity_provider",
         body=IdentityProviderBody,
         answer=IdentityProviderSerializer,
         status=201,
@@ -167,7 +167,7 @@ class IdentityProviderDetailView(IdentityProviderView):
         return self.respond_row(self.get_provider(provider_id), IdentityProviderSerializer)
 
     @describe_operation(
-        "change_identity_provider", body=IdentityProviderBody, answer=IdentityProviderSerializer
+        "update_identity_provider", body=IdentityProviderBody, answer=IdentityProviderSerializer
     )
     def patch(self, request: object, provider_id: str) -> Response:
         """Update an identity provider; disabling it ends its sessions."""
@@ -176,7 +176,7 @@ class IdentityProviderDetailView(IdentityProviderView):
         sso.update_provider(self.principal, provider, **values)
         return self.respond_row(provider, IdentityProviderSerializer)
 
-    @describe_operation("remove_identity_provider", status=204)
+    @describe_operation("delete_identity_provider", status=204)
     def delete(self, request: object, provider_id: str) -> Response:
         """Delete an identity provider; accounts are kept."""
         sso.delete_provider(self.principal, self.get_provider(provider_id))

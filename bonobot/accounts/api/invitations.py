@@ -115,7 +115,9 @@ class InvitationListView(InvitationView):
         rows = Invitation.objects.for_organization(self.organization_id)
         return self.respond_page(rows, InvitationSerializer)
 
-    @describe_operation("invite", body=InvitationBody, answer=SentInvitationSerializer, status=201)
+    @describe_operation(
+        "create_invitation", body=InvitationBody, answer=SentInvitationSerializer, status=201
+    )
     def post(self, request: object) -> Response:
         """Invite a person: by email, or with a link that you share."""
         body = self.read_body(InvitationBody)

@@ -120,7 +120,7 @@ class MeView(CurrentPrincipalView):
         """Get the authenticated user or token."""
         return self._respond_current_principal()
 
-    @describe_operation("change_me", body=MeBody, answer=MeSerializer)
+    @describe_operation("update_me", body=MeBody, answer=MeSerializer)
     def patch(self, request: object) -> Response:
         """Update your profile; users only.
 

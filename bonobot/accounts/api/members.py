@@ -73,7 +73,7 @@ class MemberDetailView(MemberView):
         """Get a member."""
         return self.respond_row(self.get_member(member_id), MemberSerializer)
 
-    @describe_operation("change_member", body=MemberRoleBody, answer=MemberSerializer)
+    @describe_operation("update_member", body=MemberRoleBody, answer=MemberSerializer)
     def patch(self, request: object, member_id: str) -> Response:
         """Change a member's role; effective on their next request."""
         member = self.get_member(member_id)
@@ -114,7 +114,7 @@ class MemberPasswordView(MemberView):
 
     rules = {"POST": Action.MANAGE_MEMBERS}
 
-    @describe_operation("offer_password_reset", answer=PasswordResetLinkSerializer)
+    @describe_operation("create_password_reset", answer=PasswordResetLinkSerializer)
     def post(self, request: object, member_id: str) -> Response:
         """Send a member a password reset link."""
         link = send_reset_link(self.principal, self.get_member(member_id).user)

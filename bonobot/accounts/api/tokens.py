@@ -220,7 +220,7 @@ class TokenDetailView(TokenView):
         """Get a token, without its value."""
         return self.respond_row(self.get_token(token_id), TokenSerializer)
 
-    @describe_operation("change_token", body=TokenTermsBody, answer=TokenSerializer)
+    @describe_operation("update_token", body=TokenTermsBody, answer=TokenSerializer)
     def patch(self, request: object, token_id: str) -> Response:
         """Update a token; effective on its next call."""
         token = self.get_token(token_id)
@@ -252,7 +252,7 @@ class AuthorizedAppListView(AuthorizedAppView):
     rules = {"GET": READ_OR_RUN}
     orderings = ("name", "created_at")
 
-    @describe_operation("list_let_in", answer=TokenSerializer(many=True))
+    @describe_operation("list_authorized_clients", answer=TokenSerializer(many=True))
     def get(self, request: object) -> Response:
         """List the OAuth clients that you authorized, with their permissions."""
         return self.respond_page(self.query_grants(), TokenSerializer)
@@ -263,7 +263,7 @@ class AuthorizedAppDetailView(AuthorizedAppView):
 
     rules = {"DELETE": READ_OR_RUN}
 
-    @describe_operation("end_let_in", status=204)
+    @describe_operation("revoke_client", status=204)
     def delete(self, request: object, token_id: str) -> Response:
         """Revoke the access of an OAuth client; effective on its next request."""
         with set_not_found_field("token_id"):

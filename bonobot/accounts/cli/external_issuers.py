@@ -225,5 +225,6 @@ VERBS = (
         _delete_issuer,
         _add_name_argument,
         ("issuers remove Login",),
+        "Delete the external issuer {name}? Its tokens are no longer accepted.",
     ),
 )

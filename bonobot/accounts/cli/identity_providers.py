@@ -180,5 +180,6 @@ VERBS = (
         _delete_provider,
         _add_name_argument,
         ("sso remove Acme",),
+        "Delete the identity provider {name}?",
     ),
 )

@@ -269,6 +269,7 @@ VERBS = (
         _remove_member,
         _add_username_argument,
         ("members remove anna",),
+        "Remove {username} from the organization?",
     ),
     CommandVerb(
         "reset-second-factor",

@@ -11,7 +11,7 @@ from bonobot.accounts.models import Token
 from bonobot.accounts.roles import Role, TokenScope
 from bonobot.accounts.tokens.services import create_token, revoke_token, update_token
 from bonobot.core.cli.command_group import CommandContext, CommandVerb, build_table, parse_time
-from bonobot.core.problems import InvalidInput
+from bonobot.core.problems import InvalidInput, NotFound
 
 # Limits that `--clear` removes, and their terms.
 CLEARABLE_TERMS = {"scopes": "scopes", "agents": "agent_ids", "networks": "networks"}
@@ -126,14 +126,16 @@ def serialize_token(token: Token) -> dict[str, Any]:
 
 def _add_list_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--given-by", metavar="USERNAME", help="Only tokens of clients that this person authorized"
+        "--authorized-by",
+        metavar="USERNAME",
+        help="Only tokens of clients that this person authorized",
     )
 
 
 def _list_tokens(cli: CommandContext, options: argparse.Namespace) -> None:
     tokens = Token.objects.for_organization(cli.principal.organization_id).select_related("user")
-    if options.given_by is not None:
-        tokens = tokens.filter(user__username=options.given_by)
+    if options.authorized_by is not None:
+        tokens = tokens.filter(user__username=options.authorized_by)
     serialized = [serialize_token(token) for token in tokens]
     rows = [
         (
@@ -149,10 +151,36 @@ def _list_tokens(cli: CommandContext, options: argparse.Namespace) -> None:
     )
 
 
-def _add_update_arguments(parser: argparse.ArgumentParser) -> None:
+def _add_token_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "key", metavar="KEY", help="Public key of the token, as shown by `tokens list`"
+        "token", metavar="TOKEN", help="Name or public key of the token, as shown by `tokens list`"
     )
+
+
+def _get_token(cli: CommandContext, options: argparse.Namespace) -> Token:
+    """Return a token by its public key or by its name, which only one token in use may have."""
+    rows = Token.objects.for_organization(cli.principal.organization_id)
+    if token := rows.filter(key=options.token).first():
+        return token
+    tokens = list(rows.filter(name=options.token, revoked_at=None)[:2])
+    if len(tokens) > 1:
+        raise InvalidInput(
+            f"Several tokens are named {options.token!r}.",
+            code="ambiguous_name",
+            field="TOKEN",
+            remedy="Specify the key, as shown by `bonobot tokens list`.",
+        )
+    if not tokens:
+        raise NotFound(
+            f"The token {options.token!r} doesn't exist.",
+            field="TOKEN",
+            remedy="List the tokens with: bonobot tokens list",
+        )
+    return tokens[0]
+
+
+def _add_update_arguments(parser: argparse.ArgumentParser) -> None:
+    _add_token_argument(parser)
     parser.add_argument("--name", metavar="NAME", help="New name")
     _add_terms_arguments(parser)
     parser.add_argument(
@@ -164,7 +192,7 @@ def _add_update_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _update_token(cli: CommandContext, options: argparse.Namespace) -> None:
-    token: Token = Token.objects.get_or_404(cli.principal.organization_id, key=options.key)
+    token = _get_token(cli, options)
     terms = {CLEARABLE_TERMS[option]: [] for option in options.clear or ()} | _collect_terms(
         cli, options
     )
@@ -175,14 +203,8 @@ def _update_token(cli: CommandContext, options: argparse.Namespace) -> None:
     cli.print_message(f"{token.name} was updated.")
 
 
-def _add_revoke_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "key", metavar="KEY", help="Public key of the token, as shown by `tokens list`"
-    )
-
-
 def _revoke_token(cli: CommandContext, options: argparse.Namespace) -> None:
-    token: Token = Token.objects.get_or_404(cli.principal.organization_id, key=options.key)
+    token = _get_token(cli, options)
     revoke_token(cli.principal, token)
     token.refresh_from_db()
     cli.emit(serialize_token(token))
@@ -206,7 +228,7 @@ VERBS = (
         _update_token,
         _add_update_arguments,
         (
-            "tokens set 1a2b3c4d5e6f --scope mcp:tools --agent demo --agent helper",
+            "tokens set ci --scope mcp:tools --agent demo --agent helper",
             "tokens set 1a2b3c4d5e6f --clear networks --expires 30d",
         ),
     ),
@@ -215,13 +237,14 @@ VERBS = (
         "List tokens",
         _list_tokens,
         _add_list_arguments,
-        ("tokens list", "tokens list --given-by anna"),
+        ("tokens list", "tokens list --authorized-by anna"),
     ),
     CommandVerb(
         "revoke",
         "Revoke a token",
         _revoke_token,
-        _add_revoke_arguments,
-        ("tokens revoke 1a2b3c4d5e6f",),
+        _add_token_argument,
+        ("tokens revoke ci", "tokens revoke 1a2b3c4d5e6f --yes"),
+        "Revoke the token {token}? Clients that use it lose access.",
     ),
 )

@@ -6,6 +6,7 @@ success, 1 failure, 2 wrong usage. Problems are printed to stderr with code, fie
 """
 
 import argparse
+import difflib
 import json
 import os
 import sys
@@ -31,7 +32,7 @@ from rich.text import Text
 
 from bonobot import __version__
 from bonobot.core.cli.command_environment import build_command_principal, find_readiness_problem
-from bonobot.core.problems import InvalidInput, Problem, ServiceUnavailable
+from bonobot.core.problems import Conflict, InvalidInput, Problem, ServiceUnavailable
 from bonobot.core.text import placeholders
 from bonobot.core.text.untrusted_text import make_visible
 
@@ -46,13 +47,18 @@ AddArguments = Callable[[argparse.ArgumentParser], object]
 
 @dataclass(frozen=True)
 class CommandVerb:
-    """One verb of a group: its name, help, function, arguments and examples."""
+    """One verb of a group: its name, help, function, arguments and examples.
+
+    `confirmation`: the question that is asked on a terminal before the verb runs, with the names of
+    its arguments in braces. The verb then has the option `--yes`.
+    """
 
     name: str
     help: str
     run: "Callable[[CommandContext, argparse.Namespace], None]"
     add_arguments: AddArguments = lambda parser: None
     examples: Sequence[str] = ()
+    confirmation: str = ""
 
 
 class CommandFailed(Exception):
@@ -62,13 +68,16 @@ class CommandFailed(Exception):
 class CommandContext:
     """The principal and the output of a verb."""
 
-    def __init__(self, *, org: str | None, as_json: bool, stdout: Any, stderr: Any) -> None:
+    def __init__(
+        self, *, org: str | None, as_json: bool, stdout: Any, stderr: Any, no_color: bool = False
+    ) -> None:
         self.as_json = as_json
         self._org = org
         self._principal: Any = None
         self._stdout = stdout
-        self.out = _build_console(stdout, width=None if stdout.isatty() else FILE_WIDTH)
-        self.err = _build_console(stderr)
+        width = None if stdout.isatty() else FILE_WIDTH
+        self.out = _build_console(stdout, width=width, no_color=no_color)
+        self.err = _build_console(stderr, no_color=no_color)
 
     @property
     def principal(self) -> Any:
@@ -82,6 +91,13 @@ class CommandContext:
         if self.as_json:
             self._stdout.write(json.dumps(value, indent=2, default=str, ensure_ascii=False) + "\n")
         elif rendered is not None:
+            self.print_result(rendered)
+
+    def print_result(self, rendered: Any) -> None:
+        """Print a result; a table as tab-separated lines unless stdout is a terminal."""
+        if isinstance(rendered, TextTable) and not self.out.is_terminal:
+            self._stdout.writelines(f"{line}\n" for line in rendered.format_lines())
+        else:
             self.out.print(rendered)
 
     def print_message(self, text: str) -> None:
@@ -168,11 +184,32 @@ class CommandGroup(BaseCommand):
 
     verb_sources: ClassVar[Sequence[str]] = ()
     requires_system_checks: list[str] = []
+    # Django's options for its own commands work here, too, but aren't in the help.
+    suppressed_base_arguments = frozenset(
+        {
+            *("--version", "--verbosity", "--settings", "--pythonpath", "--traceback"),
+            *("--no-color", "--force-color"),
+        }
+    )
 
     @cached_property
     def verbs(self) -> tuple[CommandVerb, ...]:
         """The verbs, in the order of their sources."""
         return tuple(verb for source in self.verb_sources for verb in resolve_name(source))
+
+    def run_from_argv(self, argv: list[str]) -> None:
+        """Run the command line; for an unknown verb, suggest the one that is most like it."""
+        verb_name, names = next(iter(argv[2:]), "-"), [verb.name for verb in self.verbs]
+        if not verb_name.startswith("-") and verb_name not in names:
+            program = f"bonobot {argv[1]}"
+            close = difflib.get_close_matches(verb_name, names, n=1)
+            suggestion = f" Did you mean `{program} {close[0]}`?" if close else ""
+            self.stderr.write(
+                f"`{program} {make_visible(verb_name, 80)}` doesn't exist.{suggestion}\n"
+                f"→ Run `{program} --help` for all commands."
+            )
+            sys.exit(2)
+        super().run_from_argv(argv)
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Declare a subparser for each verb."""
@@ -191,17 +228,30 @@ class CommandGroup(BaseCommand):
                 "--org", metavar="SLUG", help="Slug of the organization (default: the only one)"
             )
             subparser.add_argument("--json", action="store_true", help="Print JSON")
-            subparser.set_defaults(run=verb.run)
+            subparser.add_argument(
+                "--no-color",
+                action="store_true",
+                default=argparse.SUPPRESS,  # keeps the value of the option before the verb
+                help="Print without colors and styles",
+            )
+            if verb.confirmation:
+                subparser.add_argument(
+                    "--yes", action="store_true", help="Don't ask for confirmation"
+                )
+            subparser.set_defaults(run=verb.run, confirmation=verb.confirmation)
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Run the verb; a problem is shown and becomes exit status 1."""
         cli = CommandContext(
             org=options["org"],
             as_json=options["json"],
+            no_color=options["no_color"],
             stdout=self.stdout._out,
             stderr=self.stderr._out,
         )
         try:
+            if options["confirmation"]:
+                _confirm(cli, options)
             options["run"](cli, argparse.Namespace(**options))
         except Problem as problem:
             cli.show_problem(problem)
@@ -214,6 +264,13 @@ class CommandGroup(BaseCommand):
                 raise
             cli.show_problem(database_problem)
             sys.exit(1)
+
+
+def _confirm(cli: CommandContext, options: Mapping[str, Any]) -> None:
+    """Ask the verb's question on a terminal; raises `Conflict` (`not_confirmed`)."""
+    question = make_visible(options["confirmation"].format_map(options))
+    if cli.can_ask and not options["yes"] and not cli.confirm(question):
+        raise Conflict("Nothing was changed.", code="not_confirmed", remedy="Confirm with --yes.")
 
 
 def _find_database_problem() -> ServiceUnavailable | None:
@@ -229,17 +286,36 @@ def _find_database_problem() -> ServiceUnavailable | None:
     return ServiceUnavailable(f"{reason}.", code="database_unavailable", remedy=remedy)
 
 
+@dataclass(frozen=True)
+class TextTable:
+    """A table: aligned columns on a terminal, tab-separated lines in a file or pipe."""
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+    def __rich__(self) -> Table:
+        table = Table(box=None, header_style="bold", pad_edge=False)
+        for column in self.columns:
+            table.add_column(column, overflow="fold")
+        for row in self.rows:
+            # As `Text`, so that `[…]` in data isn't interpreted as markup.
+            table.add_row(*(Text(cell) for cell in row))
+        return table
+
+    def format_lines(self) -> Iterator[str]:
+        """Yield the header and the rows without padding; a line break in a cell is a space."""
+        for row in (self.columns, *self.rows):
+            yield "\t".join(" ".join(cell.split()) for cell in row)
+
+
 def build_table(*columns: str, rows: Sequence[Sequence[Any]], empty: str) -> Any:
     """Return a table, or the sentence `empty` if there are no rows."""
     if not rows:
         return empty
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for column in columns:
-        table.add_column(column, overflow="fold")
-    for row in rows:
-        # As `Text`, so that `[…]` in data isn't interpreted as markup.
-        table.add_row(*(Text(make_visible("" if cell is None else str(cell))) for cell in row))
-    return table
+    return TextTable(
+        columns,
+        [[make_visible("" if cell is None else str(cell)) for cell in row] for row in rows],
+    )
 
 
 def parse_time(text: str) -> datetime:
@@ -280,9 +356,9 @@ def expand_variables(text: str, field: str) -> str:
     return filled
 
 
-def _build_console(stream: Any, *, width: int | None = None) -> Console:
-    """Return a console; with `NO_COLOR` it writes no escape sequences, not even for bold."""
-    if os.environ.get("NO_COLOR"):
+def _build_console(stream: Any, *, width: int | None = None, no_color: bool = False) -> Console:
+    """Return a console; with `--no-color` or `NO_COLOR` it writes no escape sequences at all."""
+    if no_color or os.environ.get("NO_COLOR"):
         return Console(
             file=stream, highlight=False, width=width, color_system=None, force_terminal=False
         )
@@ -336,7 +412,7 @@ def _watch_rows(
             if cli.as_json:
                 cli.out.file.write(json.dumps(rows, default=str, ensure_ascii=False) + "\n")
             else:
-                cli.out.print(render(rows))
+                cli.print_result(render(rows))
             cli.out.file.flush()
         return
     with Live(console=cli.out, auto_refresh=False) as live:

@@ -1,11 +1,14 @@
-"""`audit list|verify|export|prune`."""
+"""`audit list|show|verify|export|prune`."""
 
 import argparse
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import IO, Any
+
+from django.core.exceptions import ValidationError
 
 from bonobot.core.cli.command_group import (
     CommandContext,
@@ -14,8 +17,8 @@ from bonobot.core.cli.command_group import (
     build_table,
     parse_time,
 )
-from bonobot.core.problems import InvalidInput
-from bonobot.ledger.api.audit import AuditFilter
+from bonobot.core.problems import InvalidInput, NotFound
+from bonobot.ledger.api.audit import AuditEntryDetailSerializer, AuditFilter
 from bonobot.ledger.audit import export as audit_export
 from bonobot.ledger.audit import retention, signed_checkpoints
 from bonobot.ledger.audit import search as audit_search
@@ -24,6 +27,7 @@ from bonobot.ledger.audit.verify_chain import VerificationReport, verify_exporte
 from bonobot.ledger.models import AuditRow
 from bonobot.ledger.types import EVENT_TYPES
 
+MAX_DIGITS = 18  # of a number that the database can store
 SINCE_HELP = "Start of the period, such as 2026-11-01, 7d, or 12h"
 UNTIL_HELP = "End of the period, in the same format"
 # The filters that `list` has in common with the REST list.
@@ -63,6 +67,7 @@ def _show_entries(cli: CommandContext, options: argparse.Namespace) -> None:
     entries = [_serialize_entry(row) for row in rows[:limit]]
     table_rows = [
         (
+            row["seq"],
             f"{row['at']:%Y-%m-%d %H:%M:%S}",
             row["action"],
             row["resource"],
@@ -76,7 +81,9 @@ def _show_entries(cli: CommandContext, options: argparse.Namespace) -> None:
     cli.emit(
         entries,
         build_table(
-            "TIME", "ACTION", "RESOURCE", "ACTOR", "OUTCOME", "CODE", rows=table_rows, empty=empty
+            *("NUMBER", "TIME", "ACTION", "RESOURCE", "ACTOR", "OUTCOME", "CODE"),
+            rows=table_rows,
+            empty=empty,
         ),
     )
 
@@ -128,9 +135,41 @@ def _serialize_entry(row: AuditRow) -> dict[str, Any]:
     }
 
 
+def _add_entry_argument(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "entry", metavar="ENTRY", help="Number of the entry, as shown by `audit list`, or its ID"
+    )
+
+
+def _show_entry(cli: CommandContext, options: argparse.Namespace) -> None:
+    is_number = options.entry.isdecimal() and len(options.entry) <= MAX_DIGITS
+    key: dict[str, Any] = {"seq": int(options.entry)} if is_number else {"pk": options.entry}
+    rows = AuditRow.objects.for_organization(cli.principal.organization_id)
+    try:
+        row = rows.get(**key)
+    except (AuditRow.DoesNotExist, ValidationError):
+        raise NotFound(
+            f"The audit log entry {options.entry!r} doesn't exist.",
+            field="ENTRY",
+            remedy="List the entries with: bonobot audit list",
+        ) from None
+    entry = AuditEntryDetailSerializer(row).data
+    rows = [(name, _format_value(value)) for name, value in entry.items() if name != "details"]
+    rows += [(f"details.{name}", _format_value(v)) for name, v in entry["details"].items()]
+    shown = [(name, text) for name, text in rows if text]
+    cli.emit(entry, build_table("FIELD", "VALUE", rows=shown, empty=""))
+
+
+def _format_value(value: Any) -> str:
+    """Return a field's value as text: JSON for objects and lists, "" for what isn't set."""
+    if value in (None, "", [], {}):
+        return ""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
 def _add_verify_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--heads", metavar="FILE", help="Compare with signed checkpoints stored elsewhere"
+        "--checkpoints", metavar="FILE", help="Compare with signed checkpoints stored elsewhere"
     )
     parser.add_argument(
         "--file", metavar="FILE", help="Verify an exported file instead of the database"
@@ -174,23 +213,25 @@ def _verify_chain(cli: CommandContext, options: argparse.Namespace) -> Verificat
                 Path(options.file).open(encoding="utf-8") as lines,
             ):
                 return verify_exported(audit_export.parse_lines(lines))
-        if not options.heads:
+        if not options.checkpoints:
             checkpoints = list(
                 signed_checkpoints.parse_checkpoints(
                     organization_id, signed_checkpoints.read_checkpoint_lines()
                 )
             )
         else:
-            with Path(options.heads).open(encoding="utf-8") as lines:
+            with Path(options.checkpoints).open(encoding="utf-8") as lines:
                 checkpoints = list(signed_checkpoints.parse_checkpoints(organization_id, lines))
             if not checkpoints:
                 raise ValueError("The file contains no signed checkpoints of this organization.")
     except (OSError, ValueError) as error:
-        path = options.file or options.heads or str(signed_checkpoints.get_checkpoint_folder())
+        path = (
+            options.file or options.checkpoints or str(signed_checkpoints.get_checkpoint_folder())
+        )
         raise InvalidInput(
             f"{path!r} can't be used: {error}",
             code="unusable_file",
-            field="--file" if options.file else "--heads",
+            field="--file" if options.file else "--checkpoints",
             remedy="Specify a file written by `bonobot audit`.",
         ) from error
     return _verify_stepwise(cli, checkpoints, restart=not options.onward)
@@ -335,6 +376,13 @@ VERBS = (
         ),
     ),
     CommandVerb(
+        "show",
+        "Show an entry with its arguments, result, and decision",
+        _show_entry,
+        _add_entry_argument,
+        ("audit show 1042", "audit show 1042 --json"),
+    ),
+    CommandVerb(
         "verify",
         "Verify the integrity of the audit log and compare it with signed checkpoints",
         _show_verification,
@@ -342,15 +390,15 @@ VERBS = (
         (
             "audit verify",
             "audit verify --continue",
-            "audit verify --heads /backup/2026-11.jsonl",
+            "audit verify --checkpoints /backup/2026-11.jsonl",
             "audit verify --file a.jsonl",
         ),
     ),
     CommandVerb(
-        "heads",
+        "checkpoint",
         "Print a signed checkpoint of the audit log and the public keys",
         _show_checkpoints,
-        examples=("audit heads", "audit heads --json"),
+        examples=("audit checkpoint", "audit checkpoint --json"),
     ),
     CommandVerb(
         "export",

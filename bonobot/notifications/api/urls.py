@@ -4,22 +4,26 @@ from django.urls import path
 
 from bonobot.notifications.api import views as api_views
 
-DETAIL_PATH = "notice-channels/<str:channel_id>"
+DETAIL_PATH = "notification-channels/<str:channel_id>"
 
 urlpatterns = [
     path(
-        "notice-channels", api_views.NotificationChannelListView.as_view(), name="notice-channels"
+        "notification-channels",
+        api_views.NotificationChannelListView.as_view(),
+        name="notification-channels",
     ),
-    path(DETAIL_PATH, api_views.NotificationChannelDetailView.as_view(), name="notice-channel"),
+    path(
+        DETAIL_PATH, api_views.NotificationChannelDetailView.as_view(), name="notification-channel"
+    ),
     path(
         f"{DETAIL_PATH}/test",
         api_views.TestNotificationChannelView.as_view(),
-        name="notice-channel-test",
+        name="notification-channel-test",
     ),
-    path("notices", api_views.NotificationListView.as_view(), name="notices"),
+    path("notifications", api_views.NotificationListView.as_view(), name="notifications"),
     path(
-        "notices/<str:notice_id>/retry",
+        "notifications/<str:notification_id>/retry",
         api_views.RetryNotificationView.as_view(),
-        name="notice-retry",
+        name="notification-retry",
     ),
 ]

@@ -31,7 +31,9 @@ class NotificationChannelListView(ResourceView):
     ordering = ("name", "pk")
     orderings = ("name", "kind", "created_at", "updated_at")
 
-    @describe_operation("list_notice_channels", answer=NotificationChannelSerializer(many=True))
+    @describe_operation(
+        "list_notification_channels", answer=NotificationChannelSerializer(many=True)
+    )
     def get(self, request: object) -> Response:
         """List notification channels."""
         return self.respond_page(
@@ -40,7 +42,7 @@ class NotificationChannelListView(ResourceView):
         )
 
     @describe_operation(
-        "add_notice_channel",
+        "create_notification_channel",
         body=NotificationChannelBody,
         answer=NotificationChannelSecretSerializer,
         status=201,
@@ -80,13 +82,13 @@ class NotificationChannelDetailView(NotificationChannelView):
         "DELETE": Action.MANAGE_NOTICES,
     }
 
-    @describe_operation("get_notice_channel", answer=NotificationChannelSerializer)
+    @describe_operation("get_notification_channel", answer=NotificationChannelSerializer)
     def get(self, request: object, channel_id: str) -> Response:
         """Get a notification channel; a webhook's URL and secret are masked."""
         return self.respond_row(self.get_channel(channel_id), NotificationChannelSerializer)
 
     @describe_operation(
-        "change_notice_channel",
+        "update_notification_channel",
         body=NotificationChannelBody,
         answer=NotificationChannelSecretSerializer,
     )
@@ -100,7 +102,7 @@ class NotificationChannelDetailView(NotificationChannelView):
         channel, generated_secret = save_channel(self.principal, spec, channel)
         return self.respond_row(channel, NotificationChannelSecretSerializer, made=generated_secret)
 
-    @describe_operation("remove_notice_channel", status=204)
+    @describe_operation("delete_notification_channel", status=204)
     def delete(self, request: object, channel_id: str) -> Response:
         """Delete a notification channel with its notifications."""
         delete_channel(self.principal, self.get_channel(channel_id))
@@ -113,7 +115,7 @@ class TestNotificationChannelView(NotificationChannelView):
     __test__ = False
     rules = {"POST": Action.MANAGE_NOTICES}
 
-    @describe_operation("test_notice_channel", answer=NotificationSerializer)
+    @describe_operation("test_notification_channel", answer=NotificationSerializer)
     def post(self, request: object, channel_id: str) -> Response:
         """Send a test notification.
 
@@ -144,7 +146,7 @@ class NotificationListView(ResourceView):
     filterset_class = NotificationFilter
     orderings = ("created_at", "severity", "state")
 
-    @describe_operation("list_notices", answer=NotificationSerializer(many=True))
+    @describe_operation("list_notifications", answer=NotificationSerializer(many=True))
     def get(self, request: object) -> Response:
         """List the notifications of the last 30 days, latest first."""
         rows = Notification.objects.for_organization(self.organization_id).select_related("channel")
@@ -156,11 +158,11 @@ class RetryNotificationView(ResourceView):
 
     rules = {"POST": Action.MANAGE_NOTICES}
 
-    @describe_operation("retry_notice", answer=NotificationSerializer)
-    def post(self, request: object, notice_id: str) -> Response:
+    @describe_operation("retry_notification", answer=NotificationSerializer)
+    def post(self, request: object, notification_id: str) -> Response:
         """Retry a pending or failed notification now."""
         rows = Notification.objects.select_related("channel")
-        with set_not_found_field("notice_id"):
-            notice: Notification = rows.get_or_404(self.organization_id, pk=notice_id)
+        with set_not_found_field("notification_id"):
+            notice: Notification = rows.get_or_404(self.organization_id, pk=notification_id)
         delivery.retry_notification(self.principal, notice)
         return self.respond_row(notice, NotificationSerializer)

@@ -7,7 +7,7 @@ three without saying why. `python -m docs.making.surfaces` writes `docs/surfaces
 
 Names: `server.add` is the address of the admin called `mcp_servers_server_add` (`.list`, `.add`,
 `.change`, `.delete` are Django's own four), `server!test_chosen` an action of its list;
-`add_server` is an operation of `/api/schema`; `mcp add` is a verb of `bonobot`.
+`create_server` is an operation of `/api/schema`; `mcp add` is a verb of `bonobot`.
 """
 
 from docs.making.surface_table import agents, organization, servers

@@ -14,31 +14,31 @@ AGENTS_AREA = Area(
         Deed(
             "Create an agent",
             admin="agent.add",
-            rest="add_agent",
+            rest="create_agent",
             cli="agents add",
         ),
         Deed(
             "Update an agent",
             admin="agent.configuration agent.change",
-            rest="replace_agent change_agent",
+            rest="replace_agent update_agent",
             cli="agents set, mcp apply",
         ),
         Deed(
             "Enable or disable an agent",
             admin="agent.switch",
-            rest="change_agent",
+            rest="update_agent",
             cli="agents enable, agents disable",
         ),
         Deed(
             "Delete an agent",
             admin="agent.delete",
-            rest="remove_agent",
+            rest="delete_agent",
             cli="agents remove, mcp apply",
         ),
         Deed(
             "Choose an agent's built-in tools",
             admin="agent.builtin",
-            rest="change_agent",
+            rest="update_agent",
             cli="mcp apply, tools list",
         ),
         Deed(
@@ -71,19 +71,19 @@ AGENTS_AREA = Area(
                 "agent.servers agent.form agent.presets agent.preset agent.paste agent.openapi "
                 "agent.operations"
             ),
-            rest="add_agent_server replace_agent_server",
+            rest="attach_server replace_agent_server",
             cli="mcp connect, mcp add",
         ),
         Deed(
             "Choose the tools of an attached server",
             admin="agent.pick agent.switch_server",
-            rest="change_agent_server",
+            rest="update_agent_server",
             cli="mcp connect, mcp disconnect",
         ),
         Deed(
             "Detach a server",
             admin="agent.unbind",
-            rest="remove_agent_server",
+            rest="detach_server",
             cli="mcp disconnect, mcp remove",
         ),
         Deed(
@@ -95,13 +95,16 @@ AGENTS_AREA = Area(
         Deed(
             "Choose which agents an agent can call",
             admin="agent.configuration",
-            rest="get_callees set_callees",
-            cli="agents may-ask",
+            rest="get_callable_agents set_callable_agents",
+            cli="agents callable-agents",
         ),
         Deed(
             "Choose which members can run an agent",
             admin="agent.configuration",
-            rest="list_agent_members set_agent_members clear_agent_members give_agent take_agent",
+            rest=(
+                "list_agent_members set_agent_members clear_agent_members "
+                "add_agent_member remove_agent_member"
+            ),
             cli="mcp apply",
         ),
         Deed(
@@ -113,7 +116,7 @@ AGENTS_AREA = Area(
         Deed(
             "Manage an agent's notes",
             admin="agent.notes agent.remove_note agent.clear_notes",
-            rest="list_notes get_note add_note change_note remove_note",
+            rest="list_notes get_note create_note update_note delete_note",
             cli="notes list, notes write, notes remove",
         ),
         Deed(
@@ -132,8 +135,8 @@ AGENTS_AREA = Area(
             "Manage model endpoints",
             admin="modelendpoint.list modelendpoint.add modelendpoint.change modelendpoint.delete",
             rest=(
-                "list_model_endpoints get_model_endpoint add_model_endpoint "
-                "replace_model_endpoint change_model_endpoint remove_model_endpoint"
+                "list_model_endpoints get_model_endpoint create_model_endpoint "
+                "replace_model_endpoint update_model_endpoint delete_model_endpoint"
             ),
             cli="models list, models add, models set, models remove",
         ),
@@ -146,7 +149,7 @@ AGENTS_AREA = Area(
         Deed(
             "Manage skills",
             admin="skill.list skill.add skill.change skill.write skill.delete",
-            rest="list_skills get_skill add_skill change_skill remove_skill list_skill_versions",
+            rest="list_skills get_skill create_skill update_skill delete_skill list_skill_versions",
             cli="skills list, skills show, skills add, skills set, skills remove",
         ),
         Deed(
@@ -155,7 +158,7 @@ AGENTS_AREA = Area(
                 "agent.skills agent.give_skill agent.take_skill "
                 "agent.workflows agent.give_workflow agent.take_workflow"
             ),
-            rest="change_skill change_workflow",
+            rest="update_skill update_workflow",
             cli="skills set, workflows set",
         ),
         Deed(
@@ -168,7 +171,7 @@ AGENTS_AREA = Area(
             "Manage workflows",
             admin="workflow.list workflow.add workflow.change workflow.write workflow.delete",
             rest=(
-                "list_workflows get_workflow add_workflow change_workflow remove_workflow "
+                "list_workflows get_workflow create_workflow update_workflow delete_workflow "
                 "list_workflow_versions"
             ),
             cli=(
@@ -195,8 +198,8 @@ AGENTS_AREA = Area(
                 "workflow.remove_trigger"
             ),
             rest=(
-                "list_workflow_triggers get_workflow_trigger add_workflow_trigger "
-                "change_workflow_trigger remove_workflow_trigger replace_trigger_secret"
+                "list_workflow_triggers get_workflow_trigger create_workflow_trigger "
+                "update_workflow_trigger delete_workflow_trigger replace_trigger_secret"
             ),
             cli=(
                 "workflows triggers, workflows add-trigger, workflows set-trigger, "
@@ -266,8 +269,8 @@ SESSIONS_AREA = Area(
         Deed(
             "List and revoke session approvals",
             admin="session.revoke",
-            rest="list_session_grants revoke_session_grant",
-            cli="agents grants, agents revoke-grant",
+            rest="list_session_approvals revoke_session_approval",
+            cli="agents session-approvals, agents revoke-session-approval",
         ),
         Deed(
             "List pending approvals",
@@ -284,14 +287,14 @@ SESSIONS_AREA = Area(
         Deed(
             "List elicitation requests",
             admin="elicitationrequest.list",
-            rest="list_questions get_question",
-            cli="questions list, questions show",
+            rest="list_elicitation_requests get_elicitation_request",
+            cli="elicitations list, elicitations show",
         ),
         Deed(
             "Answer an elicitation request",
             admin="elicitationrequest.answer",
-            rest="answer_question",
-            cli="questions answer",
+            rest="answer_elicitation_request",
+            cli="elicitations answer",
         ),
         Deed(
             "Record a session",
@@ -302,7 +305,7 @@ SESSIONS_AREA = Area(
         Deed(
             "Manage recordings",
             admin="agent.recordings agent.recording agent.remove_recording",
-            rest="list_recordings get_recording remove_recording",
+            rest="list_recordings get_recording delete_recording",
             cli="agents recordings, agents remove-recording",
         ),
         Deed(

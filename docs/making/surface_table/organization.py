@@ -8,13 +8,13 @@ ORGANIZATION_AREA = Area(
         Deed(
             "View and change an organization's settings",
             admin="organization.list organization.change",
-            rest="get_organization change_organization",
+            rest="get_organization update_organization",
             cli="org show, org set",
         ),
         Deed(
             "Halt and resume an organization",
             admin="organization_halt",
-            rest="halt_organization resume_organization",
+            rest="enable_kill_switch disable_kill_switch",
             cli="org halt, org resume",
         ),
         Deed(
@@ -50,7 +50,7 @@ ORGANIZATION_AREA = Area(
         Deed(
             "Manage members",
             admin="membership.list membership.change membership.delete",
-            rest="list_members get_member change_member remove_member",
+            rest="list_members get_member update_member remove_member",
             cli="members list, members set-role, members remove",
         ),
         Deed(
@@ -65,7 +65,7 @@ ORGANIZATION_AREA = Area(
         Deed(
             "Invite members",
             admin="invitation.list invitation.add",
-            rest="list_invitations get_invitation invite",
+            rest="list_invitations get_invitation create_invitation",
             cli="members invite",
         ),
         Deed(
@@ -83,7 +83,7 @@ ORGANIZATION_AREA = Area(
         Deed(
             "Send a password reset link",
             admin="membership!offer_chosen",
-            rest="offer_password_reset",
+            rest="create_password_reset",
             cli="members reset-password",
         ),
         Deed(
@@ -95,7 +95,7 @@ ORGANIZATION_AREA = Area(
         Deed(
             "View and change your profile",
             admin="profile",
-            rest="get_me change_me",
+            rest="get_me update_me",
             cli="members set",
         ),
         Deed(
@@ -108,8 +108,8 @@ ORGANIZATION_AREA = Area(
             "Manage identity providers",
             admin="provider.list provider.add provider.change provider.delete",
             rest=(
-                "list_identity_providers get_identity_provider add_identity_provider "
-                "change_identity_provider remove_identity_provider"
+                "list_identity_providers get_identity_provider create_identity_provider "
+                "update_identity_provider delete_identity_provider"
             ),
             cli="sso list, sso add, sso set, sso remove",
         ),
@@ -138,7 +138,7 @@ ORGANIZATION_AREA = Area(
         Deed(
             "View and change tokens",
             admin="token.list token.change",
-            rest="list_tokens get_token change_token",
+            rest="list_tokens get_token update_token",
             cli="tokens list, tokens set",
         ),
         Deed(
@@ -156,7 +156,7 @@ ORGANIZATION_AREA = Area(
         Deed(
             "View and revoke clients that you authorized",
             admin="let_in",
-            rest="list_let_in end_let_in",
+            rest="list_authorized_clients revoke_client",
             cli="tokens list, tokens revoke",
         ),
         Deed(
@@ -169,15 +169,15 @@ ORGANIZATION_AREA = Area(
             "Manage external issuers",
             admin="issuer.list issuer.add issuer.change issuer.delete",
             rest=(
-                "list_token_issuers get_token_issuer add_token_issuer change_token_issuer "
-                "remove_token_issuer"
+                "list_external_issuers get_external_issuer create_external_issuer "
+                "update_external_issuer delete_external_issuer"
             ),
             cli="issuers list, issuers add, issuers set, issuers remove",
         ),
         Deed(
             "Refresh an external issuer's keys",
             admin="issuer!check_chosen",
-            rest="check_token_issuer",
+            rest="check_external_issuer",
             cli="issuers check",
         ),
     ),
@@ -202,8 +202,8 @@ CONTROL_AREA = Area(
         Deed(
             "Simulate a policy on past calls",
             admin="agent.what_if organization_what_if",
-            rest="replay_tool_policy replay_organization_tool_policy",
-            cli="audit replay",
+            rest="simulate_tool_policy simulate_organization_tool_policy",
+            cli="audit simulate",
         ),
         Deed(
             "Run a policy in shadow mode",
@@ -214,7 +214,7 @@ CONTROL_AREA = Area(
                 "set_organization_tool_policy_draft discard_organization_tool_policy_draft "
                 "get_organization_tool_policy_shadow"
             ),
-            cli="agents policy, audit replay",
+            cli="agents policy, audit simulate",
         ),
         Deed(
             "Enforce a policy from shadow mode",
@@ -233,12 +233,18 @@ CONTROL_AREA = Area(
         ),
         Deed(
             "View and clear flow labels held between calls",
-            rest="get_agent_held clear_agent_held get_token_held clear_token_held",
+            rest=(
+                "get_agent_flow_labels clear_agent_flow_labels get_token_flow_labels "
+                "clear_token_flow_labels"
+            ),
             why=(
                 "For clients that call tools without a session; admin pages show the labels of "
                 "sessions."
             ),
-            cli="agents held, agents clear-held, tokens held, tokens clear-held",
+            cli=(
+                "agents flow-labels, agents clear-flow-labels, tokens flow-labels, tokens "
+                "clear-flow-labels"
+            ),
         ),
         Deed(
             "View and clear the labels of an agent's notes and workspace",
@@ -250,7 +256,7 @@ CONTROL_AREA = Area(
             "Search the audit log",
             admin="auditrow.list",
             rest="list_audit get_audit_entry",
-            cli="audit list",
+            cli="audit list, audit show",
         ),
         Deed(
             "Save and delete audit log filters",
@@ -266,7 +272,7 @@ CONTROL_AREA = Area(
         Deed(
             "Verify the audit log",
             admin="auditrow.verify auditrow.verification",
-            cli="audit verify, audit heads",
+            cli="audit verify, audit checkpoint",
             why="Checkpoints and keys are on the host; API clients can verify their own exports.",
         ),
         Deed(
@@ -293,28 +299,30 @@ CONTROL_AREA = Area(
             admin="notificationchannel.list notificationchannel.add notificationchannel.change "
             "notificationchannel.delete",
             rest=(
-                "list_notice_channels get_notice_channel add_notice_channel "
-                "change_notice_channel remove_notice_channel"
+                "list_notification_channels get_notification_channel create_notification_channel "
+                "update_notification_channel delete_notification_channel"
             ),
-            cli="notices channels, notices add, notices set, notices remove",
+            cli=(
+                "notifications channels, notifications add, notifications set, notifications remove"
+            ),
         ),
         Deed(
             "Send a test notification",
             admin="notificationchannel.test",
-            rest="test_notice_channel",
-            cli="notices test",
+            rest="test_notification_channel",
+            cli="notifications test",
         ),
         Deed(
             "List notifications",
             admin="notification.list notification.change",
-            rest="list_notices",
-            cli="notices list",
+            rest="list_notifications",
+            cli="notifications list",
         ),
         Deed(
             "Resend a notification",
             admin="notification.retry notification!retry_chosen",
-            rest="retry_notice",
-            cli="notices retry",
+            rest="retry_notification",
+            cli="notifications retry",
         ),
     ),
 )
@@ -378,10 +386,9 @@ INSTALLATION_AREA = Area(
                 "first_run first_run_preset first_run_presets first_run_paste first_run_openapi "
                 "first_run_operations first_run_form"
             ),
-            rest="get_first_run change_first_run",
+            rest="get_first_run update_first_run",
             cli=(
-                "first-run show, first-run skip, first-run take-up, first-run hide, "
-                "first-run unhide"
+                "first-run show, first-run skip, first-run unskip, first-run hide, first-run unhide"
             ),
         ),
         Deed(

@@ -14,25 +14,25 @@ AREA = Area(
         Deed(
             "Add a server",
             admin="server.add server.openapi server.operations",
-            rest="add_server preview_api",
+            rest="create_server preview_api",
             cli="mcp add",
         ),
         Deed(
             "Add a server from a preset",
             admin="server.presets server.preset",
-            rest="list_presets get_preset add_server",
+            rest="list_presets get_preset create_server",
             cli="mcp presets, mcp add",
         ),
         Deed(
             "Update a server",
             admin="server.configuration server.credentials server.change",
-            rest="replace_server change_server",
+            rest="replace_server update_server",
             cli="mcp apply, mcp price, mcp add",
         ),
         Deed(
             "Delete a server",
             admin="server.delete server!remove_chosen",
-            rest="remove_server",
+            rest="delete_server",
             cli="mcp remove",
         ),
         Deed(
@@ -78,7 +78,10 @@ AREA = Area(
         Deed(
             "Approve, reject, enable, or disable definitions",
             admin="server.tools server!approve_chosen",
-            rest="approve_definitions approve_definition withdraw_approval switch_definition",
+            rest=(
+                "approve_definitions approve_definition revoke_definition_approval "
+                "update_definition"
+            ),
             cli="mcp approve, mcp apply",
         ),
         Deed(
@@ -96,7 +99,7 @@ AREA = Area(
         Deed(
             "Try a tool, resource, or prompt",
             admin="server.try server.ask server.arguments",
-            rest="execute",
+            rest="call_server",
             cli="mcp test-tool, mcp read, mcp prompt",
         ),
         Deed(
@@ -129,7 +132,7 @@ AREA = Area(
         Deed(
             "Paste or import configurations",
             admin="server.paste",
-            rest="import_servers import_progress",
+            rest="import_servers get_import_progress",
             cli="mcp import",
         ),
         Deed(
@@ -147,13 +150,13 @@ AREA = Area(
         Deed(
             "Save a server as a preset",
             admin="server.save_preset preset.add",
-            rest="add_preset",
+            rest="create_preset",
             cli="mcp save-preset",
         ),
         Deed(
             "Update and delete presets",
             admin="preset.list preset.change preset.delete",
-            rest="list_presets get_preset change_preset remove_preset",
+            rest="list_presets get_preset update_preset delete_preset",
             cli="mcp presets, mcp remove-preset",
         ),
         Deed(
@@ -169,8 +172,8 @@ AREA = Area(
                 "server.remove_operation"
             ),
             rest=(
-                "list_declared_operations get_declared_operation add_declared_operation "
-                "change_declared_operation remove_declared_operation preview_operation"
+                "list_declared_operations get_declared_operation create_declared_operation "
+                "replace_declared_operation delete_declared_operation preview_operation"
             ),
             cli="mcp operations, mcp add-operation, mcp remove-operation",
         ),

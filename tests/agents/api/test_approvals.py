@@ -111,7 +111,7 @@ def test_a_token_of_one_agent_reads_that_agents_questions(acme, helper, approval
 
 def test_what_was_granted_for_a_session_is_listed_and_taken_back(approval, reviewer):
     reviewer.post(f"approvals/{approval.pk}/answer", {"answer": "approve_session"})
-    grants = f"sessions/{approval.session_id}/grants"
+    grants = f"sessions/{approval.session_id}/approvals"
     (grant,) = reviewer.get(grants).json["results"]
     assert grant["tool"] == "add"
     assert reviewer.delete(f"{grants}/{grant['id']}").status == 204

@@ -45,18 +45,18 @@ def test_who_started_the_session_answers_and_nobody_else(acme, helper, server):
     owner = factories.create_member(acme, Role.OWNER)
     theirs = factories.create_elicitation(session_of(owner, helper), server)
     cli = factories.create_elicitation(session_of(boss, helper), server)
-    assert client.get("questions").json["results"] == []
-    assert client.get(f"questions/{theirs.pk}").status == 404
+    assert client.get("elicitation-requests").json["results"] == []
+    assert client.get(f"elicitation-requests/{theirs.pk}").status == 404
 
     auditor = rest.as_role(acme, Role.AUDITOR)
-    assert auditor.post(f"questions/{cli.pk}/answer", {"action": "cancel"}).status == 403
+    assert auditor.post(f"elicitation-requests/{cli.pk}/answer", {"action": "cancel"}).status == 403
     reviewer = rest.as_role(acme, Role.OWNER)
     with_all = reviewer.get("questions?state=waiting").json["results"]
     assert {one["id"] for one in with_all} == {str(theirs.pk), str(cli.pk)}
-    refused = reviewer.post(f"questions/{theirs.pk}/answer", {"action": "cancel"})
+    refused = reviewer.post(f"elicitation-requests/{theirs.pk}/answer", {"action": "cancel"})
     assert (refused.status, refused.code) == (403, "not_yours")
     # No person started the other session: whoever approves calls may answer.
-    path = f"questions/{cli.pk}/answer"
+    path = f"elicitation-requests/{cli.pk}/answer"
     wrong = reviewer.post(path, {"action": "accept", "content": {"region": "mars"}})
     assert (wrong.status, wrong.code, wrong.json["field"]) == (400, "bad_answer", "content.region")
     done = reviewer.post(path, {"action": "accept", "content": {"region": "eu", "count": 2}})
@@ -66,20 +66,20 @@ def test_who_started_the_session_answers_and_nobody_else(acme, helper, server):
     assert AuditRow.objects.filter(action="question_answered").count() == 1
 
     stranger = factories.create_organization("other")
-    assert rest.as_role(stranger, Role.OWNER).get(f"questions/{cli.pk}").status == 404
+    assert rest.as_role(stranger, Role.OWNER).get(f"elicitation-requests/{cli.pk}").status == 404
 
 
 def test_the_list_takes_a_fixed_number_of_queries(acme, helper, server, django_assert_num_queries):
     session = session_of(factories.build_administrator(acme), helper)
     factories.create_elicitation(session, server)
     client = rest.as_role(acme, Role.AUDITOR)
-    client.get("questions")
+    client.get("elicitation-requests")
     with CaptureQueriesContext(connection) as before:
-        client.get("questions")
+        client.get("elicitation-requests")
     for _ in range(3):
         factories.create_elicitation(session, server)
     with django_assert_num_queries(len(before)):
-        assert len(client.get("questions").json["results"]) == 4
+        assert len(client.get("elicitation-requests").json["results"]) == 4
 
 
 def test_the_admin_shows_the_form_and_takes_the_answer(acme, helper, server):

@@ -21,11 +21,11 @@ def test_a_policy_is_replayed_and_changes_nothing(acme, agent):
     history(agent, 3)
     client = rest.as_role(acme, Role.AUDITOR)
     body = {"mode": "denylist", "deny": ["read_result"], "days": 2}
-    answer = client.post(f"agents/{agent.pk}/tool-policy/replay", body)
+    answer = client.post(f"agents/{agent.pk}/tool-policy/simulate", body)
     assert (answer.status, answer.json["flipped"]) == (200, 3)
     assert [flip["after"] for flip in answer.json["flips"]] == ["deny"]
     assert load_policy_spec(agent).mode == "all"
-    answer = client.post(f"agents/{agent.pk}/tool-policy/replay", body | {"days": 0})
+    answer = client.post(f"agents/{agent.pk}/tool-policy/simulate", body | {"days": 0})
     assert answer.status == 400
 
 
@@ -49,7 +49,7 @@ def test_the_organizations_policy_is_replayed_and_drafted(acme, agent):
     history(agent, 2)
     owner = rest.as_role(acme, Role.OWNER)
     body = {"mode": "all", "deny": ["read_result"], "days": 2}
-    answer = owner.post("tool-policy/replay", body)
+    answer = owner.post("tool-policy/simulate", body)
     assert (answer.status, answer.json["flipped"]) == (200, 2)
     assert owner.get("tool-policy/draft").code == "no_draft"
     assert owner.put("tool-policy/draft", {"mode": "none"}).json["mode"] == "none"

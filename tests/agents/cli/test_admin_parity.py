@@ -23,17 +23,20 @@ def test_a_yes_for_a_session_is_listed_and_taken_back(bonobot, acme):
     grant = session.grants.create(
         organization=acme, agent=agent, own_name="add", label="mcp_web_add", granted_by="anna"
     )
-    (listed,) = bonobot("agents", "grants", str(session.pk), "--json").json
+    (listed,) = bonobot("agents", "session-approvals", str(session.pk), "--json").json
     assert (listed["id"], listed["name"]) == (str(grant.pk), "mcp_web_add")
-    assert bonobot("agents", "revoke-grant", str(grant.pk)).status == 0
+    assert bonobot("agents", "revoke-session-approval", str(grant.pk)).status == 0
     assert not SessionApproval.objects.exists()
     assert "session_grant_revoked" in actions()
 
 
 def test_what_is_held_is_told_and_let_go(bonobot, acme):
     agent = factories.create_agent(acme)
-    assert bonobot("agents", "held", agent.slug, "--json").json == {"name": agent.slug, "held": []}
-    assert bonobot("agents", "clear-held", agent.slug, "--json").status == 0
+    assert bonobot("agents", "flow-labels", agent.slug, "--json").json == {
+        "name": agent.slug,
+        "held": [],
+    }
+    assert bonobot("agents", "clear-flow-labels", agent.slug, "--json").status == 0
     assert "held_labels_cleared" in actions()
 
 

@@ -188,3 +188,40 @@ def test_an_agents_bounds_are_shown_and_changed(bonobot, acme):
         refused = bonobot("agents", "set", "helper", wrong, "-1", "--json")
         assert (refused.status, refused.error["field"]) == (1, wrong)
     assert bonobot("agents", "set", "helper", "--json").json == changed.json
+
+
+def test_instructions_and_model_of_an_agent_are_set(acme, bonobot, tmp_path):
+    factories.create_agent(acme, "helper")
+    file = tmp_path / "helper.md"
+    file.write_text("Answer briefly.", encoding="utf-8")
+    bonobot("models", "add", "Other", "--kind", "anthropic", "--model", "claude-opus-5")
+    changed = bonobot(
+        *("agents", "set", "helper", "--model", "other", "--instructions-file", str(file)),
+        *("--name", "Assistant", "--description", "Helps.", "--json"),
+    ).json
+    expected = ("Assistant", "Helps.", "other", "Answer briefly.")
+    assert tuple(changed[n] for n in ("name", "description", "model", "instructions")) == expected
+    assert bonobot("agents", "set", "helper", "--json").json == changed
+    unknown = bonobot("agents", "set", "helper", "--model", "nothing", "--json")
+    assert unknown.error["code"] == "not_found"
+
+
+def test_a_token_is_revoked_by_its_name_unless_several_have_it(acme, bonobot):
+    for name in ("ci", "twin", "twin"):
+        bonobot("tokens", "create", name, "--role", "auditor")
+    assert bonobot("tokens", "revoke", "ci", "--json").json["revoked_at"]
+    assert bonobot("tokens", "revoke", "ci", "--json").error["code"] == "not_found"
+    assert bonobot("tokens", "revoke", "twin", "--json").error["code"] == "ambiguous_name"
+
+
+def test_an_entry_of_the_audit_log_is_shown_by_its_number_and_its_id(acme, bonobot):
+    factories.create_agent(acme, "helper")
+    [listed] = [
+        row for row in bonobot("audit", "list", "--json").json if row["action"] == "agent_added"
+    ]
+    shown = bonobot("audit", "show", str(listed["seq"]), "--json").json
+    assert (shown["id"], shown["resource_name"]) == (listed["id"], "Helper")
+    assert bonobot("audit", "show", listed["id"], "--json").json == shown
+    assert "resource_name\tHelper" in bonobot("audit", "show", str(listed["seq"])).out
+    for unknown in ("9" * 18, "9" * 30, "nothing"):
+        assert bonobot("audit", "show", unknown, "--json").error["code"] == "not_found"

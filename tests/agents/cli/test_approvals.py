@@ -33,7 +33,7 @@ def test_what_waits_is_listed_shown_and_answered(bonobot: Bonobot, acme: Organiz
     assert "U+202E" in shown
     assert bonobot("approvals", "approve", str(first.pk), "--session").status == 0
     assert SessionApproval.objects.get().session_id == session.pk
-    ran = bonobot("approvals", "deny", str(second.pk), "--word", "No.", "--json")
+    ran = bonobot("approvals", "deny", str(second.pk), "--message", "No.", "--json")
     assert (ran.json["state"], ran.json["word"]) == ("denied", "No.")
     again = bonobot("approvals", "approve", str(second.pk), "--json")
     assert (again.status, again.error["code"]) == (1, "already_answered")

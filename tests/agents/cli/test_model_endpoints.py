@@ -8,7 +8,7 @@ ADD = ("models", "add", "Claude", "--kind", "anthropic", "--model", "claude-opus
 
 def test_one_is_added_with_a_key_of_the_environment(bonobot, monkeypatch):
     monkeypatch.setenv("CLAUDE_KEY", "geheim")
-    ran = bonobot(*ADD, "--key", "${CLAUDE_KEY}", "--sees-images", "--thinking", "high")
+    ran = bonobot(*ADD, "--key", "${CLAUDE_KEY}", "--image-input", "--thinking", "high")
     assert ran.status == 0
     assert ran.json["api_key"] == MASK
     assert (ran.json["sees_images"], ran.json["thinking"]) == (True, "high")

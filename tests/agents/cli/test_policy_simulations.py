@@ -1,4 +1,4 @@
-"""`bonobot audit replay`, and the shadow of `bonobot agents policy`."""
+"""`bonobot audit simulate`, and the shadow of `bonobot agents policy`."""
 
 import json
 
@@ -19,11 +19,11 @@ def agent(acme):
 
 def test_a_replay_counts_what_flips(bonobot, agent):
     history(agent, 3)
-    ran = bonobot("audit", "replay", "--agent", "helper", "--mode", "none", "--json")
+    ran = bonobot("audit", "simulate", "--agent", "helper", "--mode", "none", "--json")
     assert (ran.status, ran.json["flipped"], ran.json["complete"]) == (0, 3, True)
     (flip,) = ran.json["flips"]
     assert (flip["tool"], flip["before"], flip["after"]) == ("read_result", "allow", "deny")
-    ran = bonobot("audit", "replay", "--agent", "helper", "--ask", "read_result", "--rows", "2")
+    ran = bonobot("audit", "simulate", "--agent", "helper", "--ask", "read_result", "--rows", "2")
     assert "2 calls" in ran.out
     assert "newest" in ran.out
 
@@ -35,16 +35,16 @@ def test_a_policy_comes_from_a_file(bonobot, agent, tmp_path):
     assert bonobot("agents", "policy", "helper", "--shadow", "--policy", str(file)).status == 0
     assert find_draft(agent).spec == PolicySpec("all", ask=(RuleSpec("read_result", when),))
     file.write_text("mode: all\nalow: []\n")
-    ran = bonobot("audit", "replay", "--agent", "helper", "--policy", str(file), "--json")
+    ran = bonobot("audit", "simulate", "--agent", "helper", "--policy", str(file), "--json")
     assert (ran.status, ran.error["code"], ran.error["field"]) == (1, "unusable_file", "--policy")
-    assert bonobot("audit", "replay", "--agent", "helper", "--policy", "/nowhere").status == 1
+    assert bonobot("audit", "simulate", "--agent", "helper", "--policy", "/nowhere").status == 1
 
 
 def test_a_draft_is_run_in_the_shadow_then_enforced(bonobot, agent):
     ran = bonobot("agents", "policy", "helper", "--shadow", "--deny", "read_result", "--json")
     assert (ran.json["deny"], ran.json["draft"]["deny"]) == ([], ["read_result"])
     assert "Draft in shadow mode since" in bonobot("agents", "policy", "helper").out
-    assert bonobot("audit", "replay", "--agent", "helper", "--shadow", "--json").json["rows"] == 0
+    assert bonobot("audit", "simulate", "--agent", "helper", "--shadow", "--json").json["rows"] == 0
     ran = bonobot("agents", "policy", "helper", "--enforce", "--json")
     assert (ran.json["deny"], ran.json["draft"]) == (["read_result"], None)
     assert load_policy_spec(agent).deny == ("read_result",)
@@ -59,10 +59,10 @@ def test_a_draft_is_discarded(bonobot, agent):
 @pytest.mark.parametrize(
     ("arguments", "code"),
     [
-        (("audit", "replay", "--agent", "helper"), "no_policy"),
-        (("audit", "replay", "--agent", "nobody", "--mode", "all"), "not_found"),
-        (("audit", "replay", "--agent", "helper", "--shadow"), "no_draft"),
-        (("audit", "replay", "--agent", "helper", "--mode", "all", "--days", "0"), "bad_days"),
+        (("audit", "simulate", "--agent", "helper"), "no_policy"),
+        (("audit", "simulate", "--agent", "nobody", "--mode", "all"), "not_found"),
+        (("audit", "simulate", "--agent", "helper", "--shadow"), "no_draft"),
+        (("audit", "simulate", "--agent", "helper", "--mode", "all", "--days", "0"), "bad_days"),
         (("agents", "policy", "helper", "--shadow"), "no_policy"),
         (("agents", "policy", "helper", "--enforce"), "no_draft"),
     ],
@@ -74,12 +74,12 @@ def test_what_can_not_be_done_says_why(bonobot, agent, arguments, code):
 
 def test_the_organizations_draft_is_run_in_the_shadow_then_enforced(bonobot, agent, acme):
     history(agent, 2)
-    ran = bonobot("audit", "replay", "--organization", "--deny", "read_result", "--json")
+    ran = bonobot("audit", "simulate", "--organization", "--deny", "read_result", "--json")
     assert ran.json["flipped"] == 2
     ran = bonobot("agents", "policy", "--organization", "--shadow", "--mode", "none", "--json")
     assert (ran.json["mode"], ran.json["draft"]["mode"]) == ("all", "none")
-    assert "audit replay --organization" in bonobot("agents", "policy", "--organization").out
-    assert bonobot("audit", "replay", "--organization", "--shadow", "--json").json["rows"] == 0
+    assert "audit simulate --organization" in bonobot("agents", "policy", "--organization").out
+    assert bonobot("audit", "simulate", "--organization", "--shadow", "--json").json["rows"] == 0
     ran = bonobot("agents", "policy", "--organization", "--enforce", "--json")
     assert (ran.json["mode"], ran.json["draft"]) == ("none", None)
     ran = bonobot("agents", "policy", "--organization", "--discard", "--json")

@@ -12,14 +12,14 @@ pytestmark = pytest.mark.django_db(transaction=True)
 def test_the_command_line_gives_them_and_attaches_a_folder(acme, bonobot, tmp_path: Path):
     helper = factories.create_agent(acme)
     ran = bonobot(
-        "agents", "tools", "helper", "--on", "shell", "--set", "shell.time_s=90", "--json"
+        "agents", "tools", "helper", "--enable", "shell", "--set", "shell.time_s=90", "--json"
     )
     found = {one["kit"]: one for one in ran.json}
     assert (found["shell"]["on"], found["shell"]["options"]["time_s"]) == (True, 90)
     assert found["git"]["on"] is False
     ran = bonobot("agents", "tools", "helper", "--set", "fetch.hosts=a.example, b.example")
     assert "hosts=a.example,b.example" in ran.out
-    assert bonobot("agents", "tools", "helper", "--off", "shell").status == 0
+    assert bonobot("agents", "tools", "helper", "--disable", "shell").status == 0
     helper.refresh_from_db()
     assert helper.builtin_tools == {"fetch": {"hosts": ["a.example", "b.example"]}}
     ran = bonobot("agents", "workspace", "helper", "--attach", str(tmp_path), "--json")

@@ -201,9 +201,9 @@ def test_a_call_that_is_made_again_finds_its_child(acme, boss, line):
 
 def test_whom_an_agent_may_ask_is_said_over_rest(acme, line):
     operator = rest.as_role(acme, Role.OPERATOR)
-    assert operator.get("agents/helper/may-ask").json["may_ask"] == ["second"]
-    assert operator.put("agents/helper/may-ask", {"may_ask": ["nobody"]}).status == 404
-    said = operator.put("agents/helper/may-ask", {"may_ask": ["third", "second"]})
+    assert operator.get("agents/helper/callable-agents").json["may_ask"] == ["second"]
+    assert operator.put("agents/helper/callable-agents", {"may_ask": ["nobody"]}).status == 404
+    said = operator.put("agents/helper/callable-agents", {"may_ask": ["third", "second"]})
     assert said.json["may_ask"] == ["second", "third"]
     names = [one["name"] for one in operator.get("agents/helper/tools").json["results"]]
     assert "ask_third" in names

@@ -185,4 +185,4 @@ def test_keys_from_a_variable_are_not_ours_to_change(
     assert caught.value.code == "keys_given"
     endpoints(acme, 2)
     library.CRYPTER = MultiFernet([Fernet(Fernet.generate_key()), *library.CRYPTER._fernets])
-    assert rotate("--given")["resealed"] == 2
+    assert rotate("--existing")["resealed"] == 2

@@ -16,33 +16,35 @@ def owner(acme):
 
 
 def test_a_secret_that_was_made_is_answered_once(owner):
-    made = owner.post("notice-channels", HOOK)
+    made = owner.post("notification-channels", HOOK)
     assert made.status == 201
     assert NotificationChannel.objects.get().secret.open() == made.json["secret"]
-    one = owner.get(f"notice-channels/{made.json['id']}")
+    one = owner.get(f"notification-channels/{made.json['id']}")
     assert "secret" not in one.json
     assert (one.json["url"], one.json["goes_to"]) == (MASK, "https://hooks.example.com/…")
-    assert "geheim" not in one.text + owner.get("notice-channels").text
+    assert "geheim" not in one.text + owner.get("notification-channels").text
 
 
 def test_a_part_that_is_left_out_stays(owner):
-    channel_id = owner.post("notice-channels", HOOK | {"events": ["server_down"]}).json["id"]
-    changed = owner.patch(f"notice-channels/{channel_id}", {"minimum": "critical", "url": MASK})
+    channel_id = owner.post("notification-channels", HOOK | {"events": ["server_down"]}).json["id"]
+    changed = owner.patch(
+        f"notification-channels/{channel_id}", {"minimum": "critical", "url": MASK}
+    )
     assert (changed.json["events"], changed.json["minimum"]) == (["server_down"], "critical")
     assert changed.json["secret"] == ""
     assert NotificationChannel.objects.get().url.open() == HOOK["url"]
 
 
 def test_what_is_wrong_names_its_member(owner):
-    answer = owner.post("notice-channels", HOOK | {"url": "http://10.0.0.1/"})
+    answer = owner.post("notification-channels", HOOK | {"url": "http://10.0.0.1/"})
     assert (answer.status, answer.code, answer.json["field"]) == (400, "private_address", "url")
 
 
 def test_a_test_is_answered_with_what_became_of_it(acme, owner, webhook, hook):
-    sent = owner.post(f"notice-channels/{webhook.pk}/test")
+    sent = owner.post(f"notification-channels/{webhook.pk}/test")
     assert (sent.status, sent.json["state"]) == (200, "sent")
     hook.status = 503
-    failed = owner.post(f"notice-channels/{webhook.pk}/test")
+    failed = owner.post(f"notification-channels/{webhook.pk}/test")
     assert (failed.status, failed.json["state"]) == (200, "failed")
     assert "503" in failed.json["error"]
 
@@ -53,16 +55,16 @@ def test_an_auditor_reads_the_outbox_and_changes_nothing(acme):
     [listed] = auditor.get("notices?state=waiting&event=server_down").json["results"]
     assert listed["id"] == str(notice.pk)
     assert auditor.get("notices?state=sent").json["results"] == []
-    assert auditor.post(f"notices/{notice.pk}/retry").status == 403
-    assert auditor.delete(f"notice-channels/{notice.channel_id}").status == 403
+    assert auditor.post(f"notifications/{notice.pk}/retry").status == 403
+    assert auditor.delete(f"notification-channels/{notice.channel_id}").status == 403
 
 
 def test_an_owner_retries_and_removes(acme, owner):
     notice = factories.create_notification(acme)
     Notification.objects.update(state="failed", attempts=8)
-    again = owner.post(f"notices/{notice.pk}/retry")
+    again = owner.post(f"notifications/{notice.pk}/retry")
     assert (again.json["state"], again.json["attempts"]) == ("waiting", 0)
     Notification.objects.update(state="sent")
-    assert owner.post(f"notices/{notice.pk}/retry").code == "nothing_to_retry"
-    assert owner.delete(f"notice-channels/{notice.channel_id}").status == 204
+    assert owner.post(f"notifications/{notice.pk}/retry").code == "nothing_to_retry"
+    assert owner.delete(f"notification-channels/{notice.channel_id}").status == 204
     assert not Notification.objects.exists()

@@ -1,4 +1,4 @@
-"""`bonobot notices`."""
+"""`bonobot notifications`."""
 
 from bonobot.notifications.models import Notification
 from tests import factories
@@ -8,25 +8,25 @@ __all__ = ["acme", "bonobot"]
 
 
 def test_an_empty_outbox_and_no_channels_say_what_to_do(bonobot):
-    assert "channels" in bonobot("notices", "list").out
-    assert "notices add" in bonobot("notices", "channels").out
+    assert "channels" in bonobot("notifications", "list").out
+    assert "notifications add" in bonobot("notifications", "channels").out
 
 
 def test_notices_and_channels_are_listed(bonobot, acme):
     notice = factories.create_notification(acme)
-    [listed] = bonobot("notices", "list", "--json").json
+    [listed] = bonobot("notifications", "list", "--json").json
     assert (listed["id"], listed["state"]) == (str(notice.pk), "waiting")
-    assert bonobot("notices", "list", "--state", "failed", "--json").json == []
-    [channel] = bonobot("notices", "channels", "--json").json
+    assert bonobot("notifications", "list", "--state", "failed", "--json").json == []
+    [channel] = bonobot("notifications", "channels", "--json").json
     assert channel["goes_to"] == "https://hooks.example.com/…"
 
 
 def test_a_test_that_does_not_arrive_fails(bonobot, acme, monkeypatch):
     factories.create_notification(acme)
     monkeypatch.setattr("bonobot.notifications.webhooks.send_requests", nowhere)
-    ran = bonobot("notices", "test", "Pager", "--json")
+    ran = bonobot("notifications", "test", "Pager", "--json")
     assert (ran.status, ran.json["state"]) == (1, "failed")
-    assert bonobot("notices", "test", "nobody", "--json").error["code"] == "not_found"
+    assert bonobot("notifications", "test", "nobody", "--json").error["code"] == "not_found"
 
 
 async def nowhere(posts):
@@ -36,16 +36,16 @@ async def nowhere(posts):
 def test_a_notice_is_retried(bonobot, acme):
     notice = factories.create_notification(acme)
     Notification.objects.update(state="failed")
-    assert bonobot("notices", "retry", str(notice.pk), "--json").json["state"] == "waiting"
+    assert bonobot("notifications", "retry", str(notice.pk), "--json").json["state"] == "waiting"
 
 
 def test_a_channel_is_added_changed_and_removed(bonobot):
     url = ("--url", "https://hooks.example.com/secret-path")
-    added = bonobot("notices", "add", "Pager", *url, "--event", "server_down", "--json").json
+    added = bonobot("notifications", "add", "Pager", *url, "--event", "server_down", "--json").json
     assert (added["goes_to"], added["events"]) == ("https://hooks.example.com/…", ["server_down"])
     assert added["secret"]
-    changed = bonobot("notices", "set", "Pager", "--no-enabled", "--json").json
+    changed = bonobot("notifications", "set", "Pager", "--no-enabled", "--json").json
     assert (changed["enabled"], changed["events"]) == (False, ["server_down"])
     assert "secret" not in changed
-    assert bonobot("notices", "remove", "Pager").status == 0
-    assert bonobot("notices", "channels", "--json").json == []
+    assert bonobot("notifications", "remove", "Pager").status == 0
+    assert bonobot("notifications", "channels", "--json").json == []

@@ -83,14 +83,14 @@ def test_over_rest_a_person_sees_and_ends_their_own(
     theirs, mine = Client(), Client()
     theirs.force_login(other)
     mine.force_login(olga)
-    [listed] = mine.get("/api/let-in").json()["results"]
+    [listed] = mine.get("/api/authorized-clients").json()["results"]
     assert (listed["client"], listed["given_by"], listed["kind"]) == ("Notebook", "olga", "grant")
-    assert theirs.get("/api/let-in").json()["results"] == []
-    assert theirs.delete(f"/api/let-in/{listed['id']}").status_code == 404
+    assert theirs.get("/api/authorized-clients").json()["results"] == []
+    assert theirs.delete(f"/api/authorized-clients/{listed['id']}").status_code == 404
     assert opens(wire, tokens["access_token"])
-    assert mine.delete(f"/api/let-in/{listed['id']}").status_code == 204
+    assert mine.delete(f"/api/authorized-clients/{listed['id']}").status_code == 204
     assert not opens(wire, tokens["access_token"])
-    assert mine.delete(f"/api/let-in/{listed['id']}").status_code == 404
+    assert mine.delete(f"/api/authorized-clients/{listed['id']}").status_code == 404
 
 
 # --- those of the organization

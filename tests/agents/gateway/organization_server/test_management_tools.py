@@ -7,7 +7,11 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from agents.gateway.organization_server.handlers import load_tools
-from agents.gateway.organization_server.management_tools import OPERATIONS, list_management_tools
+from agents.gateway.organization_server.management_tools import (
+    OPERATIONS,
+    RENAMED_TOOLS,
+    list_management_tools,
+)
 from agents.models import Agent, Note, Workflow, WorkflowRun
 from agents.skills.services import SkillSpec, save_skill
 from bonobot.accounts.models import Organization
@@ -31,9 +35,9 @@ def workflow(helper: Agent) -> Workflow:
 def test_agents_are_made_changed_and_listed_page_by_page(
     acme: Organization, helper: Agent, client: Client
 ) -> None:
-    made = client.use("add_agent", name="Second", instructions="You count.", max_turns=3)
+    made = client.use("create_agent", name="Second", instructions="You count.", max_turns=3)
     assert (made["slug"], made["max_turns"]) == ("second", 3)
-    changed = client.use("change_agent", agent_id="second", description="Counts things")
+    changed = client.use("update_agent", agent_id="second", description="Counts things")
     assert (changed["description"], changed["max_turns"]) == ("Counts things", 3)
     assert client.use("get_agent", agent_id="second") == changed
     owner = rest.as_role(acme, Role.OWNER)
@@ -48,19 +52,25 @@ def test_agents_are_made_changed_and_listed_page_by_page(
     assert change.actor_label == "tests"
 
 
+def test_a_renamed_tool_can_be_called_by_its_old_name(helper: Agent, client: Client) -> None:
+    assert set(RENAMED_TOOLS.values()) <= set(client.tools())
+    assert not set(RENAMED_TOOLS) & set(client.tools())
+    assert client.use("add_agent", name="Second")["slug"] == "second"
+
+
 def test_what_rest_refuses_is_refused_with_the_same_code(helper: Agent, client: Client) -> None:
     def code(name: str, /, **arguments: Any) -> str:
         answer = client.call(name, arguments)
         assert answer.result["isError"] is True
         return answer.code
 
-    assert code("add_agent", name="Helper", slug="helper") == "name_taken"
-    assert code("add_agent", slug="x") == "invalid_arguments"
-    assert code("add_agent", name="A", nothing=1) == "invalid_arguments"
+    assert code("create_agent", name="Helper", slug="helper") == "name_taken"
+    assert code("create_agent", slug="x") == "invalid_arguments"
+    assert code("create_agent", name="A", nothing=1) == "invalid_arguments"
     assert code("get_agent", agent_id="nobody") == "not_found"
     assert code("list_agents", cursor="x") == "bad_cursor"
     assert code("list_notes", agent_id="../../tokens") == "not_found"
-    problem = client.call("add_agent", {"name": "Helper", "slug": "helper"}).result["_meta"]
+    problem = client.call("create_agent", {"name": "Helper", "slug": "helper"}).result["_meta"]
     assert problem["bonobot/problem"]["remedy"]
 
 
@@ -68,21 +78,21 @@ def test_servers_are_added_changed_and_given_and_no_secret_is_written_down(
     acme: Organization, helper: Agent, client: Client
 ) -> None:
     made = client.use(
-        "add_server",
+        "create_server",
         name="docs",
         transport_type="http",
         endpoint_config={"url": "https://mcp.example.com/mcp", "headers": {"X-Own": SECRET}},
         auth_config={"type": "bearer_token", "token": SECRET + "2"},
     )
     assert client.use("get_server", server_id=made["id"])["name"] == "docs"
-    changed = client.use("change_server", server_id=made["id"], description="The docs")
+    changed = client.use("update_server", server_id=made["id"], description="The docs")
     assert changed["description"] == "The docs"
     assert [one["name"] for one in client.use("list_servers")["results"]] == ["docs"]
     given = client.use(
-        "give_agent_server", agent_id="helper", server_id=made["id"], allowed_tools=["*"]
+        "attach_server_to_agent", agent_id="helper", server_id=made["id"], allowed_tools=["*"]
     )
     assert (given["allowed_tools"], given["enabled"]) == (["*"], True)
-    off = client.use("change_agent_server", agent_id="helper", server_id=made["id"], enabled=False)
+    off = client.use("update_agent_server", agent_id="helper", server_id=made["id"], enabled=False)
     assert off["enabled"] is False
     assert len(client.use("list_agent_servers", agent_id="helper")["results"]) == 1
     presets = client.use("list_presets", limit=500)["results"]
@@ -90,15 +100,15 @@ def test_servers_are_added_changed_and_given_and_no_secret_is_written_down(
     told = json.dumps([made, changed, given])
     written = "".join(row.opened + row.closed for row in AuditRow.objects.all())
     assert SECRET not in told + written
-    assert AuditRow.objects.filter(action="gateway_call", tool_name="add_server").count() == 1
+    assert AuditRow.objects.filter(action="gateway_call", tool_name="create_server").count() == 1
 
 
 def test_notes_are_written_changed_and_removed(helper: Agent, client: Client) -> None:
-    note = client.use("add_note", agent_id="helper", title="Day", text="Tuesday")
+    note = client.use("create_note", agent_id="helper", title="Day", text="Tuesday")
     where = {"agent_id": "helper", "note_id": note["id"]}
-    assert client.use("change_note", **where, text="Friday")["text"] == "Friday"
+    assert client.use("update_note", **where, text="Friday")["text"] == "Friday"
     assert len(client.use("list_notes", agent_id="helper", q="friday")["results"]) == 1
-    assert client.use("remove_note", **where) == {"removed": True}
+    assert client.use("delete_note", **where) == {"removed": True}
     assert not Note.objects.exists()
 
 
@@ -142,7 +152,7 @@ def test_a_role_is_shown_what_it_may_do_and_the_rest_is_unknown(
     other = Client(client.wire, token_of(boss, role))
     listed, everything = set(other.tools()), set(client.tools())
     assert listed <= everything
-    assert ("add_agent" in listed) == (role in (Role.OWNER, Role.OPERATOR))
+    assert ("create_agent" in listed) == (role in (Role.OWNER, Role.OPERATOR))
     assert ("run_workflow" in listed) == (role in (Role.OWNER, Role.OPERATOR, Role.MEMBER))
     assert ("list_servers" in listed) == (role != Role.MEMBER)
     hidden = sorted(everything - listed)[:3]
@@ -157,7 +167,14 @@ def test_a_token_for_one_agent_manages_nothing(
     factories.create_agent(acme, "other")
     narrow = Client(client.wire, token_of(boss, Role.OWNER, agent_ids=[helper.pk]))
     listed = set(narrow.tools())
-    writes = {"add_agent", "change_agent", "add_server", "add_note", "list_servers", "list_notes"}
+    writes = {
+        "create_agent",
+        "update_agent",
+        "create_server",
+        "create_note",
+        "list_servers",
+        "list_notes",
+    }
     assert not writes & listed
     assert {"list_agents", "run_skill", "list_sessions"} <= listed
     assert [one["slug"] for one in narrow.use("list_agents")["results"]] == ["helper"]
@@ -174,10 +191,10 @@ def test_a_token_does_here_what_its_scopes_of_mcp_allow(
 
     runs, manages = scoped(TokenScope.AGENTS), scoped(TokenScope.MANAGE)
     assert {"helper_chat", "run_skill", "list_agents"} <= set(runs.tools())
-    assert not {"add_agent", "add_note"} & set(runs.tools())
+    assert not {"create_agent", "create_note"} & set(runs.tools())
     assert runs.use("list_agents")["results"]
     assert not {"helper_chat", "run_skill"} & set(manages.tools())
-    assert manages.use("add_agent", name="Second")["slug"] == "second"
+    assert manages.use("create_agent", name="Second")["slug"] == "second"
     barred = client.wire.modern(PATH, "tools/list", token=scoped(TokenScope.TOOLS).token)
     assert (barred.status, barred.message["code"]) == (403, "insufficient_scope")
     assert barred.message["scopes"] == ["mcp:agents", "mcp:manage", "api"]
@@ -187,7 +204,7 @@ def test_organizations_are_apart(acme: Organization, helper: Agent, client: Clie
     boss = factories.build_administrator(factories.create_organization("other"))
     far = Client(client.wire, token_of(boss))
     assert far.use("list_agents")["results"] == []
-    assert far.call("change_agent", {"agent_id": str(helper.pk)}).code == "not_found"
+    assert far.call("update_agent", {"agent_id": str(helper.pk)}).code == "not_found"
     assert "helper_chat" not in far.tools()
 
 

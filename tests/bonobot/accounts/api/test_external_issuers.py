@@ -27,22 +27,22 @@ def root(acme: Organization) -> Rest:
 def test_a_platform_administrator_adds_changes_and_removes_one(acme, root):
     factories.create_agent(acme)
     said = {"agents": ["helper"], "roles": {"ops": "operator"}, "role_claim": "groups"}
-    made = root.post("token-issuers", LOGIN | said)
+    made = root.post("external-issuers", LOGIN | said)
     assert made.status == 201, made
     assert (made.json["role"], made.json["scope_claim"]) == ("member", "scope")
-    address, before = f"token-issuers/{made.json['id']}", load_policy_generation(acme.pk)
+    address, before = f"external-issuers/{made.json['id']}", load_policy_generation(acme.pk)
     changed = root.patch(address, {"scopes": ["mcp:tools"], "enabled": False})
     assert (changed.json["scopes"], changed.json["enabled"]) == (["mcp:tools"], False)
     assert changed.json["agents"] == made.json["agents"] != []
     assert load_policy_generation(acme.pk) > before
-    assert root.get("token-issuers").json["results"] == [changed.json]
+    assert root.get("external-issuers").json["results"] == [changed.json]
     assert root.delete(address).status == 204
     actions = AuditRow.objects.filter(resource_type="issuer").order_by("seq")
     assert [row.action for row in actions] == ["issuer_added", "issuer_changed", "issuer_removed"]
 
 
 def test_an_owner_may_not(acme, root):
-    refused = rest.as_role(acme, Role.OWNER).post("token-issuers", LOGIN)
+    refused = rest.as_role(acme, Role.OWNER).post("external-issuers", LOGIN)
     assert (refused.status, refused.json["rule"]) == (403, "role:manage_issuers")
 
 
@@ -60,7 +60,7 @@ def test_an_owner_may_not(acme, root):
     ],
 )
 def test_what_can_not_be_is_refused_at_its_field(acme, root, said, code, field):
-    answer = root.post("token-issuers", LOGIN | said)
+    answer = root.post("external-issuers", LOGIN | said)
     assert (answer.status // 100, answer.code) == (4, code), answer
     assert answer.json["field"].partition("[")[0].partition(".")[0] == field.partition("[")[0]
     assert not Issuer.objects.exists()
@@ -68,11 +68,11 @@ def test_what_can_not_be_is_refused_at_its_field(acme, root, said, code, field):
 
 def test_an_issuer_belongs_to_one_organization(acme, root):
     factories.create_issuer(factories.create_organization("other"), LOGIN["url"])
-    taken = root.post("token-issuers", LOGIN)
+    taken = root.post("external-issuers", LOGIN)
     assert (taken.status, taken.code) == (409, "issuer_taken")
 
 
 def test_an_issuer_that_does_not_answer_is_told(acme, root):
     issuer = factories.create_issuer(acme, "http://127.0.0.1:9", allow_private=True)
-    checked = root.post(f"token-issuers/{issuer.pk}/check")
+    checked = root.post(f"external-issuers/{issuer.pk}/check")
     assert (checked.status, checked.code) == (503, "issuer_unreachable")

@@ -74,7 +74,7 @@ def test_a_sound_audit_is_unbroken_and_compared_with_kept_heads(
     ran = bonobot("audit", "verify", "--json")
     assert (ran.status, ran.json["ok"]) == (0, True)
     (file,) = heads.iterdir()
-    assert bonobot("audit", "verify", "--heads", str(file)).status == 0
+    assert bonobot("audit", "verify", "--checkpoints", str(file)).status == 0
 
 
 @pytest.mark.parametrize("formatter", [JSONFormatter(), TextFormatter()])
@@ -92,18 +92,18 @@ def test_lines_of_the_log_are_compared_as_kept_heads_are(
     finally:
         logger.removeHandler(handler)
         handler.close()
-    assert bonobot("audit", "verify", "--heads", str(file)).status == 0
+    assert bonobot("audit", "verify", "--checkpoints", str(file)).status == 0
     text = file.read_text(encoding="utf-8")
     assert str(acme.pk) in text
     assert "********" not in text
     file.write_text(text.replace('"seq": ', '"seq": 1'), encoding="utf-8")
-    ran = bonobot("audit", "verify", "--heads", str(file), "--json")
+    ran = bonobot("audit", "verify", "--checkpoints", str(file), "--json")
     assert (ran.status, ran.error["code"]) == (1, "unusable_file")
     with connection.cursor() as cursor:
         cursor.execute("DELETE FROM ledger_auditrow")
         cursor.execute("DELETE FROM ledger_head")
     file.write_text(text, encoding="utf-8")
-    assert bonobot("audit", "verify", "--heads", str(file)).status == 1
+    assert bonobot("audit", "verify", "--checkpoints", str(file)).status == 1
 
 
 def test_a_file_without_a_head_of_the_organization_is_refused(
@@ -113,7 +113,7 @@ def test_a_file_without_a_head_of_the_organization_is_refused(
     file.write_text(
         '{"logger": "bonobot.jobs.celery_beat", "message": "beat leads"}\n', encoding="utf-8"
     )
-    ran = bonobot("audit", "verify", "--heads", str(file), "--json")
+    ran = bonobot("audit", "verify", "--checkpoints", str(file), "--json")
     assert (ran.status, ran.error["code"]) == (1, "unusable_file")
     assert "no signed checkpoints" in ran.error["detail"]
 
@@ -149,15 +149,15 @@ def test_a_truncated_audit_is_found_by_its_exported_heads(bonobot: Bonobot) -> N
 def test_a_file_that_is_none_of_ours_is_named(bonobot: Bonobot, tmp_path: Path) -> None:
     strange = tmp_path / "strange.jsonl"
     strange.write_text("{}\nhello\n", encoding="utf-8")
-    for option in ("--file", "--heads"):
+    for option in ("--file", "--checkpoints"):
         ran = bonobot("audit", "verify", option, str(strange), "--json")
         assert (ran.status, ran.error["code"], ran.error["field"]) == (1, "unusable_file", option)
 
 
 def test_heads_are_signed_and_the_public_key_is_shown(bonobot: Bonobot, acme: Organization) -> None:
-    (head,) = bonobot("audit", "heads", "--json").json
+    (head,) = bonobot("audit", "checkpoint", "--json").json
     assert head["organization_id"] == str(acme.pk)
-    assert f"Public key {head['key']}" in bonobot("audit", "heads").out
+    assert f"Public key {head['key']}" in bonobot("audit", "checkpoint").out
 
 
 def test_an_export_is_verified_by_itself(bonobot: Bonobot, tmp_path: Path) -> None:

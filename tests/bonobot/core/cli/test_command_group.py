@@ -1,0 +1,123 @@
+"""Command groups: help, suggestions, tables, and confirmations."""
+
+import os
+import subprocess
+import sys
+from io import StringIO
+from pathlib import Path
+
+import pytest
+
+from bonobot import __main__ as command
+from bonobot.core.cli import command_group
+from bonobot.core.cli.command_group import CommandContext, build_table
+from tests.processes import environment
+
+ROOT = Path(__file__).parents[4]
+
+
+class Terminal(StringIO):
+    """A stream that is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def print_table(stdout: StringIO) -> str:
+    table = build_table("NAME", "STATE", rows=[("a", "one\ntwo"), ("longer", None)], empty="")
+    cli = CommandContext(org=None, as_json=False, stdout=stdout, stderr=StringIO())
+    cli.emit([], table)
+    return stdout.getvalue()
+
+
+def test_a_table_in_a_pipe_is_tab_separated_without_padding() -> None:
+    lines = print_table(StringIO()).splitlines()
+    assert lines[0] == "NAME\tSTATE"
+    assert lines[2] == "longer\t"
+    assert len(lines) == 3
+
+
+def test_a_table_on_a_terminal_is_aligned(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    printed = print_table(Terminal())
+    assert "\t" not in printed
+    assert "longer" in printed
+
+
+def test_an_unknown_verb_suggests_the_one_that_is_most_like_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        command.main(["agents", "lits"])
+    assert ended.value.code == 2
+    printed = capsys.readouterr()
+    assert "`bonobot agents lits` doesn't exist. Did you mean `bonobot agents list`?" in printed.err
+    assert "→ Run `bonobot agents --help`" in printed.err
+    with pytest.raises(SystemExit):
+        command.main(["agents", "zzz"])
+    assert "Did you mean" not in capsys.readouterr().err
+
+
+def test_the_help_of_a_group_has_no_options_of_django(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        command.main(["tokens", "--help"])
+    shown = capsys.readouterr().out
+    assert "revoke" in shown
+    assert "--pythonpath" not in shown
+
+
+@pytest.mark.parametrize("answer", [True, False])
+def test_a_deletion_on_a_terminal_runs_only_if_it_is_confirmed(
+    monkeypatch: pytest.MonkeyPatch, answer: bool
+) -> None:
+    asked: list[str] = []
+
+    def confirm(cli: CommandContext, question: str) -> bool:
+        asked.append(question)
+        return answer
+
+    monkeypatch.setattr(CommandContext, "can_ask", property(lambda cli: True))
+    monkeypatch.setattr(CommandContext, "confirm", confirm)
+    cli = CommandContext(org=None, as_json=False, stdout=StringIO(), stderr=StringIO())
+    options = {"confirmation": "Delete {slug}?", "slug": "demo\x1b[2J", "yes": False}
+    if answer:
+        command_group._confirm(cli, options)
+    else:
+        with pytest.raises(command_group.Conflict) as refused:
+            command_group._confirm(cli, options)
+        assert refused.value.code == "not_confirmed"
+    assert len(asked) == 1
+    assert "\x1b" not in asked[0]
+    command_group._confirm(cli, options | {"yes": True})
+    assert len(asked) == 1
+
+
+@pytest.mark.parametrize("arguments", [["--no-color"], []])
+def test_no_color_prints_no_escape_sequences(arguments: list[str]) -> None:
+    stdout = Terminal()
+    cli = CommandContext(
+        org=None,
+        as_json=False,
+        stdout=stdout,
+        stderr=StringIO(),
+        no_color=bool(arguments),
+    )
+    cli.out.print("text", style="bold red")
+    assert ("\x1b" in stdout.getvalue()) is (not arguments)
+
+
+def test_a_closed_pipe_ends_the_command_without_a_traceback() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    ended = subprocess.run(
+        [sys.executable, "-m", "bonobot"],
+        cwd=ROOT,
+        env=environment(),
+        stdout=writing,
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    os.close(writing)
+    assert (ended.returncode, ended.stderr) == (command.CLOSED_PIPE_STATUS, "")
