@@ -1,5 +1,6 @@
 """Create, answer, withdraw and expire approvals of calls, and notify approvers."""
 
+from collections.abc import Collection
 from datetime import datetime, timedelta
 from typing import Literal
 from uuid import UUID
@@ -80,9 +81,11 @@ def revoke_session_approval(principal: Principal, grant: SessionApproval) -> Non
         grant.delete()
 
 
-def withdraw_approval(principal: Principal, approval: Approval) -> None:
-    """Withdraw a pending approval that its requester no longer needs."""
+def withdraw_approval(principal: Principal, approval: Approval) -> bool:
+    """Withdraw an approval that its requester no longer needs; return False if it isn't pending."""
     waiting = Approval.objects.filter(pk=approval.pk, state=Approval.State.WAITING)
+    if not waiting.exists():
+        return False
     with record_change(
         event=ANSWER_EVENT,
         organization_id=approval.organization_id,
@@ -94,12 +97,14 @@ def withdraw_approval(principal: Principal, approval: Approval) -> None:
         details={"call_id": str(approval.call_id)},
         governed=False,
     ):
-        waiting.update(state=Approval.State.WITHDRAWN, decided_at=timezone.now())
+        return bool(waiting.update(state=Approval.State.WITHDRAWN, decided_at=timezone.now()))
 
 
-def withdraw_approvals(session_id: UUID) -> int:
-    """Withdraw the pending approvals of an ended session; return how many."""
+def withdraw_approvals(session_id: UUID, call_ids: Collection[UUID] | None = None) -> int:
+    """Withdraw the pending approvals of an ended session, or of some ended calls of a session."""
     waiting = Approval.objects.filter(session_id=session_id, state=Approval.State.WAITING)
+    if call_ids is not None:
+        waiting = waiting.filter(call_id__in=call_ids)
     return waiting.update(state=Approval.State.WITHDRAWN, decided_at=timezone.now())
 
 

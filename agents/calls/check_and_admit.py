@@ -8,6 +8,13 @@ import asyncio
 from dataclasses import dataclass, replace
 from uuid import UUID
 
+from django.conf import settings
+
+from agents.budgets.admission_queue import (
+    AdmissionPatience,
+    AdmissionTicket,
+    get_admission_queue,
+)
 from agents.calls.admit import build_admission, build_opening
 from agents.calls.redaction import ensure_masker_loaded
 from agents.calls.require_approval import ApprovalGrant, ApprovalRequired, require_approval
@@ -36,6 +43,8 @@ from mcp_servers.schemas.subprocess_pool import check_tool_arguments
 MAX_ATTEMPTS = 5
 # Characters to match against URI templates on the event loop; more go to a thread.
 MAX_INLINE_MATCH_COST = 16_384
+# Seconds that a caller without a session waits for a budget that others have reserved.
+CALLER_WAIT_S = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +67,23 @@ async def admit_call(request: CallRequest) -> AdmittedCall:
     `NotFound` (unknown tool) or the ledger's `Refusal`, each after recording it in the audit log;
     `BadToken` if the caller's token is no longer valid.
     """
+    with get_admission_queue().open_ticket(_choose_patience(request)) as ticket:
+        return await _decide_and_admit(request, ticket)
+
+
+def _choose_patience(request: CallRequest) -> AdmissionPatience:
+    """Return how long a call waits: a session's long, others shortly and not for a rate limit.
+
+    A call within another one doesn't wait long, because that one's reservation may be in its way.
+    """
+    session_wait_s = settings.BONOBOT_ADMISSION_WAIT_S
+    caller_wait_s = min(CALLER_WAIT_S, session_wait_s)
+    if request.session_id is None:
+        return AdmissionPatience(0, caller_wait_s)
+    return AdmissionPatience(session_wait_s, caller_wait_s if request.parent_id else session_wait_s)
+
+
+async def _decide_and_admit(request: CallRequest, ticket: AdmissionTicket) -> AdmittedCall:
     request, snapshot = await _prepare_request(request, fresh=False)
     flow_decision: PolicyDecision | None = None
     for _ in range(MAX_ATTEMPTS):
@@ -74,7 +100,7 @@ async def admit_call(request: CallRequest) -> AdmittedCall:
             grant = await _check_approval(request, snapshot, target, decision)
             root_limits = await load_root_limits(request.root)
             admission = build_admission(request, snapshot, target, decision, grant, root_limits)
-            await get_writer().admit_call_async(admission)
+            await get_admission_queue().admit_call(ticket, admission)
         except StaleSnapshot:
             request, snapshot = await _prepare_request(request, fresh=True)
         except FlowNeedsApproval as refusal:

@@ -269,7 +269,7 @@ def _explain_budgets(snapshot: CallSnapshot, tool: SnapshotTool) -> StageExplana
         descriptions.append(
             f"{_format_remaining(limit.unit, remaining, limit.limit)} {period} ({limit.scope})"
         )
-        if not remaining and limit.unit == "calls":
+        if cells[key].spent >= limit.limit and limit.unit == "calls":
             exhausted_key = exhausted_key or key
     reason = format_message("Remaining: {said}.", said="; ".join(descriptions))
     if not exhausted_key:

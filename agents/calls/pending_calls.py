@@ -165,13 +165,16 @@ def find_open_call(
 
 
 def close_pending_call(pending_call_id: UUID | str) -> None:
-    """Close a pending call and clear the answers that were entered for it."""
+    """Close a pending call, withdraw its requests and clear the answers entered for it."""
     if (pending_call := find_open_call(pending_call_id)) is None:
         return
     pending_call.closed_at = timezone.now()
     pending_call.responses = {}
     pending_call.request_state = None
     pending_call.save(update_fields=["closed_at", "responses", "request_state", "updated_at"])
+    pending_call.questions.filter(state=ElicitationRequest.State.WAITING).update(
+        state=ElicitationRequest.State.WITHDRAWN, answered_at=timezone.now()
+    )
     for elicitation_request in pending_call.questions.all():
         elicitation_request.content = {}
         elicitation_request.save(update_fields=["content"])

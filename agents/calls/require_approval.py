@@ -32,9 +32,11 @@ class ApprovalRequired(CallRefused):
 
     code = "approval_required"
     title = "Approval required"
+    is_pending = True
 
     def __init__(self, approval: Approval) -> None:
         self.approval_id = approval.pk
+        self.expires_at = approval.expires_at
         page_url = build_page_url(approval)
         super().__init__(
             format_message(
@@ -109,7 +111,7 @@ def require_approval(
 
 
 def build_refusal(approval: Approval) -> CallRefused | None:
-    """Return the refusal for a denied or expired approval; None if approved."""
+    """Return the refusal for a denied, canceled or expired approval; None if approved."""
     if approval.state == Approval.State.APPROVED:
         return None
     if is_denied(approval):
@@ -117,6 +119,10 @@ def build_refusal(approval: Approval) -> CallRefused | None:
             approval,
             "approval_denied",
             format_message("{decided_by} denied this call.", decided_by=approval.decided_by),
+        )
+    if approval.state == Approval.State.WITHDRAWN:
+        return _build_denial(
+            approval, "approval_cancelled", "The request for approval of this call was canceled."
         )
     return _build_denial(
         approval, "approval_expired", "The approval expired without an answer. The call is denied."

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
+from agents.budgets.admission_queue import notify_settled
 from agents.budgets.call_costs import FREE, calculate_amounts
 from agents.budgets.limits import build_settlements
 from agents.calls.admit import calculate_deadline_ms
@@ -63,6 +64,7 @@ async def settle_call(
         )
     except AuditUnavailable as problem:
         raise OutcomeUnrecorded(problem) from problem
+    notify_settled(admitted.admission.reservations)
 
 
 async def record_failure(

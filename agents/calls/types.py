@@ -105,8 +105,10 @@ class CallRequest:
     `may_send` is awaited just before sending: a caller that lost its lease must not send. `host`
     handles requests of the server, `continuation` marks a later leg of a call, and
     `should_stop_polling` ends a long poll of a task. `relay` is set if an MCP client gets the
-    result unchanged. `principal_generation` is the policy generation of a cached principal;
-    `renew_principal` reads it again and raises `BadToken` if its token is no longer valid.
+    result unchanged. `repeats` are the ids under which the same call was admitted before: its
+    approval is valid for all of them. `principal_generation` is the policy generation of a cached
+    principal; `renew_principal` reads it again and raises `BadToken` if its token is no longer
+    valid.
     """
 
     principal: Principal
@@ -121,6 +123,7 @@ class CallRequest:
     root: RootSession | None = None
     parent_id: UUID | None = None
     call_id: UUID = field(default_factory=generate_uuid7)
+    repeats: frozenset[UUID] = frozenset()
     timeout_s: float | None = None
     allow_unapproved: bool = False
     client: str = ""
@@ -141,9 +144,9 @@ class CallRequest:
 
     @property
     def legs(self) -> frozenset[UUID]:
-        """The ids of the earlier legs of this call."""
+        """The ids of the earlier legs and attempts of this call."""
         continuation = self.continuation or self.relay
-        return continuation.legs if continuation else frozenset()
+        return self.repeats | (continuation.legs if continuation else frozenset())
 
     @property
     def noun(self) -> str:

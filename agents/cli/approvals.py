@@ -3,6 +3,7 @@
 import argparse
 import time
 from functools import partial
+from math import inf
 from typing import Any
 
 from rich.json import JSON
@@ -10,10 +11,13 @@ from rich.padding import Padding
 
 from agents.approvals.services import build_page_url, is_own_call, resolve_approval
 from agents.cli import elicitations
-from agents.models import Approval, Session
+from agents.models import Approval, ElicitationRequest, Session
+from agents.sessions.leases import has_live_runner
+from agents.sessions.worker import get_session_runner
 from bonobot.core.cli import command_group
 from bonobot.core.cli.command_group import CommandContext, CommandVerb, build_table
 from bonobot.core.problems import ServiceUnavailable
+from bonobot.core.runtime import get_runtime
 from bonobot.core.text.untrusted_text import make_visible
 
 # Answers at a terminal; the first one is the default.
@@ -49,16 +53,21 @@ def serialize_approval(approval: Approval) -> dict[str, Any]:
 def answer_pending_requests(
     cli: CommandContext, session: Session, *, wait: bool, timeout_s: float
 ) -> bool:
-    """Get a waiting session's pending requests answered; return whether it continues.
+    """Get a session's pending requests answered; return whether it continues.
 
     Asks on the terminal if possible; otherwise, with `wait`, waits for an answer from elsewhere.
     Raises `ServiceUnavailable` (code `still_waiting`) after `timeout_s` seconds.
     """
-    if not _is_waiting(session):
-        return False
     if elicitations.answer_at_terminal(cli, session):
         return True
-    pending = list(session.approvals.waiting().order_by("created_at"))
+    if not _is_waiting(session):
+        return False
+    _wait_for_started_sessions(session, timeout_s)
+    if not _is_waiting(session):
+        return True
+    if elicitations.answer_at_terminal(cli, session):
+        return True
+    pending = list(Approval.objects.waiting().in_session_tree(session.pk))
     if cli.can_ask and pending and not is_own_call(cli.principal, pending[0]):
         for approval in pending:
             _print_approval(cli, approval)
@@ -79,10 +88,37 @@ def answer_pending_requests(
     return True
 
 
+def _wait_for_started_sessions(session: Session, timeout_s: float) -> None:
+    """Wait while a session waits only for running sessions that it started.
+
+    Without a live worker, this process runs them. No time limit if `timeout_s` is 0.
+    """
+    deadline = time.monotonic() + (timeout_s or inf)
+    started = Session.objects.filter(root_id=session.pk).unfinished()
+    while _is_waiting(session) and time.monotonic() < deadline:
+        if _has_pending_requests(session):
+            return
+        session_ids = list(started.values_list("pk", flat=True))
+        if not session_ids:
+            return
+        if not has_live_runner(exclude_runner_id=get_session_runner().runner_id):
+            for session_id in session_ids:
+                get_runtime().call(get_session_runner().claim_and_run, session_id)
+        command_group.pause(POLL_INTERVAL_S)
+
+
+def _has_pending_requests(session: Session) -> bool:
+    """Tell whether the session, or one that it started, waits for a person."""
+    return any(
+        model.objects.waiting().in_session_tree(session.pk).exists()
+        for model in (Approval, ElicitationRequest)
+    )
+
+
 def show_pending_requests(cli: CommandContext, session: Session) -> None:
     """Print what the session waits for and how to answer it."""
     elicitations.show_elicitation_requests(cli, session)
-    for approval in session.approvals.waiting():
+    for approval in Approval.objects.waiting().in_session_tree(session.pk):
         cli.print_message(
             f"{make_visible(approval.label, 120)} requires approval: "
             f"{make_visible(approval.reason)}"

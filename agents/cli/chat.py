@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
 from types import FrameType
 
@@ -203,9 +204,17 @@ class TerminalChat:
                     send()
                     self.attachments = []
             session = self.started_session
-            show_session_steps(self.cli, session, self._renderer, None)
+            follow = partial(
+                show_session_steps,
+                self.cli,
+                session,
+                self._renderer,
+                None,
+                stop_at_request=self.cli.can_ask,
+            )
+            follow()
             while approvals.answer_pending_requests(self.cli, session, wait=False, timeout_s=0):
-                show_session_steps(self.cli, session, self._renderer, None)
+                follow()
         except KeyboardInterrupt:
             self._cancel_session(self.started_session)
         self._show_outcome(self.started_session)

@@ -94,7 +94,8 @@ def serialize_elicitation_request(question: ElicitationRequest) -> dict[str, Any
 
 def answer_at_terminal(cli: CommandContext, session: Session) -> bool:
     """Ask the pending requests on the terminal; return whether they were answered."""
-    pending = list(session.questions.waiting().select_related("agent").order_by("created_at"))
+    waiting = ElicitationRequest.objects.waiting().in_session_tree(session.pk)
+    pending = list(waiting.select_related("agent"))
     if (
         not pending
         or not cli.can_ask
@@ -115,7 +116,7 @@ def answer_at_terminal(cli: CommandContext, session: Session) -> bool:
 
 def show_elicitation_requests(cli: CommandContext, session: Session) -> None:
     """Print the session's pending elicitation requests and how to answer them."""
-    for question in session.questions.waiting():
+    for question in ElicitationRequest.objects.waiting().in_session_tree(session.pk):
         cli.print_message(
             f"{make_visible(question.server_name, 120)} requests input: "
             f"{make_visible(question.message, 500)}"

@@ -8,11 +8,13 @@ import argparse
 import json
 from collections.abc import Callable, Iterator
 from contextlib import aclosing, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from time import monotonic
 from typing import Any
 from uuid import UUID
 
+from django.db.models import Q
 from rich.console import Group, RenderableType
 from rich.json import JSON
 from rich.live import Live
@@ -24,7 +26,7 @@ from rich.text import Text
 from agents.approvals.services import revoke_session_approval
 from agents.attachments import MAX_TOTAL_BYTES, Attachment
 from agents.cli import approvals
-from agents.models import Agent, Session, SessionApproval, Step
+from agents.models import Agent, ElicitationRequest, Session, SessionApproval, Step
 from agents.sessions.events import PROGRESS, TEXT, SessionEvent, watch_session
 from agents.sessions.export import MEDIA_TYPES, build_report, export_session
 from agents.sessions.leases import LEASE_DURATION, has_live_runner
@@ -295,6 +297,8 @@ def show_session_result(
     """Follow a session until it stops and print its result; raises `CommandFailed` if not done."""
     wait_for_session(cli, session, options, last_seq)
     result = build_report(session.pk)
+    if result["status"] == Session.Status.RUNNING and result["questions"]:
+        result["status"] = Session.Status.WAITING  # another process waits with it for a person
     cli.emit(result)
     if result["status"] == Session.Status.WAITING:
         approvals.show_pending_requests(cli, session)
@@ -311,18 +315,35 @@ def wait_for_session(
 ) -> None:
     """Follow a session until it stops, getting its pending requests answered."""
     renderer = SessionRenderer(cli, show_answers=False, last_seq=last_seq)
-    show_session_steps(cli, session, renderer, options.timeout)
+    follow = partial(
+        show_session_steps,
+        cli,
+        session,
+        renderer,
+        options.timeout,
+        stop_at_request=not options.wait,
+    )
+    follow()
     while approvals.answer_pending_requests(
         cli, session, wait=options.wait, timeout_s=options.timeout
     ):
-        show_session_steps(cli, session, renderer, options.timeout)
+        follow()
+    if not options.wait:
+        # A process of a server that requested input isn't kept for its answer.
+        get_runtime().call(get_session_runner().suspend_session, session.pk)
 
 
 def show_session_steps(
-    cli: CommandContext, session: Session, renderer: SessionRenderer, timeout_s: float | None
+    cli: CommandContext,
+    session: Session,
+    renderer: SessionRenderer,
+    timeout_s: float | None,
+    *,
+    stop_at_request: bool = False,
 ) -> None:
     """Show a session's steps until it stops or waits.
 
+    `stop_at_request`: stop also when a server requests input and keeps the session running.
     Raises `ServiceUnavailable` (code `still_running`) after `timeout_s` seconds; Ctrl-C leaves the
     session running.
     """
@@ -331,7 +352,8 @@ def show_session_steps(
         get_runtime().call(get_session_runner().claim_and_run, session.pk)
     try:
         with renderer.show_live_steps():
-            get_runtime().call(_show_events, session.pk, renderer, timeout_s=timeout_s)
+            is_blocked = partial(_is_blocked, session.pk, cli.can_ask) if stop_at_request else None
+            get_runtime().call(_show_events, session.pk, renderer, is_blocked, timeout_s=timeout_s)
     except TimeoutError:
         raise ServiceUnavailable(
             f"The session {session.pk} is still running after {timeout_s:.0f} s.",
@@ -340,8 +362,10 @@ def show_session_steps(
         ) from None
 
 
-async def _show_events(session_id: UUID, renderer: SessionRenderer) -> None:
-    last_claim_at = monotonic()
+async def _show_events(
+    session_id: UUID, renderer: SessionRenderer, is_blocked: Callable[[], bool] | None
+) -> None:
+    last_claim_at, has_request = monotonic(), False
     async with aclosing(watch_session(session_id, renderer.last_seq)) as batches:
         async for events in batches:
             if monotonic() - last_claim_at > LEASE_DURATION.total_seconds():
@@ -349,6 +373,24 @@ async def _show_events(session_id: UUID, renderer: SessionRenderer) -> None:
                 last_claim_at = monotonic()
                 await get_session_runner().claim_and_run(session_id)
             renderer.handle_events(events)
+            has_request = has_request or any(e.data.get("code") == "question" for e in events)
+            if is_blocked and has_request and await get_runtime().run_orm(is_blocked):
+                return
+
+
+def _is_blocked(session_id: UUID, can_ask: bool) -> bool:
+    """Tell whether a server's pending request can be answered here, or blocks the session.
+
+    A request on a live connection is canceled if the session is suspended, so it blocks nothing.
+    """
+    requests = ElicitationRequest.objects.waiting().filter(session_id=session_id)
+    if can_ask:
+        return bool(requests.exists())
+    open_steps = Step.objects.filter(session_id=session_id, state=Step.State.INTENT)
+    waits = Q(payload__has_key="questions") | Q(payload__has_key="approval")
+    return (
+        requests.filter(exchange__isnull=False).exists() and not open_steps.exclude(waits).exists()
+    )
 
 
 MAX_LISTED = 100

@@ -174,6 +174,14 @@ def withdraw_requests(session_id: UUID) -> int:
     return int(waiting.update(state=ElicitationRequest.State.WITHDRAWN, answered_at=timezone.now()))
 
 
+def withdraw_live_requests(session_id: UUID) -> None:
+    """Withdraw the pending requests on the connections of a session's dead process."""
+    waiting = ElicitationRequest.objects.filter(
+        session_id=session_id, exchange=None, state=ElicitationRequest.State.WAITING
+    )
+    waiting.update(state=ElicitationRequest.State.WITHDRAWN, answered_at=timezone.now())
+
+
 def withdraw_request(request_id: UUID) -> None:
     """Withdraw a request that the server no longer waits for."""
     waiting = ElicitationRequest.objects.filter(

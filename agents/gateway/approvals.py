@@ -9,13 +9,17 @@ admitted again, which uses up the approval. Clients without URL elicitation get 
 
 import asyncio
 from collections.abc import Mapping
+from math import inf
 from typing import Any
 from uuid import UUID
 
 from django.utils import timezone
+from mcp.shared.exceptions import MCPError
 
+from agents.approvals.services import withdraw_approval
 from agents.calls.deferred_calls import create_deferred_call
-from agents.calls.pipeline import ApprovalRequired
+from agents.calls.pipeline import ApprovalRequired, CallRefused
+from agents.calls.require_approval import build_refusal, is_denied
 from agents.calls.results import InvalidInputRequest, parse_input_requests
 from agents.gateway.client_request import GatewayRequest
 from agents.gateway.errors import build_refusal_result
@@ -55,30 +59,60 @@ def is_declined(responses: Mapping[str, Any]) -> bool:
     return isinstance(answer, Mapping) and answer.get("action") in ("decline", "cancel")
 
 
-async def ask_for_approval(
-    inbound: GatewayRequest, problem: ApprovalRequired, timeout_s: float
-) -> bool:
-    """Send the URL elicitation to a client of the handshake era; return whether it was decided."""
-    answer = await inbound.send_request(
-        ELICITATION_METHOD, build_url_elicitation(problem, modern=False)
-    )
+async def ask_for_approval(inbound: GatewayRequest, problem: ApprovalRequired) -> None:
+    """Send the URL elicitation to a client of the handshake era and wait for the decision.
+
+    The client waits as long as the approval can be answered. Raises `CallRefused`
+    (`approval_cancelled`, `approval_expired`). The approval ends with the call if the client
+    cancels or disconnects.
+    """
+    elicitation = build_url_elicitation(problem, modern=False)
+    try:
+        answer = await inbound.send_request(ELICITATION_METHOD, elicitation)
+        if answer.get("action") == "accept":
+            await wait_for_decision(problem.approval_id)
+    except (asyncio.CancelledError, MCPError):
+        # Not awaited here: a canceled request is canceled again at every await.
+        get_runtime().spawn(_withdraw_approval(inbound, problem.approval_id), name="end approval")
+        raise
     if answer.get("action") != "accept":
-        return False
-    return await wait_for_decision(problem.approval_id, timeout_s)
+        await _withdraw_approval(inbound, problem.approval_id)
+    await _require_not_ended(problem.approval_id)
 
 
-async def wait_for_decision(approval_id: UUID, timeout_s: float) -> bool:
-    """Wait for a person's decision; return whether there is one."""
+async def end_declined_approval(inbound: GatewayRequest, approval_id: UUID) -> None:
+    """End the approval of a call that its user declined to wait for.
+
+    Raises `CallRefused` (`approval_cancelled`, `approval_expired`) unless it was decided before.
+    """
+    await _withdraw_approval(inbound, approval_id)
+    await _require_not_ended(approval_id)
+
+
+async def wait_for_decision(approval_id: UUID, timeout_s: float = inf) -> None:
+    """Wait until an approval is decided or has expired, at most `timeout_s` seconds."""
     deadline = get_runtime().loop.time() + timeout_s
     while await get_runtime().run_orm(_is_pending, approval_id):
         if get_runtime().loop.time() >= deadline:
-            return False
+            return
         await asyncio.sleep(POLL_INTERVAL_S)
-    return True
+
+
+async def _withdraw_approval(inbound: GatewayRequest, approval_id: UUID) -> None:
+    approval = await get_runtime().run_orm(Approval.objects.get, pk=approval_id)
+    await get_runtime().run_orm(withdraw_approval, inbound.caller.principal, approval)
+
+
+async def _require_not_ended(approval_id: UUID) -> None:
+    """Raise `CallRefused` for an approval that ended without a person's decision."""
+    approval = await get_runtime().run_orm(Approval.objects.get, pk=approval_id)
+    refusal: CallRefused | None = build_refusal(approval)
+    if refusal is not None and not is_denied(approval):
+        raise refusal
 
 
 def _is_pending(approval_id: UUID) -> bool:
-    return Approval.objects.filter(pk=approval_id, state=Approval.State.WAITING).exists()
+    return Approval.objects.waiting().filter(pk=approval_id).exists()
 
 
 DEFERRED_CALL_KEY = "promise"

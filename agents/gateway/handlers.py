@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, Literal, Protocol
 from uuid import UUID, uuid4
 
-from django.conf import settings
+from django.utils import timezone
 
 from agents.calls import pipeline
 from agents.calls.pipeline import ApprovalRequired, CallOutcome, CallRefused
@@ -180,7 +180,9 @@ class UpstreamCallHandlers:
         state = _decrypt_request_state(inbound, upstream_request)
         approval_id = state.get("approval")
         is_declined = approval_id and approvals.is_declined(inbound.get_object("inputResponses"))
-        if approval_id and not is_declined:
+        if is_declined:
+            await approvals.end_declined_approval(inbound, UUID(approval_id))
+        elif approval_id:
             await approvals.wait_for_decision(UUID(approval_id), approvals.MAX_WAIT_S)
         try:
             return await self._call_or_resume(inbound, upstream_request, state)
@@ -189,12 +191,11 @@ class UpstreamCallHandlers:
                 return await approvals.start_deferred_call(
                     inbound, problem, upstream_request.as_dict
                 )
-            if is_declined or not approvals.can_show_url(inbound.capabilities):
+            if not approvals.can_show_url(inbound.capabilities):
                 raise
             if inbound.is_modern:
                 return _build_approval_request(inbound, upstream_request, problem)
-            if not await approvals.ask_for_approval(inbound, problem, settings.BONOBOT_ANSWER_S):
-                raise
+            await approvals.ask_for_approval(inbound, problem)
         return await self._call_or_resume(inbound, upstream_request, state)
 
     async def _call_or_resume(
@@ -314,7 +315,10 @@ def _build_approval_request(
 ) -> dict[str, Any]:
     """Return a URL elicitation for an approval, with the state for the next request."""
     state = encrypt_state(
-        inbound.caller, upstream_request.identity, {"approval": str(problem.approval_id)}
+        inbound.caller,
+        upstream_request.identity,
+        {"approval": str(problem.approval_id)},
+        lifetime=problem.expires_at - timezone.now(),
     )
     elicitation = {
         "method": approvals.ELICITATION_METHOD,

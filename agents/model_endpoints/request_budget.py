@@ -12,8 +12,15 @@ from time import perf_counter
 from typing import Any
 from uuid import UUID
 
+from django.conf import settings
 from django.utils import timezone
 
+from agents.budgets.admission_queue import (
+    AdmissionPatience,
+    AdmissionTicket,
+    get_admission_queue,
+    notify_settled,
+)
 from agents.budgets.limits import BudgetLimit, build_reservations, build_settlements, select_limits
 from agents.calls.root_limits import RootSession, load_root_limits, merge_limits
 from agents.calls.snapshots import CallSnapshot, get_snapshot_cache
@@ -72,7 +79,8 @@ class ReservationRequest:
 
     `last_turn` has the details of the session's last finished turn; `root` is set if another
     session started this one. `max_answer_tokens` is the longest useful answer, `extra_limits` apply
-    in addition to the snapshot's.
+    in addition to the snapshot's. `wait_s` is how long the turn waits for budgets that others have
+    reserved (default: `BONOBOT_ADMISSION_WAIT_S`).
     """
 
     session_id: UUID
@@ -83,6 +91,7 @@ class ReservationRequest:
     root: RootSession | None = None
     max_answer_tokens: int | None = None
     extra_limits: tuple[BudgetLimit, ...] = ()
+    wait_s: float | None = None
 
 
 def build_opening(
@@ -120,16 +129,25 @@ async def reserve_model_request(
 ) -> ModelReservation:
     """Admit a turn by the current policies, budgets and kill switches.
 
-    Raises `CallRefused` (halted, disabled), `Refusal`, `UnpricedModel` or `UnknownUsage`.
+    The answer is shortened to what isn't spent of the budgets, and waits for what others have only
+    reserved. Raises `CallRefused` (halted, disabled), `Refusal`, `UnpricedModel` or `UnknownUsage`.
     """
+    wait_s = settings.BONOBOT_ADMISSION_WAIT_S if request.wait_s is None else request.wait_s
+    with get_admission_queue().open_ticket(AdmissionPatience(0, wait_s)) as ticket:
+        return await _reserve_request(request, snapshot, ticket)
+
+
+async def _reserve_request(
+    request: ReservationRequest, snapshot: CallSnapshot, ticket: AdmissionTicket
+) -> ModelReservation:
     endpoint = request.endpoint
     estimate = request.estimate
     answer = request.max_answer_tokens or endpoint.max_tokens or DEFAULT_ANSWER_TOKENS
     min_answer = min(
         MIN_ANSWER_TOKENS, request.max_answer_tokens or endpoint.max_tokens or MIN_ANSWER_TOKENS
     )
-    is_corrected = False
-    for _ in range(MAX_ATTEMPTS):
+    is_corrected, stale_attempts = False, 0
+    while stale_attempts < MAX_ATTEMPTS:
         await _check_kill_switch(request, snapshot, estimate)
         own_limits = select_limits(snapshot.limits, server_id=None, session_id=request.session_id)
         limits = (
@@ -143,8 +161,9 @@ async def reserve_model_request(
         reservations = _build_reservations(snapshot, limits, endpoint, expected)
         opening = request.build_opening(snapshot, estimate)
         try:
-            await _admit_request(opening, reservations, snapshot)
+            await _admit_request(ticket, opening, reservations, snapshot)
         except StaleSnapshot:
+            stale_attempts += 1
             snapshot = await get_runtime().run_orm(_reload_snapshot, snapshot)
         except BudgetExhausted as exhausted:
             shorter_answer = compute_fitting_tokens(endpoint, expected, exhausted)
@@ -265,17 +284,16 @@ async def _check_kill_switch(
 
 
 async def _admit_request(
-    opening: Opening, reservations: tuple[BudgetReservation, ...], snapshot: CallSnapshot
+    ticket: AdmissionTicket,
+    opening: Opening,
+    reservations: tuple[BudgetReservation, ...],
+    snapshot: CallSnapshot,
 ) -> None:
+    admission = Admission(
+        opening=opening, reservations=reservations, charges=(), generation=snapshot.generation
+    )
     try:
-        await get_writer().admit_call_async(
-            Admission(
-                opening=opening,
-                reservations=reservations,
-                charges=(),
-                generation=snapshot.generation,
-            )
-        )
+        await get_admission_queue().admit_call(ticket, admission)
     except (StaleSnapshot, BudgetExhausted):
         raise
     except Refusal as refusal:
@@ -340,4 +358,5 @@ async def settle_model_request(
         ),
         wait_for_database=True,
     )
+    notify_settled(reserved)
     return cost

@@ -96,6 +96,7 @@ async def _send_test_question(
         estimate=estimate_tokens(messages, "", ()),
         build_opening=partial(_build_opening, call_id, endpoint, actor),
         max_answer_tokens=min(endpoint.max_tokens or MAX_ANSWER_TOKENS, MAX_ANSWER_TOKENS),
+        wait_s=0,
     )
     reservation = await reserve_model_request(request, snapshot)
     began = perf_counter()

@@ -2,6 +2,7 @@
 
 from datetime import datetime
 from typing import Any, ClassVar
+from uuid import UUID
 
 from django.db import models
 from django.db.models import DateTimeField, Q
@@ -27,6 +28,11 @@ class PersonRequestQuerySet(ScopedQuerySet):
     def overdue(self) -> "PersonRequestQuerySet":
         """Keep requests that expired without an answer."""
         return self.filter(state=WAITING, expires_at__lte=timezone.now())
+
+    def in_session_tree(self, session_id: UUID) -> "PersonRequestQuerySet":
+        """Keep requests of a session and of the sessions started by it, oldest first."""
+        requests = self.filter(Q(session=session_id) | Q(session__root_id=session_id))
+        return requests.order_by("created_at")
 
     def visible_to(self, principal: Principal) -> "PersonRequestQuerySet":
         """Keep requests that a principal may read: all for readers, their own for members."""

@@ -70,7 +70,9 @@ class Session(OrganizationModel):
     started_by_kind = models.CharField(max_length=10)
     started_by_id = models.CharField(max_length=255)
     started_by = models.CharField(_("started by"), max_length=255)
+    # The token that started it, and that token's rate limit at that time.
     token_id = models.UUIDField(null=True)
+    token_calls_per_minute = models.PositiveIntegerField(null=True)
     # For a session started by another one: its parent, the root of all, and the depth.
     parent = models.ForeignKey("self", on_delete=models.CASCADE, null=True, related_name="children")
     root_id = models.UUIDField(null=True)

@@ -82,6 +82,7 @@ def start_child(
         started_by_id=parent.started_by_id,
         started_by=parent.started_by,
         token_id=parent.token_id,
+        token_calls_per_minute=parent.token_calls_per_minute,
     )
     with record_change(
         organization_id=parent.organization_id,

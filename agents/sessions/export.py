@@ -15,7 +15,7 @@ from django.utils import timezone
 
 from agents.approvals.services import build_page_url
 from agents.elicitations import services as elicitations
-from agents.models import Session, Step
+from agents.models import Approval, ElicitationRequest, Session, Step
 from agents.sessions.events import build_step_data
 from agents.sessions.history import find_superseded_seqs, list_current_steps
 from bonobot.core.i18n.messages import format_message
@@ -203,12 +203,12 @@ def build_report(session_id: UUID) -> dict[str, Any]:
                 "url": build_page_url(request),
                 "expires_at": request.expires_at,
             }
-            for request in session.approvals.waiting()
+            for request in Approval.objects.waiting().in_session_tree(session.pk)
         ],
         "questions": [
             {"id": str(request.pk), "server": request.server_name, "message": request.message}
             | {"url": elicitations.build_page_url(request), "expires_at": request.expires_at}
-            for request in session.questions.waiting()
+            for request in ElicitationRequest.objects.waiting().in_session_tree(session.pk)
         ],
         "turns": session.turns,
         "input_tokens": session.input_tokens,

@@ -16,6 +16,7 @@ from uuid import UUID, uuid4
 from django.conf import settings
 from django.utils import timezone
 
+from agents.approvals.services import withdraw_approvals
 from agents.builtin_tools.workspaces import ensure_workspace_folder
 from agents.calls import pending_calls
 from agents.calls.require_approval import ApprovalRequired
@@ -211,7 +212,7 @@ class SessionHost(Host):
         request = sampling_messages.parse_request(params)
         request_key = f"{exchange.pk} {exchange.round} {key}"
         approval = await sampling.find_pending_approval(
-            self._session, exchange.server_id, request, request_key
+            self._session, exchange.server_id, request, request_key, exchange.call_id
         )
         if approval is not None:
             pending_requests.append(approval)
@@ -224,11 +225,11 @@ class SessionHost(Host):
         self, server_id: UUID, request: sampling_messages.SamplingRequest
     ) -> None:
         """Wait for approval up to `BONOBOT_ANSWER_S` seconds; raises `CallRefused`."""
-        request_key = str(uuid4())
+        request_id = uuid4()
         try:
             async with asyncio.timeout(settings.BONOBOT_ANSWER_S):
                 while await sampling.find_pending_approval(
-                    self._session, server_id, request, request_key
+                    self._session, server_id, request, str(request_id), request_id
                 ):
                     if self.lease.state.is_stopping:
                         raise CallRefused("This process is shutting down.", code="approval_expired")
@@ -237,6 +238,10 @@ class SessionHost(Host):
             raise CallRefused(
                 "The request expired without an answer.", code="approval_expired"
             ) from None
+        finally:
+            await asyncio.shield(
+                get_runtime().run_orm(withdraw_approvals, self._session.pk, [request_id])
+            )
 
     async def _wait_for_answer(self, question_id: UUID) -> dict[str, Any]:
         """Wait for a person's answer and return it; `cancel` if this process is stopping."""

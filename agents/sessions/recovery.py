@@ -16,11 +16,13 @@ from agents.approvals.services import build_requester_fields, create_approval
 from agents.calls.redaction import ensure_masker_loaded
 from agents.calls.require_approval import ApprovalRequired, build_target_fields
 from agents.calls.snapshots import SnapshotTool, get_snapshot_cache
+from agents.elicitations.services import withdraw_live_requests
 from agents.models import Approval, Session, Step
 from agents.models.approvals import INTERRUPTED_CODE
 from agents.sessions import step_store
 from agents.sessions.history import load_history
 from agents.sessions.leases import SessionLease
+from agents.sessions.sampling import withdraw_live_approvals
 from agents.sessions.tool_calls import cancel_pending_call, resume_interrupted_call
 from bonobot.core.crypto.signatures import compute_fingerprint
 from bonobot.core.runtime import get_runtime
@@ -80,6 +82,8 @@ async def recover_calls(lease: SessionLease, agent_id: UUID) -> RecoveredCalls:
         return RecoveredCalls()
     orm = get_runtime().run_orm
     await orm(settle_session_calls, lease.session_id)
+    await orm(withdraw_live_requests, lease.session_id)
+    await orm(withdraw_live_approvals, lease.session_id)
     pending = (await orm(load_history, lease.session_id)).pending_steps
     if not pending:
         return RecoveredCalls()

@@ -17,7 +17,7 @@ from agents.sessions.history import SessionHistory
 from agents.sessions.leases import SessionLease
 from agents.sessions.mcp_host import SessionHost
 from agents.sessions.model_fallback import NextRequest, find_next_request
-from agents.sessions.services import build_principal
+from agents.sessions.services import build_principal, load_token_rate
 from bonobot.accounts.principals import Principal
 from bonobot.core.text.untrusted_text import make_visible
 from mcp_servers.models import Server
@@ -115,6 +115,7 @@ def load_run_context(lease: SessionLease) -> RunContext | None:
         return None
     sessions = Session.objects.select_related("agent__model_endpoint", "workflow_run")
     session = sessions.get(pk=lease.session_id)
+    session.token_calls_per_minute = load_token_rate(session)
     agent, run = session.agent, getattr(session, "workflow_run", None)
     snapshot, root = get_snapshot_cache().load_current("agent", agent.pk), _find_root(session)
     return RunContext(

@@ -10,8 +10,13 @@ from time import perf_counter
 from typing import Any
 from uuid import UUID, uuid4
 
-from agents.approvals.services import build_requester_fields, create_approval
+from agents.approvals.services import (
+    build_requester_fields,
+    create_approval,
+    withdraw_approvals,
+)
 from agents.budgets.limits import BudgetLimit
+from agents.calls.pending_calls import list_open_calls
 from agents.calls.redaction import redact_value
 from agents.calls.results import clean_text
 from agents.calls.root_limits import RootSession
@@ -62,15 +67,15 @@ APPROVAL_REASON = (
 
 
 async def find_pending_approval(
-    session: Session, server_id: UUID, request: SamplingRequest, request_key: str
+    session: Session, server_id: UUID, request: SamplingRequest, request_key: str, call_id: UUID
 ) -> Approval | None:
     """Return the pending approval of a request; None if it may be answered.
 
-    `request_key` identifies the request. Raises `HostRequestRejected` (`not_offered`) or
-    `CallRefused` (`approval_denied`, `approval_expired`).
+    `request_key` identifies the request, `call_id` the call that ends with it. Raises
+    `HostRequestRejected` (`not_offered`) or `CallRefused` (`approval_denied`, `approval_expired`).
     """
     return await get_runtime().run_orm(
-        _find_pending_approval, session, server_id, request, request_key
+        _find_pending_approval, session, server_id, request, request_key, call_id
     )
 
 
@@ -216,8 +221,19 @@ def _load_agent(session: Session) -> Agent:
     return Agent.objects.select_related("model_endpoint").get(pk=session.agent_id)
 
 
+def withdraw_live_approvals(session_id: UUID) -> None:
+    """Withdraw the approvals of requests that came over the connections of a dead process."""
+    waiting = Approval.objects.filter(
+        session_id=session_id, method=METHOD, state=Approval.State.WAITING
+    )
+    open_ids = {call.call_id for call in list_open_calls(session_id)} if waiting.exists() else set()
+    call_ids = set(waiting.values_list("call_id", flat=True)) - open_ids
+    if call_ids:
+        withdraw_approvals(session_id, call_ids)
+
+
 def _find_pending_approval(
-    session: Session, server_id: UUID, request: SamplingRequest, request_key: str
+    session: Session, server_id: UUID, request: SamplingRequest, request_key: str, call_id: UUID
 ) -> Approval | None:
     server = _get_allowed_server(session, server_id)
     rules_digest = compute_digest(to_canonical_json([RULE, server.sampling]))
@@ -230,7 +246,7 @@ def _find_pending_approval(
     )
     approvals = Approval.objects.filter(organization_id=session.organization_id, digest=digest)
     approval = approvals.order_by("-created_at").first() or create_approval(
-        _build_approval(session, server, request, rules_digest, digest)
+        _build_approval(session, server, request, rules_digest, digest, call_id)
     )
     if approval.state == Approval.State.APPROVED:
         return None
@@ -253,14 +269,19 @@ def _has_session_approval(session: Session, server: Server, rules_digest: str) -
 
 
 def _build_approval(
-    session: Session, server: Server, request: SamplingRequest, rules_digest: str, digest: str
+    session: Session,
+    server: Server,
+    request: SamplingRequest,
+    rules_digest: str,
+    digest: str,
+    call_id: UUID,
 ) -> Approval:
     arguments = request.to_dict()
     return Approval(
         organization_id=session.organization_id,
         agent_id=session.agent_id,
         session=session,
-        call_id=uuid4(),
+        call_id=call_id,
         server_id=server.pk,
         server_name=server.name,
         own_name=METHOD,

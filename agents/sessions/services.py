@@ -8,9 +8,11 @@ from django.db import transaction
 from django.db.models import Q, QuerySet
 from django.utils import timezone
 
+from agents.approvals.services import withdraw_approvals
 from agents.attachments import Attachment, store_attachments
 from agents.builtin_tools.workspaces import clean_attached_folder
 from agents.calls import pending_calls
+from agents.elicitations.services import withdraw_requests
 from agents.flow_labels.session_labels import label_session
 from agents.models import Agent, Approval, Inbox, Session, Skill, Step, WorkflowRun
 from agents.models.reach import can_see_all_agents
@@ -18,6 +20,7 @@ from agents.policies.queries import require_enabled
 from agents.session_wakeups import notify_runners_of_cancel, notify_watchers, notify_worker
 from agents.sessions.history import list_current_steps
 from agents.skills.templates import build_template, render_skill
+from bonobot.accounts.models import Token
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action, Role
 from bonobot.core.crypto.organization_secrets import mask_organization_secrets
@@ -52,6 +55,7 @@ def start_session(
         started_by_id=principal.id,
         started_by=principal.label,
         token_id=principal.token_id,
+        token_calls_per_minute=principal.calls_per_minute,
         working_dir=_check_working_directory(principal, working_dir),
     )
     with record_change(
@@ -214,6 +218,8 @@ def request_cancel(principal: Principal, session: Session, reason: str = "") -> 
         if not this_session.unfinished().exists():
             return False
         _add_to_inbox(principal, session, Inbox.Kind.CANCEL, {"why": reason} if reason else {})
+        withdraw_approvals(session.pk)
+        withdraw_requests(session.pk)
         notify_worker(session.pk)
         notify_runners_of_cancel()
         return True
@@ -337,7 +343,7 @@ def requeue_answered_sessions() -> list[UUID]:
 
 
 def build_principal(session: Session) -> Principal:
-    """Return the principal a session acts as, with the role of a member."""
+    """Return the principal a session acts as: a member with the rate of the session's token."""
     return Principal(
         kind="session",
         id=str(session.pk),
@@ -346,4 +352,16 @@ def build_principal(session: Session) -> Principal:
         role=Role.MEMBER,
         agent_ids=frozenset({session.agent_id}),
         token_id=session.token_id,
+        calls_per_minute=session.token_calls_per_minute,
     )
+
+
+def load_token_rate(session: Session) -> int | None:
+    """Return the current rate limit of the token that started a session; None for the default.
+
+    A token of an external issuer has no row; its rate is that of the session's start.
+    """
+    if session.token_id is None:
+        return None
+    rates = Token.objects.filter(pk=session.token_id).values_list("calls_per_minute", flat=True)
+    return next(iter(rates), session.token_calls_per_minute)

@@ -10,6 +10,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import Max
 from django.utils import timezone
 
+from agents.approvals.services import withdraw_approvals
 from agents.calls import pending_calls
 from agents.llm import interface as llm_interface
 from agents.models import Approval, Inbox, Session, Step
@@ -50,9 +51,10 @@ def finish_step(
 ) -> None:
     """Save a step's outcome and add `counts` to the session, once; raises `LeaseLost`.
 
-    The exchange of a multi-round call is closed with it.
+    The exchange of a multi-round call is closed with it, and its pending requests are withdrawn.
     """
     payload, exchange_id = make_storable(payload), step.payload.get("exchange")
+    may_have_approvals = any(name in step.payload for name in ("approval", "exchange", "earlier"))
     unsettled_step = Step.objects.filter(pk=step.pk, state=Step.State.INTENT)
     with transaction.atomic():
         _update_leased_session(lease)
@@ -63,6 +65,9 @@ def finish_step(
             _update_leased_session(lease, **counts)
         if exchange_id is not None:
             pending_calls.close_pending_call(exchange_id)
+        if may_have_approvals and step.call_id is not None:
+            call_ids = [step.call_id, *map(UUID, step.payload.get("earlier", ()))]
+            withdraw_approvals(lease.session_id, call_ids)
 
 
 def finish_turn(

@@ -194,7 +194,7 @@ def build_holder_key(lease: SessionLease) -> str:
 async def make_calls(caller: SessionCaller, steps: Sequence[Step]) -> None:
     """Make the calls of one turn concurrently; a failure doesn't affect the others.
 
-    When all are done, raises `SessionSuspended` if one waits for a person or a task, and
+    When all are done, raises `SessionSuspended` if one waits for a person or a task, otherwise
     `SessionHandedOff` if the process is stopping.
     """
     lease_state = caller.lease.state
@@ -206,10 +206,10 @@ async def make_calls(caller: SessionCaller, steps: Sequence[Step]) -> None:
         # An exception that isn't a call's own failure ends the run, after all calls are done.
         if isinstance(result, BaseException):
             raise result
-    if lease_state.is_stopping:
-        raise SessionHandedOff
     if not all(results):
         raise SessionSuspended
+    if lease_state.is_stopping:
+        raise SessionHandedOff
 
 
 async def _make_call(caller: SessionCaller, step: Step) -> bool:
@@ -256,6 +256,7 @@ def _build_request(
         root=caller.root,
         folder=caller.session.working_dir,
         call_id=step.call_id or generate_uuid7(),
+        repeats=frozenset(map(UUID, step.payload.get("earlier", ()))),
         may_send=partial(_is_lease_held, caller.lease),
         on_progress=partial(show_progress, caller.lease, step, caller.session.organization_id),
         should_stop_polling=lambda: caller.lease.state.is_stopping,

@@ -189,6 +189,13 @@ class SessionRunner:
         if self._tasks:
             get_runtime().spawn(self._cancel_requested_sessions(), name="fulfil cancels")
 
+    async def suspend_session(self, session_id: UUID) -> None:
+        """Stop waiting in this process for a person who has to answer a session's server."""
+        task = self._tasks.get(session_id)
+        if task is not None:
+            self._lease_states[session_id].is_stopping = True
+            await asyncio.wait({task})
+
     async def drain(self, timeout_s: float | None = None) -> None:
         """Stop claiming sessions, release the running ones, and unregister.
 

@@ -202,6 +202,7 @@ def run_workflow(
         "started_by_id": principal.id,
         "started_by": principal.label,
         "token_id": principal.token_id,
+        "token_calls_per_minute": principal.calls_per_minute,
     }
     origin = RunOrigin()
     session = Session(

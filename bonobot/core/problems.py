@@ -18,6 +18,8 @@ class Problem(Exception):
     code = "error"
     status = 400
     title = "Request failed"
+    # Whether nothing was done and the same request may succeed later, also with the same key.
+    is_pending = False
 
     def __init__(
         self,

@@ -10,6 +10,8 @@ from bonobot.ledger.types import BudgetReservation, FlowLabelEffect, RateCharge
 
 MICROSECONDS_PER_SECOND = 1_000_000
 MIN_RATE_KEY_PARTS = 3
+# When to try again after a refusal because of reservations, which can end at any time.
+RESERVED_RETRY_S = 1
 
 
 class Refusal(Problem):
@@ -73,7 +75,8 @@ class RateLimited(Refusal):
     title = "Too many calls"
 
     def __init__(self, charge: RateCharge, *, wait_us: int) -> None:
-        seconds = max(ceil(wait_us / MICROSECONDS_PER_SECOND), 1)
+        self.wait_s = wait_us / MICROSECONDS_PER_SECOND
+        seconds = max(ceil(self.wait_s), 1)
         super().__init__(
             format_message(
                 "The {whose} rate limit of {per_minute} calls per minute (burst of "
@@ -95,7 +98,7 @@ def _describe_owner(key: str) -> str:
 
 
 class BudgetExhausted(Refusal):
-    """A budget doesn't cover the call's maximum cost; `remaining` is what is left of it."""
+    """A budget doesn't cover the call's maximum cost; `remaining` is what isn't spent of it."""
 
     code = "budget_exhausted"
     status = 403
@@ -121,7 +124,24 @@ class BudgetExhausted(Refusal):
                 "asked": reservation.amount,
             },
         )
-        self.remaining = max((reservation.limit or 0) - balance.spent - balance.reserved, 0)
+        self.remaining = max((reservation.limit or 0) - balance.spent, 0)
+
+
+class BudgetReserved(BudgetExhausted):
+    """A budget covers the call once running calls have ended that have reserved a part of it.
+
+    `remaining` is what is left of it now.
+    """
+
+    code = "budget_reserved"
+    status = 429
+    title = "Budget reserved"
+
+    def __init__(self, reservation: BudgetReservation, balance: BudgetBalance) -> None:
+        super().__init__(reservation, balance)
+        self.remedy = format_message("Try again when the running calls have ended.")
+        self.retry_after = RESERVED_RETRY_S
+        self.remaining = max(self.remaining - balance.reserved, 0)
 
 
 class FlowNeedsApproval(Refusal):

@@ -14,7 +14,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from django.db.models import Max, Q
+from django.db.models import Max
 
 from agents.approvals import services as approvals
 from agents.elicitations import services as elicitations
@@ -128,15 +128,12 @@ def _build_call(step: Step) -> dict[str, Any]:
 
 def _iterate_pending_requests(session_id: UUID) -> Iterable[dict[str, Any]]:
     """Yield the pending approvals and questions of a session tree (2 queries)."""
-    in_session_tree = Q(session=session_id) | Q(session__root_id=session_id)
-    for call in Approval.objects.waiting().filter(in_session_tree).order_by("created_at"):
+    for call in Approval.objects.waiting().in_session_tree(session_id):
         text = f"Allow {call.label}? {call.reason}"
         yield _build_pending_request(
             "approval", call.pk, text, approvals.build_page_url(call), call.expires_at
         )
-    for question in (
-        ElicitationRequest.objects.waiting().filter(in_session_tree).order_by("created_at")
-    ):
+    for question in ElicitationRequest.objects.waiting().in_session_tree(session_id):
         yield _build_pending_request(
             "question",
             question.pk,

@@ -33,7 +33,7 @@ from bonobot.core.api.parsers import BoundedJSONParser
 from bonobot.core.api.serializers import StrictSerializer, VersionedSerializer
 from bonobot.core.db import preconditions
 from bonobot.core.i18n.messages import format_message
-from bonobot.core.problems import Forbidden, InvalidInput, NotFound
+from bonobot.core.problems import Forbidden, InvalidInput, NotFound, Problem
 
 logger = logging.getLogger(__name__)
 
@@ -188,6 +188,9 @@ class ResourceView(GenericAPIView):
 
     def handle_exception(self, exc: Exception) -> Response:
         """Return the response to a problem, or a replayed response."""
+        if isinstance(exc, Problem) and exc.is_pending and self._claimed_answer is not None:
+            self._claimed_answer.delete()
+            self._claimed_answer = None
         if not isinstance(exc, idempotency_keys.IdempotentReplay):
             return super().handle_exception(exc)
         return Response(

@@ -23,6 +23,7 @@ from bonobot.ledger.budgets import BudgetBalance
 from bonobot.ledger.refusals import (
     ApprovalRefused,
     BudgetExhausted,
+    BudgetReserved,
     FlowNeedsApproval,
     RateLimited,
     Refusal,
@@ -326,15 +327,9 @@ def _admit_call(plan: BatchPlan, admission: Admission) -> Refusal | None:
         if not verdict.allowed:
             return RateLimited(charge, wait_us=verdict.retry_after)
         new_rates[charge.key] = verdict.tat
-    new_balances: dict[str, BudgetBalance] = {}
-    for reservation in admission.reservations:
-        balance = new_balances.get(reservation.key, state.cells[reservation.key])
-        new_balance = budgets.reserve_amount(
-            balance, limit=reservation.limit, amount=reservation.amount
-        )
-        if new_balance is None:
-            return BudgetExhausted(reservation, balance)
-        new_balances[reservation.key] = new_balance
+    new_balances = _reserve_budgets(state, admission)
+    if isinstance(new_balances, Refusal):
+        return new_balances
     state.rates |= new_rates
     state.cells |= new_balances
     _propagate_labels(plan, admission)
@@ -342,6 +337,27 @@ def _admit_call(plan: BatchPlan, admission: Admission) -> Refusal | None:
         spent_approval = replace(state.approvals[approval.id], spent_by=admission.opening.call_id)
         state.approvals[approval.id] = spent_approval
     return None
+
+
+def _reserve_budgets(state: BatchState, admission: Admission) -> dict[str, BudgetBalance] | Refusal:
+    """Return the new balances, or the refusal: that of an exhausted budget if there is one."""
+    new_balances: dict[str, BudgetBalance] = {}
+    refusal: Refusal | None = None
+    for reservation in admission.reservations:
+        before = state.cells[reservation.key]
+        balance = new_balances.get(reservation.key, before)
+        new_balance = budgets.reserve_amount(
+            balance, limit=reservation.limit, amount=reservation.amount
+        )
+        if new_balance is not None:
+            new_balances[reservation.key] = new_balance
+            continue
+        # What the admission itself has reserved doesn't become available.
+        required = balance.reserved - before.reserved + reservation.amount
+        if before.spent + required > (reservation.limit or 0):
+            return BudgetExhausted(reservation, balance)
+        refusal = refusal or BudgetReserved(reservation, balance)
+    return refusal or new_balances
 
 
 def _propagate_labels(plan: BatchPlan, admission: Admission) -> None:

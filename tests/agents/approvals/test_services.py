@@ -284,10 +284,21 @@ def test_cancelling_a_session_that_waits_withdraws_its_question(asking, acme, he
     session = started(acme, helper, f'/{ECHO} {{"text": "hello"}}')
     take(session)
     assert sessions.cancel_session(factories.build_administrator(acme), session)
-    assert take(session) == Session.Status.CANCELLED
     assert Approval.objects.get().state == Approval.State.WITHDRAWN
+    assert take(session) == Session.Status.CANCELLED
     (step,) = calls_of(session)
     assert (step.state, step.payload["code"]) == (Step.State.FAILED, "not_made")
+
+
+def test_an_approval_ends_when_its_call_is_made_without_it(asking, acme, helper, take, reviewer):
+    boss = factories.build_administrator(acme)
+    set_policy(boss, helper, PolicySpec("all", ask=(ECHO, ADD)))
+    session = started(acme, helper, f'/{ECHO} {{"text": "hello"}}\n/{ADD} {{"a": 1, "b": 2}}')
+    take(session)
+    set_policy(boss, helper, PolicySpec("all", ask=(ADD,)))
+    resolve_approval(reviewer, Approval.objects.waiting().get(own_name="add"), "deny")
+    assert take(session) == Session.Status.DONE
+    assert not Approval.objects.waiting().exists()
 
 
 def test_the_sweep_wakes_a_session_whose_answer_came_while_it_parked(

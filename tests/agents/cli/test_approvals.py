@@ -1,7 +1,10 @@
 """`bonobot approvals`, and runs that wait for a person."""
 
+import json
+
 import pytest
 
+from agents.callable_agents import set_callable_agents
 from agents.cli import approvals as cli_approvals
 from agents.models import Agent, Approval, SessionApproval
 from agents.policies.services import PolicySpec, set_policy
@@ -45,6 +48,32 @@ def test_a_run_that_must_wait_says_how_to_answer(bonobot: Bonobot, agent: Agent)
     approval = Approval.objects.get()
     assert (ran.status, ran.json["status"]) == (1, "waiting")
     assert ran.json["approvals"][0]["id"] == str(approval.pk)
+
+
+def test_a_run_names_the_approval_that_an_agent_it_asked_waits_for(
+    bonobot: Bonobot, acme: Organization, agent: Agent
+) -> None:
+    parent = factories.create_agent(acme, "parent")
+    set_callable_agents(factories.build_administrator(acme), parent, [agent.slug])
+    text = f"/ask_helper {json.dumps({'message': ASK})}"
+    ran = bonobot("agents", "run", "parent", text, "--json")
+    approval = Approval.objects.get()
+    assert (ran.status, ran.json["status"]) == (1, "waiting")
+    assert ran.json["approvals"][0]["id"] == str(approval.pk)
+    in_words = bonobot("agents", "run", "parent", text)
+    waiting = Approval.objects.exclude(pk=approval.pk).get()
+    assert (in_words.status, f"approve {waiting.pk}" in in_words.out) == (1, True)
+
+
+def test_a_terminal_answers_for_an_agent_that_was_asked(
+    bonobot: Bonobot, acme: Organization, agent: Agent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parent = factories.create_agent(acme, "parent")
+    set_callable_agents(factories.build_administrator(acme), parent, [agent.slug])
+    monkeypatch.setattr(CommandContext, "can_ask", True)
+    monkeypatch.setattr("rich.prompt.PromptBase.get_input", lambda *_, **__: "yes")
+    ran = bonobot("agents", "run", "parent", f"/ask_helper {json.dumps({'message': ASK})}")
+    assert (ran.status, Approval.objects.get().state) == (0, Approval.State.APPROVED)
 
 
 def test_a_run_that_waits_goes_on_after_the_answer(

@@ -1,15 +1,94 @@
 """`bonobot elicitations`: what servers ask, on the command line."""
 
 import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
+from agents.models import ElicitationRequest, Session
 from agents.sessions.services import start_session
 from bonobot.accounts.models import Organization
+from bonobot.core.cli.command_group import CommandContext
+from bonobot.core.runtime import get_runtime
+from mcp_servers.client.pool import get_connection_pool
+from mcp_servers.server_config import ServerSpec
+from mcp_servers.services import create_server
 from tests import admin_client, factories
 from tests.command_line import Bonobot
 
-pytestmark = pytest.mark.django_db
+pytestmark = pytest.mark.django_db(transaction=True)
+
+ASKER = Path(__file__).parents[2] / "servers" / "client_request_server.py"
+FORM = {
+    "method": "elicitation/create",
+    "params": {
+        "mode": "form",
+        "message": "Who are you?",
+        "requestedSchema": {
+            "type": "object",
+            "properties": {"name": {"type": "string"}},
+            "required": ["name"],
+        },
+    },
+}
+
+
+@pytest.fixture
+def ask_server(acme: Organization, tmp_path: Path) -> Iterator[Callable[[str], None]]:
+    """A function that gives the agent the stdio server that asks its clients, in an era."""
+    servers = []
+
+    def create(era: str) -> None:
+        config = {
+            "command": sys.executable,
+            "args": [str(ASKER), era],
+            "env": {"ASKER_FILE": str(tmp_path / "asker")},
+        }
+        spec = ServerSpec(name="asker", transport_type="stdio", endpoint_config=config)
+        servers.append(create_server(factories.build_administrator(acme), spec))
+        factories.approve_server(acme, servers[-1], factories.create_agent(acme))
+
+    yield create
+    for server in servers:
+        get_runtime().call(get_connection_pool().forget_server, server.pk)
+
+
+def test_a_run_ends_as_waiting_when_a_server_requests_input(
+    bonobot: Bonobot, ask_server: Callable[[str], None]
+) -> None:
+    """Although the server's process could wait longer."""
+    ask_server("modern")
+    text = f"/mcp_asker_script {json.dumps({'rounds': [{'inputRequests': {'a': FORM}}]})}"
+    ran = bonobot("agents", "run", "helper", text, "--timeout", "60", "--json")
+    request = ElicitationRequest.objects.waiting().get()
+    assert (ran.status, ran.json["status"]) == (1, "waiting")
+    assert [question["id"] for question in ran.json["questions"]] == [str(request.pk)]
+    in_words = bonobot("agents", "run", "helper", text, "--timeout", "60")
+    assert in_words.status == 1
+    assert "bonobot questions answer" in in_words.out
+    assert set(Session.objects.values_list("status", flat=True)) == {"waiting"}
+
+
+@pytest.mark.parametrize("era", ["modern", "handshake"])
+def test_a_terminal_answers_while_the_server_waits(
+    bonobot: Bonobot,
+    ask_server: Callable[[str], None],
+    monkeypatch: pytest.MonkeyPatch,
+    era: str,
+) -> None:
+    ask_server(era)
+    monkeypatch.setattr(CommandContext, "can_ask", True)
+    answers = iter(["y", "Ada"])
+    monkeypatch.setattr("rich.prompt.PromptBase.get_input", lambda *_, **__: next(answers))
+    call = {
+        "modern": f"script {json.dumps({'rounds': [{'inputRequests': {'a': FORM}}]})}",
+        "handshake": f"ask {json.dumps({'requests': [FORM]})}",
+    }[era]
+    ran = bonobot("agents", "run", "helper", f"/mcp_asker_{call}", "--timeout", "60")
+    assert (ran.status, ElicitationRequest.objects.get().state) == (0, "accept")
+    assert "Ada" in ran.out
 
 
 def test_the_command_line_lists_shows_and_answers(bonobot: Bonobot, acme: Organization) -> None:

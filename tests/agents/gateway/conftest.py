@@ -157,17 +157,24 @@ class Session:
         path = more.pop("path", self._path)
         return self._wire._request(path, method, params or {}, self.headers, token)
 
-    def tell(self, method: str) -> Reply:
+    def tell(self, method: str, params: dict[str, Any] | None = None) -> Reply:
         """Send a notification."""
-        body = json.dumps({"jsonrpc": "2.0", "method": method}).encode()
+        message = {"jsonrpc": "2.0", "method": method, "params": params or {}}
+        body = json.dumps(message).encode()
         return self._wire.send("POST", self._path, body, **self._with_bearer())
+
+    def end(self) -> Reply:
+        """End the session."""
+        return self._wire.send("DELETE", self._path, **self._with_bearer())
 
     def begin(self, method: str, params: dict[str, Any]) -> "Stream":
         """Send a request, and read its answer as it comes."""
         number = next(self._wire._numbers)
         message = {"jsonrpc": "2.0", "id": number, "method": method, "params": params}
         content = json.dumps(message).encode()
-        return Stream(self._wire._mount, "POST", self._path, self._with_bearer(), content)
+        stream = Stream(self._wire._mount, "POST", self._path, self._with_bearer(), content)
+        stream.number = number
+        return stream
 
     def answer(self, asked: dict[str, Any], **more: Any) -> None:
         """Answer what the session was asked, with a `result` or an `error`."""
@@ -195,6 +202,7 @@ class Stream:
         content: bytes = b"",
     ) -> None:
         self.status = 0
+        self.number: int | None = None  # of the request that it answers
         self._whole = False  # told in one piece, in place of events
         self._told: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
         self._gone = asyncio.Event()

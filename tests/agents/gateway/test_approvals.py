@@ -9,9 +9,11 @@ from agents.gateway import approvals
 from agents.models import Agent, Approval
 from agents.policies.services import PolicySpec, set_policy
 from bonobot.accounts.models import Organization
+from bonobot.ledger.models import AuditRow
 from mcp_servers.models import Server
 from tests import factories
 from tests.agents.gateway.conftest import Session, Wire, token_of
+from tests.wait import eventually
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -103,27 +105,65 @@ def test_a_session_is_sent_there_and_goes_on_after_the_yes(
     assert (done["result"]["isError"], effects.read_text()) == (False, "once\n")
 
 
-@pytest.mark.parametrize("action", ["decline", "accept"])
-def test_a_session_whose_person_gives_no_yes_is_told_so(
-    session: Session, effects: Any, quick: None, settings: Any, action: str
+def test_a_session_whose_user_declines_ends_the_approval_with_the_call(
+    session: Session, effects: Any
 ) -> None:
-    settings.BONOBOT_ANSWER_S = 0.2  # of the one who went there, and answers nothing
     calling = session.begin("tools/call", COUNT)
     visit = calling.next()
     assert visit is not None
-    session.answer(visit, result={"action": action})
+    session.answer(visit, result={"action": "decline"})
     done = calling.next()
     calling.close()
     assert done is not None
     problem = done["result"]["_meta"]["bonobot/problem"]
-    assert (done["result"]["isError"], problem["code"]) == (True, "approval_required")
+    assert (done["result"]["isError"], problem["code"]) == (True, "approval_cancelled")
+    assert Approval.objects.get().state == Approval.State.WITHDRAWN
     assert not effects.read_text()
 
 
-def test_a_person_who_does_not_go_there_ends_the_call(wire: Wire, asked: dict[str, Any]) -> None:
+@pytest.mark.parametrize("accepted", [True, False])
+def test_the_approval_ends_when_the_client_cancels_the_call(
+    session: Session, quick: None, accepted: bool
+) -> None:
+    calling = session.begin("tools/call", COUNT)
+    visit = calling.next()
+    assert visit is not None
+    if accepted:
+        session.answer(visit, result={"action": "accept"})
+    session.tell("notifications/cancelled", {"requestId": calling.number})
+    eventually(lambda: Approval.objects.get().state == Approval.State.WITHDRAWN)
+    calling.close()
+    assert AuditRow.objects.filter(action="call_taken_back").count() == 1
+
+
+def test_the_approval_ends_when_the_client_ends_its_session(
+    session: Session, wire: Wire, quick: None
+) -> None:
+    calling = session.begin("tools/call", COUNT)
+    visit = calling.next()
+    assert visit is not None
+    session.answer(visit, result={"action": "accept"})
+    assert session.end().status == 200
+    eventually(lambda: Approval.objects.get().state == Approval.State.WITHDRAWN)
+    calling.close()
+
+
+def test_an_approval_that_was_given_is_used_although_the_user_declined(
+    acme: Organization, wire: Wire, asked: dict[str, Any], effects: Any
+) -> None:
+    resolve_approval(factories.build_administrator(acme), Approval.objects.get(), "approve")
+    declined = COUNT | back(asked, "decline")
+    result = wire.modern(AGENT, "tools/call", declined, capabilities=SHOWS).result
+    assert (result["resultType"], effects.read_text()) == ("complete", "once\n")
+
+
+def test_the_approval_ends_when_the_user_of_a_modern_client_declines(
+    wire: Wire, asked: dict[str, Any]
+) -> None:
     declined = COUNT | back(asked, "decline")
     reply = wire.modern(AGENT, "tools/call", declined, capabilities=SHOWS)
-    assert (reply.result["isError"], reply.code) == (True, "approval_required")
+    assert (reply.result["isError"], reply.code) == (True, "approval_cancelled")
+    assert Approval.objects.get().state == Approval.State.WITHDRAWN
 
 
 @pytest.mark.parametrize(

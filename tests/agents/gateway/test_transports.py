@@ -66,13 +66,27 @@ class Pipes:
 
     def ask(self, method: str, params: dict[str, Any] | None = None) -> dict[str, Any]:
         """Send a request and return what is answered to it."""
-        number = next(self._numbers)
-        self.tell({"id": number, "method": method, "params": params or {}})
+        number = self.begin(method, params or {})
         while True:
-            assert select([self._read], [], [], LONG_S)[0], "nothing was answered"
-            found: dict[str, Any] = json.loads(self._answers.readline())
+            found = self.read()
             if found.get("id") == number:
                 return found
+
+    def begin(self, method: str, params: dict[str, Any]) -> int:
+        """Send a request and return its id."""
+        number = next(self._numbers)
+        self.tell({"id": number, "method": method, "params": params})
+        return number
+
+    def is_silent(self, seconds: float) -> bool:
+        """Tell whether the server sends nothing for a time."""
+        return not select([self._read], [], [], seconds)[0]
+
+    def read(self) -> dict[str, Any]:
+        """Return the next message of the server."""
+        assert select([self._read], [], [], LONG_S)[0], "nothing was answered"
+        found: dict[str, Any] = json.loads(self._answers.readline())
+        return found
 
     def tell(self, message: dict[str, Any]) -> None:
         os.write(self._write, json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n")

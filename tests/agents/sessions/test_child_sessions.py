@@ -173,6 +173,24 @@ def test_a_session_waits_with_its_child_and_goes_on_after_it(runner, boss, line,
     assert "once" in build_report(session.pk)["answer"]
 
 
+def test_an_approved_call_needs_no_second_approval_when_its_child_session_waits(
+    runner, boss, line, workshop
+):
+    root, other = line[:2]
+    factories.attach_server(boss, other, workshop)
+    set_policy(boss, root, PolicySpec("all", ask=("ask_second",)))
+    set_policy(boss, other, PolicySpec("all", ask=("mcp_workshop_echo",)))
+    session = run(runner, boss, root, "ask_second: mcp_workshop_echo: once")
+    resolve_approval(boss, Approval.objects.get(), "approve")
+    get_runtime().call(_until_rest, runner, session.pk)
+    resolve_approval(boss, Approval.objects.waiting().get(), "approve")
+    for waiting in (session.children.get(), session):
+        get_runtime().call(_until_rest, runner, waiting.pk)
+    session.refresh_from_db()
+    assert session.status == Session.Status.DONE
+    assert Approval.objects.count() == 2
+
+
 def test_cancelling_ends_what_was_begun(runner, boss, line, workshop):
     root, other = line[:2]
     factories.attach_server(boss, other, workshop)

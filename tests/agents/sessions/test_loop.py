@@ -2,15 +2,22 @@
 
 import asyncio
 import sys
+from datetime import timedelta
 from uuid import uuid4
 
 import pytest
+from django.utils import timezone
 from kombu.exceptions import OperationalError
 
 from agents.approvals.services import resolve_approval
+from agents.calls.pipeline import ApprovalRequired
+from agents.elicitations import forms as elicitation_forms
+from agents.elicitations import services as elicitations
+from agents.elicitations.services import ElicitationOrigin
 from agents.llm import interface as llm_interface
-from agents.models import Agent, Approval, Budget, Session, Step
-from agents.sessions import leases, loop, recovery, step_store
+from agents.models import Agent, Approval, Budget, ElicitationRequest, Session, Step
+from agents.policies.services import PolicySpec, set_policy
+from agents.sessions import leases, loop, recovery, sampling, step_store
 from agents.sessions import services as sessions
 from agents.sessions.export import build_report
 from agents.sessions.worker import SessionRunner
@@ -20,7 +27,14 @@ from bonobot.core.runtime import get_runtime
 from bonobot.ledger.audit.verify_chain import verify_whole_chain
 from bonobot.ledger.models import AuditRow
 from bonobot.ledger.queries import load_organization_balances
-from bonobot.ledger.types import Actor, Admission, BudgetReservation, Opening, Settlement
+from bonobot.ledger.types import (
+    Actor,
+    Admission,
+    ApprovalReference,
+    BudgetReservation,
+    Opening,
+    Settlement,
+)
 from bonobot.ledger.writer.writer_thread import get_writer
 from mcp_servers.client.pool import get_connection_pool
 from mcp_servers.flow_labels import FlowLabel
@@ -186,7 +200,7 @@ def dead(acme, helper):
     return session
 
 
-def sent(step, acme, limit):
+def sent(step, acme, limit, approval=None):
     """Admit the call of a step, as its holder did before it died."""
     opening = Opening(
         call_id=step.call_id,
@@ -200,7 +214,11 @@ def sent(step, acme, limit):
         session_id=step.session_id,
     )
     get_writer().admit_call(
-        Admission(opening, reservations=(BudgetReservation(f"budget:{acme.pk}:x", limit, 3),))
+        Admission(
+            opening,
+            reservations=(BudgetReservation(f"budget:{acme.pk}:x", limit, 3),),
+            approval=approval and ApprovalReference(approval.pk, approval.digest),
+        )
     ).result()
 
 
@@ -240,6 +258,41 @@ def test_a_call_that_may_have_run_is_made_again_after_a_yes(
     assert call.call_id != step.call_id
     assert call.payload["earlier"] == [str(step.call_id)]
     assert effects.read_text().splitlines() == ["once"]
+
+
+@pytest.mark.parametrize("labels", [[], [FlowLabel.REPEATABLE]])
+def test_an_approval_is_still_valid_when_its_interrupted_call_is_repeated(
+    acme, helper, workshop, dead, run, take, call, effects, labels
+):
+    boss = factories.build_administrator(acme)
+    count = list(workshop.definitions.filter(name="count"))
+    set_labels(boss, workshop, count, labels)
+    set_policy(boss, helper, PolicySpec("all", ask=("mcp_workshop_count",)))
+    (step,) = steps(dead, Step.Kind.CALL)
+    caller = {"principal": sessions.build_principal(dead), "session_id": dead.pk}
+    with pytest.raises(ApprovalRequired) as refused:
+        call("mcp_workshop_count", {"what": "once"}, call_id=step.call_id, **caller)
+    approval = Approval.objects.get(pk=refused.value.approval_id)
+    resolve_approval(boss, approval, "approve")
+    sent(step, acme, limit=10, approval=approval)
+    run("and now?", dead)
+    for interrupted in Approval.objects.filter(code="call_interrupted"):
+        resolve_approval(boss, interrupted, "approve")
+        take(dead)
+    assert (dead.status, effects.read_text()) == (Session.Status.DONE, "once\n")
+
+
+def test_requests_on_the_connection_of_a_dead_process_end(acme, helper, workshop, dead, run):
+    form = elicitation_forms.parse_elicitation(
+        {"mode": "form", "message": "Who?", "requestedSchema": {"type": "object", "properties": {}}}
+    )
+    origin = ElicitationOrigin(dead.pk, workshop.pk, workshop.name)
+    elicitations.create_request(origin, form, timezone.now() + timedelta(minutes=5))
+    factories.create_approval(helper, dead, method=sampling.METHOD)
+    run("and now?", dead)
+    assert not ElicitationRequest.objects.waiting().exists()
+    assert not Approval.objects.waiting().exists()
+    assert dead.status == Session.Status.DONE
 
 
 def test_no_yes_for_the_session_is_taken_for_a_call_that_may_have_run(acme, workshop, dead, run):

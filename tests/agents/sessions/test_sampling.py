@@ -6,7 +6,7 @@ import pytest
 
 from agents.approvals.services import resolve_approval
 from agents.model_endpoints.services import ModelEndpointSpec, save_endpoint
-from agents.models import Approval, Session, SessionApproval, Step
+from agents.models import Approval, ElicitationRequest, Session, SessionApproval, Step
 from agents.sessions import services as sessions
 from agents.sessions.sampling_messages import parse_request
 from bonobot.core.problems import InvalidInput
@@ -35,6 +35,7 @@ SAMPLE = {
 }
 ROUND = {"inputRequests": {"a": SAMPLE}}
 BLUE = Says("Blue.")
+NAME_SCHEMA = {"type": "object", "properties": {"name": {"type": "string"}}}
 
 
 def calls(tool, **arguments):
@@ -141,6 +142,23 @@ def test_a_person_says_yes_or_no_without_a_worker(asker, model, go, boss, came, 
     assert (session.status, call_of(session).payload["code"]) == ("done", "approval_denied")
 
 
+def test_a_denied_request_ends_the_other_requests_of_its_call(asker, model, go, boss, runner):
+    server = asker("modern")
+    set_client_capabilities(boss, server, sampling="ask")
+    form = {
+        "method": "elicitation/create",
+        "params": {"mode": "form", "message": "Who?", "requestedSchema": NAME_SCHEMA},
+    }
+    requests = {"a": SAMPLE, "b": SAMPLE, "c": form}
+    model.script = [calls("script", rounds=[{"inputRequests": requests}]), Says("done")]
+    session = go()
+    resolve_approval(boss, Approval.objects.waiting().first(), "deny")
+    goes(session, runner)
+    assert (session.status, call_of(session).payload["code"]) == ("done", "approval_denied")
+    assert not Approval.objects.waiting().exists()
+    assert not ElicitationRequest.objects.waiting().exists()
+
+
 def test_on_a_live_connection_it_is_the_same(asker, model, go, boss, helper, runner, settings):
     server = asker("handshake")
     set_client_capabilities(boss, server, sampling="ask")
@@ -156,6 +174,7 @@ def test_on_a_live_connection_it_is_the_same(asker, model, go, boss, helper, run
     late = call_of(go()).payload["text"]
     assert json.loads(late)[0]["error"]["code"] == -1
     assert '"approval_expired"' in late
+    assert not Approval.objects.waiting().exists()
 
     set_client_capabilities(boss, server, sampling="allow", sampling_tokens=100)
     tools = {**SAMPLE, "params": {**SAMPLE["params"], "tools": [{"name": "x"}]}}

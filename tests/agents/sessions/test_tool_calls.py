@@ -231,6 +231,21 @@ def test_a_cancelled_session_takes_its_question_back(asker, says, runner, boss):
     assert pending_calls.list_open_calls(session.pk) == []
 
 
+def test_the_other_requests_of_a_call_end_when_the_call_fails(asker, says):
+    asker("modern")
+    undisplayable = {"method": "elicitation/create", "params": {"mode": "form"}}
+    session = says("script", rounds=[rounds(FORM, undisplayable)])
+    assert (session.status, call_of(session).payload["code"]) == ("done", "bad_elicitation")
+    assert ElicitationRequest.objects.get().state == ElicitationRequest.State.WITHDRAWN
+
+
+def test_requests_end_at_once_when_a_session_is_canceled(asker, says, boss):
+    asker("modern")
+    session = says("script", rounds=[rounds(FORM)])
+    sessions.cancel_session(boss, session)
+    assert ElicitationRequest.objects.get().state == ElicitationRequest.State.WITHDRAWN
+
+
 def test_a_live_connection_waits_for_a_person(asker, says, runner, boss, helper, came, settings):
     asker("handshake")
     session = sessions.start_session(

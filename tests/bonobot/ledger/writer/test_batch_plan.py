@@ -11,6 +11,7 @@ from bonobot.ledger.budgets import BudgetBalance
 from bonobot.ledger.refusals import (
     ApprovalRefused,
     BudgetExhausted,
+    BudgetReserved,
     FlowNeedsApproval,
     RateLimited,
     StaleSnapshot,
@@ -171,7 +172,26 @@ def test_one_budget_named_twice_is_reserved_twice() -> None:
     items = [admission(BudgetReservation("budget:x", 10, 6), BudgetReservation("budget:x", 10, 6))]
     plan = decide_batch(state_for(items), items)
     assert isinstance(plan.answers[0], BudgetExhausted)
+    assert plan.answers[0].code == "budget_exhausted"
     assert plan.state.cells == {"budget:x": BudgetBalance()}
+
+
+def test_a_budget_that_others_have_only_reserved_is_not_exhausted() -> None:
+    items = [admission(BudgetReservation("budget:x", 10, 6)) for _ in range(2)]
+    plan = decide_batch(state_for(items), items)
+    refusal = plan.answers[1]
+    assert isinstance(refusal, BudgetReserved)
+    assert (refusal.code, refusal.remaining, refusal.retry_after) == ("budget_reserved", 4, 1)
+    assert plan.state.cells == {"budget:x": BudgetBalance(0, 6)}
+
+
+def test_an_exhausted_budget_is_reported_before_a_reserved_one() -> None:
+    both = (BudgetReservation("budget:x", 10, 6), BudgetReservation("budget:y", 5, 6))
+    items = [admission(BudgetReservation("budget:x", 10, 6)), admission(*both)]
+    plan = decide_batch(state_for(items), items)
+    refusal = plan.answers[1]
+    assert isinstance(refusal, BudgetExhausted)
+    assert (refusal.code, refusal.rule) == ("budget_exhausted", "budget:y")
 
 
 READS, SENDS = (

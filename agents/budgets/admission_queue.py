@@ -1,0 +1,154 @@
+"""Calls that wait to be admitted: for their rate limit, or for budgets that others have reserved.
+
+First come, first served: a call isn't admitted before an earlier one of this process that waits for
+the same budget or rate limit. Only the first of them tries again: when its rate limit allows it,
+when a reservation of this process is settled, and after `POLL_INTERVAL_S`, because reservations of
+other processes are settled there.
+"""
+
+import asyncio
+import itertools
+import threading
+from bisect import insort
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from operator import attrgetter
+from weakref import WeakKeyDictionary
+
+from bonobot.core.runtime import Runtime, get_runtime
+from bonobot.ledger.refusals import BudgetReserved, RateLimited
+from bonobot.ledger.types import Admission, BudgetReservation
+from bonobot.ledger.writer.writer_thread import get_writer
+
+POLL_INTERVAL_S = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class AdmissionPatience:
+    """How long a call waits, in seconds: for its rate limits, and for reserved budgets."""
+
+    rate_s: float
+    budget_s: float
+
+
+@dataclass(eq=False, slots=True)
+class AdmissionTicket:
+    """A call's place in the queue; `waits_for` is the key of a budget or rate limit."""
+
+    number: int
+    opened_at: float
+    patience: AdmissionPatience
+    waits_for: str = ""
+    woken: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def calculate_time_left(self, patience_s: float) -> float:
+        """Return how many seconds are left of a time since the ticket was opened."""
+        return self.opened_at + patience_s - get_runtime().loop.time()
+
+
+class AdmissionQueue:
+    """The calls of one event loop that wait to be admitted, by what they wait for."""
+
+    def __init__(self) -> None:
+        self._numbers = itertools.count()
+        self._waiting: dict[str, list[AdmissionTicket]] = {}
+
+    @contextmanager
+    def open_ticket(self, patience: AdmissionPatience) -> Iterator[AdmissionTicket]:
+        """Keep a call's place in the queue during the block."""
+        ticket = AdmissionTicket(next(self._numbers), get_runtime().loop.time(), patience)
+        try:
+            yield ticket
+        finally:
+            self._leave(ticket)
+
+    async def admit_call(self, ticket: AdmissionTicket, admission: Admission) -> None:
+        """Admit a call; wait while it is refused only for now.
+
+        Raises `Refusal`: `RateLimited` or `BudgetReserved` if the ticket's time isn't enough.
+        """
+        keys = {reservation.key for reservation in admission.reservations}
+        if ticket.patience.rate_s:
+            keys |= {charge.key for charge in admission.charges}
+        while True:
+            await self._wait_for_earlier(ticket, keys)
+            ticket.woken.clear()
+            try:
+                await get_writer().admit_call_async(admission)
+            except RateLimited as refusal:
+                if refusal.wait_s > ticket.calculate_time_left(ticket.patience.rate_s):
+                    raise
+                self._join(ticket, refusal.rule)
+                await _wait_for_event(ticket.woken, refusal.wait_s)
+            except BudgetReserved as refusal:
+                time_left_s = ticket.calculate_time_left(ticket.patience.budget_s)
+                if time_left_s <= 0:
+                    raise
+                self._join(ticket, refusal.rule)
+                await _wait_for_event(ticket.woken, min(POLL_INTERVAL_S, time_left_s))
+            else:
+                return
+
+    def wake_first(self, keys: Iterable[str]) -> None:
+        """Have the first call try again that waits for each of these budgets."""
+        for key in keys:
+            if tickets := self._waiting.get(key):
+                tickets[0].woken.set()
+
+    async def _wait_for_earlier(self, ticket: AdmissionTicket, keys: set[str]) -> None:
+        """Wait while earlier calls wait for one of these keys, at most as long as for a budget."""
+        while (key := self._find_blocked_key(ticket, keys)) is not None:
+            time_left_s = ticket.calculate_time_left(ticket.patience.budget_s)
+            if time_left_s <= 0:
+                return
+            self._join(ticket, key)
+            ticket.woken.clear()
+            await _wait_for_event(ticket.woken, min(POLL_INTERVAL_S, time_left_s))
+
+    def _find_blocked_key(self, ticket: AdmissionTicket, keys: set[str]) -> str | None:
+        """Return one of the keys that an earlier call waits for."""
+        for key in keys & self._waiting.keys():
+            if self._waiting[key][0].number < ticket.number:
+                return key
+        return None
+
+    def _join(self, ticket: AdmissionTicket, key: str) -> None:
+        """Have a ticket wait for a key, behind earlier ones."""
+        if ticket.waits_for != key:
+            self._leave(ticket)
+            insort(self._waiting.setdefault(key, []), ticket, key=attrgetter("number"))
+            ticket.waits_for = key
+
+    def _leave(self, ticket: AdmissionTicket) -> None:
+        """Take a ticket out of its queue, and have the next one try."""
+        if not ticket.waits_for:
+            return
+        tickets = self._waiting[ticket.waits_for]
+        tickets.remove(ticket)
+        if tickets:
+            tickets[0].woken.set()
+        else:
+            del self._waiting[ticket.waits_for]
+        ticket.waits_for = ""
+
+
+async def _wait_for_event(event: asyncio.Event, seconds: float) -> None:
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await event.wait()
+
+
+_lock = threading.Lock()
+_by_runtime: WeakKeyDictionary[Runtime, AdmissionQueue] = WeakKeyDictionary()
+
+
+def get_admission_queue() -> AdmissionQueue:
+    """Return the queue of this process's runtime."""
+    with _lock:
+        return _by_runtime.setdefault(get_runtime(), AdmissionQueue())
+
+
+def notify_settled(reservations: Iterable[BudgetReservation]) -> None:
+    """Have waiting calls of this process try again, because reservations were settled."""
+    get_admission_queue().wake_first(reservation.key for reservation in reservations)

@@ -1,0 +1,249 @@
+"""A pending call survives a slow approver: each kind of client gets its result an hour later."""
+
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import time_machine
+from django.utils import timezone
+
+from agents.approvals.services import resolve_approval
+from agents.gateway import approvals, transports
+from agents.gateway.routes import GatewayAddress
+from agents.models import Agent, Approval, Session, Step
+from agents.policies.services import PolicySpec, set_policy
+from agents.sessions.services import start_session
+from bonobot.accounts.models import Organization
+from bonobot.accounts.principals import Principal
+from bonobot.accounts.roles import Role
+from bonobot.core.runtime import get_runtime
+from bonobot.ledger.models import AuditRow
+from bonobot.ledger.writer.writer_thread import get_writer
+from mcp_servers.models import Server
+from tests import factories, rest
+from tests.agents.gateway.conftest import Wire, token_of, wire
+from tests.agents.gateway.test_transports import LONG_S, Pipes, pipes
+
+__all__ = ["pipes", "wire"]
+pytestmark = pytest.mark.django_db(transaction=True)
+
+AGENT = "/mcp/agents/helper"
+TOOL = "mcp_workshop_count"
+COUNT = {"name": TOOL, "arguments": {"what": "once"}}
+SHOWS_URLS = {"elicitation": {"form": {}, "url": {}}}
+KEY = "bonobot-approval"
+ACCEPTED = {"result": {"action": "accept"}}
+TOOL_CALL_PATH = f"agents/helper/tools/{TOOL}/call"
+
+
+@pytest.fixture
+def administrator(acme: Organization) -> Principal:
+    return factories.build_administrator(acme)
+
+
+@pytest.fixture(autouse=True)
+def asking(administrator: Principal, helper: Agent, workshop: Server) -> None:
+    """The agent's policy requires approval of `count`."""
+    set_policy(administrator, helper, PolicySpec("all", ask=(TOOL,)))
+
+
+@pytest.fixture
+def pass_an_hour() -> Iterator[Callable[[], None]]:
+    """A function that moves the clock by an hour, and ends the windows of repeated refusals."""
+    with time_machine.travel(timezone.now()) as traveler:
+
+        def move() -> None:
+            get_writer().close()  # the next writer has no open windows
+            traveler.shift(timedelta(hours=1))
+
+        yield move
+
+
+def approve(administrator: Principal) -> None:
+    resolve_approval(administrator, Approval.objects.get(), "approve")
+
+
+def test_a_modern_client_repeats_the_call_an_hour_later(
+    administrator: Principal, wire: Wire, effects: Any, pass_an_hour: Callable[[], None]
+) -> None:
+    for _ in range(3):
+        assert wire.modern(AGENT, "tools/call", COUNT).code == "approval_required"
+        pass_an_hour()
+    approve(administrator)
+    result = wire.modern(AGENT, "tools/call", COUNT).result
+    assert (result["isError"], effects.read_text()) == (False, "once\n")
+    assert AuditRow.objects.filter(code="approval_required", outcome="refused").count() == 3
+
+
+def test_a_modern_client_returns_from_the_approval_page_after_days(
+    acme: Organization,
+    administrator: Principal,
+    wire: Wire,
+    effects: Any,
+    pass_an_hour: Callable[[], None],
+) -> None:
+    """Its request state is valid for as long as the approval can be answered."""
+    Organization.objects.filter(pk=acme.pk).update(approval_hours=72)
+    asked = wire.modern(AGENT, "tools/call", COUNT, capabilities=SHOWS_URLS).result
+    for _ in range(30):
+        pass_an_hour()
+    approve(administrator)
+    params = {
+        "requestState": asked["requestState"],
+        "inputResponses": {KEY: {"action": "accept"}},
+    }
+    result = wire.modern(AGENT, "tools/call", COUNT | params, capabilities=SHOWS_URLS).result
+    assert (result["isError"], effects.read_text()) == (False, "once\n")
+
+
+def test_a_handshake_client_repeats_the_call_an_hour_later(
+    administrator: Principal, wire: Wire, effects: Any, pass_an_hour: Callable[[], None]
+) -> None:
+    session = wire.handshake(AGENT)
+    assert session.ask("tools/call", COUNT).code == "approval_required"
+    pass_an_hour()
+    assert session.ask("tools/call", COUNT).code == "approval_required"
+    approve(administrator)
+    result = session.ask("tools/call", COUNT).result
+    assert (result["isError"], effects.read_text()) == (False, "once\n")
+
+
+def test_a_handshake_client_that_waits_gets_its_result_an_hour_later(
+    administrator: Principal,
+    wire: Wire,
+    effects: Any,
+    settings: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    pass_an_hour: Callable[[], None],
+) -> None:
+    """The time to answer servers' requests doesn't limit the time to approve a call."""
+    monkeypatch.setattr(approvals, "POLL_INTERVAL_S", 0.05)
+    settings.BONOBOT_ANSWER_S = 0.1
+    session = wire.handshake(AGENT, capabilities=SHOWS_URLS)
+    calling = session.begin("tools/call", COUNT)
+    visit = calling.next()
+    assert visit is not None
+    session.answer(visit, **ACCEPTED)
+    pass_an_hour()
+    with pytest.raises(TimeoutError):
+        calling.next(within=0.5)
+    approve(administrator)
+    done = calling.next()
+    calling.close()
+    assert done is not None
+    assert (done["result"]["isError"], effects.read_text()) == (False, "once\n")
+
+
+def test_a_stdio_client_that_waits_gets_its_result_an_hour_later(
+    administrator: Principal,
+    pipes: Pipes,
+    effects: Any,
+    settings: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    pass_an_hour: Callable[[], None],
+) -> None:
+    monkeypatch.setattr(approvals, "POLL_INTERVAL_S", 0.05)
+    settings.BONOBOT_ANSWER_S = 0.1
+    token = token_of(administrator)
+    serving = get_runtime().spawn(
+        transports.serve_stdio(token, GatewayAddress("agent", "helper")), name="stdio"
+    )
+    client = {"clientInfo": {"name": "tests", "version": "1"}, "capabilities": SHOWS_URLS}
+    try:
+        pipes.ask("initialize", {"protocolVersion": "2025-11-25", **client})
+        pipes.tell({"method": "notifications/initialized"})
+        number = pipes.begin("tools/call", COUNT)
+        visit = pipes.read()
+        pipes.tell({"id": visit["id"], **ACCEPTED})
+        pass_an_hour()
+        assert pipes.is_silent(0.5)
+        approve(administrator)
+        done = pipes.read()
+    finally:
+        pipes.hang_up()
+        serving.result(timeout=LONG_S)
+    pipes.close()
+    assert (done["id"], done["result"]["isError"]) == (number, False)
+    assert effects.read_text() == "once\n"
+
+
+def test_a_stdio_client_repeats_the_call_an_hour_later(
+    administrator: Principal, pipes: Pipes, effects: Any, pass_an_hour: Callable[[], None]
+) -> None:
+    token = token_of(administrator)
+    serving = get_runtime().spawn(
+        transports.serve_stdio(token, GatewayAddress("agent", "helper")), name="stdio"
+    )
+    client = {"clientInfo": {"name": "tests", "version": "1"}, "capabilities": {}}
+    try:
+        pipes.ask("initialize", {"protocolVersion": "2025-11-25", **client})
+        pipes.tell({"method": "notifications/initialized"})
+        refused = pipes.ask("tools/call", COUNT)
+        pass_an_hour()
+        refused_again = pipes.ask("tools/call", COUNT)
+        approve(administrator)
+        done = pipes.ask("tools/call", COUNT)
+    finally:
+        pipes.hang_up()
+        serving.result(timeout=LONG_S)
+    pipes.close()
+    for problem in (refused, refused_again):
+        assert problem["result"]["_meta"]["bonobot/problem"]["code"] == "approval_required"
+    assert (done["result"]["isError"], effects.read_text()) == (False, "once\n")
+
+
+@pytest.mark.parametrize("headers", [{}, {"Idempotency_Key": "one-call"}])
+def test_a_rest_client_repeats_the_call_an_hour_later(
+    acme: Organization,
+    administrator: Principal,
+    effects: Any,
+    pass_an_hour: Callable[[], None],
+    headers: dict[str, str],
+) -> None:
+    """A call that only waits had no effect, so its idempotency key isn't used up."""
+    operator = rest.as_role(acme, Role.OPERATOR)
+    for _ in range(2):
+        answer = operator.post(TOOL_CALL_PATH, {"arguments": {"what": "once"}}, **headers)
+        assert answer.json["code"] == "approval_required"
+        pass_an_hour()
+    approve(administrator)
+    answer = operator.post(TOOL_CALL_PATH, {"arguments": {"what": "once"}}, **headers)
+    assert (answer.json["outcome"], effects.read_text()) == ("ok", "once\n")
+
+
+def test_a_session_continues_an_hour_later(
+    administrator: Principal,
+    helper: Agent,
+    effects: Any,
+    take: Callable[[Session], str],
+    pass_an_hour: Callable[[], None],
+) -> None:
+    session = start_session(administrator, helper, f'/{TOOL} {{"what": "once"}}')
+    assert take(session) == Session.Status.WAITING
+    pass_an_hour()
+    approve(administrator)
+    assert take(session) == Session.Status.DONE
+    step = session.steps.get(kind=Step.Kind.CALL)
+    assert (step.state, effects.read_text()) == (Step.State.DONE, "once\n")
+
+
+def test_a_waiting_client_is_refused_when_the_approval_expires(
+    wire: Wire,
+    effects: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    pass_an_hour: Callable[[], None],
+) -> None:
+    monkeypatch.setattr(approvals, "POLL_INTERVAL_S", 0.05)
+    session = wire.handshake(AGENT, capabilities=SHOWS_URLS)
+    calling = session.begin("tools/call", COUNT)
+    visit = calling.next()
+    assert visit is not None
+    session.answer(visit, **ACCEPTED)
+    for _ in range(25):
+        pass_an_hour()
+    done = calling.next()
+    calling.close()
+    assert done is not None
+    problem = done["result"]["_meta"]["bonobot/problem"]
+    assert (problem["code"], effects.read_text()) == ("approval_expired", "")

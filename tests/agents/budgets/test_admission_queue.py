@@ -1,0 +1,338 @@
+"""Calls and sessions that wait for their rate limit, or for what others have only reserved."""
+
+import asyncio
+import json
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from django.utils import timezone
+
+from agents.budgets.admission_queue import (
+    AdmissionPatience,
+    get_admission_queue,
+    notify_settled,
+)
+from agents.budgets.limits import build_charge
+from agents.budgets.services import BudgetLine, set_budgets
+from agents.calls import check_and_admit
+from agents.model_endpoints.services import ModelEndpointSpec, save_endpoint
+from agents.models import Agent, Session, Step
+from agents.sessions.services import start_session
+from agents.sessions.worker import SessionRunner
+from bonobot.accounts.models import Organization, Token
+from bonobot.accounts.principals import Principal, build_token_principal
+from bonobot.accounts.roles import Role
+from bonobot.accounts.tokens.services import create_token
+from bonobot.core import gcra
+from bonobot.core.problems import Problem
+from bonobot.core.runtime import get_runtime
+from bonobot.ledger.models import RateCell
+from bonobot.ledger.queries import load_organization_balances
+from bonobot.ledger.refusals import BudgetExhausted, BudgetReserved
+from bonobot.ledger.types import Actor, Admission, BudgetReservation, Opening, Settlement
+from bonobot.ledger.writer.writer_thread import get_writer
+from mcp_servers.models import Server
+from tests import factories
+from tests.agents.llm.openai_server import FakeOpenAI, Says
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+ECHO = "mcp_workshop_echo"
+# The suite runs some; `TEST_PARALLEL_SESSIONS=50` is the run that docs/limits.md describes.
+SESSIONS = int(os.environ.get("TEST_PARALLEL_SESSIONS", "10"))
+ANSWER_TOKENS = 50
+PATIENT = AdmissionPatience(30, 30)
+
+
+@pytest.fixture
+def boss(acme: Organization) -> Principal:
+    return factories.build_administrator(acme)
+
+
+@pytest.fixture(autouse=True)
+def _closed_writer(transactional_db: None) -> Iterator[None]:
+    yield
+    get_writer().close()
+
+
+@pytest.fixture
+def run_all(boss: Principal, runner: SessionRunner) -> Callable[..., list[Session]]:
+    """A function that runs sessions of an agent at once and returns them when they have ended."""
+
+    async def run(session_ids: list[Any]) -> None:
+        tasks = [await runner.claim_and_run(session_id) for session_id in session_ids]
+        await asyncio.wait([task for task in tasks if task is not None], timeout=240)
+
+    def go(agent: Agent, text: str, count: int, principal: Principal = boss) -> list[Session]:
+        ids = [start_session(principal, agent, text).pk for _ in range(count)]
+        get_runtime().call(run, ids)
+        return list(Session.objects.filter(pk__in=ids))
+
+    return go
+
+
+@pytest.fixture
+def thinker(helper: Agent, boss: Principal, fake: FakeOpenAI) -> Agent:
+    """The agent with a model that may answer 4,096 tokens and answers 50, after a moment."""
+    spec = ModelEndpointSpec(
+        name="Fake", base_url=fake.url, model="house-model", allow_private=True, max_tokens=4_096
+    )
+    helper.model_endpoint = save_endpoint(boss, spec)
+    helper.save()
+    usage = {"prompt_tokens": 20, "completion_tokens": ANSWER_TOKENS}
+    fake.speaks = lambda body: Says(text="ok", usage=usage)
+    return helper
+
+
+def build_admission(acme: Organization, amount: int, limit: int = 10) -> Admission:
+    opening = Opening(
+        call_id=uuid4(),
+        organization_id=acme.pk,
+        action="agent_tool_call",
+        event_type="call",
+        resource_type="mcp_tool",
+        resource_id="x",
+        actor=Actor("session", "s", "s"),
+        decision="allow",
+    )
+    return Admission(opening, (BudgetReservation(f"budget:{acme.pk}:x", limit, amount),))
+
+
+def settle(admission: Admission, spent: int = 0) -> None:
+    """Settle an admission as another process does, which can't wake calls of this one."""
+    (reservation,) = admission.reservations
+    get_writer().settle_call(
+        Settlement(
+            call_id=admission.opening.call_id,
+            organization_id=admission.opening.organization_id,
+            outcome="ok",
+            duration_ms=1,
+            actuals=((reservation.key, reservation.amount, spent),),
+        )
+    ).result()
+
+
+async def admit(admission: Admission, patience: AdmissionPatience = PATIENT) -> None:
+    queue = get_admission_queue()
+    with queue.open_ticket(patience) as ticket:
+        await queue.admit_call(ticket, admission)
+
+
+async def wait_until_queued(key: str, count: int) -> None:
+    while len(get_admission_queue()._waiting.get(key, ())) < count:
+        await asyncio.sleep(0)
+
+
+def test_calls_are_admitted_in_the_order_in_which_they_came(acme: Organization) -> None:
+    """A small call doesn't overtake a large one, although it would fit earlier."""
+    first, second = build_admission(acme, 6), build_admission(acme, 4)
+    large, small = build_admission(acme, 10), build_admission(acme, 1)
+    (reservation,) = first.reservations
+    order: list[str] = []
+
+    async def enter(name: str, admission: Admission) -> None:
+        await admit(admission)
+        order.append(name)
+        await asyncio.to_thread(settle, admission)
+        notify_settled(admission.reservations)
+
+    async def go() -> None:
+        await admit(first)
+        await admit(second)
+        tasks = [asyncio.create_task(enter("large", large))]
+        await wait_until_queued(reservation.key, 1)
+        tasks.append(asyncio.create_task(enter("small", small)))
+        await wait_until_queued(reservation.key, 2)
+        for admission in (first, second):
+            await asyncio.to_thread(settle, admission)
+        await asyncio.gather(*tasks)
+
+    get_runtime().call(go, timeout_s=30)
+    assert order == ["large", "small"]
+
+
+@pytest.mark.parametrize(
+    ("spent", "expected"), [(0, BudgetReserved), (5, BudgetReserved), (6, BudgetExhausted)]
+)
+def test_a_budget_is_exhausted_only_if_what_is_spent_leaves_too_little(
+    acme: Organization, spent: int, expected: type[Problem]
+) -> None:
+    earlier = build_admission(acme, spent)
+    get_writer().admit_call(earlier).result()
+    settle(earlier, spent)
+    get_writer().admit_call(build_admission(acme, 10 - spent)).result()
+    with pytest.raises(Problem) as refused:
+        get_runtime().call(admit, build_admission(acme, 5), AdmissionPatience(0, 0))
+    assert type(refused.value) is expected
+
+
+def test_a_call_that_is_canceled_leaves_the_queue(acme: Organization) -> None:
+    holder, waiting = build_admission(acme, 10), build_admission(acme, 5)
+    (reservation,) = holder.reservations
+
+    async def go() -> None:
+        await admit(holder)
+        task = asyncio.create_task(admit(waiting))
+        await wait_until_queued(reservation.key, 1)
+        task.cancel()
+        await asyncio.wait({task})
+
+    get_runtime().call(go, timeout_s=30)
+    assert get_admission_queue()._waiting == {}
+
+
+def test_parallel_sessions_finish_on_a_budget_that_covers_them(
+    acme: Organization,
+    boss: Principal,
+    thinker: Agent,
+    run_all: Callable[..., list[Session]],
+    fake: FakeOpenAI,
+) -> None:
+    """Each turn reserves 80 times what it uses, so few fit at once; no answer is shortened."""
+    limit = SESSIONS * (20 + ANSWER_TOKENS) + 8_000
+    set_budgets(boss, thinker, [BudgetLine("tokens", "total", limit)])
+    sessions = run_all(thinker, "hello", SESSIONS)
+    assert [session.error_detail for session in sessions if session.status != "done"] == []
+    assert {body["max_tokens"] for body in fake.requests} == {4_096}
+    (balance,) = load_organization_balances(acme.pk).values()
+    assert (balance.spent, balance.reserved) == (SESSIONS * (20 + ANSWER_TOKENS), 0)
+
+
+def test_parallel_calls_wait_for_the_running_time_that_others_reserved(
+    acme: Organization,
+    boss: Principal,
+    helper: Agent,
+    workshop: Server,
+    run_all: Callable[..., list[Session]],
+) -> None:
+    """Each call reserves a minute and uses a moment."""
+    set_budgets(boss, helper, [BudgetLine("seconds", "total", 290)])
+    sessions = run_all(helper, f'/{ECHO} {{"text": "hello"}}', 4)
+    steps = Step.objects.filter(session__in=sessions, kind=Step.Kind.CALL)
+    assert [step.payload["code"] for step in steps] == [""] * 4
+    assert {balance.reserved for balance in load_organization_balances(acme.pk).values()} == {0}
+
+
+def test_a_session_ends_if_what_others_reserved_is_not_released_in_time(
+    acme: Organization,
+    boss: Principal,
+    thinker: Agent,
+    run_all: Callable[..., list[Session]],
+    settings: Any,
+) -> None:
+    settings.BONOBOT_ADMISSION_WAIT_S = 0.2
+    set_budgets(boss, thinker, [BudgetLine("tokens", "total", 10_000)])
+    (session,) = run_all(thinker, "hello", 1)
+    assert session.status == Session.Status.DONE
+    (key,) = load_organization_balances(acme.pk)
+    held = build_admission(acme, 0)
+    reservation = BudgetReservation(key, 10_000, 9_900)
+    get_writer().admit_call(Admission(held.opening, (reservation,))).result()
+    (session,) = run_all(thinker, "hello", 1)
+    assert (session.status, session.error_code) == ("failed", "budget_reserved")
+
+
+def create_session_token(boss: Principal, per_minute: int) -> tuple[Token, Principal]:
+    token, _ = create_token(boss, name="tests", role=Role.OWNER, calls_per_minute=per_minute)
+    return token, build_token_principal(token)
+
+
+def make_three_calls(
+    run_all: Callable[..., list[Session]], helper: Agent, principal: Principal
+) -> list[str]:
+    text = "\n".join(f"/{ECHO} {json.dumps({'text': text})}" for text in "abc")
+    (session,) = run_all(helper, text, 1, principal)
+    return sorted(step.payload["code"] for step in session.steps.filter(kind=Step.Kind.CALL))
+
+
+@pytest.mark.parametrize(
+    ("default", "own", "codes"),
+    [(1, 60, ["", "", ""]), (60, 2, ["", "", "rate_limited"])],
+)
+def test_a_session_is_limited_by_the_rate_of_the_token_that_started_it(
+    boss: Principal,
+    helper: Agent,
+    workshop: Server,
+    run_all: Callable[..., list[Session]],
+    settings: Any,
+    default: int,
+    own: int,
+    codes: list[str],
+) -> None:
+    helper.calls_per_minute = 600
+    helper.save()
+    settings.BONOBOT_CALLS_PER_MINUTE = default
+    settings.BONOBOT_ADMISSION_WAIT_S = 0
+    _, principal = create_session_token(boss, own)
+    assert make_three_calls(run_all, helper, principal) == codes
+
+
+def test_a_changed_rate_of_the_token_applies_to_the_sessions_next_run(
+    boss: Principal,
+    helper: Agent,
+    workshop: Server,
+    run_all: Callable[..., list[Session]],
+    settings: Any,
+) -> None:
+    settings.BONOBOT_ADMISSION_WAIT_S = 0
+    token, principal = create_session_token(boss, 60)
+    Token.objects.filter(pk=token.pk).update(calls_per_minute=2)
+    assert make_three_calls(run_all, helper, principal) == ["", "", "rate_limited"]
+
+
+@pytest.mark.parametrize(("wait_s", "code"), [(30, ""), (0.5, "rate_limited")])
+def test_a_call_of_a_session_waits_for_its_rate_limit_within_a_bound(
+    acme: Organization,
+    boss: Principal,
+    helper: Agent,
+    workshop: Server,
+    run_all: Callable[..., list[Session]],
+    settings: Any,
+    wait_s: float,
+    code: str,
+) -> None:
+    settings.BONOBOT_ADMISSION_WAIT_S = wait_s
+    token, principal = create_session_token(boss, 60)
+    charge = build_charge(acme.pk, "token", token.pk, 60)
+    interval = gcra.compute_interval(charge.per_minute)
+    # The next call is allowed in two seconds.
+    now_us = int(timezone.now().timestamp() * 1_000_000)
+    RateCell.objects.create(pk=charge.key, tat=now_us + interval * (charge.burst - 1) + 2_000_000)
+    (session,) = run_all(helper, f'/{ECHO} {{"text": "hello"}}', 1, principal)
+    step = session.steps.get(kind=Step.Kind.CALL)
+    assert step.payload["code"] == code
+
+
+def test_a_caller_without_a_session_is_told_when_to_repeat_a_call(
+    acme: Organization, boss: Principal, helper: Agent, workshop: Server, call: Callable[..., Any]
+) -> None:
+    token, principal = create_session_token(boss, 60)
+    charge = build_charge(acme.pk, "token", token.pk, 60)
+    now_us = int(timezone.now().timestamp() * 1_000_000)
+    RateCell.objects.create(pk=charge.key, tat=now_us + 60_000_000)
+    with pytest.raises(Problem) as refused:
+        call(ECHO, {"text": "x"}, principal=principal)
+    assert refused.value.code == "rate_limited"
+    assert refused.value.retry_after
+
+
+def test_a_caller_without_a_session_waits_shortly_for_a_reserved_budget(
+    acme: Organization,
+    boss: Principal,
+    helper: Agent,
+    workshop: Server,
+    call: Callable[..., Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(check_and_admit, "CALLER_WAIT_S", 0.1)
+    set_budgets(boss, helper, [BudgetLine("calls", "total", 2)])
+    call(ECHO, {"text": "x"})
+    (key,) = load_organization_balances(acme.pk)
+    held = build_admission(acme, 0)
+    get_writer().admit_call(Admission(held.opening, (BudgetReservation(key, 2, 1),))).result()
+    with pytest.raises(Problem) as refused:
+        call(ECHO, {"text": "x"})
+    assert (refused.value.code, refused.value.status) == ("budget_reserved", 429)
