@@ -9,7 +9,6 @@ from typing import Any
 
 import yaml
 
-from agents.api.policies import PolicySerializer, build_policy_spec
 from agents.models import Agent
 from agents.policies.services import (
     EFFECTS,
@@ -165,6 +164,9 @@ def parse_json_object(text: str, field: str) -> dict[str, Any]:
 
 
 def _read_policy_file(path: str) -> PolicySpec:
+    # REST's libraries would take a fifth of the start of every command.
+    from agents.api.policies import PolicySerializer, build_policy_spec
+
     try:
         text = sys.stdin.read() if path == "-" else Path(path).read_text(encoding="utf-8")
         serializer = PolicySerializer(data=yaml.safe_load(text))

@@ -5,7 +5,6 @@ import json
 from time import monotonic, sleep
 from typing import Any
 
-from agents.api.recordings import RecordingReplayDetailSerializer, RecordingSerializer
 from agents.cli import sessions
 from agents.cli.policy_simulations import add_policy_arguments, collect_policy_options
 from agents.evaluation import replay_runner as playing
@@ -43,14 +42,26 @@ DIFFERENCE_LABELS = {
 }
 
 
-def _serialize_row(serializer_class: Any, row: Any) -> dict[str, Any]:
-    data: dict[str, Any] = json.loads(json.dumps(serializer_class(row).data, default=str))
-    return data
+def _serialize_recording(recording: Recording) -> dict[str, Any]:
+    from agents.api.recordings import RecordingSerializer  # REST's libraries load slowly
+
+    return _convert_to_json(RecordingSerializer(recording).data)
+
+
+def _serialize_replay(replay: Replay) -> dict[str, Any]:
+    from agents.api.recordings import RecordingReplayDetailSerializer
+
+    return _convert_to_json(RecordingReplayDetailSerializer(replay).data)
+
+
+def _convert_to_json(data: Any) -> dict[str, Any]:
+    converted: dict[str, Any] = json.loads(json.dumps(data, default=str))
+    return converted
 
 
 def _record_session(cli: CommandContext, options: argparse.Namespace) -> None:
     recording = create_recording(cli.principal, sessions.get_session(cli, options.session))
-    cli.emit(_serialize_row(RecordingSerializer, recording))
+    cli.emit(_serialize_recording(recording))
     cli.print_message(
         f"Recorded {recording.turns} turns and {recording.calls} calls. To test a change on it:"
     )
@@ -62,9 +73,7 @@ def _list_recordings(cli: CommandContext, options: argparse.Namespace) -> None:
     if options.slug:
         agent = Agent.objects.get_or_404(cli.principal.organization_id, slug=options.slug)
         rows = rows.filter(agent=agent)
-    serialized = [
-        _serialize_row(RecordingSerializer, row) for row in rows.defer("conversation")[:MAX_LISTED]
-    ]
+    serialized = [_serialize_recording(row) for row in rows.defer("conversation")[:MAX_LISTED]]
     table_rows = [
         (
             recording["id"],
@@ -84,7 +93,7 @@ def _list_recordings(cli: CommandContext, options: argparse.Namespace) -> None:
 
 def _delete_recording(cli: CommandContext, options: argparse.Namespace) -> None:
     recording = _get_recording(cli, options.recording)
-    serialized = _serialize_row(RecordingSerializer, recording)
+    serialized = _serialize_recording(recording)
     delete_recording(cli.principal, recording)
     cli.emit(serialized)
     cli.print_message("The recording and its replays were deleted.")
@@ -102,7 +111,7 @@ def _replay_recording(cli: CommandContext, options: argparse.Namespace) -> None:
         with cli.show_spinner("Replaying…"):
             _wait_for_replay(new_replay, options.timeout)
     new_replay = Replay.objects.select_related("recording").get(pk=new_replay.pk)
-    serialized = _serialize_row(RecordingReplayDetailSerializer, new_replay)
+    serialized = _serialize_replay(new_replay)
     cli.emit(serialized, _render_differences(serialized))
     _show_comparison(cli, serialized)
     if new_replay.differs or new_replay.status == Replay.Status.FAILED:

@@ -5,8 +5,10 @@ import uuid
 from django.conf import settings
 from django.db import migrations, models
 
+from bonobot.core.db.migration_operations import BatchedMigration
 
-class Migration(migrations.Migration):
+
+class Migration(BatchedMigration):
 
     initial = True
 

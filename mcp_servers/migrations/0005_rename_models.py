@@ -1,11 +1,9 @@
 """Rename models; the tables keep their names."""
 
-from django.db import migrations
-
-from bonobot.core.db.migration_operations import rename_model
+from bonobot.core.db.migration_operations import BatchedMigration, rename_model
 
 
-class Migration(migrations.Migration):
+class Migration(BatchedMigration):
     """Renames 6 models."""
 
     dependencies = [("mcp_servers", "0004_env_exceptions")]

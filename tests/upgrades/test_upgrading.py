@@ -28,6 +28,7 @@ COMMANDS = {
 }
 # The run's own database has them, since its environment switches the authorization server on.
 OPTIONAL = "oauth2_provider_"
+CONTENT_TYPES = "SELECT app_label, model FROM django_content_type ORDER BY 1, 2"
 
 
 @dataclass(frozen=True)
@@ -96,6 +97,11 @@ def test_no_row_is_lost(upgraded: Upgraded) -> None:
 def test_the_schema_is_that_of_a_new_database(upgraded: Upgraded) -> None:
     new = {part for part in current().schema() if not any(OPTIONAL in name for name in part[1:3])}
     assert upgraded.left.schema() == new
+
+
+def test_content_types_are_those_of_a_new_database(upgraded: Upgraded) -> None:
+    new = [row for row in current().execute(CONTENT_TYPES) if row[0] not in OPTIONAL]
+    assert upgraded.left.execute(CONTENT_TYPES) == new
 
 
 def test_the_audit_verifies_across_releases(upgraded: Upgraded) -> None:

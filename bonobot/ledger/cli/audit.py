@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from django.core.exceptions import ValidationError
 
@@ -18,7 +18,6 @@ from bonobot.core.cli.command_group import (
     parse_time,
 )
 from bonobot.core.problems import InvalidInput, NotFound
-from bonobot.ledger.api.audit import AuditEntryDetailSerializer, AuditFilter
 from bonobot.ledger.audit import export as audit_export
 from bonobot.ledger.audit import retention, signed_checkpoints
 from bonobot.ledger.audit import search as audit_search
@@ -26,6 +25,9 @@ from bonobot.ledger.audit.signed_checkpoints import SignedCheckpoint
 from bonobot.ledger.audit.verify_chain import VerificationReport, verify_exported, verify_step
 from bonobot.ledger.models import AuditRow
 from bonobot.ledger.types import EVENT_TYPES
+
+if TYPE_CHECKING:
+    from bonobot.ledger.api.audit import AuditFilter
 
 MAX_DIGITS = 18  # of a number that the database can store
 SINCE_HELP = "Start of the period, such as 2026-11-01, 7d, or 12h"
@@ -93,8 +95,10 @@ def _show_entries(cli: CommandContext, options: argparse.Namespace) -> None:
         cli.print_note(f"{looked} {onward}", {"looked_to": looked_to.isoformat()})
 
 
-def _build_filter(cli: CommandContext, options: argparse.Namespace) -> AuditFilter:
+def _build_filter(cli: CommandContext, options: argparse.Namespace) -> "AuditFilter":
     """Return the validated filters, parsed as in REST; raises `InvalidInput` naming the option."""
+    from bonobot.ledger.api.audit import AuditFilter  # REST's libraries load slowly
+
     values = {name: getattr(options, name) for name in (*FILTER_OPTIONS, "since", "until")}
     values |= {"q": options.search, "event_type": options.event}
     parameters = {
@@ -153,6 +157,8 @@ def _show_entry(cli: CommandContext, options: argparse.Namespace) -> None:
             field="ENTRY",
             remedy="List the entries with: bonobot audit list",
         ) from None
+    from bonobot.ledger.api.audit import AuditEntryDetailSerializer  # imports all of REST
+
     entry = AuditEntryDetailSerializer(row).data
     rows = [(name, _format_value(value)) for name, value in entry.items() if name != "details"]
     rows += [(f"details.{name}", _format_value(v)) for name, v in entry["details"].items()]

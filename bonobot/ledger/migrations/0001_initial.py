@@ -1,7 +1,9 @@
 from django.db import migrations, models
 
+from bonobot.core.db.migration_operations import BatchedMigration
 
-class Migration(migrations.Migration):
+
+class Migration(BatchedMigration):
 
     initial = True
 

@@ -3,8 +3,10 @@ import django.db.models.deletion
 import uuid
 from django.db import migrations, models
 
+from bonobot.core.db.migration_operations import BatchedMigration
 
-class Migration(migrations.Migration):
+
+class Migration(BatchedMigration):
 
     initial = True
 

@@ -3,10 +3,10 @@
 from django.db import migrations
 
 from bonobot.core.crypto.encrypted_fields import SealedTextField
-from bonobot.core.db.migration_operations import rename_model
+from bonobot.core.db.migration_operations import BatchedMigration, rename_model
 
 
-class Migration(migrations.Migration):
+class Migration(BatchedMigration):
     """Renames 2 models."""
 
     dependencies = [("notices", "0001_initial")]
