@@ -4,6 +4,7 @@
 and the one test in which a call goes through the whole product.
 """
 
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -108,6 +109,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=lambda item: _place(item.path))
 
 
+@cache  # ten thousand tests lie in a few hundred files
 def _place(path: Path) -> int:
     """Return the place of a file among those that begin first; the last one for all others."""
     first = (*LONG, *LONG_TOO)

@@ -1,6 +1,7 @@
 """The catalogue becomes rows, once, and the rows follow the file."""
 
 import pytest
+from django.core.management import call_command
 from django.db import connection
 from django.db.migrations.loader import MigrationLoader
 from pytest_django import DjangoAssertNumQueries
@@ -88,3 +89,13 @@ def test_an_organizations_own_presets_are_left_alone() -> None:
     own.refresh_from_db()
     assert own.name == "Ours"
     assert Preset.objects.filter(slug="time").count() == 2
+
+
+@pytest.mark.django_db(transaction=True)
+def test_rows_that_a_test_changed_are_as_before_in_the_next_one() -> None:
+    call_command("flush", verbosity=0, interactive=False)  # what tests are emptied with
+    Preset.objects.filter(slug="time").update(description="Something else.")
+    Preset.objects.filter(slug="git").delete()
+    call_command("flush", verbosity=0, interactive=False)
+    assert platform_slugs() == {entry.slug for entry in load_catalog()}
+    assert Preset.objects.get(slug="time").description != "Something else."
