@@ -1,16 +1,21 @@
 """The test database: migrated once in a run, then copied for each process of the run.
 
-The first process that needs a database migrates the template (about 5 s of processor time); the
-others wait for it and copy it. Nothing that tests write has to outlive a power failure: SQLite
-files are in memory where the system offers that, PostgreSQL commits without waiting for its disk.
+The first process that needs a database prepares the template; the others wait for it and copy it.
+Migrating takes 20 s of processor time, so SQLite's is kept in `.pytest_cache` for the next runs,
+until a file of the product or the version of a library changes. Nothing that tests write has to
+outlive a power failure: SQLite files are in memory where the system offers that, PostgreSQL commits
+without waiting for its disk.
 """
 
 import fcntl
 import os
 import shutil
 import sqlite3
+import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from hashlib import sha256
+from importlib.metadata import distributions
 from pathlib import Path
 
 import pytest
@@ -19,10 +24,15 @@ from django.core.management import call_command
 from django.db import connection
 
 from tests.environment import RUN_FOLDER
+from tests.parts import ROOT
 
 MEMORY = Path("/dev/shm")
 MEMORY_BYTES = 2 << 30  # a container may have much less of it
 PROCESS = os.environ.get("PYTEST_XDIST_WORKER", "main")
+KEPT = ROOT / ".pytest_cache" / "migrated"
+PACKAGES = ("agents", "bonobot", "mcp_servers")
+# Files that migrations and what follows them may read; templates and translations are not.
+READ = frozenset({".json", ".py", ".sql", ".toml", ".yaml", ".yml"})
 
 
 def create_database() -> None:
@@ -31,7 +41,7 @@ def create_database() -> None:
     with _lock():
         marker = RUN_FOLDER / "template"
         if not marker.exists():
-            _migrate(template)
+            _prepare(template)
             marker.write_text(template, encoding="utf-8")
         _copy(template, _own_name())
     _use(_own_name())
@@ -97,6 +107,43 @@ def _lock() -> Iterator[None]:
     with (RUN_FOLDER / "lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
+
+
+def _prepare(template: str) -> None:
+    """Create the template: a copy of the one that an earlier run kept, or migrated anew."""
+    if connection.vendor != "sqlite":
+        _migrate(template)
+        return
+    kept = KEPT / f"{compute_digest(ROOT)}.sqlite3"
+    try:
+        shutil.copyfile(kept, template)
+    except FileNotFoundError:
+        _migrate(template)
+        keep_template(Path(template), kept)
+
+
+def keep_template(template: Path, kept: Path) -> None:
+    """Keep a migrated template for the next runs, instead of those of other states of the code."""
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    own = kept.with_name(f"{RUN_FOLDER.name}.part")
+    shutil.copyfile(template, own)
+    own.replace(kept)  # a run beside this one reads a whole file or none
+    for other in kept.parent.glob("*.sqlite3"):
+        if other != kept:
+            other.unlink(missing_ok=True)
+
+
+def compute_digest(root: Path) -> str:
+    """Return a digest of all that decides what `migrate` writes: our files, libraries, versions."""
+    found = sha256(f"{sys.version} {sqlite3.sqlite_version}".encode())
+    for version in sorted(f"{one.name} {one.version}" for one in distributions()):
+        found.update(version.encode() + b"\0")
+    files = {file for package in PACKAGES for file in (root / package).rglob("*")}
+    files |= {root / "tests" / "database.py", root / "tests" / "environment.py"}
+    for file in sorted(file for file in files if file.suffix in READ and file.is_file()):
+        content = sha256(file.read_bytes()).digest()
+        found.update(str(file.relative_to(root)).encode() + b"\0" + content)
+    return found.hexdigest()
 
 
 def _migrate(template: str) -> None:

@@ -11,9 +11,11 @@ import pytest
 import pytest_django
 from django.contrib.admin import site
 from django.db import transaction
+from django.template import Template
 from django.template.loader import select_template
 from django.test import Client
 from django.test import client as test_client
+from django.test.utils import _TestState
 from django.urls import URLPattern, URLResolver, reverse
 from django_celery_beat.models import PeriodicTask
 
@@ -206,9 +208,11 @@ def visit_pages(
 
 @contextmanager
 def only_answers() -> Iterator[None]:
-    """Keep the test client from copying the context of each template that it renders."""
+    """Render templates as the product does: tests' own signal and copy of contexts are left out."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(test_client, "store_rendered_templates", lambda *_, **__: None)
+        render = _TestState.saved_data.template_render  # type: ignore[attr-defined]
+        patch.setattr(Template, "_render", render)
         yield
 
 
