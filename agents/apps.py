@@ -31,8 +31,16 @@ class AgentsConfig(AppConfig):
             register_protected_resources,
         )
         from mcp_servers.attached_agents import register_attached_agents
+        from mcp_servers.client.change_notifications import (
+            add_change_notification_listeners,
+            set_log_listener,
+        )
         from mcp_servers.server_panels import register_server_panel
 
+        add_change_notification_listeners(
+            LazyFunction("agents.gateway.resource_subscriptions.handle_update")
+        )
+        set_log_listener(LazyFunction("agents.gateway.client_sessions.queue_server_log"))
         register_agent_directory(ModelAgentDirectory())
         register_attached_agents(ModelAttachedAgents())
         register_join_hook(grant_invited_agents)

@@ -28,7 +28,7 @@ class McpServersConfig(AppConfig):
         register_row_gauges(LazyFunction("mcp_servers.row_gauges.build_row_gauges"))
         post_migrate.connect(load_after_migrate, sender=self)
         set_stderr_sink(stderr_log.save_stderr)
-        change_notifications.set_change_notification_listeners(
+        change_notifications.add_change_notification_listeners(
             refresh_definitions.handle_change_notification,
             resource_updated.handle_change_notification,
         )

@@ -16,6 +16,7 @@ from agents.gateway.catalog import Declaration, build_page
 from agents.gateway.change_notifications import ChangeStreams, compute_list_digest
 from agents.gateway.client_request import Context, GatewayRequest, build_invalid_params_error
 from agents.gateway.client_sessions import GatewaySessionStore
+from agents.gateway.era_translation import translate_declaration, translate_result
 from agents.gateway.errors import build_mcp_error, build_unknown_name_error
 from agents.gateway.handlers import EndpointHandlers, Kind, UpstreamHandlers
 from agents.gateway.mcp_tasks import TaskHandlers
@@ -32,8 +33,6 @@ SERVER_NAME = "bonobot"
 TTL_MS = 60_000
 INITIALIZED = "notifications/initialized"
 CACHE_HINTS = {"ttlMs": TTL_MS, "cacheScope": "private"}
-# Result fields of the modern era.
-MODERN_FIELDS = ("resultType", "ttlMs", "cacheScope")
 # These methods are admitted, which detects an outdated caller.
 ADMITTED_METHODS = frozenset({"tools/call", "resources/read", "prompts/get", "completion/complete"})
 NO_CACHE_HINTS = {"ttlMs": 0, "cacheScope": "private"}
@@ -132,7 +131,7 @@ class GatewayDispatcher:
         server_meta = meta if isinstance(meta, dict) else {}
         own_meta = {key: value for key, value in server_meta.items() if key != SERVER_INFO}
         if not inbound.is_modern:
-            fields = {name: value for name, value in result.items() if name not in MODERN_FIELDS}
+            fields = translate_result(result)
             fields.pop("_meta", None)
             return fields | ({"_meta": own_meta} if own_meta else {})
         own_meta[SERVER_INFO] = self.server.server_info_stamp
@@ -181,6 +180,7 @@ class GatewayDispatcher:
         declarations = await self.list_declarations(inbound.caller, kind)
         if not inbound.is_modern:
             self.sessions.record_list(inbound, kind, compute_list_digest(declarations))
+            declarations = tuple(map(translate_declaration, declarations))
         return build_page(declarations, field_name, inbound.params.get("cursor")) | CACHE_HINTS
 
     async def _read_resource(self, inbound: GatewayRequest) -> dict[str, Any]:
@@ -200,7 +200,7 @@ class GatewayDispatcher:
             return {}
         if not await is_readable(inbound.caller, uri):
             raise build_unknown_name_error("resource", uri)
-        watched = await watch_resources(inbound.caller, [uri])
+        watched = await watch_resources(inbound.caller, [uri], inbound.holder)
         if not watched:
             raise build_invalid_params_error(
                 "the server doesn't tell of changes of this resource", {"uri": uri}

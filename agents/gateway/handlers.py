@@ -24,6 +24,7 @@ from agents.gateway import approvals, request_state
 from agents.gateway.authentication import AuthenticatedClient
 from agents.gateway.catalog import Declaration, get_catalog, rename_resources
 from agents.gateway.client_request import GatewayRequest, build_invalid_params_error
+from agents.gateway.era_translation import translate_input_request
 from agents.gateway.errors import (
     build_failure_result,
     build_mcp_error,
@@ -255,7 +256,10 @@ class UpstreamCallHandlers:
                 return await build_call_result(inbound, upstream_request, outcome)
             requests = outcome.result.get("inputRequests") or {}
             answers = {
-                key: await inbound.send_request(item["method"], item.get("params") or {})
+                key: await inbound.send_request(
+                    item["method"],
+                    translate_input_request(item["method"], item.get("params") or {}),
+                )
                 for key, item in requests.items()
             }
             extra_params: dict[str, Any] = {"inputResponses": answers} if answers else {}

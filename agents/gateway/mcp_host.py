@@ -1,9 +1,9 @@
 """Forward servers' sampling, elicitation and roots requests to the client.
 
 A client of the handshake era gets them over its connection. A modern client gets them as the result
-of its request (`input_required`), while the server's call is suspended (`suspended_calls`). Servers
-are only offered capabilities that the client declares. Each call has its own host, so concurrent
-calls don't mix up their requests.
+of its request (`input_required`), while the server's call is suspended (`suspended_calls`). A
+request that the client doesn't support is refused. Each call has its own host, so concurrent calls
+don't mix up their requests.
 """
 
 import asyncio
@@ -17,7 +17,12 @@ from mcp.shared.exceptions import MCPError
 
 from agents.gateway.client_request import GatewayRequest
 from mcp_servers.client.endpoint import ServerEndpoint
-from mcp_servers.client.host import Host, HostRequestRejected, HostRequestUnsupported
+from mcp_servers.client.host import (
+    Host,
+    HostRequestRejected,
+    HostRequestUnsupported,
+    can_answer,
+)
 from mcp_servers.client.jsonrpc import TASKS_EXTENSION
 from mcp_servers.client.server_requests import KINDS_BY_METHOD
 
@@ -34,8 +39,9 @@ class GatewayHost(Host):
     `capabilities` are the client's. Requests at another time are rejected.
     """
 
-    def __init__(self, capabilities: Mapping[str, Any]) -> None:
+    def __init__(self, capabilities: Mapping[str, Any], *, is_modern: bool = True) -> None:
         self._client_capabilities = capabilities
+        self._is_modern = is_modern
         self._send_request: RequestSender | None = None
 
     def capabilities(self, endpoint: ServerEndpoint) -> Mapping[str, Any]:
@@ -51,6 +57,10 @@ class GatewayHost(Host):
     def can_be_asked(self, endpoint: ServerEndpoint) -> bool:
         """Tell whether this server may send this client any request."""
         return any(name in endpoint.may_ask for name in self._client_capabilities)
+
+    def needs_handshake(self, endpoint: ServerEndpoint) -> bool:
+        """Tell whether the server may send requests to a client of the handshake era."""
+        return not self._is_modern and self.can_be_asked(endpoint)
 
     @contextmanager
     def answer_with(self, send_request: RequestSender) -> Iterator[None]:
@@ -79,7 +89,7 @@ class GatewayHost(Host):
         self, endpoint: ServerEndpoint, capability: str, params: Mapping[str, Any]
     ) -> dict[str, Any]:
         send_request = self._send_request
-        if send_request is None or capability not in self.capabilities(endpoint):
+        if send_request is None or not can_answer(self.capabilities(endpoint), capability, params):
             raise HostRequestUnsupported("The client doesn't support this request.")
         try:
             return await send_request(METHODS_BY_CAPABILITY[capability], params)  # type: ignore[index]
@@ -129,7 +139,7 @@ class ExclusiveConnections:
 
 def build_host(inbound: GatewayRequest) -> GatewayHost:
     """Return the host of one call."""
-    return GatewayHost(_filter_capabilities(inbound))
+    return GatewayHost(_filter_capabilities(inbound), is_modern=inbound.is_modern)
 
 
 def _filter_capabilities(inbound: GatewayRequest) -> Mapping[str, Any]:

@@ -34,7 +34,12 @@ from bonobot.core.runtime import get_runtime
 from bonobot.core.text.untrusted_text import make_visible
 from bonobot.ledger.refusals import Refusal
 from mcp_servers.client.endpoint import ServerEndpoint
-from mcp_servers.client.host import Host, HostRequestRejected, build_declared_capabilities
+from mcp_servers.client.host import (
+    Host,
+    HostRequestRejected,
+    build_declared_capabilities,
+    declares_tasks,
+)
 from mcp_servers.models import Server
 
 # The name of the only root.
@@ -57,8 +62,13 @@ class SessionHost(Host):
         self._request_counts: Counter[UUID] = Counter()
 
     def capabilities(self, endpoint: ServerEndpoint) -> Mapping[str, Any]:
-        """Return the capabilities that this server may use."""
-        return build_declared_capabilities(endpoint)
+        """Return the capabilities that this server may use; the model runs no tools for it."""
+        declared = build_declared_capabilities(endpoint)
+        return declared | ({"sampling": {}} if "sampling" in declared else {})
+
+    def needs_handshake(self, endpoint: ServerEndpoint) -> bool:
+        """Return whether the server may send requests; tasks exist only in the modern era."""
+        return bool(endpoint.may_ask) and not declares_tasks(endpoint)
 
     async def elicitation(
         self, endpoint: ServerEndpoint, params: Mapping[str, Any]

@@ -1,8 +1,11 @@
 """Host protocol: answers to server requests for sampling, elicitation and roots.
 
-Sessions and the gateway implement `Host`; connections call it. The host's capabilities are declared
-to the server, so a well-behaved server requests nothing else. While a server request on a live
-connection (handshake era) is answered, the deadlines of our requests are paused.
+Sessions and the gateway implement `Host`; connections call it. A server's catalog may depend on
+what its client declares, so every connection and every listing declares the same: what our hosts
+can do together (`build_declared_capabilities`). Only a modern request that makes a call declares
+what its own host can do; on a live connection (handshake era), the host refuses what it can't
+answer. While a server request on a live connection is answered, the deadlines of our requests are
+paused.
 """
 
 import asyncio
@@ -53,8 +56,19 @@ class Host(Protocol):
     listens: bool = True
 
     def capabilities(self, endpoint: ServerEndpoint) -> Mapping[str, Any]:
-        """Return the client capabilities to declare to this server, as the protocol writes them."""
+        """Return what this host can answer, as the protocol writes client capabilities.
+
+        Modern calls declare it. Listings and connections declare `build_declared_capabilities`.
+        """
         return {}
+
+    def needs_handshake(self, endpoint: ServerEndpoint) -> bool:
+        """Return whether this server's requests during a call must reach this host.
+
+        A server that supports both eras can then send them on a live connection, as in the modern
+        era it has none.
+        """
+        return False
 
     async def sampling(self, endpoint: ServerEndpoint, params: Mapping[str, Any]) -> dict[str, Any]:
         """Answer `sampling/createMessage`."""
@@ -80,31 +94,62 @@ class NullHost(Host):
 
 
 class DiscoveryHost(Host):
-    """The host of discoveries: declares what sessions declare, as servers adapt to it.
-
-    It answers no request except for roots, with an empty list.
-    """
+    """The host of discoveries: answers no request except for roots, with an empty list."""
 
     listens = False
-
-    def capabilities(self, endpoint: ServerEndpoint) -> Mapping[str, Any]:
-        """Return the capabilities that sessions declare to this server."""
-        return build_declared_capabilities(endpoint)
 
     async def roots(self, endpoint: ServerEndpoint) -> dict[str, Any]:
         """Answer with an empty list."""
         return {"roots": []} if "roots" in endpoint.may_ask else await super().roots(endpoint)
 
 
+# What our hosts can do together: with sampling, some clients of the gateway run tools.
+SUPPORTED_CAPABILITIES: Mapping[ServerRequestKind, Mapping[str, Any]] = {
+    "sampling": {"context": {}, "tools": {}},
+    "elicitation": {"form": {}, "url": {}},
+    "roots": {},
+}
+
+
 def build_declared_capabilities(endpoint: ServerEndpoint) -> dict[str, Any]:
-    """Return the capabilities of a host that answers everything this server may request."""
-    supported: dict[ServerRequestKind, dict[str, Any]] = {
-        "sampling": {},
-        "elicitation": {"form": {}, "url": {}},
-        "roots": {},
+    """Return what our hosts can do together and this server may request, whoever is calling."""
+    declared = {
+        str(name): dict(value)
+        for name, value in SUPPORTED_CAPABILITIES.items()
+        if name in endpoint.may_ask
     }
-    declared = {str(name): value for name, value in supported.items() if name in endpoint.may_ask}
     return declared | {"extensions": {TASKS_EXTENSION: {}}}
+
+
+def declares_tasks(endpoint: ServerEndpoint) -> bool:
+    """Return whether a server's stored discovery declares the tasks extension."""
+    capabilities = (endpoint.discovery or {}).get("capabilities")
+    extensions = capabilities.get("extensions") if isinstance(capabilities, Mapping) else None
+    return isinstance(extensions, Mapping) and TASKS_EXTENSION in extensions
+
+
+def select_request_capabilities(
+    endpoint: ServerEndpoint, request: McpRequest, host: Host
+) -> Mapping[str, Any]:
+    """Return the capabilities that a modern request declares."""
+    if request.idempotent:  # lists, for example
+        return build_declared_capabilities(endpoint)
+    return host.capabilities(endpoint)
+
+
+def can_answer(capabilities: Mapping[str, Any], kind: str, params: Mapping[str, Any]) -> bool:
+    """Return whether a client with these capabilities can answer a server request."""
+    declared = capabilities.get(kind)
+    if not isinstance(declared, Mapping):
+        return False
+    if kind == "elicitation":
+        # Clients that declare no mode support forms.
+        return (
+            ("url" in declared)
+            if params.get("mode") == "url"
+            else ("form" in declared or "url" not in declared)
+        )
+    return kind != "sampling" or "tools" in declared or not params.get("tools")
 
 
 class ServerRequestHandler:

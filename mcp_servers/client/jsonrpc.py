@@ -4,7 +4,8 @@ Depth and size are checked before parsing, so a small body can't become a large 
 that the database and UTF-8 can't store (NUL, lone surrogates) become U+FFFD.
 
 While a server of the handshake era waits for a response from us (from a person or a model), the
-deadline of the request it belongs to is paused. The host limits how long that takes.
+deadline of the request it belongs to is paused. The host limits how long that takes. Progress
+extends a deadline that the caller didn't choose, up to a bound.
 """
 
 import asyncio
@@ -25,11 +26,17 @@ if TYPE_CHECKING:
     from mcp_servers.client.host import Host
 
 
-class RequestDeadline:
-    """The deadline of one request."""
+# Progress extends a request's deadline to at most this many times its length.
+PROGRESS_FACTOR = 10
 
-    def __init__(self, seconds: float) -> None:
+
+class RequestDeadline:
+    """The deadline of one request; `extensible` says whether progress extends it."""
+
+    def __init__(self, seconds: float, *, extensible: bool = False) -> None:
         self._seconds = seconds
+        self._extensible = extensible
+        self._extendable_s = (PROGRESS_FACTOR - 1) * seconds
         self._timeout: asyncio.Timeout | None = None
         self._pause_count = 0
         self._remaining_s = 0.0
@@ -42,6 +49,17 @@ class RequestDeadline:
                 yield
         finally:
             self._pause_count = -1  # pauses that are still open must not reschedule
+
+    def extend(self) -> None:
+        """Restart the deadline after progress, up to the bound."""
+        timeout, now = self._timeout, asyncio.get_running_loop().time()
+        is_running = timeout is not None and self._pause_count == 0 and not timeout.expired()
+        if timeout is None or not (self._extensible and is_running):
+            return
+        gained_s = min(now + self._seconds - (timeout.when() or now), self._extendable_s)
+        if gained_s > 0:
+            self._extendable_s -= gained_s
+            timeout.reschedule((timeout.when() or now) + gained_s)
 
     @contextmanager
     def pause(self) -> Iterator[None]:
@@ -75,6 +93,9 @@ MAX_NODES = 100_000
 TOO_DEEP = f"nested deeper than {MAX_DEPTH} levels ({secrets.token_hex(8)})"
 LISTING_FIELDS = frozenset(("tools", "resources", "resourceTemplates", "prompts"))
 MAX_PROGRESS_LENGTH = 1000
+# Methods during which a server may send requests, and fields of the later parts of a modern call.
+CALL_METHODS = frozenset(("tools/call", "resources/read", "prompts/get"))
+MODERN_CALL_FIELDS = frozenset(("inputResponses", "requestState"))
 CLIENT_INFO = {"name": "bonobot", "title": "Bonobot", "version": __version__}
 # Set by us for each hop; a caller's values are never forwarded.
 RESERVED_META_KEYS = (VERSION_KEY, CLIENT_KEY, CAPABILITIES_KEY)
@@ -131,6 +152,14 @@ class McpRequest:
     def idempotent(self) -> bool:
         """Return whether the request can be repeated without further effect."""
         return self.method.endswith("/list") or self.method in ("server/discover", "ping")
+
+    @property
+    def era_neutral(self) -> bool:
+        """Return whether the request is a call that means the same in both eras.
+
+        Later parts of a modern call are not.
+        """
+        return self.method in CALL_METHODS and MODERN_CALL_FIELDS.isdisjoint(self.params)
 
 
 def encode_message(message: Mapping[str, Any]) -> bytes:
@@ -257,6 +286,8 @@ async def deliver_notification(request: McpRequest, message: Mapping[str, Any]) 
         return
     if request.on_progress is None or not isinstance(params, dict):
         return
+    if request.deadline is not None:
+        request.deadline.extend()
     progress, total, text = (params.get(name) for name in ("progress", "total", "message"))
     if not isinstance(progress, int | float):
         return

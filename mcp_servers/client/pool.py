@@ -30,6 +30,7 @@ from mcp_servers.client.change_notifications import (
     LISTEN,
     ChangeNotification,
     DesiredSubscriptions,
+    LogNotification,
     OnNotification,
     OnOpen,
     OnServerNotification,
@@ -137,7 +138,8 @@ class ConnectionPool:
     ) -> dict[str, Any]:
         """Return the raw result of one request, with unknown fields; raises `UpstreamError`.
 
-        The deadline is `timeout_s`, else the endpoint's `read_s` (starting a child has its own).
+        The deadline is `timeout_s`, else the endpoint's `read_s`, extended by progress (starting a
+        child has its own).
         Canceling the call cancels it at the server. A result whose `resultType` is
         `input_required` must be continued by the caller. `input_schema` is the called tool's, for
         arguments mirrored as headers; `declaration` is the approved tool, from which API requests
@@ -149,12 +151,12 @@ class ConnectionPool:
             request = McpRequest(
                 method, traced_params, on_progress, input_schema, declaration, on_log, host
             )
-            host = host or self._host
+            host = host or (self._discovery_host if request.idempotent else self._host)
             self._ensure_sweeper()
             if endpoint.transport == "stdio" and timeout_s is None:
                 await self._get_child_connection(endpoint, holder, host).wait_until_open()
             limit_s = endpoint.read_s if timeout_s is None else timeout_s
-            async with _enforce_deadline(endpoint, request, limit_s):
+            async with _enforce_deadline(endpoint, request, limit_s, extensible=timeout_s is None):
                 if endpoint.transport == "stdio":
                     return await self._send_to_child(endpoint, request, holder, host)
                 return await self._send_over_http(endpoint, request, holder, host)
@@ -400,7 +402,10 @@ class ConnectionPool:
         if on_notification is None or holder in self._discoveries:
             return None
 
-        def forward_notification(notification: ChangeNotification) -> None:
+        def forward_notification(notification: ChangeNotification | LogNotification) -> None:
+            if isinstance(notification, LogNotification):
+                change_notifications.dispatch_log(holder, notification.params)
+                return
             on_notification(endpoint.server_id, replace(notification, holder=holder))
 
         return forward_notification
@@ -420,10 +425,10 @@ class ConnectionPool:
 
 @asynccontextmanager
 async def _enforce_deadline(
-    endpoint: ServerEndpoint, request: McpRequest, seconds: float
+    endpoint: ServerEndpoint, request: McpRequest, seconds: float, *, extensible: bool = False
 ) -> AsyncIterator[None]:
     """Raise after `seconds`, with the error that says whether the server saw the request."""
-    deadline = request.deadline = RequestDeadline(seconds)
+    deadline = request.deadline = RequestDeadline(seconds, extensible=extensible)
     try:
         async with deadline.enforce():
             yield

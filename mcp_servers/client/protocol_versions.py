@@ -26,6 +26,8 @@ UNSUPPORTED_VERSION = -32022
 MODERN_ERRORS = (HEADER_MISMATCH, MISSING_CAPABILITY, UNSUPPORTED_VERSION)
 METHOD_NOT_FOUND = -32601
 INVALID_PARAMS = -32602
+# Codes of errors by which a server that was reached doesn't take part in a handshake.
+REFUSAL_CODES = ("upstream_error", "protocol_error", "response_too_large")
 # Statuses of 2024-11-05 servers for a POST where they support only GET.
 HTTP_SSE_STATUSES = (400, 404, 405)
 # Statuses of servers of the other era, which reject a request unread.
@@ -128,8 +130,17 @@ def check_handshake_allowed(endpoint: ServerEndpoint, error: UpstreamError) -> N
         ) from error
     if error.rpc_code in MODERN_ERRORS:
         raise error
-    if error.code not in ("upstream_error", "protocol_error", "response_too_large"):
+    if error.code not in REFUSAL_CODES:
         raise error
+
+
+def is_handshake_refused(error: UpstreamError) -> bool:
+    """Return whether a modern server refused `initialize`, or hung up on it.
+
+    An outage is no refusal.
+    """
+    has_hung_up = error.code == "server_unreachable" and error.sent and error.http_status is None
+    return has_hung_up or error.code in REFUSAL_CODES
 
 
 def is_other_era_error(error: UpstreamError, era: Era) -> bool:

@@ -22,7 +22,7 @@ from mcp_servers.client.errors import (
     build_unreachable_error,
     quote_text,
 )
-from mcp_servers.client.host import Host
+from mcp_servers.client.host import Host, build_declared_capabilities
 from mcp_servers.client.http_channel import STREAM_BODY_FACTOR, HttpChannel
 from mcp_servers.client.jsonrpc import McpRequest, build_notification
 from mcp_servers.client.protocol_versions import (
@@ -75,7 +75,7 @@ class SseSession:
         self._owner_task = self._tasks.spawn(self._read_stream(), name=f"sse {self._endpoint.name}")
         try:
             channel = await self._wait_for_channel()
-            request = build_initialize_request(self._host.capabilities(self._endpoint))
+            request = build_initialize_request(build_declared_capabilities(self._endpoint))
             result = await self._peer.send_request(request, {})
             self.handshake = parse_initialize_result(self._endpoint, result, self.wire)
             await channel.send_message(build_notification("notifications/initialized"), {})

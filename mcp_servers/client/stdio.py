@@ -34,7 +34,11 @@ from mcp_servers.client.errors import (
     build_protocol_error,
     build_unreachable_error,
 )
-from mcp_servers.client.host import Host
+from mcp_servers.client.host import (
+    Host,
+    build_declared_capabilities,
+    select_request_capabilities,
+)
 from mcp_servers.client.jsonrpc import McpRequest, encode_message
 from mcp_servers.client.package_installation import install_package
 from mcp_servers.client.protocol_versions import (
@@ -43,6 +47,7 @@ from mcp_servers.client.protocol_versions import (
     build_request_meta,
     check_handshake_allowed,
     fetch_discover_result,
+    is_handshake_refused,
     is_other_era_error,
     parse_initialize_result,
 )
@@ -114,7 +119,10 @@ class StdioConnection:
             raise build_unreachable_error(
                 self.endpoint, "it doesn't read its input", remedy=READ_REMEDY
             )
-        meta = build_request_meta(handshake.era, self._host.capabilities(self.endpoint))
+        capabilities = select_request_capabilities(
+            self.endpoint, request, request.host or self._host
+        )
+        meta = build_request_meta(handshake.era, capabilities)
         assert self._peer is not None  # noqa: S101 - it has greeted
         return await self._peer.send_request(request, meta)
 
@@ -153,7 +161,9 @@ class StdioConnection:
         await self._tasks.close()
 
     async def _run_connection(self) -> None:
-        era = self.endpoint.era
+        era: Era | None = self.endpoint.era
+        if self._host.needs_handshake(self.endpoint):
+            era = "handshake"
         try:
             while await self._run_child(era):
                 era = "handshake"
@@ -209,13 +219,13 @@ class StdioConnection:
         """Subscribe to change notifications of a modern child; older ones send them anyway."""
         topics = list_notifying_topics(handshake.capabilities)
         if self._on_notification is not None and topics and handshake.era == "modern":
-            meta = build_request_meta("modern", self._host.capabilities(self.endpoint))
+            meta = build_request_meta("modern", build_declared_capabilities(self.endpoint))
             listening = peer.send_standing_request(build_listen_request(topics), meta)
             self._tasks.spawn(listening, name=f"listen {self.endpoint.name}")
 
     async def _receive_frames(self, request: McpRequest, on_frame: OnFrame) -> None:
         assert self._peer is not None  # noqa: S101 - it has greeted
-        meta = build_request_meta("modern", self._host.capabilities(self.endpoint))
+        meta = build_request_meta("modern", build_declared_capabilities(self.endpoint))
         await self._peer.receive_frames(request, meta, on_frame)
 
     async def _wait_until_ended(self) -> None:
@@ -235,6 +245,8 @@ class StdioConnection:
 
     async def _perform_handshake(self, peer: StreamPeer, era: Era | None) -> HandshakeResult:
         if era == "handshake":
+            if self.endpoint.era == "modern":
+                return await self._try_handshake(peer)
             try:
                 return await self._send_initialize(peer)
             except UpstreamError as error:
@@ -245,6 +257,27 @@ class StdioConnection:
         return await self._probe_era(
             peer, PROBE_TIMEOUT_S if era is None else self.endpoint.start_s / 2
         )
+
+    async def _try_handshake(self, peer: StreamPeer) -> HandshakeResult:
+        """Send `initialize` to a modern server; fall back if it is refused or unanswered."""
+        handshake = self._tasks.spawn(_wait_for_result(self._send_initialize(peer)), name="try")
+        discovery: asyncio.Task[HandshakeResult | UpstreamError] | None = None
+        try:
+            await asyncio.wait({handshake}, timeout=self.endpoint.start_s / 2)
+            if handshake.done() and _is_settled(outcome := handshake.result()):
+                return _unwrap_result(outcome)
+            # An unanswered handshake stays open: a server that starts slowly answers it first.
+            discovery = self._tasks.spawn(
+                _wait_for_result(self._fetch_discover_result(peer)), name="discover"
+            )
+            if not handshake.done():
+                await asyncio.wait({handshake, discovery}, return_when=asyncio.FIRST_COMPLETED)
+            if handshake.done() and _is_settled(outcome := handshake.result()):
+                return _unwrap_result(outcome)
+            return _unwrap_result(await discovery)
+        finally:
+            for task in filter(None, (handshake, discovery)):
+                task.cancel()
 
     async def _probe_era(self, peer: StreamPeer, timeout_s: float) -> HandshakeResult:
         """Send `server/discover`; fall back to the handshake if it is refused or unanswered."""
@@ -282,7 +315,7 @@ class StdioConnection:
         return _unwrap_result(await handshake if handshake else await self._send_initialize(peer))
 
     async def _fetch_discover_result(self, peer: StreamPeer) -> HandshakeResult:
-        meta = build_request_meta("modern", self._host.capabilities(self.endpoint))
+        meta = build_request_meta("modern", build_declared_capabilities(self.endpoint))
         handshake = await fetch_discover_result(lambda request: peer.send_request(request, meta))
         if handshake is None:
             raise build_protocol_error(
@@ -292,7 +325,7 @@ class StdioConnection:
 
     async def _send_initialize(self, peer: StreamPeer) -> HandshakeResult:
         result = await peer.send_request(
-            build_initialize_request(self._host.capabilities(self.endpoint)), {}
+            build_initialize_request(build_declared_capabilities(self.endpoint)), {}
         )
         handshake = parse_initialize_result(self.endpoint, result)
         peer.notify("notifications/initialized")
@@ -314,6 +347,11 @@ async def _wait_for_result(
         return await handshake
     except UpstreamError as error:
         return error
+
+
+def _is_settled(outcome: HandshakeResult | UpstreamError) -> bool:
+    """Return whether a handshake ended with a result, or with an outage instead of a refusal."""
+    return isinstance(outcome, HandshakeResult) or not is_handshake_refused(outcome)
 
 
 def _unwrap_result(
@@ -405,11 +443,16 @@ class StdioPool:
         return connection
 
     def has_connection(self, endpoint: ServerEndpoint, holder: str) -> bool:
-        """Return whether the holder has a live child with this configuration."""
+        """Return whether the holder has a live child with this configuration, in the server's era.
+
+        A server that supports both eras may declare its definitions differently in each.
+        """
         entry = self._entries.get((endpoint.server_id, holder))
+        handshake = entry.connection.handshake if entry is not None else None
         return (
             entry is not None
             and entry.connection.alive
+            and (handshake is None or endpoint.era in (None, handshake.era))
             and entry.connection.endpoint.fingerprint == endpoint.fingerprint
         )
 

@@ -9,7 +9,6 @@ import asyncio
 import itertools
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
-from functools import partial
 from typing import Any
 
 from bonobot.core.http.egress import build_guarded_client
@@ -22,6 +21,7 @@ from mcp_servers.client.change_notifications import (
     OnOpen,
     OnSubscriptionResult,
     Topic,
+    may_notify,
     receive_list_changes,
     throttle_messages,
     watch_resources_by_stream,
@@ -30,7 +30,12 @@ from mcp_servers.client.change_notifications import (
 )
 from mcp_servers.client.endpoint import Era, ServerEndpoint, Wire
 from mcp_servers.client.errors import UpstreamError, build_header_error
-from mcp_servers.client.host import Host, ServerRequestHandler
+from mcp_servers.client.host import (
+    Host,
+    ServerRequestHandler,
+    build_declared_capabilities,
+    select_request_capabilities,
+)
 from mcp_servers.client.http_channel import (
     NO_REQUEST_ID,
     HttpChannel,
@@ -45,6 +50,7 @@ from mcp_servers.client.jsonrpc import (
     build_request_message,
     deliver_notification,
     is_for_request,
+    is_log_message,
     parse_result,
 )
 from mcp_servers.client.protocol_versions import (
@@ -54,6 +60,7 @@ from mcp_servers.client.protocol_versions import (
     build_initialize_request,
     check_handshake_allowed,
     fetch_discover_result,
+    is_handshake_refused,
     is_other_era_error,
     may_speak_http_sse,
     parse_initialize_result,
@@ -98,7 +105,7 @@ class StreamableHttpSession:
 
     async def open(self) -> HandshakeResult:
         """Perform the handshake."""
-        request = build_initialize_request(self._host.capabilities(self._endpoint))
+        request = build_initialize_request(build_declared_capabilities(self._endpoint))
         message = build_request_message(next(self._request_ids), request, {})
         response = await self._channel.send_request(
             request, message, {}, self._build_message_handler(request, message["id"])
@@ -155,13 +162,18 @@ class StreamableHttpSession:
         finally:
             self._pending_count -= 1
 
+    @property
+    def has_id(self) -> bool:
+        """Return whether the server named the session."""
+        return SESSION_ID_HEADER in self._headers
+
     def is_idle_since(self, time: float) -> bool:
         """Return whether nothing is pending and nothing was requested since `time`."""
         return not self._pending_count and self._last_used_at < time
 
     def is_session_lost(self, error: UpstreamError) -> bool:
         """Return whether the server has lost this session, so the request had no effect."""
-        if SESSION_ID_HEADER not in self._headers:
+        if not self.has_id:
             return False
         if error.http_status == 404:
             return error.rpc_code != METHOD_NOT_FOUND
@@ -176,7 +188,7 @@ class StreamableHttpSession:
     async def end_session(self) -> None:
         """Tell the server that the session has ended, ignoring failures."""
         self.stop_listening()
-        if SESSION_ID_HEADER in self._headers:
+        if self.has_id:
             await _try_to_send(self._channel.delete_session(self._headers))
 
     async def _start_listening(self, handshake: HandshakeResult, on_message: OnMessage) -> None:
@@ -184,10 +196,9 @@ class StreamableHttpSession:
 
         Waits briefly for the stream: servers drop messages without a listener.
         """
-        notifies = self._on_notification is not None and change_notifications.list_notifying_topics(
-            handshake.capabilities
-        )
-        may_request = self._host.listens and self._host.capabilities(self._endpoint)
+        notifies = self._on_notification is not None and may_notify(handshake.capabilities)
+        # A request on a stream that nobody reads would keep the server waiting.
+        may_request = self._host.listens and self._endpoint.may_ask
         if not (may_request or notifies):
             return
         ready = asyncio.Event()
@@ -208,12 +219,13 @@ class StreamableHttpSession:
                 self._request_handler.handle_request(message, request)
             elif self._request_handler.handle_notification(message):
                 return
-            elif is_for_request(message, request_id):
+            elif is_for_request(message, request_id) and (
+                request.on_log is not None or not is_log_message(message)
+            ):
                 await deliver_notification(request, message)
             elif (
                 self._on_notification is not None
-                and (notification := change_notifications.parse_change_notification(message))
-                is not None
+                and (notification := change_notifications.parse_notification(message)) is not None
             ):
                 self._on_notification(notification)
 
@@ -255,6 +267,7 @@ class HttpUpstream(IdleTracker):
         self._tasks = TaskSet()
         self._era: Era | None = endpoint.era
         self._wire = endpoint.wire
+        self._is_modern_only = False  # until it refused a session that a host needed
         self._request_ids = itertools.count(1)
         self._sessions: dict[str, StreamableHttpSession | SseSession] = {}
         self._watching_holders: set[str] = set()
@@ -274,7 +287,8 @@ class HttpUpstream(IdleTracker):
         """
         if self._era != "modern":
             await self.perform_handshake(holder, host)
-        if self._era == "modern":
+        session = await self._find_live_session(request, holder, host)
+        if self._era == "modern" and session is None:
             try:
                 return await self._send_modern_request(request, host)
             except UpstreamError as error:
@@ -283,7 +297,7 @@ class HttpUpstream(IdleTracker):
                 self._era = None
                 if (await self.perform_handshake(holder, host)).era == "modern":
                     raise
-        session = await self._get_session(holder, host, self._wire)
+        session = session or await self._get_session(holder, host, self._wire)
         try:
             return await session.send_request(request)
         except UpstreamError as error:
@@ -333,7 +347,7 @@ class HttpUpstream(IdleTracker):
             if self._era != "modern":
                 await self.perform_handshake(holder, host)
             if self._era == "modern":
-                capabilities = host.capabilities(self.endpoint)
+                capabilities = build_declared_capabilities(self.endpoint)
                 stream_arguments = (
                     self.endpoint,
                     self._channel,
@@ -371,7 +385,7 @@ class HttpUpstream(IdleTracker):
                 await self.perform_handshake(holder, host)
             if self._era == "modern":
                 open_stream, on_notification = (
-                    partial(self._receive_frames, host),
+                    self._receive_frames,
                     self._find_handler(holder),
                 )
                 await watch_resources_by_stream(
@@ -420,7 +434,7 @@ class HttpUpstream(IdleTracker):
 
     async def _send_modern_request(self, request: McpRequest, host: Host) -> dict[str, Any]:
         request_id = next(self._request_ids)
-        meta = build_modern_meta(host.capabilities(self.endpoint))
+        meta = build_modern_meta(select_request_capabilities(self.endpoint, request, host))
         message = build_request_message(request_id, request, meta)
 
         async def handle_message(notification: dict[str, Any]) -> None:
@@ -433,10 +447,10 @@ class HttpUpstream(IdleTracker):
         )
         return parse_result(self.endpoint, response.message, meta)
 
-    async def _receive_frames(self, host: Host, request: McpRequest, on_frame: OnFrame) -> None:
+    async def _receive_frames(self, request: McpRequest, on_frame: OnFrame) -> None:
         """Open a stream of a modern server and pass on its frames until it ends."""
         request_id = next(self._request_ids)
-        meta = build_modern_meta(host.capabilities(self.endpoint))
+        meta = build_modern_meta(build_declared_capabilities(self.endpoint))
 
         async def handle_message(message: dict[str, Any]) -> None:
             if change_notifications.is_subscription_frame(message, request_id):
@@ -448,6 +462,33 @@ class HttpUpstream(IdleTracker):
             request, message, build_routing_headers(request), handle_message
         )
         parse_result(self.endpoint, response.message)
+
+    async def _find_live_session(
+        self, request: McpRequest, holder: str, host: Host
+    ) -> StreamableHttpSession | SseSession | None:
+        """Return a session at a modern server if the host needs one and the server supports it.
+
+        Without a session id the server has no way to send requests during the call.
+        """
+        is_needed = self._era == "modern" and host.needs_handshake(self.endpoint)
+        if not is_needed or self._is_modern_only or not request.era_neutral:
+            return None
+        try:
+            async with asyncio.timeout(self.endpoint.start_s):
+                session = await self._get_session(holder, host, "streamable")
+        except TimeoutError:
+            self._is_modern_only = True
+            return None
+        except UpstreamError as error:
+            if not is_handshake_refused(error):
+                raise
+            self._is_modern_only = True
+            return None
+        if isinstance(session, StreamableHttpSession) and not session.has_id:
+            self._is_modern_only = True
+            self._drop_session(holder, session)
+            return None
+        return session
 
     async def _connect_over_sse(
         self, holder: str, host: Host, refusal: UpstreamError

@@ -1,6 +1,6 @@
 """An MCP server over stdio that misbehaves on request, without any library.
 
-    faulty_stdio_server.py [--era both|modern|handshake|silent|strict|fussy|foreign|late|…]
+    faulty_stdio_server.py [--era both|modern|handshake|silent|deaf|strict|fussy|foreign|late|…]
         [--catalogue NAME]
 
 `silent` ignores what it doesn't know until `initialize`; `strict` exits on anything else before it;
@@ -343,6 +343,8 @@ class Server:
 
     def meets(self, method: str, message: Message) -> bool:
         """Say whether a request is answered at all in this era."""
+        if self.era == "deaf":
+            return method != "initialize"
         if method == "initialize" or self.greeted or self.era in ("both", "modern", "late", "old"):
             return True
         if self.era == "strict":

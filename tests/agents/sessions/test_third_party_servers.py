@@ -22,6 +22,7 @@ from tests.wait import eventually
 pytestmark = pytest.mark.django_db(transaction=True)
 
 SDK = WORKSHOP.with_name("sdk_server.py")
+LIVE = "tests.servers.live_requests_server"
 
 
 @pytest.fixture
@@ -65,12 +66,19 @@ def asks(boss, helper, runner):
     return ask
 
 
-def test_the_sdks_server_asks_by_round_trips(given, asks):
+def test_the_sdks_server_asks_in_either_era(given, asks):
     server = given(sys.executable, str(SDK), "stdio")
     assert server.era == "modern"
-    # Its state is sealed with a key of its process, which lives on until the answer is there.
     assert asks("introduce", {"name": "Ada", "age": 36}) == ("done", "Hello Ada (36)")
     state, text = asks("paint")
+    assert (state, text.startswith("painted ")) == ("done", True)
+
+
+def test_a_server_of_both_eras_asks_in_the_middle_of_a_call(given, asks):
+    server = given(sys.executable, "-m", LIVE, "stdio")
+    assert server.era == "modern"
+    assert asks("ask", {"name": "Ada"}) == ("done", "Hello Ada")
+    state, text = asks("sample")
     assert (state, text.startswith("painted ")) == ("done", True)
 
 

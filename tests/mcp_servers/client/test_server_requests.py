@@ -11,7 +11,6 @@ import pytest
 
 from mcp_servers.client.endpoint import ServerEndpoint
 from mcp_servers.client.host import (
-    DiscoveryHost,
     Host,
     HostRequestRejected,
     build_declared_capabilities,
@@ -135,7 +134,7 @@ async def test_a_task_is_an_answer_only_where_tasks_were_declared(
     connections: ConnectionPool, asker: Callable[[str], ServerEndpoint]
 ) -> None:
     endpoint, states = asker("modern"), [{"status": "working"}]
-    given = await call(connections, endpoint, "task", states=states, host=DiscoveryHost())
+    given = await call(connections, endpoint, "task", states=states, host=Person())
     assert given["taskId"] == "task-1"
     await connections.release(HOLDER)
     error = await failure(call(connections, endpoint, "task", states=states))

@@ -59,6 +59,38 @@ async def test_progress_of_a_modern_call_is_told_in_order(
     assert told == [(1, 3, "step 1"), (2, 3, "step 2"), (3, 3, "step 3")]
 
 
+async def test_progress_extends_the_deadline_that_the_caller_did_not_choose_up_to_a_bound(
+    connections: ConnectionPool, monkeypatch: pytest.MonkeyPatch
+):
+    handled = asyncio.Event()
+
+    async def report(asked: Asked) -> Events:
+        handled.set()
+        yield raw_http_server.STREAM
+        while await handled.wait():
+            handled.clear()
+            token = {"progressToken": asked.id, "progress": 1}
+            yield raw_http_server.event({"method": "notifications/progress", "params": token})
+
+    told: list[float] = []
+
+    async def on_progress(progress: float, total: float | None, message: str | None) -> None:
+        told.append(asyncio.get_running_loop().time())
+        handled.set()
+
+    async def measure(factor: int, **more: float) -> float:
+        monkeypatch.setattr(jsonrpc, "PROGRESS_FACTOR", factor)
+        started_at = asyncio.get_running_loop().time()
+        endpoint = http(server.url, era="modern", read_s=1)
+        error = await failure(call(connections, endpoint, "x", on_progress=on_progress, **more))
+        assert error.code == "call_timeout"
+        return told[-1] - started_at
+
+    async with modern(report).listening() as server:
+        assert 1.5 < await measure(3) < 3.5
+        assert await measure(3, timeout_s=1) < 1.5
+
+
 async def test_a_name_that_is_not_ascii_travels_in_the_headers(
     connections: ConnectionPool, modern_url: str
 ):

@@ -15,6 +15,7 @@ from tests.servers import raw_http_server
 from tests.servers.raw_http_server import Asked, HandshakeHttp, RawHttp
 
 LIMIT_S = 0.3
+ASKED = frozenset({"elicitation"})
 Events = AsyncIterator[bytes]
 
 
@@ -255,7 +256,8 @@ async def test_a_host_is_asked_on_a_stream_of_its_own_too(connections: Connectio
         return era(asked)
 
     async with RawHttp(respond).listening() as server:
-        await call(connections, http(server.url, era="handshake"), "x", host=host)
+        endpoint = http(server.url, era="handshake", may_ask=ASKED)
+        await call(connections, endpoint, "x", host=host)
         await until(lambda: len(answers) >= 3 and server.methods().count("GET") >= 4)
     assert [question["after"] for question in host.questions[:3]] == ["0", "1", "2"]
     assert answers[:3] == [{"action": "decline"}] * 3
@@ -279,7 +281,8 @@ async def test_listening_ends_with_its_session(connections: ConnectionPool):
         return silent(asked) if asked.verb == "GET" else era(asked)
 
     async with RawHttp(respond).listening() as server:
-        await call(connections, http(server.url, era="handshake"), "x", host=Asker())
+        endpoint = http(server.url, era="handshake", may_ask=ASKED)
+        await call(connections, endpoint, "x", host=Asker())
         assert server.methods()[-2:] == ["GET", "tools/call"]
         await connections.release(HOLDER)
         await until(lambda: server.gone)
@@ -300,7 +303,7 @@ async def test_a_stream_that_does_not_open_is_not_waited_for_long(
         return mute(asked) if asked.verb == "GET" else era(asked)
 
     async with RawHttp(respond).listening() as server:
-        endpoint = http(server.url, era="handshake")
+        endpoint = http(server.url, era="handshake", may_ask=ASKED)
         assert text_of(await call(connections, endpoint, "x", host=Asker())) == "ok"
         monkeypatch.setattr(streamable_http, "LISTEN_TIMEOUT_S", 60)
         error = await failure(

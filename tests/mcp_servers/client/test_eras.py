@@ -1,0 +1,197 @@
+"""Servers that support both eras are called in the one that the caller needs."""
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mcp_servers.client.endpoint import ServerEndpoint
+from mcp_servers.client.host import Host, build_declared_capabilities
+from mcp_servers.client.pool import ConnectionPool
+from tests import processes
+from tests.mcp_servers.client.endpoints import (
+    HOLDER,
+    SERVERS,
+    call,
+    failure,
+    http,
+    scripted,
+    stdio,
+    text_of,
+)
+from tests.servers import raw_http_server
+from tests.servers.raw_http_server import Asked
+
+ALL = frozenset({"sampling", "elicitation", "roots"})
+SCRIPT = "live_requests_server.py"
+HANDSHAKE, MODERN = "2025-11-25", "2026-07-28"
+
+
+class LiveHost(Host):
+    """Answers at once, and needs a live connection for it."""
+
+    def capabilities(self, endpoint: ServerEndpoint) -> Mapping[str, Any]:
+        return build_declared_capabilities(endpoint)
+
+    def needs_handshake(self, endpoint: ServerEndpoint) -> bool:
+        return True
+
+    async def elicitation(
+        self, endpoint: ServerEndpoint, params: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        return {"action": "accept", "content": {"name": "Ada"}}
+
+    async def sampling(self, endpoint: ServerEndpoint, params: Mapping[str, Any]) -> dict[str, Any]:
+        return {"role": "assistant", "content": {"type": "text", "text": "blue"}, "model": "m"}
+
+
+@pytest.fixture(scope="module", params=["http", "stdio"])
+def make_endpoint(request: pytest.FixtureRequest) -> Iterator[Callable[..., ServerEndpoint]]:
+    """Return a function that makes the endpoint of a server that supports both eras."""
+    if request.param == "stdio":
+        script = str(SERVERS / SCRIPT)
+        yield lambda **more: stdio(
+            sys.executable, script, "stdio", may_ask=ALL, **{"start_s": 60, **more}
+        )
+        return
+    with processes.served(SCRIPT, "http") as url:
+        yield lambda **more: http(url, may_ask=ALL, **more)
+
+
+async def discover(connections: ConnectionPool, endpoint: ServerEndpoint) -> dict[str, Any]:
+    found = await connections.fetch_declarations(endpoint)
+    return {"server_id": endpoint.server_id, "era": found.era, "discovery": found.discovery}
+
+
+async def test_a_server_of_both_eras_reaches_a_host_that_needs_a_live_connection(
+    connections: ConnectionPool, make_endpoint: Callable[..., ServerEndpoint]
+) -> None:
+    known = await discover(connections, make_endpoint())
+    assert known["era"] == "modern"
+    endpoint, host = make_endpoint(**known), LiveHost()
+    assert text_of(await call(connections, endpoint, "ask", host=host)) == "Hello Ada"
+    assert text_of(await call(connections, endpoint, "sample", host=host)) == "painted blue"
+    assert text_of(await call(connections, endpoint, "era", host=host)) == HANDSHAKE
+
+
+async def test_other_callers_stay_in_the_modern_era_when_one_needs_the_handshake(
+    connections: ConnectionPool, make_endpoint: Callable[..., ServerEndpoint]
+) -> None:
+    endpoint = make_endpoint(**await discover(connections, make_endpoint()))
+    assert text_of(await call(connections, endpoint, "era", host=LiveHost())) == HANDSHAKE
+    assert text_of(await call(connections, endpoint, "era", holder="session:other")) == MODERN
+    # Its definitions are those of the modern era, whoever's connection reported a change.
+    again = await connections.fetch_declarations(endpoint, preferred_holder=HOLDER)
+    assert again.era == "modern"
+
+
+async def test_a_stateless_server_is_called_in_the_modern_era(connections: ConnectionPool) -> None:
+    with processes.served(SCRIPT, "stateless") as url:
+        known = await discover(connections, http(url, may_ask=ALL))
+        endpoint = http(url, may_ask=ALL, **known)
+        for _ in range(2):
+            assert text_of(await call(connections, endpoint, "era", host=LiveHost())) == MODERN
+
+
+@pytest.mark.parametrize("status", [200, 400])
+@pytest.mark.parametrize("code", [-32601, -32602, -32022])
+async def test_a_modern_server_that_refuses_the_handshake_is_asked_for_it_once(
+    connections: ConnectionPool, code: int, status: int
+) -> None:
+    def respond(asked: Asked) -> bytes:
+        if asked.method == "initialize":
+            return raw_http_server.error(asked, code, status, {"supported": [MODERN]})
+        return raw_http_server.text(asked)
+
+    async with raw_http_server.modern(respond).listening() as server:
+        endpoint = http(server.url, may_ask=ALL, era="modern", discovery={})
+        for _ in range(2):
+            assert text_of(await call(connections, endpoint, "x", host=LiveHost())) == "ok"
+        assert server.methods() == ["initialize", "tools/call", "tools/call"]
+
+
+async def test_a_modern_server_that_hangs_up_on_the_handshake_is_called_anyway(
+    connections: ConnectionPool,
+) -> None:
+    def respond(asked: Asked) -> bytes:
+        if asked.method == "initialize":
+            return raw_http_server.STREAM  # and nothing on it
+        return raw_http_server.text(asked)
+
+    async with raw_http_server.modern(respond).listening() as server:
+        endpoint = http(server.url, may_ask=ALL, era="modern", discovery={})
+        assert text_of(await call(connections, endpoint, "x", host=LiveHost())) == "ok"
+
+
+async def test_an_outage_during_the_handshake_is_no_refusal(connections: ConnectionPool) -> None:
+    refusals = [raw_http_server.response(503)]
+
+    def respond(asked: Asked) -> bytes:
+        if asked.method == "initialize" and refusals:
+            return refusals.pop()
+        if asked.method == "initialize":
+            return raw_http_server.initialization(asked, "s1")
+        if asked.id is None:
+            return raw_http_server.response(202 if asked.verb == "POST" else 405, kind="")
+        return raw_http_server.text(asked)
+
+    async with raw_http_server.modern(respond).listening() as server:
+        endpoint = http(server.url, may_ask=ALL, era="modern", discovery={})
+        error = await failure(call(connections, endpoint, "x", host=LiveHost()))
+        assert error.code == "server_unreachable"
+        assert text_of(await call(connections, endpoint, "x", host=LiveHost())) == "ok"
+        assert server.asked[-1].headers["mcp-session-id"] == "s1"
+
+
+async def test_a_later_part_of_a_modern_call_stays_in_the_modern_era(
+    connections: ConnectionPool,
+) -> None:
+    async with raw_http_server.modern(raw_http_server.text).listening() as server:
+        endpoint = http(server.url, may_ask=ALL, era="modern", discovery={})
+        params = {"name": "x", "arguments": {}, "requestState": "s"}
+        await connections.send_request(
+            endpoint, "tools/call", params, holder=HOLDER, host=LiveHost()
+        )
+        assert server.methods() == ["tools/call"]
+
+
+@pytest.mark.parametrize(("way", "start_s"), [("modern", 10), ("deaf", 2)])
+async def test_a_modern_child_without_handshake_is_called_anyway(
+    connections: ConnectionPool, way: str, start_s: float
+) -> None:
+    endpoint = scripted(way, may_ask=ALL, era="modern", start_s=start_s)
+    handshake = await connections.perform_handshake(endpoint, holder=HOLDER, host=LiveHost())
+    assert handshake.era == "modern"
+
+
+async def test_every_connection_declares_the_same_to_a_server(
+    connections: ConnectionPool, tmp_path: Path
+) -> None:
+    log = tmp_path / "asker"
+    script = str(SERVERS / "client_request_server.py")
+    endpoint = stdio(sys.executable, script, "handshake", may_ask=ALL, env={"ASKER_FILE": str(log)})
+    await connections.fetch_declarations(endpoint)
+    await connections.send_request(endpoint, "ping", {}, holder="server:health")
+    await connections.perform_handshake(endpoint, holder=HOLDER)
+    await connections.perform_handshake(endpoint, holder="session:live", host=LiveHost())
+    messages = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
+    declared = [
+        message["params"]["capabilities"]
+        for message in messages
+        if message.get("method") == "initialize"
+    ]
+    assert len(declared) == 4
+    assert (
+        declared
+        == [
+            {
+                "sampling": {"context": {}, "tools": {}},
+                "elicitation": {"form": {}, "url": {}},
+                "roots": {},
+            }
+        ]
+        * 4
+    )
