@@ -1,16 +1,18 @@
 """`bonobot` without its start-up time: a process that has loaded everything forks for each command.
 
-`python command_server.py serve SOCKET` waits for commands; the program that `program` writes sends
-it its arguments, folder, environment and the three standard files, and ends with the command's
-status. Settings are read once, at the start: one such process serves one installation.
+`python -m tests.docs.command_server serve SOCKET` waits for commands; the program that `program`
+writes sends it its arguments, folder, environment and the three standard files, and ends with the
+command's status. Settings are read once, at the start: one such process serves one installation.
 """
 
+import gc
 import json
 import os
-import signal
+import selectors
 import socket
 import sys
 import traceback
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 
@@ -40,35 +42,49 @@ def serve(address: str) -> None:
     django.setup()
     for name, app in get_commands().items():
         if app == "bonobot":
-            load_command_class(app, name)
+            getattr(load_command_class(app, name), "verbs", ())  # imports them
     for module in LATER:
         import_module(module)
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+    gc.collect()
+    gc.freeze()  # a child that looked through all this would copy it
+    with (
+        socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener,
+        selectors.DefaultSelector() as waiting,
+    ):
         listener.bind(address)
         listener.listen()
+        waiting.register(listener, selectors.EVENT_READ)
         while True:
-            link, _ = listener.accept()
-            asked, files, _, _ = socket.recv_fds(link, 1 << 20, 3)
-            if os.fork() == 0:
-                listener.close()
-                _answer(link, asked, files)
-            link.close()
-            for file in files:
-                os.close(file)
+            for key, _ in waiting.select():
+                if key.fileobj is listener:
+                    child, link = _begin(listener)
+                    waiting.register(os.pidfd_open(child), selectors.EVENT_READ, (child, link))
+                else:
+                    waiting.unregister(key.fileobj)
+                    os.close(key.fd)
+                    _end(*key.data)
 
 
-def _answer(link: socket.socket, asked: bytes, files: list[int]) -> None:
-    """Run the command in a child and say how it ended; never returns."""
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+def _begin(listener: socket.socket) -> tuple[int, socket.socket]:
+    """Take a command, fork a child that runs it, and return the child with who waits for it."""
+    link, _ = listener.accept()
+    asked, files, _, _ = socket.recv_fds(link, 1 << 20, 3)
     child = os.fork()
     if child == 0:
+        listener.close()
         link.close()
         arguments, folder, environment = json.loads(asked)
         os._exit(_run(arguments, folder, environment, files))
+    for file in files:
+        os.close(file)
+    return child, link
+
+
+def _end(child: int, link: socket.socket) -> None:
+    """Say how a command ended."""
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    link.send(str(status if status >= 0 else 128 - status).encode())
-    os._exit(0)
+    with link, suppress(BrokenPipeError):  # who asked may be gone
+        link.send(str(status if status >= 0 else 128 - status).encode())
 
 
 def _run(arguments: list[str], folder: str, environment: dict[str, str], files: list[int]) -> int:

@@ -112,15 +112,16 @@ def installed(folder: Path, *, like: Installation | None = None) -> Iterator[Ins
             (checkout / entry.name).symlink_to(entry)
     port = processes.unused_port()
     path = os.pathsep.join((str(programs), str(Path(sys.executable).parent), os.environ["PATH"]))
-    environment = {
+    # Without PYTHONPATH the product's own processes are forked from one that has its libraries.
+    own = {
         "BONOBOT_VAR": str(folder / "var"),
         "BONOBOT_URL": f"http://127.0.0.1:{port}",
+        "BONOBOT_START_S": "60",  # of servers, on a machine that has other work
         "DJANGO_SETTINGS_MODULE": "bonobot.settings",
         "HOME": str(home),
         "LANG": "C.UTF-8",
         "NO_COLOR": "1",
         "PATH": path,
-        "PYTHONPATH": str(ROOT),
     }
     up = None
     with ExitStack() as stack:
@@ -130,13 +131,14 @@ def installed(folder: Path, *, like: Installation | None = None) -> Iterator[Ins
             (folder / "var").mkdir(mode=0o700)
             copy_template(folder / "var" / DATABASE)
             command = [sys.executable, "-m", "bonobot", "up", "--port", str(port)]
-            up = processes.start("up", command, folder=folder, env=environment, cwd=checkout)
-            stack.callback(up.stop, within=40)
+            up = processes.start("up", command, folder=folder, env=own)
+            stack.callback(up.kill)  # stopping takes four seconds and has tests of its own
             eventually(partial(_is_ready, up), within=90, what="up")
         address = folder / "commands"
         command_server.program(programs / "bonobot", address)
-        server = [sys.executable, str(Path(command_server.__file__)), "serve", str(address)]
-        forks = processes.start("forking", server, folder=folder, env=environment, cwd=ROOT)
+        server = [sys.executable, "-m", command_server.__name__, "serve", str(address)]
+        forks = processes.start("forking", server, folder=folder, env=own)
         stack.callback(forks.kill)
         eventually(lambda: forks.require() and address.exists(), within=60, what="its socket")
+        environment = own | {"PYTHONPATH": str(ROOT)}
         yield Installation(folder, f"http://127.0.0.1:{port}", environment, up)

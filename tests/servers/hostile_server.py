@@ -9,6 +9,7 @@ import asyncio
 import gzip
 import json
 from collections.abc import AsyncIterator, Callable, Iterator
+from functools import cache
 from typing import Any
 
 from tests.servers import raw_http_server
@@ -50,12 +51,14 @@ def answered(asked: Asked, value: Any = None) -> dict[str, Any]:
     return {"jsonrpc": "2.0", "id": asked.id, "result": text if value is None else value}
 
 
-# Made at the start, so that no case waits for it: 100 MiB of blanks, a thousandth of that as gzip.
-ZIPPED = gzip.compress(b'{"jsonrpc": "2.0", "id": 1, "result": {}' + b" " * 100 * MIB + b"}", 1)
+@cache
+def bomb() -> bytes:
+    """Return 100 MiB of blanks, a thousandth of that as gzip."""
+    return gzip.compress(b'{"jsonrpc": "2.0", "id": 1, "result": {}' + b" " * 100 * MIB + b"}", 1)
 
 
 def zipped(asked: Asked) -> bytes:
-    return response(200, ZIPPED, Content_Encoding="gzip")
+    return response(200, bomb(), Content_Encoding="gzip")
 
 
 def nested(asked: Asked) -> bytes:

@@ -12,6 +12,8 @@ from tests.mcp_servers.client.endpoints import http, scripted, stdio
 from tests.mcp_servers.client.measure_hostile_servers import DEADLINE_S
 
 LONG_S = 20.0  # of cases that end by a bound of ours rather than by the deadline
+FLOODED_S = 0.5  # of cases that send for as long as we listen
+START_S = 0.5
 LATE, GONE = ("call_timeout",), ("server_unreachable",)
 BROKEN, LARGE, CRASHED = ("protocol_error",), ("response_too_large",), ("server_crashed",)
 FINE = ("",)
@@ -120,7 +122,7 @@ def starting(name: str, codes: tuple[str, ...], told: str, *command: str) -> Cas
         name=f"stdio start {name}",
         codes=codes,
         meet=meet,
-        endpoint=lambda url: stdio(*command, start_s=0.8),
+        endpoint=lambda url: stdio(*command, start_s=START_S),
         told=told,
         deadline_s=LONG_S,
     )
@@ -158,9 +160,9 @@ CASES: tuple[Case, ...] = (
     over_http("endless_header", GONE, deadline_s=LONG_S),
     over_http("endless_body", LARGE, deadline_s=LONG_S),
     over_http("endless_chunks", (*LATE, *LARGE)),
-    over_http("endless_events", (*LATE, *LARGE), deadline_s=0.8),
+    over_http("endless_events", (*LATE, *LARGE), deadline_s=FLOODED_S),
     over_http("endless_event", LARGE, deadline_s=LONG_S),
-    over_http("endless_requests", (*LATE, *LARGE), deadline_s=0.8),
+    over_http("endless_requests", (*LATE, *LARGE), deadline_s=FLOODED_S),
     over_http("garbage", GONE, deadline_s=LONG_S),
     over_http("garbage_body", BROKEN, "not JSON", deadline_s=LONG_S),
     over_http("garbage_events", (*BROKEN, *GONE), deadline_s=LONG_S),
@@ -189,7 +191,7 @@ CASES: tuple[Case, ...] = (
         name="http header injection",
     ),
     starting("crash", CRASHED, "status 3", "sh", "-c", "echo no key >&2; exit 3"),
-    starting("hang", GONE, "within 0.8 s", "sleep", "60"),
+    starting("hang", GONE, f"within {START_S} s", "sleep", "60"),
     starting(
         "garbage", (*GONE, *BROKEN), "", "sh", "-c", "head -c 10000000 /dev/urandom; sleep 60"
     ),
@@ -209,9 +211,11 @@ CASES: tuple[Case, ...] = (
     over_stdio("deep", BROKEN, "64", deadline_s=LONG_S),
     over_stdio("wide", BROKEN, deadline_s=LONG_S),
     over_stdio("not_an_object", BROKEN, deadline_s=LONG_S),
-    over_stdio("flood", LATE, deadline_s=0.8),
-    over_stdio("flood of questions", LATE, deadline_s=0.8, tool="flood", asks=True, method="ping"),
-    over_stdio("complain_for_ever", LATE, deadline_s=0.8),
+    over_stdio("flood", LATE, deadline_s=FLOODED_S),
+    over_stdio(
+        "flood of questions", LATE, deadline_s=FLOODED_S, tool="flood", asks=True, method="ping"
+    ),
+    over_stdio("complain_for_ever", LATE, deadline_s=FLOODED_S),
     *listing("many_tools", "", (*FINE, *BROKEN, *LARGE)),
     *listing("many_pages", "more than 1000 definitions"),
     *listing("endless_cursor", "more than 100 pages"),
