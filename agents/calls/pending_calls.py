@@ -314,7 +314,7 @@ async def _poll_task(
                 raise _build_task_error(
                     endpoint, "task_lost", "the server no longer knows the task"
                 ) from problem
-            if not problem.retryable and problem.code != "call_timeout":
+            if not problem.temporary:
                 raise
             task = {"status": "working"}
         if (result := _parse_task_result(endpoint, continuation, task)) is not None:

@@ -41,8 +41,8 @@ class UpstreamError(Problem):
     `server_installing`, `installation_failed`, `protocol_error`, `response_too_large`,
     `upstream_error` (a JSON-RPC error: `rpc_code`, `rpc_message`, `rpc_data`), and those of egress.
     `sent` says whether the server may have seen the request: only if False, it had no effect.
-    `retryable` says that the same request may succeed later. `summary` is the detail without output
-    of the server.
+    `temporary` says that the same request may succeed later, and `retryable` that it may be sent
+    again: never if it was sent. `summary` is the detail without output of the server.
     """
 
     code = "upstream_error"
@@ -55,7 +55,7 @@ class UpstreamError(Problem):
         *,
         code: str,
         server: str,
-        retryable: bool = False,
+        temporary: bool = False,
         sent: bool = True,
         rpc_code: int | None = None,
         rpc_message: str = "",
@@ -77,7 +77,7 @@ class UpstreamError(Problem):
             extra={"server": server, **(extra or {})},
         )
         self.server = server
-        self.retryable = retryable
+        self.temporary = temporary
         self.sent = sent
         self.rpc_code = rpc_code
         self.rpc_message = rpc_message
@@ -85,10 +85,15 @@ class UpstreamError(Problem):
         self.http_status = http_status
         self.summary = summary or detail
 
-    def to_unsent(self) -> "UpstreamError":
-        """Return a copy for a request that was not sent because of this failure."""
+    @property
+    def retryable(self) -> bool:
+        """Whether the same request may succeed later and had no effect yet."""
+        return self.temporary and not self.sent
+
+    def with_sent(self, sent: bool) -> "UpstreamError":
+        """Return a copy for another request, which was sent before this failure or never."""
         failure = copy(self)
-        failure.sent = False
+        failure.sent = sent
         return failure.with_traceback(None)
 
     def __reduce__(self) -> Any:
@@ -124,7 +129,7 @@ def build_unreachable_error(
         ),
         code="server_unreachable",
         server=endpoint.name,
-        retryable=True,
+        temporary=True,
         sent=sent,
         remedy=remedy,
         http_status=http_status,
@@ -196,7 +201,7 @@ def build_installing_error(endpoint: ServerEndpoint, progress: str) -> UpstreamE
         code="server_installing",
         server=endpoint.name,
         sent=False,
-        retryable=True,
+        temporary=True,
         retry_after=10,
         remedy="Try again in a minute. The server's page shows the progress of the installation.",
     )
@@ -211,7 +216,7 @@ def build_installation_error(endpoint: ServerEndpoint, why: Any) -> UpstreamErro
         code="installation_failed",
         server=endpoint.name,
         sent=False,
-        retryable=True,
+        temporary=True,
         retry_after=60,
         remedy="Check the package name, the version, and the network connection. "
         "Then run `bonobot mcp install SERVER`, or try again in a minute.",
@@ -248,7 +253,7 @@ def build_timeout_error(
         ),
         code="call_timeout",
         server=endpoint.name,
-        retryable=True,
+        temporary=True,
         sent=sent,
         remedy="Try again, or increase its timeout. The server itself is still in use.",
     )

@@ -121,12 +121,9 @@ class HttpChannel:
             if response or not state.last_id:
                 break
             await asyncio.sleep(state.retry_s)
-            resume_headers = {**headers, "Last-Event-ID": state.last_id}
-            response = await self._send_once("GET", resume_headers, state)
+            response = await self._resume_stream(headers, state)
         if response is None:
-            raise build_unreachable_error(
-                self._endpoint, "it disconnected before responding", sent=True
-            )
+            raise self._build_disconnected_error()
         return response
 
     async def listen(
@@ -192,6 +189,23 @@ class HttpChannel:
         """Tell the server that a session has ended."""
         async with self._open_response(McpRequest("end"), "DELETE", headers):
             pass
+
+    async def _resume_stream(
+        self, headers: Mapping[str, str], state: _ResponseState
+    ) -> JsonRpcResponse | None:
+        """Read on after the last event; a server that refuses has lost the request's stream."""
+        try:
+            return await self._send_once("GET", {**headers, "Last-Event-ID": state.last_id}, state)
+        except UpstreamError as error:
+            if error.http_status is None:
+                raise
+            # Its status is about the stream: the request itself was accepted before.
+            raise self._build_disconnected_error() from error
+
+    def _build_disconnected_error(self) -> UpstreamError:
+        return build_unreachable_error(
+            self._endpoint, "it disconnected before responding", sent=True
+        )
 
     async def _send_once(
         self,

@@ -156,10 +156,17 @@ class ConnectionPool:
             if endpoint.transport == "stdio" and timeout_s is None:
                 await self._get_child_connection(endpoint, holder, host).wait_until_open()
             limit_s = endpoint.read_s if timeout_s is None else timeout_s
-            async with _enforce_deadline(endpoint, request, limit_s, extensible=timeout_s is None):
-                if endpoint.transport == "stdio":
-                    return await self._send_to_child(endpoint, request, holder, host)
-                return await self._send_over_http(endpoint, request, holder, host)
+            try:
+                async with _enforce_deadline(
+                    endpoint, request, limit_s, extensible=timeout_s is None
+                ):
+                    if endpoint.transport == "stdio":
+                        return await self._send_to_child(endpoint, request, holder, host)
+                    return await self._send_over_http(endpoint, request, holder, host)
+            except UpstreamError as error:
+                if error.sent and not request.sent:  # a handshake failed
+                    raise error.with_sent(False) from error
+                raise
 
     async def perform_handshake(
         self,

@@ -146,7 +146,7 @@ class SseSession:
             raise build_protocol_error(self._endpoint, "it provided no URL for messages") from None
         if self._message_channel is None:
             assert self._failure is not None  # noqa: S101 - the owner ended
-            raise self._failure.to_unsent()
+            raise self._failure.with_sent(False)
         return self._message_channel
 
     def _handle_event(self, event: str, data: str) -> None:

@@ -109,7 +109,7 @@ class StdioConnection:
         """Wait until the handshake is complete; raises `UpstreamError` if it fails."""
         await self._opened.wait()
         if self.handshake is None:
-            raise (self.failure or self._build_closed_error()).to_unsent()
+            raise (self.failure or self._build_closed_error()).with_sent(False)
         return self.handshake
 
     async def send_request(self, request: McpRequest) -> dict[str, Any]:
@@ -432,7 +432,7 @@ class StdioPool:
         replaced_at = entry.replaced_at if entry is not None else None
         if entry is not None and entry.connection.failure is not None:
             if replaced_at is not None and now - replaced_at < STABLE_LIFETIME_S:
-                raise entry.connection.failure.to_unsent()
+                raise entry.connection.failure.with_sent(False)
             replaced_at = now
         self._remove_child(key)
         self._make_room(endpoint)

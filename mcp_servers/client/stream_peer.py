@@ -128,10 +128,10 @@ class StreamPeer:
         self._send(build_notification(method, params))
 
     def fail_all(self, failure: UpstreamError) -> None:
-        """Fail all pending and future requests with `failure`."""
+        """Fail all pending and future requests with `failure`; the pending ones were sent."""
         self._failure = self._failure or failure
         for request_id in tuple(self._inboxes):
-            self._deliver(request_id, failure)
+            self._deliver(request_id, failure.with_sent(True))
 
     def fail_request(self, request_id: int, failure: UpstreamError) -> None:
         """Fail the request `request_id`, which did not reach the server, with `failure`."""
@@ -206,7 +206,7 @@ class StreamPeer:
     @contextmanager
     def _open_inbox(self, request_id: int) -> Iterator[Inbox]:
         if self._failure is not None:
-            raise self._failure.to_unsent()
+            raise self._failure.with_sent(False)
         inbox: Inbox = asyncio.Queue()
         self._inboxes[request_id] = inbox
         try:

@@ -294,7 +294,7 @@ class HttpUpstream(IdleTracker):
             except UpstreamError as error:
                 if is_retry or not is_other_era_error(error, "modern"):
                     raise
-                self._era = None
+                self._era, request.sent = None, False
                 if (await self.perform_handshake(holder, host)).era == "modern":
                     raise
         session = session or await self._get_session(holder, host, self._wire)
@@ -304,6 +304,7 @@ class HttpUpstream(IdleTracker):
             if is_retry or not session.is_session_lost(error):
                 raise
             self._drop_session(holder, session)
+        request.sent = False
         return await self.send_request(request, holder, host, is_retry=True)
 
     async def perform_handshake(self, holder: str, host: Host) -> HandshakeResult:

@@ -424,7 +424,7 @@ def _build_upstream_error(account: OAuthAccount, problem: Problem) -> UpstreamEr
         f"`{account.server_name}`: {problem}",
         code=problem.code,
         server=account.server_name,
-        retryable=isinstance(problem, AuthorizationServerUnavailable),
+        temporary=isinstance(problem, AuthorizationServerUnavailable),
         sent=False,
         remedy=problem.remedy,
     )

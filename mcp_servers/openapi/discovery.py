@@ -153,7 +153,7 @@ async def _fetch_server_document(url: str, endpoint: ServerEndpoint, etag: str) 
             f"`{endpoint.name}`: {problem}",
             code=problem.code,
             server=endpoint.name,
-            retryable=True,
+            temporary=True,
             sent=False,
             remedy=problem.remedy,
             extra=problem.extra,

@@ -64,7 +64,7 @@ def test_a_challenge_keeps_its_form_without_our_secrets():
 
 def test_a_failure_shared_by_several_requests_is_copied_for_each():
     error = UpstreamError("gone", code="server_crashed", server="files", remedy="look")
-    copied = error.to_unsent()
+    copied = error.with_sent(False)
     assert (copied.sent, error.sent) == (False, True)
     assert copied.as_dict() == error.as_dict()
     assert str(copied) == "gone"

@@ -1,0 +1,131 @@
+"""Whether a failed call may have reached its server: then nothing repeats it."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+
+from mcp_servers.client.endpoint import WIRE_FIELD
+from mcp_servers.client.pool import ConnectionPool
+from tests.mcp_servers.client.endpoints import HOLDER, call, failure, http, scripted, until
+from tests.servers import raw_http_server
+from tests.servers.raw_http_server import Asked, HandshakeHttp, RawHttp, SseHttp
+
+LIMIT_S = 0.2
+SSE = {"era": "handshake", "discovery": {WIRE_FIELD: "sse"}}
+Events = AsyncIterator[bytes]
+
+
+async def reset_connection(asked: Asked) -> Events:
+    """Close the connection without a response."""
+    return
+    yield b""
+
+
+async def hang(asked: Asked) -> Events:
+    """Never respond."""
+    await asyncio.Event().wait()
+    yield b""
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        lambda asked: reset_connection(asked),
+        lambda asked: hang(asked),
+        lambda asked: raw_http_server.response(502),
+        lambda asked: raw_http_server.response(503),
+        lambda asked: b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 50\r\n\r\n{",
+    ],
+)
+async def test_a_call_that_was_sent_over_http_is_not_retryable(
+    connections: ConnectionPool, answer: Callable[[Asked], Any]
+):
+    async with RawHttp(answer).listening() as server:
+        endpoint = http(server.url, era="modern", read_s=2)
+        error = await failure(call(connections, endpoint, "x"))
+        assert (error.sent, error.retryable) == (True, False)
+        assert server.methods() == ["tools/call"]
+
+
+async def test_a_call_that_a_busy_server_rejected_unread_is_retryable(connections: ConnectionPool):
+    async with RawHttp(lambda asked: raw_http_server.response(429)).listening() as server:
+        error = await failure(call(connections, http(server.url, era="modern"), "x"))
+    assert (error.sent, error.retryable) == (False, True)
+
+
+async def test_a_call_whose_process_does_not_answer_is_not_retryable(connections: ConnectionPool):
+    endpoint = scripted()
+    await call(connections, endpoint, "echo")
+    error = await failure(call(connections, endpoint, "hang", timeout_s=LIMIT_S))
+    assert (error.code, error.sent, error.retryable) == ("call_timeout", True, False)
+
+
+async def test_a_call_may_have_run_when_we_close_its_process(connections: ConnectionPool):
+    endpoint = scripted()
+    await call(connections, endpoint, "echo")
+    waiting = asyncio.ensure_future(call(connections, endpoint, "hang"))
+    await until(lambda: connections._stdio_pool.get_connection(endpoint, HOLDER, None).busy)
+    await connections.forget_server(endpoint.server_id)
+    error = await failure(waiting)
+    assert (error.sent, error.retryable) == (True, False)
+
+
+async def test_a_call_may_have_run_when_its_event_stream_is_lost(connections: ConnectionPool):
+    def lose_stream(asked: Asked) -> bytes:
+        if asked.method == "tools/call":
+            # A chunk that is too short: the connection is lost in the middle of an event.
+            wire.streams[asked.path].put_nowait(b"data: {")
+            wire.hang_up()
+        return b""
+
+    wire = SseHttp(lose_stream)
+    async with RawHttp(wire).listening() as server:
+        error = await failure(call(connections, http(server.url, **SSE), "x"))
+        assert (error.sent, error.retryable) == (True, False)
+        assert server.methods().count("tools/call") == 1
+
+
+async def test_a_call_may_have_run_when_its_event_stream_breaks_the_protocol(
+    connections: ConnectionPool,
+):
+    def break_stream(asked: Asked) -> bytes:
+        if asked.method == "tools/call":
+            return b"data: " + b"x" * 5000
+        return b""
+
+    wire = SseHttp(break_stream)
+    async with RawHttp(wire).listening() as server:
+        endpoint = http(server.url, **SSE, max_body=2000)
+        error = await failure(call(connections, endpoint, "x"))
+        assert (error.sent, error.retryable) == (True, False)
+
+
+@pytest.mark.parametrize("status", [400, 401, 404, 405, 500])
+async def test_a_call_is_not_sent_again_when_its_server_lost_the_session_meanwhile(
+    connections: ConnectionPool, status: int
+):
+    async def break_off(asked: Asked) -> Events:
+        era.known.clear()  # as a restart does
+        yield raw_http_server.STREAM + raw_http_server.event("", id="7", retry="1")
+
+    era = HandshakeHttp(lambda asked: break_off(asked))
+    lost = raw_http_server.response(status, b"No valid session ID", "text/plain")
+
+    def respond(asked: Asked) -> Any:
+        return lost if asked.verb == "GET" else era(asked)
+
+    async with RawHttp(respond).listening() as server:
+        error = await failure(call(connections, http(server.url, era="handshake"), "x"))
+        assert (error.code, error.sent, error.retryable) == ("server_unreachable", True, False)
+        assert server.methods().count("tools/call") == 1
+
+
+async def test_a_call_did_not_run_when_the_session_could_not_be_opened(
+    connections: ConnectionPool,
+):
+    async with RawHttp(lambda asked: reset_connection(asked)).listening() as server:
+        error = await failure(call(connections, http(server.url, era="handshake"), "x"))
+        assert (error.code, error.sent) == ("server_unreachable", False)
+        assert "tools/call" not in server.methods()
