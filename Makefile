@@ -51,7 +51,7 @@ set -e; scratch=$$(mktemp -d); trap 'rm -rf "$$scratch"' EXIT; export BONOBOT_VA
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help install run quick test repeat coverage lint fmt messages docs screenshots bench drill extras fuzz conformance lock clean
+.PHONY: help install run quick test repeat coverage lint fmt messages docs diagrams screenshots bench drill extras fuzz conformance lock clean
 .DELETE_ON_ERROR:
 
 help: ## Show this list
@@ -101,6 +101,7 @@ coverage: $(INSTALLED) ## Run the suite and measure the branches of the core; fa
 lint: $(INSTALLED) ## Check style, types, migrations and the system checks
 	"$(PY)" -m ruff check .
 	"$(PY)" -m ruff format --check .
+	"$(PY)" -m djlint templates --check --quiet
 	"$(PY)" -m mypy
 	@$(IN_SCRATCH) "$(PY)" -m bonobot makemigrations --check --dry-run
 	@$(IN_SCRATCH) "$(PY)" -m bonobot check --fail-level WARNING
@@ -108,6 +109,8 @@ lint: $(INSTALLED) ## Check style, types, migrations and the system checks
 fmt: $(INSTALLED) ## Format, sort imports and apply the safe fixes
 	"$(PY)" -m ruff check --fix .
 	"$(PY)" -m ruff format .
+	@# It exits with 1 if it changed a file; the check fails if a file is still not as it should be.
+	"$(PY)" -m djlint templates --reformat --quiet || "$(PY)" -m djlint templates --check --quiet
 
 messages: $(INSTALLED) ## Update the German catalog from the sources and list the untranslated messages
 	"$(PY)" -m tests.translation_catalog
@@ -115,8 +118,11 @@ messages: $(INSTALLED) ## Update the German catalog from the sources and list th
 docs: $(INSTALLED) ## Build the documentation's site into site/, strictly; ARGS=serve serves it
 	@$(IN_SCRATCH) NO_MKDOCS_2_WARNING=1 "$(PY)" -m mkdocs $(or $(ARGS),build)
 
-screenshots: $(INSTALLED) ## Retake the screenshots of README.md from the demo
+screenshots: $(INSTALLED) ## Retake the screenshots of README.md and the documentation from the demo
 	@"$(PY)" -m docs.making.screenshots
+
+diagrams: $(INSTALLED) ## Draw the Mermaid diagrams of the documentation's site; needs npm and Chromium
+	@"$(PY)" -m docs.making.diagrams
 
 bench: $(INSTALLED) ## Measure what the documentation promises
 	@"$(PY)" -m pytest benchmarks/bench_*.py -q -s $(ARGS)

@@ -75,7 +75,13 @@ def page_of(response: Any) -> str:
     marks = list(FORMS.finditer(text))
     for one, next_one in pairwise(marks):
         assert one[1] or next_one[1], text[next_one.start() : next_one.end() + 200]
-    return text
+    return without_layout(text)
+
+
+def without_layout(page: str) -> str:
+    """Return a page without the line breaks and indentation of its templates."""
+    page = re.sub(r">\s+<", "><", page)
+    return re.sub(r"\s+(</)", r"\1", re.sub(r"(<[a-z][^<>]*>)\s+", r"\1", page))
 
 
 def words(page: str) -> str:

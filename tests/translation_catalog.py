@@ -1,22 +1,22 @@
-"""The texts of the product and their translations: found in the sources, kept as .po and .mo.
+"""The texts of the product and their translations: found in the sources, kept in .po files.
 
-`python -m tests.translation_catalog` (`make messages`) brings the German file up to date: what is
-new waits there with an empty translation, what is gone goes, and the .mo is compiled. It needs no
-gettext tools, so that the test of it runs everywhere.
+`python -m tests.translation_catalog` (`make messages`) updates the German file: new texts get an
+empty translation, and those that are gone are removed. It needs no gettext tools, so that its test
+runs everywhere.
 """
 
 import ast
 import json
 import re
-import struct
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from django.conf import settings
 from django.utils.translation.template import templatize
 
+from bonobot.core.i18n.catalogs import HEADER, Catalog, Message, compile_catalogs, read_catalog
 from tests.architecture.sources import Source, product
 from tests.audit_actions import actions, called
 from tests.parts import ROOT
@@ -29,13 +29,6 @@ GERMAN = LOCALES / "de" / "LC_MESSAGES" / "django.po"
 ENGLISH = LOCALES / "en" / "LC_MESSAGES" / "django.po"
 SINGLE = frozenset({"_", "_t", "_lazy", "gettext", "gettext_lazy", "gettext_noop"})
 PLURAL = frozenset({"_n", "ngettext", "ngettext_lazy"})
-HEADER = (
-    "Project-Id-Version: Bonobot\n"
-    "MIME-Version: 1.0\n"
-    "Content-Type: text/plain; charset=UTF-8\n"
-    "Content-Transfer-Encoding: 8bit\n"
-    "Plural-Forms: nplurals=2; plural=(n != 1);\n"
-)
 # Texts of the theme that its pages show here; it comes without German.
 THEME = (
     "After you've created a user, you’ll be able to edit more user options.",
@@ -77,17 +70,6 @@ THEME = (
 )
 _LITERAL = r"""(?:u?'(?:[^'\\]|\\.)*'|u?"(?:[^"\\]|\\.)*")"""
 _CALL = re.compile(rf"(?<!\w)(n?gettext|_)\(\s*({_LITERAL})(?:\s*,\s*({_LITERAL}))?", re.DOTALL)
-_LINE = re.compile(r'(?:(msgid|msgid_plural|msgstr(?:\[\d\])?) )?(".*")')
-
-
-class Message(NamedTuple):
-    """A text, and its plural where it has one."""
-
-    text: str
-    plural: str = ""
-
-
-Catalogue = dict[Message, tuple[str, ...]]
 
 
 @cache
@@ -153,22 +135,6 @@ def _in_template(source: str) -> Iterator[Message]:
         yield Message(ast.literal_eval(text), several)
 
 
-def read(path: Path = GERMAN) -> Catalogue:
-    """Return what a .po file says; an empty translation is an empty text."""
-    found: Catalogue = {}
-    for block in path.read_text(encoding="utf-8").split("\n\n"):
-        said: dict[str, str] = {}
-        key = ""
-        for line in block.splitlines():
-            if match := _LINE.fullmatch(line):
-                key = match[1] or key
-                said[key] = said.get(key, "") + ast.literal_eval(match[2])
-        if said.get("msgid"):
-            translated = tuple(text for name, text in said.items() if name.startswith("msgstr"))
-            found[Message(said["msgid"], said.get("msgid_plural", ""))] = translated
-    return found
-
-
 def written(catalogue: Mapping[Message, tuple[str, ...]]) -> str:
     """Return the text of a .po file."""
     blocks = ['msgid ""\nmsgstr ""\n' + "\n".join(_quoted(f"{x}\n") for x in HEADER.splitlines())]
@@ -188,38 +154,15 @@ def _quoted(text: str) -> str:
     return f'"{escaped}"'
 
 
-def compiled(catalogue: Mapping[Message, tuple[str, ...]]) -> bytes:
-    """Return the .mo of a catalogue: the format of GNU gettext, without a hash table."""
-    pairs = [(b"", HEADER.encode())]
-    for one, texts in catalogue.items():
-        key = f"{one.text}\0{one.plural}" if one.plural else one.text
-        if all(texts):
-            pairs.append((key.encode(), "\0".join(texts).encode()))
-    pairs.sort()
-    number, keys, values = len(pairs), b"", b""
-    at_keys, at_values = [], []
-    for key, value in pairs:
-        at_keys.append((len(key), len(keys)))
-        at_values.append((len(value), len(values)))
-        keys += key + b"\0"
-        values += value + b"\0"
-    first = 28 + 16 * number
-    tables = [(size, first + at) for size, at in at_keys]
-    tables += [(size, first + len(keys) + at) for size, at in at_values]
-    head = struct.pack("<7I", 0x950412DE, 0, number, 28, 28 + 8 * number, 0, first)
-    return head + b"".join(struct.pack("<2I", *one) for one in tables) + keys + values
-
-
 def update(path: Path = GERMAN) -> list[Message]:
     """Bring a catalogue up to date with the sources; return what isn't translated."""
-    known = read(path) if path.exists() else {}
-    found: Catalogue = {}
+    known = read_catalog(path) if path.exists() else {}
+    found: Catalog = {}
     for one in messages():
         blank = ("", "") if one.plural else ("",)
         found[one] = known.get(one, blank)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(written(found), encoding="utf-8")
-    path.with_suffix(".mo").write_bytes(compiled(found))
     return sorted(one for one, texts in found.items() if not all(texts))
 
 
@@ -227,4 +170,4 @@ if __name__ == "__main__":
     settings.configure()
     for one in update():
         print(f"not translated: {one.text!r}")  # noqa: T201  # what a command says
-    ENGLISH.with_suffix(".mo").write_bytes(compiled(read(ENGLISH)))
+    compile_catalogs(LOCALES)

@@ -17,6 +17,7 @@ from bonobot import __version__
 from bonobot.core import environment
 from bonobot.core.crypto import key_files
 from bonobot.core.db import database_url
+from bonobot.core.i18n.catalogs import compile_catalogs
 from bonobot.core.telemetry import logging
 from bonobot.jobs import broker, queues
 from bonobot.settings import admin as setting_admin
@@ -245,6 +246,8 @@ TEMPLATES = [
 LANGUAGE_CODE = "en"
 LANGUAGES = [("en", "English"), ("de", "Deutsch")]  # in their own language
 LOCALE_PATHS = [BASE_DIR / "bonobot" / "locale"]
+if _checkout:  # A wheel contains the compiled catalogs.
+    compile_catalogs(LOCALE_PATHS[0])
 USE_I18N = True
 TIME_ZONE = "UTC"
 USE_TZ = True

@@ -28,6 +28,7 @@ COMMANDS = """The output of `bonobot COMMAND --help`. Every subcommand accepts `
 @cache
 def pages() -> dict[str, str]:
     """Return every page by its address below `reference/`."""
+    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "bonobot.settings")
     django.setup()
     from docs.making import refusals, rest
 

@@ -1,4 +1,4 @@
-"""Takes the screenshots of README.md: `make screenshots`.
+"""Takes the screenshots of README.md and docs/first-steps.md: `make screenshots`.
 
 An installation of its own is started with the demo, something is done in it, and its pages are
 taken from Chromium in light and dark. WebP, since ten of them shall be small.

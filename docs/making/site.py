@@ -18,7 +18,7 @@ from mkdocs.structure.pages import Page
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))  # MkDocs loads this file by its path
 
-from docs.making import reference  # noqa: E402
+from docs.making import diagrams, reference  # noqa: E402
 
 REST = "reference/rest/"
 FROM_ROOT = {"changelog.md": "CHANGELOG.md", "security-policy.md": "SECURITY.md"}
@@ -26,6 +26,7 @@ ICON = "bonobot/static/bonobot/icon.svg"
 DRAWING = re.compile(
     r'<img alt="(?P<alt>[^"]*)" src="[^"]*?images/drawings/(?P<name>[a-z-]+)\.svg" />'
 )
+DIAGRAM = re.compile(r'<div data-diagram="([0-9a-f]+)"></div>')
 STYLE = re.compile(r"<style>.*?</style>", re.DOTALL)
 LINK_TO_DOCS = re.compile(r"\]\(docs/")
 
@@ -56,8 +57,27 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     return files
 
 
+def on_page_markdown(text: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Put a mark where each Mermaid diagram is; raises `PluginError` if one isn't drawn."""
+    return diagrams.BLOCK.sub(lambda found: _mark_diagram(found[1]), text)
+
+
+def _mark_diagram(source: str) -> str:
+    path = diagrams.get_diagram_path(source)
+    if not path.exists():
+        raise PluginError(f"A Mermaid diagram has no {path.name}: run `make diagrams`.")
+    return f'<div data-diagram="{path.stem}"></div>\n'
+
+
 def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Put drawings into the page."""
+    """Put drawings and diagrams into the page."""
+    html = DIAGRAM.sub(
+        lambda found: (
+            '<figure class="diagram">'
+            f"{(diagrams.FOLDER / f'{found[1]}.svg').read_text(encoding='utf-8')}</figure>"
+        ),
+        html,
+    )
     return DRAWING.sub(lambda found: drawn(found["name"], found["alt"]), html)
 
 

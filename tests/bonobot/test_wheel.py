@@ -56,6 +56,7 @@ def installed(folder: Path) -> Path:
     (library / "dependencies.pth").write_text(sysconfig.get_path("purelib"), encoding="utf-8")
     assert {path.name for path in library.iterdir()} >= {"bonobot", "agents", "mcp_servers"}
     assert not (library / "templates").exists()
+    assert len(list(library.glob("bonobot/locale/*/LC_MESSAGES/django.mo"))) == 2
     return home / "bin" / "bonobot"
 
 
@@ -85,6 +86,8 @@ def test_an_installed_wheel_runs_in_an_empty_folder(tmp_path: Path) -> None:
         assert fetched(f"{url}/healthz") == (200, '{"status": "ok"}')
         assert "bb-line" in fetched(f"{url}/static/bonobot/admin.css")[1]
         assert "Sign in | Bonobot" in " ".join(fetched(f"{url}/admin/login/")[1].split())
+        in_german = httpx.get(f"{url}/admin/login/", headers={"Accept-Language": "de"}, timeout=20)
+        assert "Anmelden | Bonobot" in " ".join(in_german.text.split())
         assert (
             json.loads(fetched(f"{url}/api/schema?format=json")[1])["info"]["version"]
             == __version__

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from docs.making.diagrams import find_diagrams
 from tests.browser import open_page
 from tests.parts import ROOT
 
@@ -65,6 +66,19 @@ def test_the_site_has_every_page(site: Path) -> None:
     assert len(pages) > 30
     missing = [page for page in pages if not (site / page).with_suffix(".html").is_file()]
     assert not missing
+
+
+def test_every_mermaid_diagram_is_a_drawing_with_a_title_on_its_page(site: Path) -> None:
+    drawings = find_diagrams()
+    assert set((ROOT / "docs" / "images" / "diagrams").glob("*.svg")) == set(drawings)
+    page = (site / "architecture.html").read_text(encoding="utf-8")
+    for path, source in drawings.items():
+        assert f'<svg id="diagram-{path.stem}"' in page
+        title = re.search(r"^ *accTitle: (.+)$", source, re.MULTILINE)
+        assert title
+        assert f">{title[1]}</title>" in page
+    assert "language-mermaid" not in page
+    assert "accTitle" not in page
 
 
 def test_no_page_loads_anything_from_another_host(site: Path) -> None:

@@ -1,13 +1,14 @@
 """Template filters for untrusted text, times, amounts and badges."""
 
 import json
+from collections.abc import Iterable
 from contextlib import suppress
 from datetime import datetime
 from typing import Any
 
 from django import template
 from django.utils import timezone
-from django.utils.html import format_html
+from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.text import capfirst
 from django.utils.timesince import timesince
@@ -54,6 +55,7 @@ STATE_LABELS = {
     "total": _lazy("in total"),
 }
 MICROUSD_PER_USD = 1_000_000
+MAX_PART_LENGTH = 4096
 
 
 @register.filter
@@ -182,6 +184,12 @@ def plain_dollars(microusd: int) -> str:
 
 
 @register.filter
+def typed_amount(value: int, unit: str) -> str:
+    """Return a limit as it is typed into an input: money in dollars."""
+    return plain_dollars(value) if unit == "microusd" else str(value)
+
+
+@register.filter
 def amount(value: int | None, unit: str) -> str:
     """Return an amount in the unit of a budget."""
     return dollars(value) if unit == "microusd" else f"{value or 0:,}"
@@ -247,6 +255,56 @@ def badge(state: Any, text: Any = None, title: Any = "") -> dict[str, Any]:
     """Show a state as a colored badge."""
     shown_text = in_words(state if text is None else text)
     return {"tone": tone(state), "text": shown_text, "title": title}
+
+
+@register.simple_tag
+def icon(name: str, css_class: str = "") -> SafeString:
+    """Return a symbol of the icon font, which screen readers skip."""
+    names = f"material-symbols-outlined {css_class}".rstrip()
+    return format_html('<span class="{}" aria-hidden="true">{}</span>', names, name)
+
+
+@register.simple_tag
+def line_changes(lines: Iterable[tuple[str, str]]) -> SafeString:
+    """Return lines with their kinds (`added`, `removed`, `same`) as a colored block."""
+    rows = format_html_join("", '<span class="bb-{}">{}</span>', lines)
+    return format_html('<pre class="bb-code bb-diff" tabindex="0">{}</pre>', rows)
+
+
+@register.simple_tag
+def marked_text(parts: Iterable[tuple[str, bool]]) -> SafeString:
+    """Return the parts of an untrusted text, with findings marked."""
+    return format_html_join(
+        "",
+        "{}",
+        (
+            (format_html("<mark>{}</mark>" if is_finding else "{}", shown(text, MAX_PART_LENGTH)),)
+            for text, is_finding in parts
+        ),
+    )
+
+
+@register.simple_tag
+def parameter_names(parameters: Iterable[Any]) -> SafeString:
+    """Return the names of an operation's parameters; required ones have an asterisk."""
+    star = format_html('<span aria-label="{}">*</span>', _("required"))
+    return format_html_join(
+        ", ",
+        "<code>{}</code>{}",
+        ((shown(one.name, 60), star if one.required else "") for one in parameters),
+    )
+
+
+@register.filter
+def shown_list(values: Iterable[Any], limit: int) -> str:
+    """Return untrusted texts with commas between them; `limit` is in characters for each."""
+    return ", ".join(shown(value, limit) for value in values)
+
+
+@register.filter
+def shown_lines(lines: Iterable[str], limit: int) -> str:
+    """Return untrusted lines as one text; `limit` is in characters for each line."""
+    return "\n".join(shown(line, limit) for line in lines)
 
 
 @register.filter

@@ -55,7 +55,9 @@
 
   function content(form) {
     const told = ([name, value]) => [name, value instanceof File ? value.name : value];
-    return JSON.stringify([...new FormData(form)].filter(([name]) => name !== "csrfmiddlewaretoken").map(told));
+    return JSON.stringify(
+      [...new FormData(form)].filter(([name]) => name !== "csrfmiddlewaretoken").map(told),
+    );
   }
 
   function remembering(event) {
@@ -123,7 +125,9 @@
   function finding(event) {
     const input = event.target.closest("[data-find]");
     if (!input) return;
-    const said = all(`[data-find="${input.dataset.find}"]`).map((one) => one.value).join(" ");
+    const said = all(`[data-find="${input.dataset.find}"]`)
+      .map((one) => one.value)
+      .join(" ");
     const words = said.toLowerCase().split(/\s+/).filter(Boolean);
     let found = 0;
     for (const item of all("[data-find-item]", document.getElementById(input.dataset.find))) {
@@ -220,7 +224,8 @@
   // About how many tokens a text takes while it is written: data-tokens-of="field" (as on the server).
   const BYTES_PER_TOKEN = 4;
   function weighing(event) {
-    const place = event.target.id && document.querySelector(`[data-tokens-of="${CSS.escape(event.target.id)}"]`);
+    const place =
+      event.target.id && document.querySelector(`[data-tokens-of="${CSS.escape(event.target.id)}"]`);
     if (!place) return;
     const bytes = new TextEncoder().encode(event.target.value).length;
     place.textContent = Math.ceil(bytes / BYTES_PER_TOKEN).toLocaleString(document.documentElement.lang);
@@ -285,7 +290,11 @@
   // What a model or a server writes, with what can't be seen made visible (as on the server).
   const HIDDEN = /[\p{Cc}\p{Cf}\p{Cs}\p{Co}\p{Cn}\p{Zl}\p{Zp}]/gu;
   const seen = (text) =>
-    text.replace(HIDDEN, (one) => (/[\n\t\u200d]/.test(one) ? one : `⟨U+${one.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}⟩`));
+    text.replace(HIDDEN, (one) =>
+      /[\n\t\u200d]/.test(one)
+        ? one
+        : `⟨U+${one.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}⟩`,
+    );
 
   // A conversation: text and progress are shown as they come; for what else is new the server is
   // asked, which renders it.
@@ -479,7 +488,9 @@
 
     async function ask() {
       const number = ++asked;
-      const answer = await piece(`${dialog.dataset.palette}?${new URLSearchParams({ q: input.value })}`).catch(() => null);
+      const answer = await piece(
+        `${dialog.dataset.palette}?${new URLSearchParams({ q: input.value })}`,
+      ).catch(() => null);
       if (!answer?.ok || number !== asked) return;
       place.replaceChildren(element(await answer.text()));
       choose(0);
@@ -523,7 +534,13 @@
     dialog.addEventListener("click", (event) => event.target === dialog && dialog.close());
     document.addEventListener("click", (event) => event.target.closest("[data-opens-palette]") && open());
     document.addEventListener("keydown", (event) => {
-      if (event.key.toLowerCase() !== "k" || !(event.ctrlKey || event.metaKey) || event.shiftKey || event.altKey) return;
+      if (
+        event.key.toLowerCase() !== "k" ||
+        !(event.ctrlKey || event.metaKey) ||
+        event.shiftKey ||
+        event.altKey
+      )
+        return;
       event.preventDefault();
       open();
     });
@@ -538,7 +555,8 @@
     const at = rows.findIndex((one) => one.hasAttribute("data-reached"));
     const step = { j: 1, k: -1 }[event.key];
     if (step && rows.length) {
-      const next = at < 0 ? (step > 0 ? 0 : rows.length - 1) : Math.min(rows.length - 1, Math.max(0, at + step));
+      const next =
+        at < 0 ? (step > 0 ? 0 : rows.length - 1) : Math.min(rows.length - 1, Math.max(0, at + step));
       rows[at]?.removeAttribute("data-reached");
       rows[next].setAttribute("data-reached", "");
       rows[next].scrollIntoView({ block: "nearest" });
@@ -577,7 +595,11 @@
   document.addEventListener("click", opening);
   document.addEventListener("change", settingGroup);
   // The theme's own script looks for a field of its making beside each file, and fails without it.
-  document.addEventListener("change", (event) => event.target.matches("[data-file]") && event.stopPropagation(), true);
+  document.addEventListener(
+    "change",
+    (event) => event.target.matches("[data-file]") && event.stopPropagation(),
+    true,
+  );
   document.addEventListener("keydown", sending);
   // Ticking one of several says that the choice is meant: data-chooses="how=chosen".
   function implying(event) {

@@ -14,14 +14,20 @@ document.addEventListener("alpine:init", () => {
     // Expressions may read no global, so these stand in for them.
     window: {
       location: {
-        get pathname() { return location.pathname; },
-        get search() { return location.search; },
+        get pathname() {
+          return location.pathname;
+        },
+        get search() {
+          return location.search;
+        },
       },
     },
     sortRecords: (event) => sortRecords(event),
     moveRecords: (event) => moveRecords(event),
     init() {
-      this.$watch("sidebarDesktopOpen", (open) => localStorage.setItem("sidebarDesktopOpen", open ? "1" : "0"));
+      this.$watch("sidebarDesktopOpen", (open) =>
+        localStorage.setItem("sidebarDesktopOpen", open ? "1" : "0"),
+      );
     },
   }));
 });

@@ -7,7 +7,8 @@
   const FOCUSED = "a[href], button, input, select, textarea, [tabindex='0']";
   const all = (selector, root = document) => [...root.querySelectorAll(selector)];
   const visible = (one) => one.getClientRects().length > 0;
-  const within = (panel) => all(FOCUSED, panel).filter((one) => visible(one) && !one.disabled && one.type !== "hidden");
+  const within = (panel) =>
+    all(FOCUSED, panel).filter((one) => visible(one) && !one.disabled && one.type !== "hidden");
 
   // What has no element of its own is a button to whoever uses the keyboard or listens.
   function button(one) {

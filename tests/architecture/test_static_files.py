@@ -1,0 +1,33 @@
+"""Templates, styles, and scripts: no line is too long to read beside another file."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.parts import ROOT
+
+LONGEST_LINE = 120
+# Folders of our own files; `vendor` has those of other projects, as they were published.
+FOLDERS = {
+    "*.html": ("templates",),
+    "*.css": ("bonobot/static", "docs/stylesheets"),
+    "*.js": ("bonobot/static",),
+}
+
+
+def find_files(pattern: str) -> list[Path]:
+    found = [path for folder in FOLDERS[pattern] for path in (ROOT / folder).rglob(pattern)]
+    return [path for path in found if "vendor" not in path.parts]
+
+
+@pytest.mark.parametrize("pattern", FOLDERS)
+def test_no_line_is_longer_than_120_columns(pattern: str) -> None:
+    files = find_files(pattern)
+    assert files
+    too_long = [
+        f"{path.relative_to(ROOT)}:{number}: {len(line)} columns"
+        for path in files
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        if len(line) > LONGEST_LINE
+    ]
+    assert too_long == []
