@@ -16,6 +16,9 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "bonobot.settings")
 gc.disable()  # imported objects are permanent: collecting them takes a tenth of the startup time
 django_application = get_asgi_application()  # sets up Django for the imports below
 
+from agents.gateway.organization_server.management_tools import (  # noqa: E402
+    prepare_management_tools,
+)
 from agents.gateway.transports import GatewayApplication, is_gateway_path  # noqa: E402
 from bonobot import urls  # noqa: E402, F401 - loaded at startup
 from bonobot.core.http.response_headers import wrap_send_with_default_headers  # noqa: E402
@@ -119,6 +122,8 @@ async def handle_lifespan(receive: Receive, send: Send) -> None:
     # Loaded objects are permanent: scanning them again would pause all calls for 0.1 s.
     gc.collect()
     gc.freeze()
+    # The first client of /mcp would wait for them.
+    runtime.spawn(runtime.run_orm(prepare_management_tools), name="prepare tools")
     await send({"type": "lifespan.startup.complete"})
     await receive()
     await runtime.aclose()

@@ -13,12 +13,12 @@ import signal
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 
 from agents.builtin_tools.workspaces import SANDBOX_PATH, Workspace, run_in_thread
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Problem
+from bonobot.core.process_cache import compute_once
 from bonobot.core.text.untrusted_text import strip_terminal_sequences
 from mcp_servers.client import sandbox_modes
 from mcp_servers.client.child_process import send_group_signal
@@ -100,7 +100,7 @@ def _require_working_sandbox() -> None:
     _seen.add("works")
 
 
-@cache
+@compute_once
 def _can_forbid_namespaces() -> bool:
     """Return whether bubblewrap can forbid nested namespaces; older versions can't."""
     return not _find_sandbox_failure(_build_bwrap_arguments(network=False, forbids_namespaces=True))

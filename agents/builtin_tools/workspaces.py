@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 from uuid import UUID
@@ -26,6 +26,7 @@ from bonobot.core.confined_folder import ConfinedFolder, FolderUsage, convert_os
 from bonobot.core.crypto import key_files
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import InvalidInput, NotFound, Problem
+from bonobot.core.process_cache import compute_once
 
 SANDBOX_PATH = "/workspace"  # the workspace's path in the sandbox
 MAX_THREADS = 8
@@ -181,6 +182,6 @@ def _call_converting_os_errors(
         raise convert_os_error("the workspace", error) from error
 
 
-@cache
+@compute_once
 def _get_thread_pool(pid: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(MAX_THREADS, thread_name_prefix=f"workspace-{pid}")

@@ -30,6 +30,7 @@ from agents.gateway.authentication import (
 from agents.gateway.client_sessions import SESSION_ID_HEADER
 from agents.gateway.dispatcher import GatewayDispatcher
 from agents.gateway.handlers import Kind
+from agents.gateway.organization_server.management_tools import prepare_management_tools
 from agents.gateway.routes import ROOT_PATH, GatewayAddress, parse_path
 from bonobot.accounts.external_issuers.services import list_announced_issuers
 from bonobot.accounts.roles import TokenScope as Wanted
@@ -251,6 +252,8 @@ async def count_declarations(token: str, address: GatewayAddress) -> dict[str, i
 async def serve_stdio(token: str, address: GatewayAddress) -> None:
     """Serve an address until standard input ends; raises as `authenticate_client`."""
     caller = await authenticate_client(token, address, NO_ADDRESS)
+    if address.kind == "organization":
+        await get_runtime().run_orm(prepare_management_tools)
     dispatcher = GatewayDispatcher(partial(authenticate_client, token, address, NO_ADDRESS))
     find_session = partial(dispatcher.sessions.find_stdio_session, caller)
     async with stdio_server() as (received, sent):

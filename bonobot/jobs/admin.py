@@ -1,6 +1,5 @@
 """Schedules in the admin."""
 
-from functools import cache
 from typing import Any
 
 from celery import current_app
@@ -18,6 +17,7 @@ from bonobot.accounts.roles import Action
 from bonobot.accounts.templatetags.display import ago, thousands
 from bonobot.core.admin.theme import Checkbox, IntegerInput, display, register
 from bonobot.core.i18n.localization import localize_text
+from bonobot.core.process_cache import compute_once
 from bonobot.core.text.syntax_highlighting import render_sentence
 from bonobot.jobs.schedules import (
     MAX_ESSENTIAL_PERIODS,
@@ -155,7 +155,7 @@ def _format_period(seconds: int) -> str:
     return _t("%(n)d s") % {"n": seconds}
 
 
-@cache
+@compute_once
 def _get_task_summary(name: str) -> str:
     current_app.loader.import_default_modules()  # the web process doesn't import tasks otherwise
     task = current_app.tasks.get(name)

@@ -9,7 +9,6 @@ import os
 import time
 from collections import defaultdict, deque
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 from queue import Empty
 from time import monotonic, monotonic_ns
@@ -21,6 +20,7 @@ from kombu.exceptions import ChannelError
 from kombu.transport import TRANSPORT_ALIASES, filesystem
 from kombu.utils.json import dumps, loads
 
+from bonobot.core.process_cache import compute_once
 from bonobot.jobs.queues import QUEUE_NAMES, compute_message_age_s
 
 RESCAN_INTERVAL_S = 0.05
@@ -174,7 +174,7 @@ def _call_redis(request: Any) -> Any:
         raise BrokerUnreachable from error
 
 
-@cache
+@compute_once
 def _connect_redis() -> Any:
     import redis  # an extra
 

@@ -383,6 +383,7 @@ SPECTACULAR_SETTINGS = {
     "OAS_VERSION": "3.1.0",
     "SCHEMA_PATH_PREFIX": "/api",
     "SERVE_INCLUDE_SCHEMA": False,
+    "DEFAULT_GENERATOR_CLASS": "bonobot.accounts.api.openapi_schema.SerializedSchemaGenerator",
     # Names of enums for generated clients, where several fields have the same name.
     "ENUM_NAME_OVERRIDES": {
         "AuditOutcome": "bonobot.ledger.models.AuditRow.Outcome",

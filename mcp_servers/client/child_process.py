@@ -20,11 +20,11 @@ import sys
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import cache
 from pathlib import Path
 from uuid import UUID, uuid4
 
 from bonobot.core.i18n.messages import format_message
+from bonobot.core.process_cache import compute_once
 from bonobot.core.text.masking import MASK, mask_text
 from bonobot.core.text.untrusted_text import make_visible, strip_terminal_sequences
 from mcp_servers.client.background_tasks import ReadThrottle, TaskSet
@@ -93,7 +93,7 @@ NAMESPACE = ProcessContainment(
 )
 
 
-@cache
+@compute_once
 def choose_containment() -> ProcessContainment:
     """Return the strongest containment that works here (blocks up to 10 s the first time)."""
     for containment in (NAMESPACE, DEATH_SIGNAL):

@@ -15,11 +15,11 @@ import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 
 from bonobot.core.crypto.key_files import ensure_private_folder
 from bonobot.core.i18n.messages import format_message
+from bonobot.core.process_cache import compute_once
 from mcp_servers.client import sandbox_modes
 from mcp_servers.client.egress_proxy import ETC_FOLDER, HOSTS_FILE, EgressProxy
 from mcp_servers.client.open_folders import OpenFolders
@@ -164,7 +164,7 @@ def check_sandbox_works() -> None:
     _verified.add("works")
 
 
-@cache
+@compute_once
 def can_forbid_namespaces() -> bool:
     """Return whether bubblewrap can also forbid nested namespaces; old ones can't. Blocks."""
     return not _try_sandbox(forbids_namespaces=True)

@@ -7,7 +7,8 @@ that tool (outside Linux) there are none. 0 means no limit.
 import resource
 import shutil
 from dataclasses import dataclass
-from functools import cache
+
+from bonobot.core.process_cache import compute_once
 
 MIB = 1024 * 1024
 
@@ -51,6 +52,6 @@ def _get_allowed_limit(kind: int, value: int) -> int:
     return value if highest == resource.RLIM_INFINITY else min(value, highest)
 
 
-@cache
+@compute_once
 def _find_prlimit() -> str | None:
     return shutil.which("prlimit")

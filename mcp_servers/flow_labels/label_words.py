@@ -1,19 +1,20 @@
 """Access to the word lists in `label_words.toml`, which describe tools."""
 
 import tomllib
-from functools import cache
 from pathlib import Path
+
+from bonobot.core.process_cache import compute_once
 
 FILE = Path(__file__).with_suffix(".toml")
 
 
-@cache
+@compute_once
 def get_words(section: str, name: str) -> frozenset[str]:
     """Return one word list. Raises `KeyError` if it doesn't exist."""
     return _load_sections()[section][name]
 
 
-@cache
+@compute_once
 def get_verb_actions(section: str) -> dict[str, str]:
     """Return the action (`read`, `change`, `send` …) of each verb in a section."""
     return {
@@ -23,7 +24,7 @@ def get_verb_actions(section: str) -> dict[str, str]:
     }
 
 
-@cache
+@compute_once
 def _load_sections() -> dict[str, dict[str, frozenset[str]]]:
     with FILE.open("rb") as file:
         data = tomllib.load(file)

@@ -7,7 +7,6 @@ not translated.
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from functools import cache
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Protocol
@@ -15,6 +14,7 @@ from typing import Any, Protocol
 from django.utils.translation import gettext_lazy as _
 
 from bonobot.core.i18n.localization import localize_text
+from bonobot.core.process_cache import compute_once
 from mcp_servers.import_export.entries import restore_secrets
 from mcp_servers.models import Preset
 from mcp_servers.presets.fill_parameters import PresetTemplate, fill_parameters
@@ -57,13 +57,13 @@ class CatalogEntry:
         return {name: value for name, value in columns.items() if name != "slug"}
 
 
-@cache
+@compute_once
 def load_catalog() -> tuple[CatalogEntry, ...]:
     """Return the entries of the shipped catalog; raises ValueError for an invalid file."""
     return parse_catalog(CATALOG_FILE.read_text(encoding="utf-8"))
 
 
-@cache
+@compute_once
 def compute_catalog_digest() -> str:
     """Return the digest of the shipped catalog; up-to-date rows have it."""
     return sha256(CATALOG_FILE.read_bytes()).hexdigest()

@@ -8,10 +8,10 @@ by `benchmarks/train_scanning.py`.
 import math
 import re
 from collections.abc import Iterator
-from functools import cache
 from importlib.resources import files
 from typing import Final
 
+from bonobot.core.process_cache import compute_once
 from mcp_servers.scanning.deobfuscation import fold_text
 
 MAX_WORD_LETTERS: Final = 16
@@ -30,7 +30,7 @@ _SEPARATORS: Final = re.compile(r"[^a-z\s]+")
 RESPLIT_SHARE: Final = 0.2
 
 
-@cache
+@compute_once
 def load_word_costs() -> dict[str, float]:
     """Return the cost of each word; frequent words cost less."""
     text = files(__package__).joinpath("vocabulary.txt").read_text(encoding="utf-8")

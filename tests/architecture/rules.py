@@ -119,6 +119,7 @@ HTTP = (
 EGRESS = "bonobot.core.http.egress"
 ROW_LOCKS = "bonobot.core.db.transactions"
 # These take a client or a socket that egress made: they may name its types, but not make one.
+SHARED_VALUES = "bonobot.core.process_cache"
 HTTP_USERS = (
     *("mcp_servers.client", "mcp_servers.oauth_client", "mcp_servers.presets.check_packages"),
     *("mcp_servers.openapi.discovery", "agents.llm", "agents.builtin_tools.toolsets.fetch"),
@@ -218,6 +219,12 @@ def second_upstream_callers(sources: Iterable[Source]) -> Iterator[Violation]:
         ("mcp_servers.client",),
         "only `mcp_servers.client` speaks to upstreams",
     )
+
+
+def racing_caches(sources: Iterable[Source]) -> Iterator[Violation]:
+    """Find shared values that several threads would compute at once on first use."""
+    remedy = f"`{SHARED_VALUES}.compute_once` computes a shared value once"
+    yield from _imports_outside(sources, ("functools.cache",), (), remedy)
 
 
 def second_http_makers(sources: Iterable[Source]) -> Iterator[Violation]:
@@ -381,6 +388,7 @@ RULES: tuple[Callable[[Iterable[Source]], Iterable[Violation]], ...] = (
     impure_decisions,
     second_unfold_importers,
     second_upstream_callers,
+    racing_caches,
     second_http_makers,
     banned_module_names,
     participle_module_names,

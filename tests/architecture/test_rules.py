@@ -169,6 +169,12 @@ def test_a_second_maker_of_http_clients_is_found(module: str, text: str) -> None
     assert texts(rules.second_http_makers([Source(module, text)]))
 
 
+def test_a_cache_whose_first_value_threads_compute_at_once_is_found() -> None:
+    assert texts(rules.racing_caches([Source("agents.tasks", "from functools import cache")]))
+    bounded = Source("agents.tasks", "from functools import cached_property, lru_cache")
+    assert not texts(rules.racing_caches([bounded]))
+
+
 @pytest.mark.parametrize(
     ("module", "text"),
     [

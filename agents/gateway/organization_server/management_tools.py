@@ -10,7 +10,6 @@ same. The caller is already authenticated by the gateway.
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
 from io import BytesIO
 from typing import Any
 from urllib.parse import parse_qs, urlencode, urlsplit
@@ -18,7 +17,7 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 from django.conf import settings
 from django.core.handlers.asgi import ASGIRequest
 from django.urls import resolve
-from drf_spectacular.generators import EndpointEnumerator, SchemaGenerator
+from drf_spectacular.generators import EndpointEnumerator
 from rest_framework.authentication import BaseAuthentication
 from rest_framework.renderers import JSONRenderer
 from rest_framework.request import Request
@@ -32,9 +31,11 @@ from agents.gateway.organization_server.tools import (
     ToolRunner,
 )
 from bonobot.accounts.api.authentication import TokenUser
+from bonobot.accounts.api.openapi_schema import SerializedSchemaGenerator
 from bonobot.accounts.api.resource_view import ResourceView
 from bonobot.accounts.principals import Principal
 from bonobot.core.problems import Forbidden, NotFound, Problem
+from bonobot.core.process_cache import compute_once
 from bonobot.core.runtime import get_runtime
 from mcp_servers.openapi.document import OpenApiDocument
 from mcp_servers.openapi.operations import iterate_operations
@@ -291,6 +292,11 @@ def list_management_tools(principal: Principal) -> list[OrganizationTool]:
     ]
 
 
+def prepare_management_tools() -> None:
+    """Compute the tools, which all principals share, before the first request needs them."""
+    _build_operation_tools()
+
+
 class _OperationEnumerator(EndpointEnumerator):
     """Enumerates only the operations that are tools."""
 
@@ -298,11 +304,11 @@ class _OperationEnumerator(EndpointEnumerator):
         return path in {operation.path for operation in OPERATIONS}
 
 
-class _OperationSchemaGenerator(SchemaGenerator):
+class _OperationSchemaGenerator(SerializedSchemaGenerator):
     endpoint_inspector_cls = _OperationEnumerator
 
 
-@cache
+@compute_once
 def _build_operation_tools() -> tuple[
     tuple[ManagementOperation, type[ResourceView], OrganizationTool], ...
 ]:

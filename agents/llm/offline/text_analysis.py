@@ -7,9 +7,11 @@ likely about a tool that takes one.
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import lru_cache
 from typing import Any
 from zoneinfo import available_timezones
+
+from bonobot.core.process_cache import compute_once
 
 WORD = re.compile(r"[A-Za-z]+|\d+")
 CAMEL_CASE_BOUNDARY = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
@@ -183,12 +185,12 @@ def extract_time_zones(text: str) -> list[tuple[int, int, str]]:
     return sorted(zones)
 
 
-@cache
+@compute_once
 def _build_zone_names() -> dict[str, str]:
     return {name.lower(): name for name in available_timezones() if "/" in name}
 
 
-@cache
+@compute_once
 def _build_places() -> dict[str, str]:
     places: dict[str, str] = {}
     for name in sorted(available_timezones(), key=lambda name: (name.count("/"), name)):

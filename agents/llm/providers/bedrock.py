@@ -7,7 +7,7 @@ and at the instance metadata address are ignored: a tenant's endpoint never uses
 
 import asyncio
 from collections.abc import AsyncIterator, Coroutine, Iterator
-from functools import cache, partial
+from functools import partial
 from typing import Any, TypeVar
 
 import httpx2
@@ -28,6 +28,7 @@ from pydantic_ai.providers.bedrock import BedrockModelProfile, BedrockProvider
 
 from agents.llm.interface import ModelEndpointConfig
 from agents.llm.providers.transport import build_client, find_request_scope
+from bonobot.core.process_cache import compute_once
 
 T = TypeVar("T")
 
@@ -134,7 +135,7 @@ class _EndpointSession(Session):
         return None if endpoint.access_key_id else FrozenAuthToken(endpoint.api_key or "none")
 
 
-@cache
+@compute_once
 def _get_loader() -> Loader:
     """Return the loader of service descriptions, shared by all clients."""
     return create_loader()

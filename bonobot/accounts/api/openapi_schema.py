@@ -6,13 +6,14 @@ lists the problems that it can return.
 
 import json
 import re
+import threading
 from collections.abc import Callable, Iterator, Mapping
-from functools import cache
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from drf_spectacular.extensions import OpenApiAuthenticationExtension
+from drf_spectacular.generators import SchemaGenerator
 from drf_spectacular.openapi import AutoSchema
 from drf_spectacular.utils import OpenApiParameter, extend_schema
 
@@ -20,6 +21,7 @@ from bonobot.accounts.roles import ALLOWED_ROLES
 from bonobot.core.api import serializers as api_serializers
 from bonobot.core.api.pagination import StableCursorPagination
 from bonobot.core.api.serializers import ProblemDetailsSerializer, StrictSerializer
+from bonobot.core.process_cache import compute_once
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -234,6 +236,22 @@ class ResourceViewSchema(AutoSchema):
         return ", ".join(dict.fromkeys(roles)) or "none"
 
 
+class SerializedSchemaGenerator(SchemaGenerator):
+    """Generates OpenAPI documents, one at a time in a process.
+
+    drf-spectacular keeps state in classes (its extensions, the schema of a view), which two
+    generations at once corrupt.
+    """
+
+    _lock = threading.Lock()
+
+    def get_schema(self, request: Any = None, public: bool = False) -> dict[str, Any]:
+        """Return the document."""
+        with self._lock:
+            document: dict[str, Any] = super().get_schema(request, public)
+        return document
+
+
 class BearerTokenScheme(OpenApiAuthenticationExtension):
     """The OpenAPI security scheme of tokens."""
 
@@ -261,7 +279,7 @@ def find_example(ref: str, page_fields: Mapping[str, Any]) -> Any:
     return _read_example_answers().get(name)
 
 
-@cache
+@compute_once
 def _read_example_answers() -> dict[str, Any]:
     answers: dict[str, Any] = json.loads(ANSWERS_PATH.read_text(encoding="utf-8"))
     return answers

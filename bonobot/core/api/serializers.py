@@ -5,7 +5,6 @@ rely on every field of a full response.
 """
 
 from collections.abc import Iterable, Mapping
-from functools import cache
 from typing import Any, ClassVar
 
 from rest_framework import serializers
@@ -14,6 +13,7 @@ from rest_framework.exceptions import ErrorDetail
 from bonobot.core.db.object_version import MAX_VERSION_LENGTH, collect_secret_marks, compute_version
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import InvalidInput
+from bonobot.core.process_cache import compute_once
 
 
 class StrictSerializer(serializers.Serializer[Any]):
@@ -174,7 +174,7 @@ def list_selectable_fields(view: Any, method: str) -> tuple[str, ...]:
     )
 
 
-@cache
+@compute_once
 def _list_readable_fields(serializer_class: type[StrictSerializer]) -> tuple[str, ...]:
     return tuple(name for name, field in serializer_class().fields.items() if not field.write_only)
 

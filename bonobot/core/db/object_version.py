@@ -9,7 +9,6 @@ use, counters) isn't part of a version.
 import hmac
 from base64 import urlsafe_b64encode
 from collections.abc import Mapping
-from functools import cache
 from hashlib import blake2b
 from typing import Any
 
@@ -20,6 +19,7 @@ from django.utils.crypto import salted_hmac
 from bonobot.core.crypto.encrypted_fields import SealedFieldMixin
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Conflict
+from bonobot.core.process_cache import compute_once
 from bonobot.core.text.canonical_json import to_canonical_json
 
 MAX_VERSION_LENGTH = 100_000  # characters
@@ -118,7 +118,7 @@ def _compute_digest(characters: int, text: str) -> str:
     return urlsafe_b64encode(keyed_hash.digest()).decode()[:characters].replace("=", "")
 
 
-@cache
+@compute_once
 def _derive_key(secret: str) -> bytes:
     return salted_hmac("bonobot.object_version", "", secret=secret, algorithm="sha256").digest()
 

@@ -26,7 +26,7 @@ from collections.abc import (
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cache, lru_cache
+from functools import lru_cache
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import cast
 from urllib.parse import unquote, urlsplit
@@ -40,6 +40,7 @@ from bonobot.core.http.connection_errors import build_connection_error, explain_
 from bonobot.core.http.ip_addresses import AddressClassification, AddressScope, classify_address
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Problem
+from bonobot.core.process_cache import compute_once
 
 MAX_PROXY_RESPONSE_BYTES = 16 * 1024
 DEFAULT_PROXY_PORT = 80
@@ -132,7 +133,7 @@ def start_host_lookup(host: str, port: int) -> Future[list[str]]:
     return _get_resolver_pool(os.getpid()).submit(_resolve_addresses, host, port)
 
 
-@cache
+@compute_once
 def _get_resolver_pool(pid: int) -> ThreadPoolExecutor:
     # Own threads, so that slow lookups don't block other work; per process, because threads don't
     # survive a fork.
@@ -545,7 +546,7 @@ def _convert_httpcore_errors() -> Iterator[None]:
         raise getattr(httpx2, type(error).__name__)(explain_error(error)) from error
 
 
-@cache
+@compute_once
 def build_ssl_context() -> ssl.SSLContext:
     """Return the TLS context that all clients share."""
     # Cached: reading the system's certificates takes tens of milliseconds.

@@ -10,7 +10,6 @@ MCP to the configured origins. Clients there use tokens; cookies are never accep
 """
 
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
-from functools import cache
 from inspect import iscoroutinefunction
 from typing import Any, TypeVar
 
@@ -19,6 +18,8 @@ from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from django.utils.cache import patch_vary_headers
 from django.utils.decorators import sync_and_async_middleware
+
+from bonobot.core.process_cache import compute_once
 
 CSP_HEADER = "Content-Security-Policy"
 
@@ -93,7 +94,7 @@ def complete_response_start(message: Mapping[str, Any]) -> MutableMapping[str, A
     return {**message, "headers": headers}
 
 
-@cache
+@compute_once
 def encode_default_headers() -> tuple[tuple[bytes, bytes], ...]:
     """Return the default headers as bytes, names in lower case."""
     return tuple(

@@ -12,7 +12,7 @@ its name.
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, tzinfo
-from functools import cache, lru_cache
+from functools import lru_cache
 from gettext import GNUTranslations
 from typing import NamedTuple
 from zoneinfo import ZoneInfo, available_timezones
@@ -23,6 +23,7 @@ from django.utils.translation import get_language, gettext
 
 from bonobot.core.i18n.messages import TemplatePart, TranslatableMessage, split_template
 from bonobot.core.problems import Problem
+from bonobot.core.process_cache import compute_once
 
 # Longer texts, and texts with more sentences, aren't our messages.
 MAX_MESSAGE = 4_000
@@ -217,7 +218,7 @@ MAX_ZONE_NAME = 64  # characters of a name
 _reader_state = Local()
 
 
-@cache
+@compute_once
 def list_time_zones() -> frozenset[str]:
     """Return the time zones that a person can choose."""
     return frozenset(
